@@ -403,7 +403,6 @@ def finetune(
     extra_eval: Texts = (),
     submit: bool = False,
     save_model: bool = True,
-    min_free_gb: float = 0.0,
     display_name: Text = "",
     freeze_word_embeddings: bool = False,
     regions: Text = "",

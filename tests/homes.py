@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import socket
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,6 @@ from transformers import (
 
 import groundling.training.loop
 from groundling.cli import COMMANDS
-from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.models.text_encoder import load_text_encoder
 from groundling.settings.training import TrainingArguments
@@ -288,8 +286,7 @@ def kill(
 ) -> None:
     """Leaves what a run leaves that is killed after the backward pass of its `at`-th micro-batch."""
     with pytest.MonkeyPatch.context() as patch:
-        place = recipe.function() if isinstance(recipe, Command) else recipe
-        patch.setattr(sys.modules[place.__module__], "train", training_with(dying(at)))
+        patch.setattr("groundling.training.fit.train", training_with(dying(at)))
         with pytest.raises(Killed):
             recipe(config, steps, out)
 

@@ -61,9 +61,7 @@ def check(
     tuning: TrainingArguments,
     out: str | Path,
 ) -> None:
-    """Raises InputError without data, without tasks or a task table, and for run settings that are
-    not allowed.
-    """
+    """Raises InputError without data, without tasks or a task table, and for run settings that are not allowed."""
     from groundling.commands.run import check_runs
 
     check_one_task("compare", config.tasks, config.own, "tasks")

@@ -31,52 +31,25 @@ class ShowRegionsConfig(Settings):
     """Folder of the photos; empty: the folder that the store was made from."""
 
 
-MARK = "groundling data show"
-"""Software entry in the PNG files that this command writes."""
+def check_picture(config: ShowRegionsConfig, out: str | Path) -> None:
+    """Raises InputError for an `out` that is not a PNG, or exists."""
+    check_file(out, (".png", ".PNG"))
+    if Path(out).exists():
+        raise InputError(f"{out}: exists already; choose another `out`, or remove it")
 
 
 def data_show(config: ShowRegionsConfig, work: CommandContext) -> dict[str, Any]:
-    """Write a photo with its boxes from a store as a PNG; returns the regions.
-
-    Raises InputError for an input that cannot be read, and if another file exists at the output
-    path.
-    """
-    from PIL.PngImagePlugin import PngInfo
-
+    """Write a photo with its boxes from a store as a PNG; returns the regions."""
     from groundling.vision.show import show_regions
 
-    path = work.out
-    _check_output_path(path)
     shown = show_regions(config.store, config.image, config.images)
-    metadata = PngInfo()
-    metadata.add_text("Software", MARK)
     buffer = BytesIO()
-    shown.image.save(buffer, "PNG", pnginfo=metadata)
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, buffer.getvalue())
+    shown.image.save(buffer, "PNG")
+    with disk_errors(work.out):
+        work.out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(work.out, buffer.getvalue())
     work.note(*shown.notes)
-    return {"out": str(path), "image": shown.id, "regions": shown.regions}
-
-
-def _check_output_path(path: Path) -> None:
-    """Raises InputError for a path that is not a PNG, or an existing file that this command did not
-    write.
-    """
-    from groundling.data.images import open_image
-
-    check_file(path, (".png", ".PNG"))
-    if not path.exists():
-        return
-    try:
-        with open_image(path) as picture:
-            is_ours = picture.info.get("Software") == MARK
-    except OSError:
-        is_ours = False
-    if not is_ours:
-        raise InputError(
-            f"{path}: exists already and was not written by `{MARK}`; choose another `out`"
-        )
+    return {"out": str(work.out), "image": shown.id, "regions": shown.regions}
 
 
 SHOW = Command(
@@ -89,7 +62,8 @@ SHOW = Command(
     common_flags="store image images",
     positional=("--store", "--image"),
     file="regions.png",
-    out_help="Output PNG file; an older output of this command is replaced, any other file is refused.",
+    out_help="Output PNG file, which must not exist.",
+    validate=check_picture,
     output=OutputFile(),
 )
 
@@ -122,11 +96,7 @@ def check_partition(config: FewShotPartitionConfig, out: str | Path) -> None:
 
 
 def partition(config: FewShotPartitionConfig, work: CommandContext) -> str:
-    """Write the partition's manifest to the file `work.out`; returns a line per stratum.
-
-    Raises:
-        InputError: Settings are missing, a stratum is too small, or a file cannot be read or written.
-    """
+    """Write the partition's manifest to the file `work.out`; returns a line per stratum."""
     from groundling.tasks import Task
     from groundling.tasks.splits import NEVER, partition_manifest, write_manifest
 

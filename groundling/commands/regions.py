@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from groundling.command_line import Command
+from groundling.command_line.input_paths import input_paths
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
     may_repeat,
     refuse_settings,
-    setting_values,
     settings,
 )
 from groundling.settings.input_settings import ExtractionSettings
@@ -73,26 +73,6 @@ def check(config: RegionsConfig, out: str | Path) -> None:
         refuse_settings(settings, "needs boxes; leave it out")
 
 
-def inputs(config: RegionsConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    extraction = config.extraction
-    found: dict[str, str] = {"images": extraction.images}
-    found |= _numbered("boxes", extraction.boxes)
-    found |= _numbered("ids_as", [name for name in config.ids_as if name.endswith(".json")])
-    if not config.imports:
-        found["detector"] = extraction.detection.detector
-        found["backbone"] = extraction.detection.backbone
-    # Imported files have tens of gigabytes and are not hashed.
-    return found | _numbered(
-        "imports", [path for path in config.imports if not Path(path).is_file()]
-    )
-
-
-def _numbered(name: str, paths: Sequence[str]) -> dict[str, str]:
-    """Inputs of one kind: the first by the name of the kind, further ones with their number."""
-    return {f"{name}:{number}" if number else name: path for number, path in enumerate(paths)}
-
-
 def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
     """Models for boxes and features."""
     if config.imports:
@@ -105,55 +85,29 @@ def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
     }
 
 
-def identifying_settings(config: RegionsConfig) -> Mapping[str, object]:
-    """Settings that results depend on, and the sizes of imported files instead of hashes."""
-    settings = setting_values(config)
-    del settings["processes"], settings["cpu"]
-    sizes = [Path(path).stat().st_size for path in config.imports if Path(path).is_file()]
-    return {**settings, **({"bytes": sizes} if sizes else {})}
-
-
 def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
-    """Write a region store to the run folder, resuming a killed run; returns its counts.
-
-    `RegionStore` reads it. Under torchrun every process writes its share of the shards.
-    """
+    """Write a region store to the run folder, resuming a killed run; returns its counts."""
     from groundling.data.shards import ProcessRank
+    from groundling.runs.jobs import check_starts
     from groundling.runs.report import format_count
 
     part = ProcessRank(run.state.process_index, run.state.num_processes)
-    _check_processes(config, part)
-    folder = run.folder
+    check_starts(config.processes, part.world)
     if config.imports:
-        manifest = _import_store(config, folder)
+        if part.world > 1:
+            raise InputError("regions: imports reads in one process; start it without torchrun")
+        manifest = _import_store(config, run.folder)
     else:
-        manifest = _extract_store(
-            config.extraction, config.processes, folder, part, run.state.wait_for_everyone
-        )
-    first = manifest["skipped"][:FIRST]
+        manifest = _extract_store(config, run, part)
     if manifest.get("in_several_stores"):
         shared = format_count(manifest["in_several_stores"], "image")
         run.note(f"{shared} in several stores: the regions of all of them, store after store")
-    skipped = manifest["counts"]["skipped"]
+    first, skipped = manifest["skipped"][:FIRST], manifest["counts"]["skipped"]
     if skipped:
-        names = "; ".join(first)
-        more = (
-            f"; ... ({skipped:,} in all, in the store's manifest.json)"
-            if skipped > len(first)
-            else ""
-        )
-        run.note(
-            f"{format_count(skipped, 'image')} skipped (no regions in the store): {names}{more}"
-        )
-    return {"store": str(folder), **manifest["counts"], "skipped_first": first}
-
-
-def _check_processes(config: RegionsConfig, part: ProcessRank) -> None:
-    from groundling.runs.jobs import check_starts
-
-    check_starts(config.processes, part.world)
-    if part.world > 1 and config.imports:
-        raise InputError("regions: imports reads in one process; start it without torchrun")
+        more = f"; ... ({skipped:,} in all, in manifest.json)" if skipped > len(first) else ""
+        names = "; ".join(first) + more
+        run.note(f"{format_count(skipped, 'image')} skipped (no regions in the store): {names}")
+    return {"store": str(run.folder), **manifest["counts"], "skipped_first": first}
 
 
 def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
@@ -168,21 +122,14 @@ def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
     return writer.close(facts)
 
 
-def _extract_store(
-    extraction: ExtractionSettings,
-    processes: int,
-    folder: Path,
-    part: ProcessRank,
-    barrier: Callable[[], None],
-) -> dict[str, Any]:
-    """Manifest of a store made of images, by this process, under torchrun, or by processes that it
-    starts.
-    """
+def _extract_store(config: RegionsConfig, run: Run, part: ProcessRank) -> dict[str, Any]:
+    """Manifest of a store made of images, by this process, under torchrun, or by processes that it starts."""
     from groundling.data.regions.store import RegionWriter
     from groundling.data.shards import ProcessRank
     from groundling.runs.jobs import Job, run_jobs
     from groundling.vision.extract import extract
 
+    extraction, processes, folder = config.extraction, config.processes, run.folder
     if processes == 1:
         extracted = extract(extraction, folder, part)
     else:
@@ -192,7 +139,7 @@ def _extract_store(
         ]
         extracted = run_jobs(jobs, processes, print)["part 1"]
     writer = RegionWriter(folder, extraction.shard_size, extracted["key"], part)
-    return writer.close(extracted["facts"], extracted["gaps"], barrier)
+    return writer.close(extracted["facts"], extracted["gaps"], run.state.wait_for_everyone)
 
 
 COMMAND = Command(
@@ -206,5 +153,5 @@ COMMAND = Command(
     positional=("--images",),
     validate=check,
     default_models=reads,
-    output=ResumableRun(inputs, identity=identifying_settings, timeout=SHARD_TIMEOUT),
+    output=ResumableRun(input_paths, ("processes", "extraction.cpu"), timeout=SHARD_TIMEOUT),
 )

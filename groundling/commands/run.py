@@ -48,10 +48,7 @@ class RunConfig(Settings):
 
 
 def load_recipe(config: RunConfig, out: Path) -> Recipe:
-    """The recipe of a file, with the tables, rows and seeds that `config` selects.
-
-    Raises InputError, naming the line, for an exception in the file.
-    """
+    """The recipe of a file, with the tables, rows and seeds that `config` selects."""
     file = Path(config.file)
     if not file.is_file():
         raise InputError(f"{file}: no such file")

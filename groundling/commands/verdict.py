@@ -33,9 +33,7 @@ is imported only if it is listed here."""
 
 
 def check(config: VerdictConfig, out: str | Path) -> None:
-    """Raises InputError for fewer than two groups, two of one name, and an unknown published system
-    or group.
-    """
+    """Raises InputError for fewer than two groups, two of one name, and an unknown published system or group."""
     groups = groups_of(config.runs)
     if len(groups) < 2:
         raise InputError(
@@ -64,12 +62,7 @@ def groups_of(runs: Sequence[str]) -> dict[str, str]:
 
 
 def verdict(config: VerdictConfig, work: CommandContext) -> dict[str, Any]:
-    """Compare the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first.
-
-    Raises:
-        InputError: fewer than two groups, two of one name, an unknown published system, or one without scores on the
-            group's tasks, unreadable runs, or no task that the control and another group have in common.
-    """
+    """Compare the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first."""
     from groundling.stats.verdict_report import collect_groups, write_verdict
 
     groups = groups_of(config.runs)

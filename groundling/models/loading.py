@@ -158,24 +158,6 @@ def model_type(source: str | Path) -> str:
     return str(load_config(source).model_type)
 
 
-def precision_note(source: str | Path) -> list[str]:
-    """A note if a model's weights are stored in half precision; training and saved models are in float32.
-
-    Rounding trained weights would undo small updates, and the saved model would differ from the evaluated one.
-    """
-    if is_open_clip(source):
-        return []
-    if Path(source).is_dir() and not (Path(encoder_folder(source)) / "config.json").exists():
-        return []
-    stored = str(load_config(source).dtype).removeprefix("torch.")
-    if stored not in HALF:
-        return []
-    return [
-        f"{source}: its weights are {stored}; they are trained and saved in float32, twice the size, so that no update "
-        f"is lost to rounding; `from_pretrained(FOLDER, dtype={stored!r})` loads the saved model as {stored}"
-    ]
-
-
 def load_weights(model_class: Any, source: str | Path) -> Any:
     """`model_class.from_pretrained(source)` in fp32; a missing pooler becomes None, other gaps an InputError.
 

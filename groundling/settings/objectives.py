@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 from pydantic import AllowInfNan
 
 from groundling.core.errors import InputError
-from groundling.core.registry import is_import_path
 from groundling.settings.fields import InputKind, Settings, settings, unnested
 
 
@@ -349,21 +347,6 @@ class ObjectiveSettings(Settings):
         default_factory=MaskedLMDistillationSettings
     )
     options: Annotated[PluginOptionSettings, unnested] = field(default_factory=PluginOptionSettings)
-
-
-def teacher_inputs(source: str, settings: ObjectiveSettings) -> dict[str, str | Path]:
-    """Models and images of the teachers, whose hashes identify a run."""
-    options = settings.targeted_distillation
-    return {
-        "teacher": "" if is_import_path(source) else source,
-        "teacher_text": options.teacher_text,
-        "teacher_scorer": options.teacher_scorer,
-        "teacher_images": options.teacher_images,
-        "kd_teacher": settings.state_distillation.kd_teacher,
-        "voken_matcher": settings.vokens.voken_matcher,
-        "voken_images": settings.vokens.voken_images,
-        "mlm_teacher": settings.masked_lm_distillation.mlm_teacher,
-    }
 
 
 @settings

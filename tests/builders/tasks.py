@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from homes import put
+
+from groundling.commands.pretrain import TrainTexts
+from groundling.commands.pretrain.data import TaskAnswers
+from groundling.commands.pretrain.data import task_texts as pretraining_texts
+from groundling.tasks import Task
 
 
 def vqa(folder: Path) -> Path:
@@ -132,3 +138,22 @@ def vcr_line(n: int, labelled: bool = True, answer: int | None = None) -> str:
     if labelled:
         row |= {"answer_label": n % 4 if answer is None else answer, "rationale_label": n // 4 % 4}
     return json.dumps(row) + "\n"
+
+
+def _texts(
+    answers: TaskAnswers,
+    task: Task,
+    folder: Path,
+    tags: bool = False,
+    partition: str = "",
+    splits: tuple[str, ...] = (),
+) -> list[Any]:
+    """A task's texts for pre-training, the versions of each if there may be several."""
+    texts = TrainTexts(task=task.name, data=str(folder), partition=partition, train_splits=splits)
+    versions = pretraining_texts(task, texts, answers, tags)
+    return versions if answers == "any" else [one for (one,) in versions]
+
+
+task_texts = partial(_texts, "right")
+judged_texts = partial(_texts, "judged")
+unlabelled_texts = partial(_texts, "any")

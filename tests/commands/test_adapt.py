@@ -21,14 +21,13 @@ from groundling.cli import main
 from groundling.command_line.registered_names import parse_arm
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt import run as adapting
-from groundling.commands.finetune import run as tuning
 from groundling.core.errors import InputError
 from groundling.runs.model_card import end_of_path
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig
 from groundling.teachers.feature_cache import TeacherDataset
+from groundling.training import fit as fitting
 
 TERMS = {
     "mlm": {"mlm"},
@@ -255,7 +254,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 ) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "train", training_with(dying(3)))
+        patch.setattr(fitting, "train", training_with(dying(3)))
         with pytest.raises(Killed):
             adapt(replace_settings(settings, arm=arm), STEPS, out)
     there = sorted(p.name for p in (out / "checkpoints").iterdir())
@@ -264,7 +263,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 
     counted = Counting()
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "train", training_with(counted))
+        patch.setattr(fitting, "train", training_with(counted))
         result = adapt(replace_settings(settings, arm=arm), STEPS, out)
     assert counted.calls == 1
     whole, expected = adapted[arm]
@@ -372,7 +371,7 @@ def test_probe_asks_every_question_of_unseen_nouns(
                 right = sum(r["prediction"] == r["label"] for r in rows) / len(rows)
                 assert right == pytest.approx(scores["scores"][split][number])
     assert digests(Path(config.model)) == before
-    monkeypatch.setattr(tuning, "train", never)
+    monkeypatch.setattr(fitting, "train", never)
     assert probe(config, replace(STEPS, steps=2), tmp_path / "out") == result
 
 

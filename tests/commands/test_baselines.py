@@ -16,8 +16,8 @@ from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.result import (
-    MajorityBaseline,
     constant_answer_note,
+    majority_baseline,
     majority_note,
 )
 from groundling.core.batch import Example
@@ -85,30 +85,27 @@ def test_a_note_says_which_answer_and_how_often_it_is_right() -> None:
 
 
 def test_the_most_common_answer_is_the_trainings_and_scored_by_every_metric() -> None:
-    majority = MajorityBaseline(
-        task(Classification(("a", "b")), ACCURACY, F1, MATTHEWS), learned(1, 1, 0, None)
-    )
-    majority.add("dev", said([0, 0, 0], [1, 0, 0]))
+    of_two = task(Classification(("a", "b")), ACCURACY, F1, MATTHEWS)
+    found = majority_baseline(of_two, learned(1, 1, 0, None), {"dev": said([0, 0, 0], [1, 0, 0])})
     scores = {"accuracy": 1 / 3, "f1": 0.5, "matthews": 0.0}
-    assert majority.as_result() == {"majority": {"answer": "b", "scores": {"dev": scores}}}
+    assert found == {"majority": {"answer": "b", "scores": {"dev": scores}}}
 
 
 def test_of_credit_numbers_and_regions() -> None:
     form = OpenAnswer(("", "x", "y"), excluded_answers=("",))
     pairs = np.array([[1, 0.3], [2, 0.9], [-1, 0.0]])
-    majority = MajorityBaseline(task(form, SCORE), learned(pairs, pairs, 0, 0, 0))
-    majority.add("val", said([0.0], [pairs]))
-    assert majority.as_result()["majority"]["answer"] == "y"
-    assert majority.as_result()["majority"]["scores"]["val"]["score"] == pytest.approx(0.9)
-    majority = MajorityBaseline(task(Regression(0, 5), RMSE), learned(1.0, 3.0))
-    majority.add("dev", said([0.0, 0.0], [2.0, 4.0]))
-    assert majority.as_result()["majority"] == {
+    examples = learned(pairs, pairs, 0, 0, 0)
+    found = majority_baseline(task(form, SCORE), examples, {"val": said([0.0], [pairs])})
+    assert found["majority"]["answer"] == "y"
+    assert found["majority"]["scores"]["val"]["score"] == pytest.approx(0.9)
+    answers = {"dev": said([0.0, 0.0], [2.0, 4.0])}
+    found = majority_baseline(task(Regression(0, 5), RMSE), learned(1.0, 3.0), answers)
+    assert found["majority"] == {
         "answer": 2.0,
         "scores": {"dev": {"rmse": pytest.approx(2**0.5)}},
     }
-    majority = MajorityBaseline(task(RegionSelection(), ACCURACY), learned(None))
-    majority.add("dev", said([0.0], [[1.0]]))
-    assert majority.as_result() == {}
+    regions = task(RegionSelection(), ACCURACY)
+    assert majority_baseline(regions, learned(None), {"dev": said([0.0], [[1.0]])}) == {}
 
 
 @pytest.mark.parametrize(("median", "is_said"), [(0.5, True), (0.51, False)])

@@ -17,11 +17,10 @@ from transformers import AutoModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune import run as tuning
 from groundling.commands.finetune.result import summary
-from groundling.core.errors import InputError
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks.glue import STSB
+from groundling.training import fit as fitting
 from groundling.training.loop import train
 
 
@@ -164,7 +163,7 @@ def test_seeds_can_be_added(
         drawn.append(config.seed)
         return train(model, objectives, data, config, *rest, **options)
 
-    monkeypatch.setattr(tuning, "train", counted)
+    monkeypatch.setattr(fitting, "train", counted)
     before = digests(out / "seed-4")
     result = finetune(replace_settings(config, seeds=2), training, out)
     assert drawn == [5]
@@ -189,17 +188,3 @@ def test_finetune_keeps_what_it_trained_unless_told_not_to(
         p.numel() for p in AutoModel.from_pretrained(encoder).parameters()
     )
     assert load_file(folder / "model" / "groundling_heads.safetensors")
-
-
-def test_a_run_begins_only_where_there_is_room(
-    tuned: tuple[Path, dict], tune: FinetuneConfig, tmp_path: Path
-) -> None:
-    out = tmp_path / "not" / "there"
-    with pytest.raises(
-        InputError, match=rf"^min_free_gb=1e\+09: only [\d.]+ GB are free on the disk of {out}"
-    ):
-        finetune(replace(tune, min_free_gb=1e9), STEPS, out)
-    assert not out.parent.exists()
-    done, result = tuned  # which the setting makes no other run
-    again = replace(tune, seeds=2, submit=True, min_free_gb=1e-9)
-    assert finetune(again, replace(STEPS, seed=4), done)["scores"] == result["scores"]

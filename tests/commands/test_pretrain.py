@@ -11,7 +11,7 @@ import homes
 import pytest
 import torch
 from builders.regions import store
-from builders.tasks import vqa
+from builders.tasks import task_texts, unlabelled_texts, vqa
 from homes import STEPS, log_of
 from safetensors.torch import load_file
 from toys import images_of
@@ -20,7 +20,6 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.core.errors import InputError
 from groundling.core.output_types import RegionSelection
 from groundling.core.registry import registered
@@ -196,7 +195,7 @@ def test_a_store_without_classes(
     assert "masked_regions or hard_regions: the store's regions have no classes" in note
     rich = replace_settings(settings, architecture=kind, region_classes="none")
     (note,) = homes.apart(pretrain(rich, brief, tmp_path / "none")["notes"])
-    assert note.endswith(": region_classes=none")
+    assert note.endswith(", or region_classes=none")
     every = pretrain(replace_settings(settings, architecture=kind), brief, tmp_path / "all")
     assert not homes.apart(every["notes"])
 

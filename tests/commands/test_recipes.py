@@ -16,12 +16,11 @@ from safetensors.torch import load_file
 
 from groundling.cli import main
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt import run as adapting
 from groundling.commands.compare import COMMAND as compare
 from groundling.commands.compare import TrainAndCompareConfig
-from groundling.commands.finetune import run as tuning
 from groundling.core.errors import InputError
 from groundling.settings.fields import make_settings, replace_settings
+from groundling.training import fit as fitting
 from groundling.training.loop import train
 
 
@@ -45,8 +44,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(str(Path(str(arguments[4]))))
         return train(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(adapting, "train", counted)
-    monkeypatch.setattr(tuning, "train", counted)
+    monkeypatch.setattr(fitting, "train", counted)
     return found
 
 

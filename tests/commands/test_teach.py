@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, CLIPModel
 from groundling.commands.train_clip import COMMAND as teach
 from groundling.commands.train_clip import TrainClipConfig
 from groundling.commands.train_clip import run as teaching
+from groundling.training import fit as fitting
 
 
 def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -65,7 +66,7 @@ def test_an_untrained_teacher_is_the_one_training_starts_from(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(teaching, "train", never)
+    monkeypatch.setattr(fitting, "train", never)
     result = teach(
         replace(teaching_config, untrained=True), replace(STEPS, steps=2), tmp_path / "out"
     )

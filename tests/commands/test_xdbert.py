@@ -14,8 +14,13 @@ import toys
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.evaluation import evaluate_objectives, length_note, match_by_length
-from groundling.commands.adapt.run import text_layout_of
+from groundling.commands.adapt.evaluation import (
+    describe_objectives,
+    evaluate_objectives,
+    length_note,
+    match_by_length,
+)
+from groundling.commands.adapt.run import clip_windows, text_layout_of
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict
@@ -77,28 +82,15 @@ def test_a_letter_of_more_tokens_than_a_block_has_does_not_stop_it(roberta_token
 
 
 def test_which_arms_read_blocks_and_of_what_length() -> None:
-    assert text_layout_of("auto", 0, 0, True, 512) == text_layout_of("auto", 0, 0, True, 8192)
-    found = [
-        text_layout_of("auto", 0, 0, joint, longest)
-        for joint in (True, False)
-        for longest in (512, 32)
-    ]
-    assert [
-        (one.text_layout, one.max_length, one.windows(77), one.windows(20)) for one in found
-    ] == [
-        ("blocks", 512, 9, 35),
-        ("blocks", 32, 9, 35),
-        ("lines", 128, 0, 0),
-        ("lines", 32, 0, 0),
-    ]
-    told = text_layout_of("lines", 40, 3, True, 512)
-    assert (told.text_layout, told.max_length, told.windows(77)) == ("lines", 40, 3)
-    assert (
-        found[0].note("xdbert", 9)
-        == "xdbert reads blocks of 512 tokens, and CLIP reads each in at most 9 windows"
-    )
-    assert found[1].note("xdbert", 9).endswith("9 windows; the paper's blocks have 512")
-    assert "text_layout=blocks" in told.note("xdbert", 3)
+    own = AdaptConfig()
+    assert text_layout_of(own, True, 512) == text_layout_of(own, True, 8192) == ("blocks", 512)
+    assert text_layout_of(own, True, 32) == ("blocks", 32)
+    assert text_layout_of(own, False, 512) == ("lines", 128)
+    assert text_layout_of(own, False, 32) == ("lines", 32)
+    lines = AdaptConfig(text_layout="lines", max_length=40)
+    assert text_layout_of(lines, True, 512) == ("lines", 40)
+    assert [clip_windows("blocks", 0, size) for size in (77, 20)] == [9, 35]
+    assert (clip_windows("lines", 0, 77), clip_windows("lines", 3, 77)) == (0, 3)
 
 
 # -- lengths -----------------------------------------------------------------------------------------------------------
@@ -186,7 +178,7 @@ def test_the_report_is_what_the_objectives_say(cross, samples) -> None:
     tokens = ClipTokenClassification(cross.sizes).eval()
     lm = MaskedLM(cross.sizes, joint=True, mask_id=4).eval()
     cross.train()
-    found = evaluate_objectives(cross, [lm, match, tokens], samples, 7, held_out=True)
+    found = evaluate_objectives(cross, [lm, match, tokens], samples, 7)
     assert cross.training
     cross.eval()
     places = range(len(samples))
@@ -196,21 +188,21 @@ def test_the_report_is_what_the_objectives_say(cross, samples) -> None:
     with torch.no_grad():
         batch = collate(drawn["match"])
         right = match.logits(cross(batch)).argmax(-1) == batch.labels["match"]
-        assert found.match_accuracy == pytest.approx(right.float().mean().item())
+        assert found["match_accuracy"] == pytest.approx(right.float().mean().item())
         batch = collate(drawn["clip_tokens"])
         loss = tokens(cross(batch), batch)["clip_tokens"] / tokens.count(batch)["clip_tokens"]
-        assert found.clip_tokens_loss == pytest.approx(loss.item(), rel=1e-4)
+        assert found["clip_tokens_loss"] == pytest.approx(loss.item(), rel=1e-4)
         batch = collate(drawn["masked_lm"])
         loss = lm(cross(batch), batch)["mlm"] / lm.count(batch)["mlm"]
-        assert found.mlm_loss == pytest.approx(loss.item(), rel=1e-4)
+        assert found["mlm_loss"] == pytest.approx(loss.item(), rel=1e-4)
     labels = np.concatenate([one.labels["clip_tokens"] for one in drawn["clip_tokens"]])
     shares = np.unique(labels[labels != IGNORE], return_counts=True)[1] / (labels != IGNORE).sum()
-    assert found.clip_tokens_entropy == pytest.approx(-(shares * np.log(shares)).sum())
-    assert len({found.mlm_loss, found.mlm_loss_without_clip, found.mlm_loss_with_other_clip}) == 3
-    assert (
-        f"objectives on {len(samples)} held-out texts: MATCH accuracy" in found.line()
-        and "unigram baseline" in found.line()
-    )
+    assert found["clip_tokens_entropy"] == pytest.approx(-(shares * np.log(shares)).sum())
+    sides = ("mlm_loss", "mlm_loss_without_clip", "mlm_loss_with_other_clip")
+    assert len({found[name] for name in sides}) == 3
+    line = describe_objectives({**found, "held_out": True})
+    assert line.startswith(f"objectives on {len(samples)} held-out texts: mlm loss ")
+    assert f"match accuracy {found['match_accuracy']:.3f}" in line
 
 
 def test_an_adaptation_reports_its_parts_and_its_form(
@@ -235,14 +227,14 @@ def test_an_adaptation_reports_its_parts_and_its_form(
     assert result["learned"]["held_out"] is True and 0 <= result["learned"]["match_accuracy"] <= 1
     assert 0.2 < result["match_by_length"] < 0.8
     said = capsys.readouterr().err
-    assert "blocks of 24 tokens" in said and "objectives on" in said and "held-out texts" in said
+    assert "objectives on" in said and "held-out texts" in said
     assert json.loads((tmp_path / "out/result.json").read_text())["learned"] == result["learned"]
     lines = adapt(
         replace_settings(config, text_layout="lines", eval_text=(), arm="joint_mlm+match"),
         TWO,
         tmp_path / "2",
     )
-    assert lines["learned"]["held_out"] is False and lines["learned"]["clip_tokens_loss"] is None
+    assert lines["learned"]["held_out"] is False and "clip_tokens_loss" not in lines["learned"]
     control = adapt(
         replace_settings(config, arm="mlm"), TWO, tmp_path / "3"
     )  # shares a sweep's settings

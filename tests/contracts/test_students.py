@@ -17,7 +17,6 @@ from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune import run as tuning
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
@@ -29,6 +28,7 @@ from groundling.models.cross_modal import LAYERS, CrossModalEncoder
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings
+from groundling.training import fit as fitting
 from groundling.training.loop import train
 from groundling.vision_language.loading import load_encoder
 
@@ -142,7 +142,7 @@ def test_a_missing_pooler_is_the_tasks_own(
         seen.append(objectives[0].head.pooler.dense.weight.clone())
         return train(model, objectives, *rest, **options)
 
-    monkeypatch.setattr(tuning, "train", starting)
+    monkeypatch.setattr(fitting, "train", starting)
     adapt(adaptation(at, "poolerless", "clip", "xdbert"), TWO, tmp_path / "adapt")
     for name in ("a", "b"):
         torch.manual_seed(ord(name))
@@ -293,7 +293,7 @@ def test_a_whole_model_is_tuned_from_what_it_has_joined(
         seen.append(1)
         return train(model.train(), [objective.train()], *rest, **options)
 
-    monkeypatch.setattr(tuning, "train", starting)
+    monkeypatch.setattr(fitting, "train", starting)
     tuned(at, joint[teacher], tmp_path / "tuned", save_model=True)
     assert seen
     after = load_encoder(tmp_path / "tuned" / "seed-0" / "model")

@@ -14,6 +14,7 @@ import toys
 from torch import Tensor, nn
 
 from groundling import objectives as making
+from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.data import read_splits
 from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
@@ -206,7 +207,7 @@ READ = [
 @pytest.mark.parametrize(("read", "told"), READ)
 def test_a_tasks_fault_is_told_by_its_name(read: Any, told: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"^dogs: {told}"):
-        read_splits(replace(DOGS, read=read), str(tmp_path))
+        read_splits(replace(DOGS, read=read), FinetuneConfig(data=str(tmp_path)))
 
 
 class Wide(TaskHead):

@@ -15,7 +15,6 @@ from homes import STEPS, put
 
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain import run as recipe
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.captions.captions import (
@@ -227,7 +226,7 @@ def sources_of(config: PretrainConfig, tmp_path: Path, monkeypatch: pytest.Monke
     ) -> None:
         raise Stopped(sources)
 
-    monkeypatch.setattr(recipe, "train", catch)
+    monkeypatch.setattr("groundling.training.fit.train", catch)
     with pytest.raises(Stopped) as stopped:
         pretrain(config, BRIEF, tmp_path)
     return stopped.value.args[0]

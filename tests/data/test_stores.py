@@ -191,9 +191,7 @@ def test_train_and_val_are_learned_from_together_and_marked(
     config: FinetuneConfig, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = replace_settings(config, train_splits=("train", "val"))
-    splits = read_splits(
-        VQA.with_answers_of(place / "vqa"), both.data, train_splits=both.train_splits
-    )
+    splits = read_splits(VQA.with_answers_of(place / "vqa"), both)
     assert [example.id for example in splits["train"][-6:]] == [e.id for e in splits["val"]]
     assert len(splits["train"]) == 18
     both = replace_settings(both, regions=str(place / "both"))
@@ -218,7 +216,7 @@ def test_soft_targets_of_two_splits_get_one_width(config: FinetuneConfig) -> Non
 
     task = Task("x", VQA.form, read, VQA.metrics, "test", dev=("val",))
     here = replace_settings(config, data=".", train_splits=("val", "train"))
-    first, second = read_splits(task, here.data, train_splits=here.train_splits)["train"]
+    first, second = read_splits(task, here)["train"]
     assert (first.id, second.id) == ("val", "train")
     assert first.label.tolist() == [wide[0].tolist(), [IGNORE, IGNORE]]  # type: ignore[union-attr]
     assert second.label is wide
@@ -247,4 +245,4 @@ def test_examples_of_one_id_in_two_splits_are_refused(config: FinetuneConfig) ->
     task = Task("x", Classification(("n", "y")), read, (ACCURACY,), "test")
     here = replace_settings(config, data=".", train_splits=("train", "dev"))
     with pytest.raises(InputError, match="2 examples are called 'same'; the splits overlap"):
-        read_splits(task, here.data, train_splits=here.train_splits)
+        read_splits(task, here)

@@ -306,8 +306,7 @@ def test_adapting_leaves_a_sentence_encoder(
     assert "projected" not in result["retention"]
     said = capsys.readouterr().err
     assert "Spearman on 6 pairs" in said
-    assert "has no head; a new one starts at a loss of about" in said
-    assert "this run uses learning rate 0.001 from the first step" in said
+    assert "has no masked-LM head; the encoder forgets while a new one learns" in said
 
 
 def test_what_is_pooled_is_what_is_taught(settings: AdaptConfig, given: Path) -> None:
@@ -406,7 +405,6 @@ def test_a_sentence_encoder_is_held_where_it_was(settings: AdaptConfig, tmp_path
         config = replace_settings(settings, retain_weight=weight, retention_pairs="")
         result = adapt(config, replace(STEPS, steps=12), out)
         assert ("retain" in result["train_metrics"]) == bool(weight)
-        assert any("retain_weight" in note for note in result["notes"]) == bool(weight)
         close[weight] = mean_cosine(Path(settings.student), out / "model", texts)
     assert close[100.0] > close[0.0]
 
@@ -480,8 +478,8 @@ def test_pairs_are_sts_b_or_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("a\tb\n", "line 1: 2 fields, expected text<TAB>text<TAB>number"),
-        ("a\tb\t1\nc\td\thigh\n", "line 2: similarity 'high', expected a number"),
+        ("a\tb\n", "line 1: expected text<TAB>text<TAB>number"),
+        ("a\tb\t1\nc\td\thigh\n", "line 2: expected text<TAB>text<TAB>number"),
         ("a\tb\t1\nc\td\t2\n", "2 pairs with 2 different similarities"),
         ("a\tb\t1\nc\td\t1\nc\td\t1\n", "3 pairs with 1 different"),
     ],

@@ -22,7 +22,6 @@ from transformers import AutoModel
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt import run as adapting
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens, collate
 from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset, TextRowEncoder
@@ -36,6 +35,7 @@ from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.teachers import TeacherContext, add_features
 from groundling.teachers.text_states import TEXT_STATES, TextStatesTeacher
+from groundling.training import fit as fitting
 
 SIZES = OutputSizes(text=6, teacher=6)
 
@@ -439,7 +439,7 @@ def test_a_killed_run_goes_on_with_the_first_batchs_partition(
 ) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "train", training_with(dying(3)))
+        patch.setattr(fitting, "train", training_with(dying(3)))
         with pytest.raises(Killed):
             adapt(config, STEPS, out)
     adapt(config, STEPS, out)

@@ -18,9 +18,9 @@ from transformers import BertTokenizer
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt import run as adapting
 from groundling.core.errors import InputError
 from groundling.runs import checkpoints as checkpoint
+from groundling.training import fit as fitting
 
 
 def full_disk() -> OSError:
@@ -63,7 +63,7 @@ def test_the_disk_fills_up_during_a_checkpoint(
 
     with monkeypatch.context() as patch:
         step = dying(3)  # two steps are left, so it does not die
-        patch.setattr(adapting, "train", training_with(step))
+        patch.setattr(fitting, "train", training_with(step))
         assert adapt(control, STEPS, out)["steps"] == 3
     assert step.calls == 2
     assert same(out, whole)
@@ -153,7 +153,7 @@ def test_the_disk_fills_up_at_the_end(
     assert str(out) in str(error.value)
     assert not (out / "result.json").exists()
     with monkeypatch.context() as patch:
-        patch.setattr(adapting, "train", training_with(never))  # all steps are done
+        patch.setattr(fitting, "train", training_with(never))  # all steps are done
         adapt(control, STEPS, out)
     assert same(out, whole)
     assert json.loads((out / "result.json").read_text())["steps"] == 3

@@ -16,13 +16,12 @@ from transformers import AutoModel
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt import run as adapting
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune import run as tuning
 from groundling.core.errors import InputError
 from groundling.runs.run import Run
 from groundling.settings.fields import make_settings, replace_settings
+from groundling.training import fit as fitting
 
 
 def test_a_folder_belongs_to_one_run(
@@ -33,8 +32,7 @@ def test_a_folder_belongs_to_one_run(
     control = replace(control, text=(str(mine),))
     result = adapt(control, STEPS, out)
     before = digests(out)
-    monkeypatch.setattr(adapting, "train", never)
-    monkeypatch.setattr(tuning, "train", never)
+    monkeypatch.setattr(fitting, "train", never)
     assert adapt(control, STEPS, out) == result == json.loads((out / "result.json").read_text())
 
     for config, training, difference in (

@@ -14,12 +14,11 @@ import homes
 import numpy as np
 import pytest
 import torch
-from builders.tasks import entailed, json_lines
+from builders.tasks import entailed, json_lines, task_texts
 from homes import STEPS, put
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.pretrain.data import task_texts
 from groundling.core.batch import Example, OutputSizes, collate
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY

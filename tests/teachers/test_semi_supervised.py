@@ -15,16 +15,15 @@ import torch
 import vcr_files
 from builders.regions import store
 from builders.seeing import resnet
+from builders.tasks import task_texts, unlabelled_texts
 from homes import STEPS, digests, log_of, whole_and_resumed
 from PIL import Image
 from transformers import CLIPImageProcessorPil, CLIPModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune import run as tuning
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import IGNORE, collate
@@ -36,6 +35,7 @@ from groundling.objectives import Objective
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks import Task
 from groundling.tasks.splits import examples_outside, partition_manifest, write_manifest
+from groundling.training import fit as fitting
 from groundling.training.batch_sampler import DataSource
 
 BRIEF = replace(STEPS, batch=4, steps=3)
@@ -136,13 +136,13 @@ def test_nothing_depends_on_labels_outside_the_partition(place: Path, tmp_path: 
 def learned_from(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, out: Path) -> DataSource:
     """What `finetune` passes to `train`."""
     passed: list[DataSource] = []
-    real = tuning.train
+    real = fitting.train
 
     def train(student: Any, objectives: Any, data: Any, *arguments: Any, **options: Any) -> Any:
         passed.extend(data)
         return real(student, objectives, data, *arguments, **options)
 
-    monkeypatch.setattr(tuning, "train", train)
+    monkeypatch.setattr(fitting, "train", train)
     finetune(config, replace(BRIEF, steps=1), out)
     return passed[0]
 
@@ -200,12 +200,10 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
         assert "\n" not in str(told.value)
         return str(told.value)
 
-    assert "outside a partition; also pass partition=FILE" in refusal(partition="")
+    assert refusal(partition="") == "unlabelled_per_labelled needs partition"
     assert re.match(r"unlabelled_per_labelled\W+-1\b", refusal(unlabelled_per_labelled=-1))
     told = refusal(objectives=(), teacher="", teacher_images="")
-    assert told.startswith(
-        "unlabelled_per_labelled=1: no objective uses unlabelled examples; name one"
-    )
+    assert told == "unlabelled_per_labelled needs objectives"
     assert "leave td_choices out" in refusal(td_choices="right")
     whole = shots(place / "vcr", tmp_path / "all.json", per=3)
     told = refusal(partition=str(whole))

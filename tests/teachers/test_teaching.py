@@ -19,13 +19,12 @@ from transformers import AutoModel
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune import run as tuning
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain import run as pretraining
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.teachers.feature_cache import TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
+from groundling.training import fit as fitting
 
 CONTRASTIVE = {"contrastive_sentence", "contrastive_word"}
 PHOTOS = [f"{number:03d}" for number in range(16)]
@@ -127,7 +126,7 @@ def test_a_killed_fine_tuning_with_a_teacher_resumes_to_the_same_weights(
     homes.kill(finetune, config, STEPS, tmp_path / "killed", at=3)
     rest = Counting()
     with monkeypatch.context() as patch:
-        patch.setattr(tuning, "train", training_with(rest))
+        patch.setattr(fitting, "train", training_with(rest))
         finetune(config, STEPS, tmp_path / "killed")
     assert rest.calls == 1
     whole, killed = (tmp_path / name / "seed-0" for name in ("whole", "killed"))
@@ -191,7 +190,7 @@ def test_pretraining_with_a_teacher_runs_and_resumes(
     homes.kill(pretrain, config, steps, tmp_path / "killed", at=3)
     rest = Counting()
     with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "train", training_with(rest))
+        patch.setattr(fitting, "train", training_with(rest))
         pretrain(config, steps, tmp_path / "killed")
     assert rest.calls == 1
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")

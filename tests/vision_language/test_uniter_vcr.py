@@ -17,17 +17,15 @@ import pytest
 import torch
 import toys
 from builders.regions import store
-from builders.tasks import VCR_OBJECTS, vcr_line
+from builders.tasks import VCR_OBJECTS, task_texts, unlabelled_texts, vcr_line
 from homes import STEPS, log_of, put, whole_and_resumed
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.data import ambiguous_tags_note
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.core.batch import IGNORE, Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer, RegionSelection
@@ -130,21 +128,6 @@ def test_the_loss_is_a_mean_over_choices(place: Path) -> None:
     torch.testing.assert_close(found, released)
     distilled = TargetedTextDistillation(model.sizes._replace(teacher=5))
     assert counts["task"] == distilled.count(batch)["td_text"] == task.count_logits(batch) == 12
-
-
-def test_a_tag_that_several_objects_share_is_noted(place: Path) -> None:
-    model = ready()
-    tag = ((9, 14, 0),)
-    shared = Example("a", "where is thing ?", region_tags=tag, object_names=("thing", "thing"))
-    clear = replace(shared, object_names=("thing", "cup"))
-    person = replace(shared, object_names=("person", "person"))
-    (note,) = ambiguous_tags_note(model, {"train": [clear, person], "val": [shared, clear]})
-    assert "(1 of 2 of val)" in note
-    assert not ambiguous_tags_note(model, {"val": [clear, person]})
-    words = toys.bert_words()
-    assert not ambiguous_tags_note(
-        visualbert(toys.bert(len(words)), words, width=12), {"val": [shared]}
-    )
 
 
 # -- what the text becomes -------------------------------------------------------------------------

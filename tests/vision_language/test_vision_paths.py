@@ -19,7 +19,7 @@ from transformers import CLIPImageProcessorPil
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.data import add_regions, regions_of
+from groundling.commands.finetune.data import add_regions, region_inputs
 from groundling.commands.finetune.run import head_name, head_of
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
@@ -312,12 +312,9 @@ def test_what_each_model_sees_of_an_image(
         student = load_encoder(folder)
         texts = TextDataset([Example("a", "red", images=(name,))], student.inputs(8)[0])
         task = resolve("tasks", Task, "snli-ve")
-        inputs = regions_of(
-            config.regions,
-            zero_region_features=config.zero_region_features,
-            flip=config.pixels.flip,
+        (sample,) = add_regions({"dev": texts}, student, task, region_inputs(config))["dev"].get(
+            [0], ()
         )
-        (sample,) = add_regions({"dev": texts}, student, task, inputs)["dev"].get([0], ())
         boxes = plain[name].boxes[:2]
         if kind == "vlbert":
             last = np.array([1 - 1 / 60, 1 - 1 / 40] * 2, np.float32)

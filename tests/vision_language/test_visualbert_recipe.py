@@ -14,7 +14,14 @@ import torch
 import toys
 from builders.regions import store
 from builders.seeing import pictures, resnet
-from builders.tasks import VCR_ANSWERS, VCR_QUESTION, VCR_REASONS, vcr_line
+from builders.tasks import (
+    VCR_ANSWERS,
+    VCR_QUESTION,
+    VCR_REASONS,
+    judged_texts,
+    task_texts,
+    vcr_line,
+)
 from homes import STEPS, log_of, put
 from safetensors.torch import load_file
 
@@ -22,7 +29,6 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.data import judged_texts, task_texts
 from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
 from groundling.data.regions.samples import RegionDataset, RegionOptions

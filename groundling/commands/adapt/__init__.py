@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
+from groundling.command_line.input_paths import input_paths
 from groundling.command_line.registered_names import (
     ArmObjectives,
     check_options,
@@ -16,7 +17,7 @@ from groundling.command_line.registered_names import (
     parse_arm,
 )
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -29,7 +30,6 @@ from groundling.settings.objectives import (
     CrossModalEncoderSettings,
     ObjectiveSettings,
     TrainingStepSelection,
-    teacher_inputs,
 )
 from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
 
@@ -107,9 +107,7 @@ C.1)."""
 
 
 def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> ArmObjectives:
-    """The objectives of the arm; raises InputError for settings that are missing or do not fit
-    together.
-    """
+    """The objectives of the arm; raises InputError for settings that are missing or do not fit together."""
     arm = parse_arm(config.arm, config.masked_lm)
     taught = ["teacher"] if arm.needs_cross_modal or arm.needs_teacher else []
     require_settings(config, f"arm={config.arm}", "student", *taught, *arm.teacher_settings)
@@ -143,18 +141,6 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
     return arm
 
 
-def inputs(config: AdaptConfig, training: TrainingArguments) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    texts = parse_weighted_files(config.text, "text")
-    return {
-        **{f"text:{number}": each.file for number, each in enumerate(texts)},
-        "student": config.student,
-        **teacher_inputs(config.teacher, config.objective_settings),
-        "retention": config.retention_pairs,
-        **{f"eval_text:{number}": path for number, path in enumerate(config.eval_text)},
-    }
-
-
 COMMAND = Command(
     "adapt",
     "adapt a text encoder with a CLIP-like teacher (or without: the control)",
@@ -175,5 +161,5 @@ COMMAND = Command(
     ),
     common_flags="student teacher text arm eval-text retention-pairs steps epochs batch lr seed cpu",
     validate=check,
-    output=ResumableRun(inputs),
+    output=ResumableRun(input_paths),
 )

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.prediction.similarity import sentence_vectors
+from groundling.runs.progress import print_notes
 from groundling.tasks.glue import STSB
 from groundling.training.batch_sampler import SampleCorruptor
 from groundling.training.held_out_loss import HELD_OUT_EPOCH
@@ -46,10 +47,7 @@ BATCH = 16
 def match_by_length(
     objectives: Sequence[Objective], samples: SampleDataset, seed: int
 ) -> float | None:
-    """AUC of MATCH predicted from token counts alone, with its own negatives (.5 is chance).
-
-    None without MATCH, and for too few texts.
-    """
+    """AUC of MATCH predicted from token counts alone (.5 is chance); None without MATCH, and for too few texts."""
     found = [one for one in objectives if isinstance(one, SameSentencePrediction)]
     if not found or len(samples) < MIN_TEXTS:
         return None
@@ -72,81 +70,46 @@ def length_note(auc: float | None, text_layout: str) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class ObjectiveReport:
-    """Scores of a cross-modal model's objectives on some texts; None for objectives that it lacks."""
-
-    texts: int
-    """Number of texts."""
-    held_out: bool
-    """Whether the texts are held out."""
-    match_accuracy: float | None = None
-    """Accuracy of MATCH; half of the pairs match."""
-    clip_tokens_loss: float | None = None
-    """Nats per CLIP token."""
-    clip_tokens_entropy: float | None = None
-    """Entropy of the unigram baseline on these texts, in nats per CLIP token."""
-    mlm_loss: float | None = None
-    """Nats per masked token, with the CLIP side of the same text."""
-    mlm_loss_without_clip: float | None = None
-    """The same with only start and end tokens on the CLIP side."""
-    mlm_loss_with_other_clip: float | None = None
-    """The same with another text's CLIP side."""
-
-    def line(self) -> str:
-        """The report in one line."""
-        parts = []
-        if self.match_accuracy is not None:
-            parts.append(f"MATCH accuracy {self.match_accuracy:.2f}")
-        if self.clip_tokens_loss is not None:
-            parts.append(
-                f"CLIP tokens {self.clip_tokens_loss:.3f} nats, unigram baseline {self.clip_tokens_entropy:.2f}"
-            )
-        if self.mlm_loss is not None:
-            parts.append(
-                f"masked LM {self.mlm_loss:.2f} nats with the CLIP side, {self.mlm_loss_without_clip:.2f} without it, "
-                f"{self.mlm_loss_with_other_clip:.2f} with another text's"
-            )
-        which = "held-out texts" if self.held_out else "training texts"
-        return f"objectives on {self.texts} {which}: {'; '.join(parts)}"
-
-
 @torch.no_grad()
 def evaluate_objectives(
-    model: CrossModalEncoder,
-    objectives: Sequence[Objective],
-    samples: SampleDataset,
-    seed: int,
-    held_out: bool,
-) -> ObjectiveReport:
-    """Evaluate the objectives of a trained model, in eval mode on its own device, with new masks
-    and pairs.
+    model: CrossModalEncoder, objectives: Sequence[Objective], samples: SampleDataset, seed: int
+) -> dict[str, float]:
+    """Scores of a trained model's objectives, in eval mode on its own device, with new masks and pairs.
+
+    `match_accuracy`: half of the pairs match. `clip_tokens_loss` in nats per CLIP token, and
+    `clip_tokens_entropy` of the unigram baseline. `mlm_loss` in nats per masked token, also without the
+    CLIP side (only start and end tokens) and with another text's.
     """
     places = subsample(range(len(samples)), REPORT_TEXTS)
-    report = ObjectiveReport(len(places), held_out)
+    report: dict[str, float] = {"texts": len(places)}
     was_training = model.training
     model.eval()
     for one in objectives:
         drawn = SampleCorruptor(seed)(samples, places, HELD_OUT_EPOCH, [one])
         if isinstance(one, SameSentencePrediction):
-            report = replace(report, match_accuracy=_accuracy(model, one, drawn))
+            report["match_accuracy"] = _accuracy(model, one, drawn)
         elif isinstance(one, ClipTokenClassification):
-            report = replace(
-                report,
-                clip_tokens_loss=_loss(model, one, drawn),
-                clip_tokens_entropy=_entropy(drawn),
-            )
+            report["clip_tokens_loss"] = _loss(model, one, drawn)
+            report["clip_tokens_entropy"] = _entropy(drawn)
         elif isinstance(one, MaskedLM) and one.joint:
             others = [drawn[place - 1].clip for place in range(len(drawn))]
             swapped = [replace(s, clip=clip) for s, clip in zip(drawn, others, strict=True)]
-            report = replace(
-                report,
-                mlm_loss=_loss(model, one, drawn),
-                mlm_loss_without_clip=_loss(model, one, [_without_clip(s) for s in drawn]),
-                mlm_loss_with_other_clip=_loss(model, one, swapped),
-            )
+            report["mlm_loss"] = _loss(model, one, drawn)
+            report["mlm_loss_without_clip"] = _loss(model, one, [_without_clip(s) for s in drawn])
+            report["mlm_loss_with_other_clip"] = _loss(model, one, swapped)
     model.train(was_training)
     return report
+
+
+def describe_objectives(report: Mapping[str, Any]) -> str:
+    """The scores of `evaluate_objectives` in one line; `held_out`: whether the texts are."""
+    which = "held-out texts" if report["held_out"] else "training texts"
+    scores = ", ".join(
+        f"{name.replace('_', ' ')} {value:.3f}"
+        for name, value in report.items()
+        if name not in ("texts", "held_out")
+    )
+    return f"objectives on {report['texts']} {which}: {scores}"
 
 
 def _batches(model: CrossModalEncoder, samples: Sequence[Sample]) -> Iterator[Batch]:
@@ -175,9 +138,7 @@ def _accuracy(
 
 
 def _entropy(samples: Sequence[Sample]) -> float:
-    """Unigram entropy of the scored CLIP tokens in nats; padding that the release scores counts as
-    token 0.
-    """
+    """Unigram entropy of the scored CLIP tokens in nats; padding that the release scores counts as token 0."""
     scored = np.concatenate([sample.labels["clip_tokens"] for sample in samples])
     counts = np.bincount(scored[scored != IGNORE], minlength=1)
     counts[0] += sum(int(sample.labels.get("clip_padding", 0)) for sample in samples)
@@ -199,12 +160,9 @@ MIN_PAIRS = 3
 """Minimum number of pairs for a rank correlation."""
 
 
-@dataclass(frozen=True)
-class SimilarityPairs:
+class SimilarityPairs(NamedTuple):
     """Pairs of texts with human similarity scores."""
 
-    source: str
-    """Name in messages."""
     texts: list[tuple[str, str]]
     """P pairs."""
     similarities: np.ndarray
@@ -212,12 +170,7 @@ class SimilarityPairs:
 
 
 def read_pairs(path: str | Path) -> SimilarityPairs:
-    """Pairs of a GLUE or STS-B folder (dev.tsv), or of a tsv of text, text, number, with or without
-    a header.
-
-    Raises InputError, naming the line, for anything else, and for fewer than 3 pairs or all equal
-    similarities.
-    """
+    """Pairs of a GLUE or STS-B folder (dev.tsv), or of a tsv of text, text, number, with or without a header."""
     path = Path(path)
     if path.is_dir():
         examples = STSB.read(path, "dev")
@@ -230,7 +183,7 @@ def read_pairs(path: str | Path) -> SimilarityPairs:
             f"{path}: {len(texts)} pairs with {len(set(numbers))} different similarities; expected at least "
             f"{MIN_PAIRS} pairs with different similarities"
         )
-    return SimilarityPairs(str(path), texts, np.array(numbers))
+    return SimilarityPairs(texts, np.array(numbers))
 
 
 def _own_pairs(path: Path) -> tuple[list[tuple[str, str]], list[float]]:
@@ -238,14 +191,11 @@ def _own_pairs(path: Path) -> tuple[list[tuple[str, str]], list[float]]:
     numbers = []
     for line, content in enumerate(lines_of(path), 1):
         fields = content.split("\t")
-        where = f"{path}, line {line}"
-        if len(fields) != 3:
-            raise InputError(f"{where}: {len(fields)} fields, expected text<TAB>text<TAB>number")
-        similarity = _number(fields[2])
-        if not math.isfinite(similarity):
-            if line == 1:
+        similarity = _number(fields[-1])
+        if len(fields) != 3 or not math.isfinite(similarity):
+            if line == 1 and len(fields) == 3:
                 continue  # a header
-            raise InputError(f"{where}: similarity {fields[2]!r}, expected a number")
+            raise InputError(f"{path}, line {line}: expected text<TAB>text<TAB>number")
         texts.append((fields[0], fields[1]))
         numbers.append(similarity)
     return texts, numbers
@@ -258,45 +208,23 @@ def _number(field: str) -> float:
         return math.nan
 
 
-class RetentionEvaluator:
-    """Spearman correlation with human similarities before and after training."""
-
-    def __init__(
-        self, pairs: SimilarityPairs, text: TextEncoder, sentence: SentenceModules
-    ) -> None:
-        """`text`: the encoder before training; `sentence`: its sentence pooling."""
-        self.pairs = pairs
-        self.sentence = sentence
-        self.before = similarity_agreement(text, sentence, pairs)
-
-    def report(self, text: TextEncoder) -> dict[str, Any]:
-        """`before` and `after` (Spearman), ready for JSON.
-
-        `projected` is the correlation after the saved projection, if there is one.
-        """
-        report = {"pairs": len(self.pairs.texts), "before": self.before["spearman"]}
-        report["after"] = similarity_agreement(text, self.sentence, self.pairs)["spearman"]
-        if text.sentence is not None and text.sentence is not self.sentence:
-            report["projected"] = similarity_agreement(text, text.sentence, self.pairs)["spearman"]
-        pooling = "+".join(self.sentence.pooling.modes)
-        return {**report, "pooling": pooling, "cut_tokens": self.before["cut"]}
-
-    def line(self, report: Mapping[str, Any]) -> str:
-        """The report in one line."""
-        line = f"Spearman on {report['pairs']:,} pairs of {self.pairs.source}: {report['before']:.3f} before, "
-        line += f"{report['after']:.3f} after"
-        return line + (f", {report['projected']:.3f} projected" if "projected" in report else "")
+def retention_report(
+    text: TextEncoder, sentence: SentenceModules, pairs: SimilarityPairs, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Spearman correlation with human similarities `before` and after training; `sentence`: the pooling before."""
+    report = {"pairs": len(pairs.texts), "before": before["spearman"]}
+    report["after"] = similarity_agreement(text, sentence, pairs)["spearman"]
+    if text.sentence is not None and text.sentence is not sentence:
+        report["projected"] = similarity_agreement(text, text.sentence, pairs)["spearman"]
+    scores = ", ".join(f"{name} {value:.3f}" for name, value in report.items() if name != "pairs")
+    print_notes([f"retention, Spearman on {report['pairs']:,} pairs: {scores}"])
+    return {**report, "pooling": "+".join(sentence.pooling.modes), "cut_tokens": before["cut"]}
 
 
 def similarity_agreement(
     text: TextEncoder, sentence: SentenceModules, pairs: SimilarityPairs
 ) -> dict[str, Any]:
-    """`spearman` of cosines with the pairs' similarities, ready for JSON; `cut` counts truncated
-    tokens.
-
-    Texts are encoded as sentence-transformers does: up to the folder's own maximum length, with its
-    default prompt. Sets the encoder to eval mode.
-    """
+    """`spearman` of cosines with the pairs' similarities, as sentence-transformers encodes; `cut` truncated tokens."""
     firsts, seconds = zip(*pairs.texts, strict=True)
     left, cut_left = sentence_vectors(text, sentence, firsts)
     right, cut_right = sentence_vectors(text, sentence, seconds)

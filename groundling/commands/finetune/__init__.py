@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
-from shutil import disk_usage
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
+from groundling.command_line.input_paths import input_paths
 from groundling.command_line.registered_names import (
     check_extra_objectives,
     check_options,
@@ -18,11 +18,12 @@ from groundling.command_line.registered_names import (
 )
 from groundling.core.errors import InputError
 from groundling.models.hub import is_adapter
-from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
     refuse_settings,
+    require_settings,
     required,
     settings,
     unnested,
@@ -36,14 +37,12 @@ from groundling.settings.input_settings import (
     check_adapter,
     check_one_task,
     check_pixels,
-    region_manifest,
 )
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
     ObjectiveSettings,
     TargetedDistillationSettings,
     TrainingStepSelection,
-    teacher_inputs,
 )
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 
@@ -82,8 +81,6 @@ in every step, for objectives that need no labels (semi-supervised: CLIP-TD); 0:
     save_model: bool = True
     """Save each seed's fine-tuned encoder and head, for `predict` and `evaluate`; off by default \
 in a recipe."""
-    min_free_gb: Annotated[float, Ge(0)] = 0.0
-    """Minimum free gigabytes on the disk of --out; with fewer, the run does not start; 0: do not check."""
     display_name: str = ""
     """Task name in reports, e.g. to tell runs with several numbers of training examples apart; \
 empty: the task's own name."""
@@ -141,11 +138,13 @@ other tasks)."""
 def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) -> None:
     """Raises InputError for settings that are missing or do not fit together."""
     check_one_task("finetune", config.task, config.own, "task")
-    _check_disk(config.min_free_gb, Path(out))
-    _check_region_settings(config)
-    check_pixels(config.pixels, config.regions.images)
-    _check_baselines(config)
-    _check_unlabelled(config)
+    _check_regions(config)
+    if config.unlabelled_per_labelled:
+        require_settings(config, "unlabelled_per_labelled", "partition", "objectives")
+        if config.objective_settings.targeted_distillation.td_choices == "right":
+            raise InputError(
+                "unlabelled_per_labelled: the right choice of an unlabelled example is unknown; leave td_choices out"
+            )
     _check_adapter(config, training)
     extra = config.extra_objectives
     parts = (*extra.objectives, extra.teacher, config.training_step.training_step)
@@ -154,65 +153,33 @@ def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) 
     check_training_step(config.training_step.training_step, config.training_step.adversarial)
 
 
-def _check_disk(min_free_gb: float, out: Path) -> None:
-    """Raises InputError if the disk has too little free space."""
-    existing = next(folder for folder in [out, *out.absolute().parents] if folder.exists())
-    free = disk_usage(existing).free / 1e9
-    if free < min_free_gb:
-        raise InputError(
-            f"min_free_gb={min_free_gb:g}: only {free:.1f} GB are free on the disk of {out}; choose another `out`"
-        )
-
-
-def _check_baselines(config: FinetuneConfig) -> None:
-    """Raises InputError for --text-only-baseline of a model without images, or of an adapter."""
-    if not config.text_only_baseline:
-        return
-    if config.adapter_settings.adapter != "none" or is_adapter(config.model):
-        raise InputError(
-            "text_only_baseline is for models that read regions; for an adapter's baseline, run the same "
-            "command without adapter, its settings and teacher_images"
-        )
-    if not config.regions.regions or config.zero_region_features:
+def _check_regions(config: FinetuneConfig) -> None:
+    """Raises InputError for region settings, and for a baseline without images, of a model that reads no regions."""
+    check_pixels(config.pixels, config.regions.images)
+    if not config.regions.regions:
+        region_settings = {
+            "images": config.regions.images,
+            "train_regions": config.train_regions,
+            "zero_region_features": config.zero_region_features,
+            "max_regions": config.regions.max_regions,
+        }
+        refuse_settings(region_settings, "needs regions; pass regions=STORE or leave it out")
+    if config.text_only_baseline and (not config.regions.regions or config.zero_region_features):
         raise InputError(
             "text_only_baseline trains the same model without images, but this model "
-            "reads none; pass regions=STORE, or "
-            "leave it out"
-        )
-
-
-def _check_unlabelled(config: FinetuneConfig) -> None:
-    """Raises InputError if there are no unlabelled examples, or no objective that can use them."""
-    flag = f"unlabelled_per_labelled={config.unlabelled_per_labelled}"
-    if not config.unlabelled_per_labelled:
-        return
-    if not config.partition:
-        raise InputError(
-            f"{flag} uses training examples outside a partition; also pass partition=FILE"
-        )
-    if not config.extra_objectives.objectives:
-        raise InputError(
-            f"{flag}: no objective uses unlabelled examples; name one that does, such as objectives=td_text"
-        )
-    if config.objective_settings.targeted_distillation.td_choices == "right":
-        raise InputError(
-            f"{flag}: the right choice of an unlabelled example is unknown; leave td_choices out"
+            "reads none; pass regions=STORE, or leave it out"
         )
 
 
 def _check_adapter(config: FinetuneConfig, training: TrainingArguments) -> None:
     """Raises InputError for settings that an adapter over CLIP does not use."""
     check_adapter(config.adapter_settings)
-    is_new = config.adapter_settings.adapter != "none"
-    is_saved = is_adapter(config.model)
-    if not (is_new or is_saved):
-        return
+    is_new, is_saved = config.adapter_settings.adapter != "none", is_adapter(config.model)
     if is_new and is_saved:
         raise InputError(f"{config.model}: already an adapter over CLIP; leave adapter out")
-    flag = f"adapter={config.adapter_settings.adapter}" if is_new else f"model={config.model}"
-    targeted = config.objective_settings.targeted_distillation
-    if not targeted.teacher_images:
-        raise InputError(f"{flag} needs teacher_images=FOLDER, the images that CLIP reads")
+    if not (is_new or is_saved):
+        return
+    require_settings(config, "an adapter over CLIP", "teacher_images")
     unused = {
         "regions": config.regions.regions,
         "architecture": config.architecture,
@@ -222,48 +189,11 @@ def _check_adapter(config: FinetuneConfig, training: TrainingArguments) -> None:
         "training_step": config.training_step.training_step,
         "batch_tokens": training.batch_tokens,
     }
-    refuse_settings(unused, f"{flag} reads CLIP's features of whole images and texts; leave it out")
-    used = TargetedDistillationSettings(
-        teacher_images=targeted.teacher_images, teacher_cache=targeted.teacher_cache
-    )
-    if targeted != used:
-        raise InputError(
-            f"{flag}: nothing is distilled, so CLIP-TD's other settings have no effect; leave them out"
-        )
-
-
-def _check_region_settings(config: FinetuneConfig) -> None:
-    """Raises InputError for region settings without regions."""
-    if config.regions.regions:
-        return
-    if config.regions.images:
-        raise InputError(
-            f"images={config.regions.images}: a model that reads pixels also needs regions=STORE for the "
-            "boxes; a CLIP reads whole photos with adapter=mlp teacher_images=FOLDER"
-        )
-    region_settings = {
-        "train_regions": config.train_regions,
-        "zero_region_features": config.zero_region_features,
-        "max_regions": config.regions.max_regions,
-    }
-    refuse_settings(region_settings, "needs regions; pass regions=STORE or leave it out")
-
-
-def inputs(config: FinetuneConfig, training: TrainingArguments) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    reads_pixels = config.regions.images and config.architecture
-    return {
-        "model": config.model,
-        "data": config.data,
-        "dev": config.own.dev,
-        "partition": config.partition,
-        **{f"extra_eval:{name}": name.partition("=")[2] for name in config.extra_eval},
-        "regions": region_manifest(config.regions.regions),
-        "train_regions": region_manifest(config.train_regions),
-        "images": config.regions.images,
-        "backbone": config.pixels.backbone if reads_pixels else "",
-        **teacher_inputs(config.extra_objectives.teacher, config.objective_settings),
-    }
+    refuse_settings(unused, "an adapter reads CLIP's features of whole images; leave it out")
+    targeted = config.objective_settings.targeted_distillation
+    cache = replace(targeted, teacher_images="", teacher_cache="")
+    if cache != TargetedDistillationSettings():
+        raise InputError("an adapter distils nothing; leave CLIP-TD's other settings out")
 
 
 def reads(
@@ -274,7 +204,7 @@ def reads(
     return {"backbone": config.pixels.backbone} if is_new else {}
 
 
-EXTENDABLE_SETTINGS = ("seeds", "text_only_baseline", "train.seed", "min_free_gb")
+EXTENDABLE_SETTINGS = ("seeds", "text_only_baseline", "train.seed")
 """Settings that may change when a run is extended with more seeds or a baseline; others must stay."""
 
 COMMAND = Command(
@@ -299,5 +229,5 @@ COMMAND = Command(
     common_flags="model task data text label image regions seeds epochs batch lr cpu",
     validate=check,
     default_models=reads,
-    output=ResumableRun(inputs, ignored_settings=EXTENDABLE_SETTINGS, extendable=True),
+    output=ResumableRun(input_paths, ignored_settings=EXTENDABLE_SETTINGS, extendable=True),
 )

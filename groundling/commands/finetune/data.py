@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
+from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example, OutputSizes
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer, OutputType
@@ -27,7 +29,6 @@ from groundling.models.adapters import ClipFeatureAdapter
 from groundling.models.formats import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
-from groundling.settings.input_settings import RegionSettings, TableTaskSettings
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
 from groundling.tasks.splits import (
@@ -36,23 +37,22 @@ from groundling.tasks.splits import (
     select_partition,
 )
 from groundling.tasks.table import table_task
-from groundling.tasks.vcr import PERSON
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource
+from groundling.vision_language.end_to_end import EndToEndModel
 from groundling.vision_language.single_stream import SingleStreamModel
 
 Splits = Mapping[str, Sequence[Example]]
 """Examples by split."""
 
 
-def task_of(name: str, data: Path, own: TableTaskSettings) -> Task:
-    """The task of this name, or the one made of the user's own file; raises InputError for an
-    unknown task.
-    """
-    return (
-        table_task(data, own) if own.label else resolve("tasks", Task, name).with_answers_of(data)
-    )
+def task_of(config: FinetuneConfig) -> Task:
+    """The task of this name, or the one made of the user's own file."""
+    data = Path(config.data)
+    if config.own.label:
+        return table_task(data, config.own)
+    return resolve("tasks", Task, config.task).with_answers_of(data)
 
 
 def dev_splits_trained_on(task: Task, train_splits: Sequence[str]) -> list[str]:
@@ -61,46 +61,27 @@ def dev_splits_trained_on(task: Task, train_splits: Sequence[str]) -> list[str]:
     return [split for split in task.dev if split in splits]
 
 
-def read_splits(
-    task: Task,
-    data: str,
-    regions: RegionSettings = RegionSettings(),  # noqa: B008  (frozen)
-    *,
-    train_splits: Sequence[str] = (),
-    submit: bool = False,
-    partition: str = "",
-    limit_train: int = 0,
-    unlabelled_per_labelled: int = 0,
-) -> dict[str, list[Example]]:
-    """Examples of the training, dev and, with `submit`, test splits; parameters are settings of
-    `FinetuneConfig`.
-
-    Without `regions.object_tags`, region tags are removed.
-    """
-    folder = Path(data)
-    train_splits = train_splits or (task.train,)
-    splits = [*train_splits, *task.dev, *(task.test if submit else ())]
+def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
+    """Examples of the training, dev and, with `submit`, test splits."""
+    folder = Path(config.data)
+    train_splits = config.train_splits or (task.train,)
+    splits = [*train_splits, *task.dev, *(task.test if config.submit else ())]
     parts = {}
     for split in dict.fromkeys(splits):
-        if data == "hub":
+        if config.data == "hub":
             parts[split] = from_hub(task, split)
         else:
             parts[split] = _checked(task, split, task.read(folder, split))
     examples = concatenate_splits({split: parts[split] for split in train_splits})
-    labelled = select_partition(examples, Path(partition), task, folder) if partition else examples
-    parts[task.train] = list(subsample(labelled, limit_train))
-    if unlabelled_per_labelled:
-        rest = _unlabelled(examples, labelled, task, folder)
-        if not rest:
-            raise InputError(
-                f"unlabelled_per_labelled={unlabelled_per_labelled}: {partition} contains all "
-                f"{len(examples)} training examples of {task.name}, "
-                "so no unlabelled example is left"
-            )
-        parts[task.train] += rest
-    if regions.mentioned_objects_only:
-        check_mentioned(parts[task.train], task.name, regions.object_tags)
-    if regions.object_tags:
+    labelled: Sequence[Example] = examples
+    if config.partition:
+        labelled = select_partition(examples, Path(config.partition), task, folder)
+    parts[task.train] = list(subsample(labelled, config.limit_train))
+    if config.unlabelled_per_labelled:
+        parts[task.train] += _unlabelled(examples, labelled, task, config)
+    if config.regions.mentioned_objects_only:
+        check_mentioned(parts[task.train], task.name, config.regions.object_tags)
+    if config.regions.object_tags:
         return parts
     return {
         split: [without_region_tags(example) for example in some] for split, some in parts.items()
@@ -108,9 +89,7 @@ def read_splits(
 
 
 def _checked(task: Task, split: str, examples: object) -> list[Example]:
-    """Examples returned by a task's reader; raises InputError if they are not examples, or a class
-    is not one of the task's.
-    """
+    """Examples returned by a task's reader; raises InputError if they are not, or a class is not one of the task's."""
     read = require_instance(examples, list, f"{task.name}: `read` of split {split!r} returned")
     classes = len(task.form.labels) if isinstance(task.form, Classification) else 0
     for one in read:
@@ -127,42 +106,36 @@ def _checked(task: Task, split: str, examples: object) -> list[Example]:
 
 
 def _unlabelled(
-    examples: Sequence[Example], labelled: Sequence[Example], task: Task, folder: Path
+    examples: Sequence[Example], labelled: Sequence[Example], task: Task, config: FinetuneConfig
 ) -> list[Example]:
-    """Training examples outside the partition, without labels; raises InputError if labels cannot
-    be removed.
-    """
+    """Training examples outside the partition, without labels; raises InputError if there are none."""
     if task.label_regions is not None:
         raise InputError(
             f"unlabelled_per_labelled: the labels of {task.name} come with the regions and cannot be withheld"
         )
-    return examples_outside(examples, labelled, task, folder)
+    rest = examples_outside(examples, labelled, task, Path(config.data))
+    if not rest:
+        raise InputError(
+            f"unlabelled_per_labelled={config.unlabelled_per_labelled}: {config.partition} contains all "
+            f"{len(examples)} training examples of {task.name}, so no unlabelled example is left"
+        )
+    return rest
 
 
-def regions_of(
-    regions: RegionSettings,
-    train_regions: str = "",
-    *,
-    zero_region_features: bool = False,
-    flip: bool = False,
-) -> ImageSampleBuilder:
-    """Region stores and photos of a run, shared by all seeds; with --images, only boxes, classes
-    and segments are read.
-    """
+def region_inputs(config: FinetuneConfig) -> ImageSampleBuilder:
+    """Region stores and photos of a run; with `images`, only boxes, classes and segments of the stores are read."""
     return ImageSampleBuilder(
-        regions,
-        train_regions=train_regions,
-        zero_features=zero_region_features,
-        flip=flip,
+        config.regions,
+        train_regions=config.train_regions,
+        zero_features=config.zero_region_features,
+        flip=config.pixels.flip,
     )
 
 
 def check_regions_read(
     student: Encoder, task: Task, inputs: ImageSampleBuilder, source: str
 ) -> None:
-    """Raises InputError if the task needs regions and has none, or if the model of `source` does
-    not read them.
-    """
+    """Raises InputError if the task needs regions and has none, or if the model of `source` does not read them."""
     if not inputs.settings.regions:
         if task.label_regions is not None:
             raise InputError(f"{task.name} needs regions; pass regions=STORE")
@@ -234,10 +207,7 @@ def add_regions(
 def _with_teachers(
     splits: Splits, student: Encoder, train: str, teacher_set: TeacherSet, max_length: int
 ) -> tuple[dict[str, SampleDataset], list[Teacher]]:
-    """Texts of every split, and the teachers that the training loop runs.
-
-    Teachers are attached to the split `train` only; the CLIP of an adapter to every split.
-    """
+    """Texts, with teachers on the training split (a CLIP adapter's: on all), and those that the training loop runs."""
     text, clip = student.inputs(max_length)
     samples: dict[str, SampleDataset] = {
         split: TextDataset(examples, text, clip) for split, examples in splits.items()
@@ -255,40 +225,19 @@ def _mirror_examples(examples: Sequence[Example], form: OutputType) -> list[Exam
     return [mirror(example) for example in examples]
 
 
-def missing_segments_note(head: TaskHead, store: RegionStore) -> list[str]:
-    """Note if the head's paper uses segments and the stores have none."""
-    if not head.uses_segments or store.has_segmentations:
+def missing_segments_note(
+    student: Encoder, head: TaskHead, inputs: ImageSampleBuilder
+) -> list[str]:
+    """Note if the head's paper uses segments, which the model reads with pixels, and the store has none."""
+    store = inputs.training_store
+    if store is None or store.has_segmentations or not head.uses_segments:
         return []
-    note = (
+    if not (isinstance(student, EndToEndModel) and inputs.reads_images(student)):
+        return []
+    return [
         f"{store.folder}: no segments of objects, so whole boxes are used; the paper's model uses only the "
         "segments, which `groundling regions --boxes vcr1images` stores"
-    )
-    return [note]
-
-
-def ambiguous_tags_note(student: Encoder, splits: Mapping[str, Sequence[Example]]) -> list[str]:
-    """Note if the model reads an object's tag as a class name that several objects of the image share."""
-    if not isinstance(student, SingleStreamModel) or student.reads_tagged_regions:
-        return []
-    counts = {split: sum(map(_has_ambiguous_tag, some)) for split, some in splits.items()}
-    found = [
-        f"{count} of {len(splits[split])} of {split}" for split, count in counts.items() if count
     ]
-    if not found:
-        return []
-    note = (
-        f"this model reads a tagged object as its class name, and in some examples ({', '.join(found)}) another object "
-        "of the image has the same name, so the words alone do not tell which one is meant"
-    )
-    return [note]
-
-
-def _has_ambiguous_tag(example: Example) -> bool:
-    """Whether a tag names an object, not a person, whose class name another object of the image has too."""
-    names = example.object_names
-    tags = [*example.region_tags, *chain(*example.choice_region_tags)]
-    named = {names[number] for _, _, number in tags if number < len(names)} - {PERSON}
-    return any(names.count(name) > 1 for name in named)
 
 
 def sizes_with_classes(student: Encoder, store: RegionStore | None) -> OutputSizes:
@@ -302,26 +251,19 @@ def training_source(
     samples: SampleDataset,
     examples: Sequence[Example],
     objectives: Sequence[Objective],
-    data: str,
-    unlabelled_per_labelled: int,
+    config: FinetuneConfig,
 ) -> DataSource:
-    """The training data: labelled samples, each with `unlabelled_per_labelled` unlabelled ones.
-
-    Raises InputError if there are unlabelled ones and every objective needs labels.
-    """
-    name = f"data={data}" if data else "the data"
-    if not unlabelled_per_labelled:
+    """The training data: labelled samples, each with `unlabelled_per_labelled` unlabelled ones."""
+    name = f"data={config.data}" if config.data else "the data"
+    count = config.unlabelled_per_labelled
+    if not count:
         return DataSource(samples, name=name)
     if all("labels.label" in objective.required_fields for objective in objectives):
         names = " ".join(one.name for one in objectives[1:])  # the first is the task's own
-        raise InputError(
-            f"unlabelled_per_labelled={unlabelled_per_labelled}: all of objectives={names} need labels"
-        )
-    labelled_numbers = [number for number, one in enumerate(examples) if one.label is not None]
-    unlabelled_numbers = [number for number, one in enumerate(examples) if one.label is None]
-    labelled = SampleSubset(samples, labelled_numbers)
+        raise InputError(f"unlabelled_per_labelled={count}: all of objectives={names} need labels")
+    is_labelled = np.array([one.label is not None for one in examples])
+    labelled = SampleSubset(samples, np.flatnonzero(is_labelled).tolist())
     (first,) = labelled.get([0], [generator(examples[0].id)])
-    rest = UnlabelledDataset(SampleSubset(samples, unlabelled_numbers), first.labels["label"])
-    return DataSource(
-        labelled, name=name, extra_samples=rest, extra_per_sample=unlabelled_per_labelled
-    )
+    unlabelled = SampleSubset(samples, np.flatnonzero(~is_labelled).tolist())
+    rest = UnlabelledDataset(unlabelled, first.labels["label"])
+    return DataSource(labelled, name=name, extra_samples=rest, extra_per_sample=count)

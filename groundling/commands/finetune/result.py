@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.data import dev_splits_trained_on
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
 from groundling.core.metrics import Metric, is_degenerate, most_common
 from groundling.core.output_types import OpenAnswer, OutputType, RegionSelection, Regression
 from groundling.data.samples import SampleDataset
 from groundling.models.formats import Encoder
+from groundling.objectives import Objective
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.input_settings import PixelInputSettings, RegionSettings
 from groundling.settings.objectives import ExtraObjectiveSettings, ObjectiveSettings
@@ -28,32 +29,33 @@ from groundling.training.evaluation import EvaluationOutput, Evaluator, evaluate
 from groundling.training.held_out_loss import make_evaluator
 
 
-def describe_seed(task: Task, name: str, display_name: str, seed: int) -> dict[str, Any]:
-    """Identification of a seed's result: task `name` as given, display name, metrics."""
-    result: dict[str, Any] = {"seed": seed, "task": name or task.name}
-    if display_name:
-        result["display_name"] = display_name
+def describe_seed(
+    task: Task,
+    config: FinetuneConfig,
+    seed: int,
+    objectives: Sequence[Objective],
+    source: DataSource,
+) -> dict[str, Any]:
+    """What a seed's result is of: the task, its metrics and splits, objectives and unlabelled examples."""
+    result: dict[str, Any] = {"seed": seed, "task": config.task or task.name}
+    if config.display_name:
+        result["display_name"] = config.display_name
     result |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
-    return result | {"higher_is_better": task.metrics[0].higher_is_better}
-
-
-def unlabelled_counts(source: DataSource) -> dict[str, int]:
-    """Number of unlabelled training examples, and how many per labelled one; empty for none."""
-    if source.extra_samples is None:
-        return {}
-    return {"examples": len(source.extra_samples), "per_labelled": source.extra_per_sample}
+    result |= {"higher_is_better": task.metrics[0].higher_is_better}
+    result |= {"objectives": [one.name for one in objectives]}
+    trained_on = dev_splits_trained_on(task, config.train_splits)
+    if trained_on:
+        result["trained_on"] = trained_on
+    if source.extra_samples is not None:
+        counts = {"examples": len(source.extra_samples), "per_labelled": source.extra_per_sample}
+        result["unlabelled_examples"] = counts
+    return result
 
 
 def summary(
     task: Task, runs: list[dict[str, Any]], model: str, trained_on: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Scores of every seed and their medians, by split and metric; None where a median is
-    undefined.
-
-    `trained_on`: evaluated splits that are also training splits.
-
-    Medians of the benchmark's own scores (`Task.official_scores`) are stored separately, as `official`.
-    """
+    """Scores of every seed and their medians, by split and metric; None where a median is undefined."""
     medians: dict[str, dict[str, float | None]] = {}
     every: dict[str, dict[str, list[float]]] = {}
     official: dict[str, dict[str, float | None]] = {}
@@ -71,7 +73,6 @@ def summary(
         for run in runs
         if any("constant" in scores for scores in run["scores"].values())
     ]
-    unlabelled = [run["unlabelled_examples"] for run in runs[:1] if "unlabelled_examples" in run]
     result: dict[str, Any] = {
         "task": task.name,
         "version": task.version,
@@ -84,11 +85,9 @@ def summary(
         "degenerate_seeds": degenerate_seeds,
         "truncated_tokens": sum(run["truncated_tokens"] for run in runs),
         "truncated_regions": sum(run.get("truncated_regions", 0) for run in runs),
-        **({"unlabelled_examples": unlabelled[0]} if unlabelled else {}),
     }
-    for name in ("n", "majority"):
-        if runs and name in runs[0]:
-            result[name] = runs[0][name]
+    alike = ("unlabelled_examples", "n", "majority")
+    result |= {name: run[name] for run in runs[:1] for name in alike if name in run}
     if trained_on:
         result["trained_on"] = list(trained_on)
     return result
@@ -101,11 +100,7 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def best_constant_answer(form: OutputType, examples: Sequence[Example]) -> float | None:
-    """The best constant answer on some examples: the most common label (ties go to the first), for
-    numbers the mean.
-
-    None for tasks without comparable answers (regions), or without labels.
-    """
+    """The most common label (ties go to the first), for numbers the mean; None for regions, and without labels."""
     labels = [example.label for example in examples if example.label is not None]
     if isinstance(form, RegionSelection) or not labels:
         return None
@@ -123,36 +118,24 @@ def best_constant_answer(form: OutputType, examples: Sequence[Example]) -> float
     return min(offered, key=lambda one: (-credit[one], one), default=None)
 
 
-class MajorityBaseline:
-    """Scores of one constant prediction: the most common training answer, or for numbers the mean."""
-
-    def __init__(self, task: Task, examples: Sequence[Example]) -> None:
-        """`examples`: the training examples."""
-        self.task = task
-        self.answer = best_constant_answer(task.form, examples)
-        self.scores: dict[str, dict[str, float]] = {}
-
-    def add(self, split: str, answers: EvaluationOutput) -> None:
-        """Score a labelled split, by every metric that needs only answers."""
-        if self.answer is None or answers.labels is None:
-            return
-        predictions = np.full(len(answers.ids), self.answer)
-        self.scores[split] = {
-            metric.name: metric.compute(predictions, answers.labels)
-            for metric in self.task.metrics
+def majority_baseline(
+    task: Task, examples: Sequence[Example], answers: Mapping[str, EvaluationOutput]
+) -> dict[str, Any]:
+    """The best constant answer of the training `examples`, and its scores on labelled splits; empty without one."""
+    answer = best_constant_answer(task.form, examples)
+    labels = {split: one.labels for split, one in answers.items() if one.labels is not None}
+    if answer is None or not labels:
+        return {}
+    scores = {
+        split: {
+            metric.name: metric.compute(np.full(len(some), answer), some)
+            for metric in task.metrics
             if not metric.uses_scores
         }
-
-    def as_result(self) -> dict[str, Any]:
-        """Entry for the result; empty without a constant prediction."""
-        if self.answer is None or not self.scores:
-            return {}
-        answer = (
-            self.answer
-            if isinstance(self.task.form, Regression)
-            else self.task.form.format_prediction(self.answer)
-        )
-        return {"majority": {"answer": answer, "scores": self.scores}}
+        for split, some in labels.items()
+    }
+    text = answer if isinstance(task.form, Regression) else task.form.format_prediction(answer)
+    return {"majority": {"answer": text, "scores": scores}}
 
 
 def constant_answer_note(task: Task, split: str, answers: EvaluationOutput) -> list[str]:
@@ -199,9 +182,7 @@ def degenerate_seeds_note(result: Mapping[str, Any]) -> list[str]:
 
 
 def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
-    """The configuration of the text-only baseline, with the task's own loss; with boxes only, if
-    the answer is a region.
-    """
+    """The configuration of the text-only baseline, with the task's own loss; with boxes if the answer is a region."""
     plain = replace(
         config,
         text_only_baseline=False,
@@ -214,12 +195,6 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
         return replace(plain, zero_region_features=True)
     regions = RegionSettings(object_tags=config.regions.object_tags)
     return replace(plain, regions=regions, train_regions="", pixels=PixelInputSettings())
-
-
-def text_only_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Scores of the text-only baseline for this run's result."""
-    scores = {name: result[name] for name in ("scores", "median", "degenerate_seeds")}
-    return {"text_alone": scores}
 
 
 def evaluator_of(
@@ -237,12 +212,3 @@ def evaluator_of(
         return evaluate(student, objective, task, samples[split]).metrics
 
     return make_evaluator(examining, split, metric.name, measure, metric.higher_is_better)
-
-
-def check_evaluator(task: Task, trained_on: Sequence[str], examining: EvaluationSettings) -> None:
-    """Raises InputError if the split for evaluation during training is a training split."""
-    if examining.eval_every and task.dev[0] in trained_on:
-        raise InputError(
-            f"eval_every: {task.dev[0]} is a training split (train_splits) and not held out; "
-            "leave one of the two flags out"
-        )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,24 @@ from accelerate import PartialState
 from groundling.commands.finetune import COMMAND, FinetuneConfig
 from groundling.commands.finetune.data import (
     Splits,
-    ambiguous_tags_note,
     check_regions_read,
     dev_splits_trained_on,
     missing_segments_note,
     read_splits,
-    regions_of,
+    region_inputs,
     samples_of,
     sizes_with_classes,
     task_of,
     training_source,
 )
 from groundling.commands.finetune.result import (
-    MajorityBaseline,
-    check_evaluator,
     constant_answer_note,
     degenerate_seeds_note,
     describe_seed,
     evaluator_of,
+    majority_baseline,
     majority_note,
     summary,
-    text_only_result,
-    unlabelled_counts,
     without_images,
 )
 from groundling.core.batch import Example
@@ -51,16 +47,12 @@ from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder
 from groundling.models.heads import init_layer
 from groundling.models.hub import is_adapter
-from groundling.models.loading import precision_note
 from groundling.models.task_heads import TaskHead
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import (
     MaskingVocabulary,
     Objective,
     ObjectiveContext,
-    in_batch_negatives_note,
-    make_objectives,
-    save_objective_heads,
     unused_settings_note,
 )
 from groundling.objectives.supervised import SupervisedObjective
@@ -86,22 +78,20 @@ from groundling.training.evaluation import (
     score_split,
     write_predictions,
 )
-from groundling.training.held_out_loss import selection_bias_note, summarize_monitored_terms
-from groundling.training.loop import train
-from groundling.training.training_steps import load_training_step
+from groundling.training.fit import fit, save_trained, taught_objectives
 from groundling.vision_language import Architecture
-from groundling.vision_language.end_to_end import BUILDS, EndToEndModel, prepare_end_to_end_model
+from groundling.vision_language.end_to_end import EndToEndModel, prepare_end_to_end_model
 from groundling.vision_language.loading import (
     ADAPTER,
     PLAIN,
     RAW,
     embedding_flags,
-    embedding_options,
     find_architecture,
     load_encoder,
     make_task_head,
     make_vision_language_model,
 )
+from groundling.vision_language.new_models import new_vision_language_model
 from groundling.vision_language.single_stream import SingleStreamModel
 
 # The model, the head of its task, and the description saved with it.
@@ -115,11 +105,7 @@ def text_encoder_of(student: Encoder) -> TextEncoder | None:
 
 
 def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> Encoder:
-    """The model; new multimodal embeddings get the feature width of the training `store`, if there
-    is one.
-
-    Raises InputError if model, store and settings do not fit together.
-    """
+    """The model; new multimodal embeddings get the feature width of the training `store`, if there is one."""
     if config.adapter_settings.adapter != "none":
         torch.manual_seed(derive_seed(seed, "init", "adapter"))
         return ClipFeatureAdapter(load_adapter_backbone(config.model), config.adapter_settings)
@@ -148,16 +134,10 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
     torch.manual_seed(derive_seed(seed, "init", "join"))
     if store is None:
         return make_vision_language_model(student, config.architecture, 1)
-    options = embedding_options(student, config.architecture, config.visualbert, store)
-    if not config.regions.images:
-        model = make_vision_language_model(student, config.architecture, store.width, **options)
-    elif config.architecture in BUILDS:
-        model = prepare_end_to_end_model(student, config.pixels, config.architecture, options)
-    else:
-        raise InputError(
-            f"images={config.regions.images}: {config.architecture} reads stored "
-            "features, not pixels; leave images out"
-        )
+    images = config.regions.images
+    model = new_vision_language_model(
+        student, config.architecture, store, images, config.pixels, config.visualbert
+    )
     model.regions_provenance = store.facts
     return model
 
@@ -165,11 +145,7 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
 def head_of(
     student: Encoder, task: Task, splits: Splits, name: str, architecture: str, is_prepared: bool
 ) -> TaskHead:
-    """The task head of this name; also prepares the model for the largest number of images.
-
-    `architecture` is the setting of that name; `is_prepared`: prepare the model for the task's texts as in its
-    paper.
-    """
+    """The task head of this name; prepares the model for its images and, if `is_prepared`, for the task's texts."""
     if isinstance(student, SingleStreamModel):
         student.add_images(most_images(splits))
         if is_prepared:
@@ -180,9 +156,7 @@ def head_of(
 
 
 def head_name(student: Encoder, task: Task, config: FinetuneConfig) -> str:
-    """Name of the head for `groundling.vision_language.loading.make_task_head`: the paper's, or a plain
-    one.
-    """
+    """Name of the head for `make_task_head`: the paper's, or a plain one."""
     if isinstance(student, ClipFeatureAdapter):
         return ADAPTER
     if config.cls_without_pooler:
@@ -230,9 +204,7 @@ def describe_model(
 
 
 def _modules(*names: str) -> dict[str, str]:
-    """SHA-256 of the file of every user module that is named, and of user modules that these
-    import.
-    """
+    """SHA-256 of the file of every user module that is named, and of user modules that these import."""
     files: dict[str, Path] = {}
     for name in names:
         if is_import_path(name):
@@ -243,116 +215,80 @@ def _modules(*names: str) -> dict[str, str]:
 def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
     """Fine-tune once per seed in `seed-N`, evaluate, and return every seed's scores and medians.
 
-    The result also has the majority baseline, and with `config.baselines` the text-only baseline.
+    The result also has the majority baseline, and with `text_only_baseline` that baseline.
     """
-    task = task_of(config.task, Path(config.data), config.own)
+    task = task_of(config)
     reader = task.read
     task = with_extra_splits(task, config.extra_eval)
     trained_on = dev_splits_trained_on(task, config.train_splits)
-    check_evaluator(task, trained_on, config.examining)
-    inputs = _regions(config)
+    if config.examining.eval_every and task.dev[0] in trained_on:
+        raise InputError(
+            f"eval_every: {task.dev[0]} is a training split (train_splits) and not held out; leave one of the two out"
+        )
     run.note(*(table_notes(reader) if isinstance(reader, TableReader) else []))
     run.note(*task.identical_split_notes(Path(config.data)))
-    if config.save_model and not config.model_format:
-        run.note(*precision_note(config.model))
     if config.adapter_settings.adapter == "none" and not is_adapter(config.model):
-        run.note(
-            *unused_settings_note(
-                config.extra_objectives.objectives,
-                config.objective_settings,
-                config.training_step.training_step,
-            )
-        )
-    run.note(
-        *(
-            f"{one} is a training split, so its scores are not on held-out data"
-            for one in trained_on
-        )
-    )
-    seeds = SeedRunner(task, config, training, run, inputs)
+        names, step = config.extra_objectives.objectives, config.training_step.training_step
+        run.note(*unused_settings_note(names, config.objective_settings, step))
+    for one in trained_on:
+        run.note(f"{one} is a training split, so its scores are not on held-out data")
+
+    run_seed = _seed_runner(task, config, training, run)
     runs = [
-        run.part(f"seed-{seed}", partial(seeds.run, seed))
+        run.part(f"seed-{seed}", partial(run_seed, seed))
         for seed in range(training.seed, training.seed + config.seeds)
     ]
     result = summary(task, runs, config.model, trained_on)
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
     if config.text_only_baseline:
-        print_notes(
-            [f"text_only_baseline: training the text-only baseline in {run.folder / BASELINE}"]
-        )
-        other = without_images(config, task)
-        result |= text_only_result(COMMAND(other, training, run.folder / BASELINE))
+        place = run.folder / BASELINE
+        print_notes([f"text_only_baseline: training the text-only baseline in {place}"])
+        other = COMMAND(without_images(config, task), training, place)
+        kept = ("scores", "median", "degenerate_seeds")
+        result["text_alone"] = {name: other[name] for name in kept}
     run.notes += [f"seed {one['seed']}: {note}" for one in runs for note in one.get("notes", ())]
     return result
 
 
-class SeedRunner:
-    """Runs the seeds of a fine-tuning, which share examples and teachers; both are loaded on first
-    use.
+def _seed_runner(
+    task: Task, config: FinetuneConfig, training: TrainingArguments, run: Run
+) -> Callable[[int, RunFolder], dict[str, Any]]:
+    """A function that fine-tunes and evaluates with one seed.
+
+    Seeds share examples, regions and teachers, which the first one that is not finished loads.
     """
+    inputs = region_inputs(config)
+    splits = cache(partial(read_splits, task, config))
+    teacher_sets: list[TeacherSet] = []
 
-    def __init__(
-        self,
-        task: Task,
-        config: FinetuneConfig,
-        training: TrainingArguments,
-        run: Run,
-        inputs: ImageSampleBuilder,
-    ) -> None:
-        self.task = task
-        self.config = config
-        self.training = training
-        self.parent_run = run
-        self.inputs = inputs
-        self.teachers: TeacherSet | None = None
+    def run_seed(seed: int, part: RunFolder) -> dict[str, Any]:
+        run.counts |= {split: len(examples) for split, examples in splits().items()}
+        student = student_of(config, seed, inputs.training_store)
+        if not teacher_sets:
+            store = inputs.training_store
+            teacher_sets.append(_teachers(student, task, config, training.seed, store, run))
+        own = replace(training, seed=seed)
+        return one_run(student, task, splits(), own, part, config, teacher_sets[0], inputs)
 
-    @cached_property
-    def splits(self) -> Splits:
-        """The task's examples."""
-        config = self.config
-        return read_splits(
-            self.task,
-            config.data,
-            config.regions,
-            train_splits=config.train_splits,
-            submit=config.submit,
-            partition=config.partition,
-            limit_train=config.limit_train,
-            unlabelled_per_labelled=config.unlabelled_per_labelled,
-        )
-
-    def run(self, seed: int, part: RunFolder) -> dict[str, Any]:
-        """Fine-tune and evaluate with one seed."""
-        splits = self.splits
-        self.parent_run.counts |= {split: len(examples) for split, examples in splits.items()}
-        student = student_of(self.config, seed, self.inputs.training_store)
-        if self.teachers is None:
-            self.teachers = self._teachers(student)
-        training = replace(self.training, seed=seed)
-        return one_run(
-            student, self.task, splits, training, part, self.config, self.teachers, self.inputs
-        )
-
-    def _teachers(self, student: Encoder) -> TeacherSet:
-        """Teachers of the auxiliary objectives, or the CLIP of an adapter."""
-        config, device, folder = self.config, self.parent_run.state.device, self.parent_run.folder
-        if isinstance(student, ClipFeatureAdapter):
-            return load_adapter_teacher_set(
-                student.base, config.objective_settings.targeted_distillation, device, folder
-            )
-        names, teacher = config.extra_objectives.objectives, config.extra_objectives.teacher
-        form, store = self.task.form, self.inputs.training_store
-        context = _objective_context(student, names, config.objective_settings, form, store)
-        return load_teacher_set(teacher, names, context, device, folder, self.training.seed)
+    return run_seed
 
 
-def _regions(config: FinetuneConfig) -> ImageSampleBuilder:
-    return regions_of(
-        config.regions,
-        config.train_regions,
-        zero_region_features=config.zero_region_features,
-        flip=config.pixels.flip,
-    )
+def _teachers(
+    student: Encoder,
+    task: Task,
+    config: FinetuneConfig,
+    seed: int,
+    store: RegionStore | None,
+    run: Run,
+) -> TeacherSet:
+    """Teachers of the auxiliary objectives, or the CLIP of an adapter."""
+    device, settings = run.state.device, config.objective_settings
+    if isinstance(student, ClipFeatureAdapter):
+        targeted = settings.targeted_distillation
+        return load_adapter_teacher_set(student.base, targeted, device, run.folder)
+    names, teacher = config.extra_objectives.objectives, config.extra_objectives.teacher
+    context = _objective_context(student, names, settings, task.form, store)
+    return load_teacher_set(teacher, names, context, device, run.folder, seed)
 
 
 def one_run(
@@ -372,9 +308,8 @@ def one_run(
     stores, by default those of `config`.
     """
     teacher_set = teacher_set or TeacherSet()
-    inputs = inputs or _regions(config)
+    inputs = inputs or region_inputs(config)
     check_regions_read(student, task, inputs, config.model)
-    store = inputs.training_store
     torch.manual_seed(derive_seed(training.seed, "init", task.name))
     name = head_name(student, task, config)
     head = head_of(student, task, splits, name, config.architecture, not config.linear_head)
@@ -383,49 +318,29 @@ def one_run(
         splits, head, student, task, inputs, teacher_set, config.max_length
     )
     supervised, auxiliary = _objectives(
-        student, task, head, teacher_set, store, config, training.seed
+        student, task, head, teacher_set, inputs.training_store, config, training.seed
     )
     objectives = [supervised, *auxiliary]
-    if store is not None and isinstance(student, EndToEndModel) and inputs.reads_images(student):
-        part.note(*missing_segments_note(head, store))
-    part.note(*ambiguous_tags_note(student, splits), *in_batch_negatives_note(objectives, training))
-    files = {split: task.file(Path(config.data), split) for split in splits}
-    part.note(*(note for split in splits for note in list_oddities(files[split], splits[split])))
-    source = training_source(
-        samples[task.train],
-        splits[task.train],
-        objectives,
-        config.data,
-        config.unlabelled_per_labelled,
-    )
-    trained = train(
+    part.note(*missing_segments_note(student, head, inputs))
+    for split, examples in splits.items():
+        part.note(*list_oddities(task.file(Path(config.data), split), examples))
+    train_examples = splits[task.train]
+    source = training_source(samples[task.train], train_examples, objectives, config)
+    trained = fit(
         student,
         objectives,
         [source],
         training,
-        part.folder,
+        part,
         teachers=teachers,
-        training_step=load_training_step(
-            config.training_step.training_step, config.training_step.adversarial
-        ),
+        training_step=config.training_step,
         evaluator=evaluator_of(student, supervised, task, samples, config.examining),
     )
-    watched, remarks = summarize_monitored_terms(objectives, part.folder, trained)
-    part.note(*remarks)
     answers = _evaluate_splits(student, supervised, task, samples, part)
-    part.notes += selection_bias_note(trained)
-    result = describe_seed(task, config.task, config.display_name, training.seed)
-    result |= {"objectives": [one.name for one in objectives]}
-    result |= {**_scores(task, answers, splits[task.train], Path(config.data)), **trained}
-    trained_on = dev_splits_trained_on(task, config.train_splits)
-    more = {
-        "trained_on": trained_on,
-        "watched": watched,
-        "unlabelled_examples": unlabelled_counts(source),
-    }
-    result |= {name: value for name, value in more.items() if value}
+    result = describe_seed(task, config, training.seed, objectives, source)
+    result |= {**_scores(task, answers, train_examples, Path(config.data)), **trained}
     if config.save_model:
-        description = describe_model(task, splits, config, name, store)
+        description = describe_model(task, splits, config, name, inputs.training_store)
         part.save(partial(_save, student, objectives, description))
     return result
 
@@ -434,8 +349,7 @@ def _save(
     student: Encoder, objectives: Sequence[Objective], description: ModelDescription, folder: Path
 ) -> None:
     """Write a fine-tuned model, its heads and its description, as `model` of a seed's folder."""
-    student.export(folder / "model")
-    save_objective_heads(folder / "model", objectives)
+    save_trained(folder / "model", student, objectives)
     description.write(folder / "model")
 
 
@@ -448,9 +362,7 @@ def _objectives(
     config: FinetuneConfig,
     seed: int,
 ) -> tuple[SupervisedObjective, list[Objective]]:
-    """The task's loss; and the auxiliary objectives of the paper, if its head is used, and of the
-    settings.
-    """
+    """The task's loss; and the auxiliary objectives of the paper, if its head is used, and of the settings."""
     loss = "" if config.head_loss == "paper" else config.head_loss
     supervised = SupervisedObjective(student.sizes, output_type=task.form, head=head, loss=loss)
     context = _objective_context(
@@ -460,14 +372,13 @@ def _objectives(
         supervised.output_type,
         store,
     )
-    context = replace(context, sizes=teacher_set.sizes(context.sizes))
     paper_objectives: tuple[str, ...] = ()
     is_paper = config.auxiliary_losses and not config.linear_head and config.regions.regions
     if is_paper and isinstance(student, SingleStreamModel):
         architecture = find_architecture(student, config.architecture)
         paper_objectives = architecture.auxiliary_objectives.get(task.name, ())
     names = tuple(dict.fromkeys([*paper_objectives, *config.extra_objectives.objectives]))
-    auxiliary = make_objectives(names, context, seed)
+    auxiliary = taught_objectives(names, context, teacher_set, seed)
     if student.sizes.visual:
         for layer, name in [
             start for one in (supervised, *auxiliary) for start in one.pretrained_layers()
@@ -481,12 +392,9 @@ def _scores(
 ) -> dict[str, Any]:
     """Scores of every labelled split, and of the majority answer of the training `examples`."""
     labelled = {split: some for split, some in answers.items() if some.labels is not None}
-    majority = MajorityBaseline(task, examples)
-    for split, some in answers.items():
-        majority.add(split, some)
     scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
     counts = {split: len(some.ids) for split, some in labelled.items()}
-    return {"scores": scores, "n": counts, **majority.as_result()}
+    return {"scores": scores, "n": counts, **majority_baseline(task, examples, answers)}
 
 
 def _evaluate_splits(
@@ -496,9 +404,7 @@ def _evaluate_splits(
     samples: Mapping[str, SampleDataset],
     part: RunFolder,
 ) -> dict[str, EvaluationOutput]:
-    """Evaluate every split but the training split; writes predictions and notes on constant
-    answers.
-    """
+    """Evaluate every split but the training split; writes predictions and notes on constant answers."""
     answers = {}
     for split, some in samples.items():
         if split == task.train:
@@ -506,13 +412,7 @@ def _evaluate_splits(
         answers[split] = evaluate(student, objective, task, some)
         if PartialState().is_main_process:
             write_predictions(answers[split], task, split, part.folder)
-    part.note(
-        *(
-            note
-            for split, some in answers.items()
-            for note in constant_answer_note(task, split, some)
-        )
-    )
+        part.note(*constant_answer_note(task, split, answers[split]))
     return answers
 
 

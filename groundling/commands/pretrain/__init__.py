@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from groundling.command_line import Command
+from groundling.command_line.input_paths import input_paths
 from groundling.command_line.registered_names import (
     check_extra_objectives,
     check_options,
@@ -17,7 +18,7 @@ from groundling.command_line.registered_names import (
 )
 from groundling.core.errors import InputError
 from groundling.models.hub import has_cnn
-from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -34,16 +35,12 @@ from groundling.settings.input_settings import (
     RegionSettings,
     VisualBertSettings,
     check_pixels,
-    parse_weighted_file,
-    parse_weighted_files,
-    region_manifest,
 )
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
     ObjectiveSettings,
     PretrainingVariantSettings,
     TrainingStepSelection,
-    teacher_inputs,
 )
 from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
 
@@ -169,10 +166,6 @@ def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) 
         refuse_settings(task_flags, "applies only to task; pass task and data, or leave it out")
     flags = "eval_captions=FILES, eval_image_list=FILE or eval_splits=NAMES"
     check_has_eval_data(config.examining, eval_texts != EvalTexts(), flags)
-    parse_weighted_files(train_texts.captions, "captions")
-    parse_weighted_files(config.text, "text")
-    for word in eval_texts.eval_captions:
-        parse_weighted_file(word, "eval_captions")
     extra = config.extra_objectives
     parts = (*extra.objectives, extra.teacher, config.training_step.training_step)
     check_options(config.objective_settings.options.option, parts)
@@ -186,29 +179,6 @@ def reads(
     """Model that initialises a new model's CNN."""
     is_new = config.regions.images and not has_cnn(config.model)
     return {"backbone": config.pixels.backbone} if is_new else {}
-
-
-def inputs(config: PretrainConfig, training: TrainingArguments) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    train_texts = config.train_texts
-    captions = [each.file for each in parse_weighted_files(train_texts.captions, "captions")]
-    eval_captions = [
-        parse_weighted_file(word, "eval_captions").file for word in config.eval_texts.eval_captions
-    ]
-    texts = [each.file for each in parse_weighted_files(config.text, "text")]
-    return {
-        "model": config.model,
-        "regions": region_manifest(config.regions.regions),
-        "data": train_texts.data,
-        "partition": train_texts.partition,
-        "eval_image_list": config.eval_texts.eval_image_list,
-        "images": config.regions.images,
-        "backbone": config.pixels.backbone if config.regions.images else "",
-        **teacher_inputs(config.extra_objectives.teacher, config.objective_settings),
-        **{f"captions:{n}" if n else "captions": path for n, path in enumerate(captions)},
-        **{f"eval_captions:{n}": path for n, path in enumerate(eval_captions)},
-        **{f"text:{n}": path for n, path in enumerate(texts)},
-    }
 
 
 COMMAND = Command(
@@ -229,5 +199,5 @@ COMMAND = Command(
     common_flags="architecture model regions captions task data steps epochs batch lr seed cpu",
     validate=check,
     default_models=reads,
-    output=ResumableRun(inputs),
+    output=ResumableRun(input_paths),
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from accelerate import PartialState
 
-from groundling.commands.pretrain import EvalTexts, TrainTexts
+from groundling.commands.pretrain import EvalTexts, PretrainConfig, TrainTexts
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, raise_first
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
@@ -21,21 +21,20 @@ from groundling.data.captions.captions import (
     keep_listed,
     read_captions,
 )
-from groundling.data.corpora.token_stores import corpus_samples
+from groundling.data.corpora.token_stores import corpus_samples, stores_folder
 from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.samples import CaptionSampleDataset
-from groundling.data.regions.store import RegionStore
 from groundling.data.samples import (
     MultiVersionTextDataset,
     SampleDataset,
     SampleSubset,
     TextDataset,
-    TextRowEncoder,
     concatenate_splits,
     subsample,
     with_choice,
 )
 from groundling.objectives import Objective
+from groundling.runs.run import Run
 from groundling.settings.input_settings import (
     WeightedFile,
     parse_weighted_file,
@@ -49,56 +48,62 @@ from groundling.training.batch_sampler import DataSource, split_by_file
 from groundling.vision_language import PretrainingPhase
 from groundling.vision_language.single_stream import SingleStreamModel
 
-# Texts of a task for pre-training: with the right answer, with any answer, or labelled right or wrong.
+TaskAnswers = Literal["right", "any", "judged"]
+"""Which answers a task's texts contain."""
 
 
 def task_texts(
-    task: Task,
-    folder: Path,
-    tags: bool = False,
-    partition: str = "",
-    splits: Sequence[str] = (),
-) -> list[Example]:
-    """A task's training texts with the right answers, for masked LM on its own images (VisualBERT
-    Appendix A).
+    task: Task, texts: TrainTexts, answers: TaskAnswers = "right", tags: bool = False
+) -> list[tuple[Example, ...]]:
+    """A task's training texts with such answers: one version each, or with `any` all that need no label.
 
-    A question is followed by its best answer (the release splits the answer into letters), a choice
-    by the right one; a statement stands alone. With `tags`, texts keep their object tags; with
-    `partition`, only that file's examples are used; `splits` default to the training split. Raises
-    InputError if a multiple choice has no label.
+    With `right`, a question is followed by its best answer (the release splits the answer into letters), a choice by
+    the right one; a statement stands alone (VisualBERT, Appendix A). With `tags`, texts keep their object tags.
     """
-    texts = []
-    for example in _within(task, folder, partition, _read(task, folder, splits)):
-        if example.choices and not isinstance(example.label, int):
+    if answers == "judged":
+        _check_judged(task)
+    folder = Path(texts.data)
+    splits = task.splits_to_train(texts.train_splits)
+    examples = concatenate_splits({split: task.read(folder, split) for split in splits})
+    chosen: Sequence[Example] = examples
+    if texts.partition:
+        chosen = select_partition(examples, Path(texts.partition), task, folder)
+    if answers == "judged":
+        without = [example.id for example in chosen if example.label is None]
+        raise_first([f"{name}: no label, expected right or wrong" for name in without])
+        return [(replace(_as_text(one, tags), label=one.label),) for one in chosen]
+    if answers == "any":
+        inside = {example.id for example in chosen}
+        pairs = zip(examples, hidden_versions(examples, task, folder, splits), strict=True)
+        selected = [versions for example, versions in pairs if example.id in inside]
+    else:
+        selected = [(_with_answer(example, task),) for example in chosen]
+    found = [tuple(_as_text(one, tags) for one in versions) for versions in selected]
+    if task.form.head_input != "phrase":
+        return found
+    # Examples are phrases of captions, and every caption is read once (release: Flickr30k).
+    first = {(one[0].text, one[0].images): one for one in reversed(found)}
+    if answers == "right":
+        return list(first.values())[::-1]
+    ids = {one[0].id for one in first.values()}
+    return [one for one in found if one[0].id in ids]
+
+
+def _with_answer(example: Example, task: Task) -> Example:
+    """The example followed by its right answer."""
+    if example.choices:
+        if not isinstance(example.label, int):
             raise InputError(
                 f"{example.id}: a multiple choice without a label cannot be used for pre-training"
             )
-        if isinstance(example.label, int) and example.choices:
-            example = with_choice(example, example.label)
-        elif isinstance(task.form, OpenAnswer):
-            example = replace(example, text_pair=task.form.best_answer(example.label) or None)
-        texts.append(_as_text(example, tags))
-    return _once(texts, task)
+        return with_choice(example, example.label)
+    if isinstance(task.form, OpenAnswer):
+        return replace(example, text_pair=task.form.best_answer(example.label) or None)
+    return example
 
 
-def _once(texts: Sequence[Example], task: Task) -> list[Example]:
-    """The texts; where examples are phrases of captions, every caption once (release: Flickr30k)."""
-    if task.form.head_input != "phrase":
-        return list(texts)
-    return list({(text.text, text.images): text for text in reversed(texts)}.values())[::-1]
-
-
-def judged_texts(
-    task: Task,
-    folder: Path,
-    tags: bool = False,
-    partition: str = "",
-    splits: Sequence[str] = (),
-) -> list[Example]:
-    """A task's training texts, labelled right or wrong: choices, or true and false statements.
-
-    As VisualBERT's code pre-trains on VCR and NLVR2. Raises InputError for other tasks.
-    """
+def _check_judged(task: Task) -> None:
+    """Raises InputError for a task without right and wrong texts, which VisualBERT's code reads (VCR, NLVR2)."""
     form = task.form
     has_right_and_wrong = isinstance(form, MultipleChoice) or (
         isinstance(form, Classification) and len(form.labels) == 2
@@ -108,43 +113,6 @@ def judged_texts(
             f"task_answers=judged: {task.name} has no right and wrong texts; expected a multiple choice "
             "(vcr) or true and false statements (nlvr2)"
         )
-    examples = _within(task, folder, partition, _read(task, folder, splits))
-    without = [example.id for example in examples if example.label is None]
-    raise_first([f"{name}: no label, expected right or wrong" for name in without])
-    return [replace(_as_text(example, tags), label=example.label) for example in examples]
-
-
-def unlabelled_texts(
-    task: Task,
-    folder: Path,
-    tags: bool = False,
-    partition: str = "",
-    splits: Sequence[str] = (),
-) -> list[tuple[Example, ...]]:
-    """All versions of each of a task's training texts that can be written without the labels.
-
-    A question with choices is an example with all of them; a question without choices stands alone.
-    `partition` and `splits` as for `task_texts`.
-    """
-    examples = _read(task, folder, splits)
-    inside = {example.id for example in _within(task, folder, partition, examples)}
-    pairs = zip(examples, hidden_versions(examples, task, folder, splits), strict=True)
-    selected = [versions for example, versions in pairs if example.id in inside]
-    texts = [tuple(_as_text(example, tags) for example in versions) for versions in selected]
-    first = {text.id for text in _once([versions[0] for versions in texts], task)}
-    return [versions for versions in texts if versions[0].id in first]
-
-
-def _read(task: Task, folder: Path, splits: Sequence[str]) -> list[Example]:
-    return concatenate_splits(
-        {split: task.read(folder, split) for split in splits or (task.train,)}
-    )
-
-
-def _within(
-    task: Task, folder: Path, partition: str, examples: Sequence[Example]
-) -> Sequence[Example]:
-    return select_partition(examples, Path(partition), task, folder) if partition else examples
 
 
 def _as_text(example: Example, tags: bool) -> Example:
@@ -162,47 +130,24 @@ def _as_text(example: Example, tags: bool) -> Example:
     )
 
 
-TaskAnswers = Literal["right", "any", "judged"]
-"""Which answers a task's texts contain."""
 BASELINE_SAMPLES = 256
 """Samples per source in the check whether an objective is better than guessing."""
 BASELINE_PIXEL_SAMPLES = 32
 """The same for a model that reads pixels, which takes a hundred times as long."""
 
 
-@dataclass(frozen=True)
-class WeightedCaptionFile:
-    """A caption file with its sampling weight."""
-
-    name: str
-    """Name in messages: the file without its ending."""
-    file: str
-    """Empty for a task's own texts."""
-    weight: float = 0.0
-    """Sampling weight among all files; 0: its number of samples."""
-
-
-def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> list[WeightedCaptionFile]:
-    """The files of `--captions`, each FILE or FILE=WEIGHT; a task's own texts are one corpus
-    without a file.
+def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> dict[str, WeightedFile]:
+    """The caption files by their names in messages; a task's own texts are one corpus without a file.
 
     `other_captions`: the held-out files if these are for training, and vice versa; if two of all files
-    share a name, corpora are named by their paths. Raises InputError for an invalid weight, or if only
-    some files have one.
+    share a name, corpora are named by their paths.
     """
     if not texts.captions:
-        return [WeightedCaptionFile(texts.task, "")]
-    parts = parse_weighted_files(texts.captions, "captions")
-    files = [file for file, _ in parts]
-    every = dict.fromkeys([*files, *_eval_files(other_captions)])
+        return {texts.task: WeightedFile("")}
+    files = parse_weighted_files(texts.captions, "captions")
+    every = dict.fromkeys([*(each.file for each in files), *_eval_files(other_captions)])
     alike = len({Path(file).stem for file in every}) < len(every)
-    names = files if alike else [Path(file).stem for file in files]
-    if len(set(files)) < len(files):
-        raise InputError(f"captions={' '.join(texts.captions)}: a file is given twice; remove one")
-    return [
-        WeightedCaptionFile(name, file, weight)
-        for name, (file, weight) in zip(names, parts, strict=True)
-    ]
+    return {each.file if alike else Path(each.file).stem: each for each in files}
 
 
 def _eval_files(captions: Sequence[str]) -> list[str]:
@@ -210,120 +155,56 @@ def _eval_files(captions: Sequence[str]) -> list[str]:
     return [parse_weighted_file(word, "eval_captions").file for word in captions]
 
 
-@dataclass(frozen=True)
-class PretrainingData:
-    """Training or held-out data of a pre-training."""
+def read_data(
+    config: PretrainConfig,
+    run: Run,
+    model: SingleStreamModel,
+    phase: PretrainingPhase,
+    inputs: ImageSampleBuilder,
+    teacher_set: TeacherSet,
+    texts: TrainTexts,
+    versions: Sequence[Sequence[Example]],
+    corpora: Mapping[str, WeightedFile],
+    mirrored: bool = False,
+) -> tuple[dict[str, SampleDataset], list[Teacher], int]:
+    """Samples of every corpus with regions or pixels, the teachers that the training loop runs, and the number of
+    captioned images that the store lacks.
 
-    corpora: Sequence[WeightedCaptionFile]
-    samples: list[SampleDataset]
-    """By corpus."""
-    left_out: int
-    """Number of captioned images that the store lacks."""
-    notes: list[str]
-    """Notes for the result."""
-    teachers: Sequence[Teacher] = ()
-    """Teachers that the training loop runs."""
-
-    def images(self) -> list[str]:
-        """Ids of all images."""
-        every = (image for some in self.samples for images in some.images for image in images)
-        return list(dict.fromkeys(every))
-
-
-def versions_of(
-    task: Task, texts: TrainTexts, answers: TaskAnswers, tags: bool
-) -> list[tuple[Example, ...]]:
-    """A task's texts with such answers: one version each, or all that may be drawn."""
-    folder = Path(texts.data)
-    splits = task.splits_to_train(texts.train_splits)
-    if answers == "any":
-        return unlabelled_texts(task, folder, tags, texts.partition, splits)
-    read = judged_texts if answers == "judged" else task_texts
-    return [(text,) for text in read(task, folder, tags, texts.partition, splits)]
-
-
-@dataclass(frozen=True)
-class PretrainingReader:
-    """Reads texts and images of a run, for training and held-out data alike."""
-
-    model: SingleStreamModel
-    caption_pairs: bool
-    """Whether two captions of an image are read together."""
-    answers: TaskAnswers
-    """A task's texts: which answers they contain."""
-    object_tags: bool
-    """A task's texts: whether they keep object tags."""
-    grounded: bool
-    """Whether captions are read with their images."""
-    text: TextRowEncoder
-    inputs: ImageSampleBuilder
-    teacher_set: TeacherSet
-
-    @property
-    def store(self) -> RegionStore:
-        """The region store."""
-        assert self.inputs.store is not None  # --regions is required
-        return self.inputs.store
-
-    def data(
-        self,
-        train_texts: TrainTexts,
-        versions: Sequence[Sequence[Example]],
-        corpora: Sequence[WeightedCaptionFile],
-        mirrored: bool,
-    ) -> PretrainingData:
-        """Samples with regions or pixels, and with teachers.
-
-        `versions`: the texts of a task, empty for captions. `mirrored`: mirror
-        half of the images (--flip).
-        """
-        texts, left_out, notes = self._texts(train_texts, versions, corpora)
-        notes += _shared_images(corpora, texts)
-        with_images: list[SampleDataset] = []
-        teachers: list[Teacher] = []
-        for samples in texts:
-            # Features of texts that change in every epoch cannot be cached: the loop runs their teacher.
-            samples, teachers = self.teacher_set.wrap(
-                samples, fixed=isinstance(samples, TextDataset)
-            )
-            if self.grounded:
-                # The release does not change captions of mirrored images.
-                mirror = samples if mirrored else None
-                images = self.inputs.all_images()
-                samples = self.inputs.samples(samples, self.model, images, mirror=mirror)
-            with_images.append(samples)
-        return PretrainingData(corpora, with_images, left_out, notes, teachers)
-
-    def _texts(
-        self,
-        train_texts: TrainTexts,
-        versions: Sequence[Sequence[Example]],
-        corpora: Sequence[WeightedCaptionFile],
-    ) -> tuple[list[SampleDataset], int, list[str]]:
-        """The texts of every corpus, the number of captioned images that the store lacks, and
-        notes.
-        """
-        if train_texts.task and self.answers != "right":
-            return (
-                [
-                    MultiVersionTextDataset(
-                        versions, self.text, labels_correctness=self.answers == "judged"
-                    )
-                ],
-                0,
-                [],
-            )
-        if train_texts.task:
-            return [TextDataset([examples[0] for examples in versions], self.text)], 0, []
-        texts: list[SampleDataset] = []
-        left_out = 0
-        notes: list[str] = []
-        every_caption = train_texts.epoch_unit == "captions"
-        for images, lacking, remarks in _read_captioned_images(train_texts, corpora, self.store):
-            texts.append(CaptionSampleDataset(images, self.text, self.caption_pairs, every_caption))
+    `versions`: the texts of a task, empty for captions. `mirrored`: mirror half of the images (`flip`).
+    """
+    rows, _ = model.inputs(config.max_length)
+    samples: dict[str, SampleDataset] = {}
+    left_out = 0
+    if texts.task:
+        answers = config.pretraining_objectives.task_answers
+        (name,) = corpora
+        if answers == "right":
+            samples[name] = TextDataset([examples[0] for examples in versions], rows)
+        else:
+            judged = answers == "judged"
+            samples[name] = MultiVersionTextDataset(versions, rows, labels_correctness=judged)
+    else:
+        pairs, every_caption = phase.has_caption_pairs, texts.epoch_unit == "captions"
+        for name, images, lacking in _captioned_images(texts, corpora, inputs, run):
+            samples[name] = CaptionSampleDataset(images, rows, pairs, every_caption)
             left_out += lacking
-            notes += remarks
-        return texts, left_out, notes
+        run.note(*_shared_images(samples))
+    teachers: list[Teacher] = []
+    for name, some in samples.items():
+        # Features of texts that change in every epoch cannot be cached: the loop runs their teacher.
+        taught, teachers = teacher_set.wrap(some, fixed=isinstance(some, TextDataset))
+        if config.grounded:
+            # The release does not change captions of mirrored images.
+            mirror = taught if mirrored else None
+            taught = inputs.samples(taught, model, inputs.all_images(), mirror=mirror)
+        samples[name] = taught
+    return samples, teachers, left_out
+
+
+def images_of(samples: Mapping[str, SampleDataset]) -> list[str]:
+    """Ids of all images."""
+    every = (image for some in samples.values() for images in some.images for image in images)
+    return list(dict.fromkeys(every))
 
 
 def eval_texts_of(train_texts: TrainTexts, eval_texts: EvalTexts) -> TrainTexts | None:
@@ -345,62 +226,36 @@ def eval_texts_of(train_texts: TrainTexts, eval_texts: EvalTexts) -> TrainTexts 
     )
 
 
-def eval_data(
-    reader: PretrainingReader,
-    train_texts: TrainTexts,
-    eval_texts: TrainTexts | None,
-    corpora: Sequence[WeightedCaptionFile],
-    task: Task | None,
-) -> PretrainingData | None:
-    """Held-out data; None if `eval_texts` is None. Raises InputError for an unknown split, or a training split."""
-    if eval_texts is None:
-        return None
-    versions = []
-    if task is not None:
-        _check_eval_splits(task, train_texts.train_splits, eval_texts.train_splits)
-        versions = versions_of(task, eval_texts, reader.answers, reader.object_tags)
-    return reader.data(eval_texts, versions, corpora, mirrored=False)
-
-
-def _check_eval_splits(task: Task, train_splits: Sequence[str], eval_splits: Sequence[str]) -> None:
-    for split in eval_splits:
-        task.check_labelled(split, "eval_splits")
-        if split in task.splits_to_train(train_splits):
-            raise InputError(f"eval_splits={split}: is also a training split; leave it out")
-
-
-def _read_captioned_images(
-    train_texts: TrainTexts, corpora: Sequence[WeightedCaptionFile], store: RegionStore
-) -> Iterator[tuple[list[CaptionedImage], int, list[str]]]:
-    """For each file: the captioned images in the store, the number that the store lacks, and
-    notes.
-    """
-    files = [each.file for each in corpora]
-    selections = CaptionReadOptions(
-        train_texts.caption_settings.caption_splits, train_texts.caption_settings.columns
-    ).for_files(files)
-    for file, own in zip(files, selections, strict=True):
-        captions = read_captions(file, own.splits, own.columns)
+def _captioned_images(
+    texts: TrainTexts, corpora: Mapping[str, WeightedFile], inputs: ImageSampleBuilder, run: Run
+) -> Iterator[tuple[str, list[CaptionedImage], int]]:
+    """For each file: its name, the captioned images in the store, and the number that the store lacks."""
+    store = inputs.store
+    assert store is not None  # `regions` is required
+    settings = texts.caption_settings
+    selections = CaptionReadOptions(settings.caption_splits, settings.columns).for_files(
+        [each.file for each in corpora.values()]
+    )
+    for (name, each), own in zip(corpora.items(), selections, strict=True):
+        captions = read_captions(each.file, own.splits, own.columns)
+        run.note(*captions.notes)
         images = captions.images
-        if train_texts.image_list:
-            images = keep_listed(images, train_texts.image_list)
+        if texts.image_list:
+            images = keep_listed(images, texts.image_list)
         found = images_in_store(images, store, captions.path)
-        images = found.select_images(train_texts.skip_missing, store.folder)
-        yield images, len(found.missing), list(captions.notes)
+        yield name, found.select_images(texts.skip_missing, store.folder), len(found.missing)
 
 
-def _shared_images(
-    corpora: Sequence[WeightedCaptionFile], texts: Sequence[SampleDataset]
-) -> list[str]:
+def _shared_images(samples: Mapping[str, SampleDataset]) -> list[str]:
     """Notes on image ids of several corpora, which are one image only if their names say so."""
     notes = []
     earlier: set[str] = set()
-    for each, samples in zip(corpora, texts, strict=True):
-        images = list(dict.fromkeys(image for some in samples.images for image in some))
+    for name, some in samples.items():
+        images = images_of({name: some})
         shared = [image for image in images if image in earlier]
         if shared:
             notes.append(
-                f"{len(shared):,} images of {each.name}, such as {shared[0]!r}, are also in an earlier file and share "
+                f"{len(shared):,} images of {name}, such as {shared[0]!r}, are also in an earlier file and share "
                 "its regions"
             )
         earlier.update(images)
@@ -408,7 +263,8 @@ def _shared_images(
 
 
 def sources_of(
-    data: PretrainingData,
+    samples: Mapping[str, SampleDataset],
+    corpora: Mapping[str, WeightedFile],
     phase: PretrainingPhase,
     objectives: Sequence[Objective],
     auxiliary: Sequence[Objective],
@@ -422,13 +278,13 @@ def sources_of(
     always = tuple(objective.name for objective in auxiliary)
     mix = phase.step_mix or [(1.0, tuple(sorted(names)))]
     sources = []
-    for each, samples in zip(data.corpora, data.samples, strict=True):
-        weight = each.weight or float(len(samples))
+    for corpus, some in samples.items():
+        weight = corpora[corpus].weight or float(len(some))
         for ratio, mixed in mix:
             present = tuple(name for name in mixed if name in names)
             if present:
-                name = f"{each.name}: {'+'.join(present)}"
-                sources.append(DataSource(samples, ratio * weight, (*present, *always), name))
+                name = f"{corpus}: {'+'.join(present)}"
+                sources.append(DataSource(some, ratio * weight, (*present, *always), name))
     return sources
 
 
@@ -444,16 +300,15 @@ def sample_sources(sources: Sequence[DataSource], pixels: bool) -> list[DataSour
 
 
 def text_only_sources(
-    files: Sequence[WeightedFile], text: TextRowEncoder, sources: Sequence[DataSource], folder: Path
+    config: PretrainConfig, model: SingleStreamModel, sources: Sequence[DataSource], run: Run
 ) -> list[DataSource]:
-    """Texts without images, drawn as often as all captions (VL-BERT, final version, Section 3.3);
-    not counted in epochs.
-
-    Tokenised texts are stored below `folder`.
-    """
+    """Texts without images, drawn as often as all captions (VL-BERT, final version, Section 3.3), outside of epochs."""
+    files = parse_weighted_files(config.text, "text")
     if not files:
         return []
     share = sum(source.ratio for source in sources)
-    texts = corpus_samples([each.file for each in files], "blocks", text, folder)
+    rows, _ = model.inputs(config.max_length)
+    folder = stores_folder(run.folder)
+    texts = corpus_samples([each.file for each in files], "blocks", rows, folder)
     source = DataSource(texts, share, ("masked_lm",), "text alone", counts_towards_epoch=False)
     return split_by_file(source, texts.bounds, files)

@@ -11,7 +11,8 @@ from typing import Annotated
 from annotated_types import Ge
 
 from groundling.command_line import Command
-from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.command_line.input_paths import input_paths
+from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -71,17 +72,6 @@ def check(config: RetrieveConfig, out: str | Path) -> None:
         refuse_settings(length, "needs student; a CLIP truncates texts to its own window")
 
 
-def inputs(config: RetrieveConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {
-        "model": config.model,
-        "captions": config.captions,
-        "images": config.images,
-        "image_list": config.image_list,
-        "student": config.student,
-    }
-
-
 COMMAND = Command(
     "retrieve",
     "image-text retrieval of a CLIP, and of a text encoder aligned with its space",
@@ -93,6 +83,6 @@ COMMAND = Command(
     common_flags="model captions images student image-list skip-missing cpu",
     prints_output=True,
     validate=check,
-    output=ResumableRun(inputs),
+    output=ResumableRun(input_paths),
     formatter="groundling.commands.retrieve.run:format_result",
 )

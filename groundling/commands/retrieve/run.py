@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from groundling.commands.retrieve import RetrieveConfig
-from groundling.core.batch import Example
+from groundling.core.batch import Example, require
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import (
     CaptionedImage,
-    find_images,
+    images_in_folder,
     join_captions,
     keep_listed,
     read_captions,
@@ -24,7 +24,6 @@ from groundling.data.captions.captions import (
 from groundling.data.image_samples import split_decodable
 from groundling.data.samples import TextDataset
 from groundling.models.clip import FrozenClip, load_clip_image_tower, load_clip_text_tower
-from groundling.models.sentence_modules import SentenceModules
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.prediction.similarity import sentence_vectors, text_length_limit
 from groundling.runs.report import format_table
@@ -54,85 +53,54 @@ from groundling.teachers.text import ClipSentenceTeacher
 
 DIRECTIONS = {TO_IMAGE: "text to image", TO_TEXT: "image to text"}
 """Names of the retrieval directions in tables."""
-TIES = "right answer last"
-"""Position of the right answer among equal scores."""
 
 
-class EncodedTexts(NamedTuple):
-    """Texts encoded by one encoder."""
-
-    vectors: np.ndarray
-    """(C, E) float32, of unit length."""
-    truncated_tokens: np.ndarray
-    """(C,) number of truncated tokens of each text."""
-
-
-class RetrievalSet(NamedTuple):
-    """Images and texts of the retrieval."""
-
-    captioned_images: Sequence[CaptionedImage]
-    """I images with their texts."""
-    text_offsets: np.ndarray
-    """(I + 1,) index of each image's first text among all C, and C."""
-    image_embeds: np.ndarray
-    """(I, E) float32 image embeddings, of unit length."""
-
-    @property
-    def texts(self) -> list[str]:
-        """All C texts, image by image."""
-        return [text for image in self.captioned_images for text in image.captions]
+Encoded = tuple[np.ndarray, np.ndarray]
+"""Vectors (C, E) float32 of unit length of C texts, and the number (C,) of truncated tokens of each."""
 
 
 def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
-    """Recall at 1, 5 and 10 and the median rank, text to image and image to text, with chance
-    levels.
+    """Recall at 1, 5 and 10 and the median rank, text to image and image to text, with chance levels.
 
-    With a student, its text vectors search the same images; differences and ratios have paired
-    intervals, and texts that the model truncates are also scored separately. Under several
-    processes each one computes everything.
-
-    Raises:
-        InputError: Captions, images or a model are missing or malformed, there are fewer than two images, or the
-            student's vectors have another width than the model's space.
+    With a student, its text vectors search the same images, with paired intervals of differences and ratios; texts
+    that the model truncates are also scored separately. Under several processes each one computes everything.
     """
     captioned, skipped = _read_captioned_images(config, run)
+    texts = [text for image in captioned for text in image.captions]
+    text_offsets = np.cumsum([0, *(len(image.captions) for image in captioned)])
     image = load_clip_image_tower(config.model)
-    clip = FrozenClip(image, None)
     student = _student(config, image.embed_dim)
     cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
+    options = TargetedDistillationSettings(teacher_images=config.images)
+    clip = FrozenClip(image, None)
     clip.to(run.state.device)
-    retrieval_set = _embed_images(captioned, clip, config.images, cache)
-    encoded_texts, limits = _encode_texts(
-        retrieval_set.texts, student, config, run.state.device, cache
-    )
+    teacher = ClipTeacher(clip, ("clip_image",), options)
+    examples = [Example(image.id, "", images=(image.id,)) for image in captioned]
+    image_embeds, _ = _features(examples, teacher, "clip_image", cache)
+    own = ClipSentenceTeacher(*load_clip_text_tower(config.model), max_windows=config.max_windows)
+    own.to(run.state.device)
+    encoded = {"model": _encode_with_text_tower(texts, own, cache)}
+    limits = {"model": {"window": own.windows.limit, "windows": config.max_windows}}
+    if student is not None:
+        student.to(run.state.device)
+        encoded["student"], length = _encode_with_student(texts, student, config)
+        limits["student"] = {"max_length": length}
     result: dict[str, Any] = {"images": len(captioned), **skipped}
-    result |= {"texts": len(retrieval_set.texts), "captions_per_text": config.captions_per_text}
-    result |= {"ties": TIES}
-    return result | _scores(retrieval_set, encoded_texts, limits, config.seed)
+    result |= {"texts": len(texts), "captions_per_text": config.captions_per_text}
+    result |= {"ties": "right answer last", "chance": chance_recall(text_offsets)}
+    for side, (_, cut) in encoded.items():
+        counts = {"truncated_texts": int((cut > 0).sum()), "truncated_tokens": int(cut.sum())}
+        result[side] = {**limits[side], **counts}
+    ranks = {
+        side: retrieval_ranks(vectors, image_embeds, text_offsets)
+        for side, (vectors, _) in encoded.items()
+    }
+    _add_scores(result, ranks, text_offsets, encoded["model"][1] > 0, config.seed)
+    return result
 
 
-class SentenceEncoder(NamedTuple):
-    """A text encoder with sentence pooling."""
-
-    text: TextEncoder
-    sentence: SentenceModules
-    max_length: int
-    """Maximum tokens per text."""
-
-    def encode(self, texts: Sequence[str], source: str) -> EncodedTexts:
-        """Sentence vectors of the texts; raises InputError, naming `source`, if they are not
-        finite.
-        """
-        vectors, dropped = sentence_vectors(self.text, self.sentence, texts, self.max_length)
-        if not torch.isfinite(vectors).all():
-            raise InputError(f"{source}: its sentence vectors are not finite numbers")
-        return EncodedTexts(F.normalize(vectors.float(), dim=-1).numpy(), dropped)
-
-
-def _student(config: RetrieveConfig, width: int) -> SentenceEncoder | None:
-    """The student, if there is one; raises InputError if its vectors do not have `width`
-    dimensions.
-    """
+def _student(config: RetrieveConfig, width: int) -> TextEncoder | None:
+    """The student, if there is one; raises InputError if its vectors do not have `width` dimensions."""
     if not config.student:
         return None
     text = load_text_encoder(config.student)
@@ -148,83 +116,51 @@ def _student(config: RetrieveConfig, width: int) -> SentenceEncoder | None:
             f"{config.student}: its vectors have {own} dimensions, but the space of {config.model} has {width}; "
             "expected a model of `adapt --keep-projection` with this CLIP as teacher"
         )
-    length = min(config.max_length or text_length_limit(text, text.sentence), text.max_length)
-    return SentenceEncoder(text, text.sentence, length)
+    return text
+
+
+def _encode_with_student(
+    texts: Sequence[str], text: TextEncoder, config: RetrieveConfig
+) -> tuple[Encoded, int]:
+    """The student's sentence vectors, and its maximum length; raises InputError if they are not finite."""
+    sentence = require(text.sentence, "sentence", "a student")
+    length = min(config.max_length or text_length_limit(text, sentence), text.max_length)
+    vectors, dropped = sentence_vectors(text, sentence, texts, length)
+    if not torch.isfinite(vectors).all():
+        raise InputError(f"{config.student}: its sentence vectors are not finite numbers")
+    return (F.normalize(vectors.float(), dim=-1).numpy(), dropped), length
 
 
 def _read_captioned_images(
     config: RetrieveConfig, run: Run
 ) -> tuple[list[CaptionedImage], dict[str, Any]]:
-    """The images with their texts, and counts of skipped images.
-
-    Raises InputError if fewer than two images remain, or one does not decode.
-    """
+    """The images with their texts, and counts of skipped images."""
     settings = config.caption_settings
     captions = read_captions(config.captions, settings.caption_splits, settings.columns)
+    run.note(*captions.notes)
     images = captions.images
     if config.image_list:
         images = keep_listed(images, config.image_list)
-    found = find_images(images, config.images, captions.path)
-    images = found.select_images(config.skip_missing, config.images)
-    images, bad = split_decodable(images, config.images, config.skip_bad)
+    place = config.images
+    images, missing = images_in_folder(images, place, config.skip_missing, captions.path)
+    images, bad = split_decodable(images, place, config.skip_bad)
     if len(images) < 2:
         raise InputError(f"{config.captions}: {len(images)} images to search, expected at least 2")
-    images = with_store_ids(images)
     texts = [
         replace(one, captions=join_captions(one.captions, config.captions_per_text))
-        for one in images
+        for one in with_store_ids(images)
     ]
-    skipped = {
-        "missing_images": len(found.missing),
-        "bad_images": len(bad),
-        "bad_image_names": bad,
-    }
-    run.note(*captions.notes)
-    return texts, skipped
-
-
-def _embed_images(
-    captioned: Sequence[CaptionedImage], clip: FrozenClip, folder: str, cache: FeatureCache
-) -> RetrievalSet:
-    """The images with their embeddings; raises InputError if one does not decode, or shares its
-    name with another.
-    """
-    teacher = ClipTeacher(
-        clip, ("clip_image",), TargetedDistillationSettings(teacher_images=folder)
-    )
-    examples = [Example(image.id, "", images=(image.id,)) for image in captioned]
-    image_embeds, _ = _features(examples, teacher, "clip_image", cache)
-    text_offsets = np.cumsum([0, *(len(image.captions) for image in captioned)])
-    return RetrievalSet(captioned, text_offsets, image_embeds)
-
-
-def _encode_texts(
-    texts: Sequence[str],
-    student: SentenceEncoder | None,
-    config: RetrieveConfig,
-    device: torch.device,
-    cache: FeatureCache,
-) -> tuple[dict[str, EncodedTexts], dict[str, dict[str, Any]]]:
-    """The texts as encoded by the model and the student, and the length limits of each."""
-    own = ClipSentenceTeacher(*load_clip_text_tower(config.model), max_windows=config.max_windows)
-    own.to(device)
-    encoded_texts = {"model": _encode_with_text_tower(texts, own, cache)}
-    limits = {"model": {"window": own.windows.limit, "windows": config.max_windows}}
-    if student is not None:
-        student.text.to(device)
-        encoded_texts["student"] = student.encode(texts, config.student)
-        limits["student"] = {"max_length": student.max_length}
-    return encoded_texts, limits
+    return texts, {"missing_images": missing, "bad_images": len(bad), "bad_image_names": bad}
 
 
 def _encode_with_text_tower(
     texts: Sequence[str], teacher: ClipSentenceTeacher, cache: FeatureCache
-) -> EncodedTexts:
+) -> Encoded:
     """Texts encoded by the model's own text tower."""
     examples = [Example(str(number), text) for number, text in enumerate(texts)]
     vectors, dropped = _features(examples, teacher, "sentence", cache)
     norm = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return EncodedTexts(vectors / np.maximum(norm, 1e-12), dropped)
+    return vectors / np.maximum(norm, 1e-12), dropped
 
 
 def _features(
@@ -236,52 +172,32 @@ def _features(
     return np.stack([vector for vector, _ in each]), np.array([dropped for _, dropped in each])
 
 
-def _scores(
-    retrieval_set: RetrievalSet,
-    encoded_texts: dict[str, EncodedTexts],
-    limits: dict[str, dict[str, Any]],
+def _add_scores(
+    result: dict[str, Any],
+    ranks: Mapping[str, RanksByDirection],
+    text_offsets: np.ndarray,
+    cut: np.ndarray,
     seed: int,
-) -> dict[str, Any]:
-    """Scores of each side, their comparison, and the same for texts that the model truncates."""
-    found = {
-        side: retrieval_ranks(texts.vectors, retrieval_set.image_embeds, retrieval_set.text_offsets)
-        for side, texts in encoded_texts.items()
-    }
-    result: dict[str, Any] = {"chance": chance_recall(retrieval_set.text_offsets)}
-    for side, one in found.items():
-        cut = encoded_texts[side].truncated_tokens
-        result[side] = {
-            **limits[side],
-            "truncated_texts": int((cut > 0).sum()),
-            "truncated_tokens": int(cut.sum()),
-            **{way: recall_scores(own) for way, own in one.items()},
-        }
-    images = {
-        TO_IMAGE: image_of_text(retrieval_set.text_offsets),
-        TO_TEXT: np.arange(len(retrieval_set.image_embeds)),
-    }
-    if "student" in found:
-        others = found["model"]
+) -> None:
+    """Add each side's scores, their comparison, and the same for texts that the model truncates, `cut` (C,) bool."""
+    for side, one in ranks.items():
+        result[side] |= {way: recall_scores(own) for way, own in one.items()}
+    images = {TO_IMAGE: image_of_text(text_offsets), TO_TEXT: np.arange(len(text_offsets) - 1)}
+    if "student" in ranks:
         result["student_minus_model"] = {
-            way: compare_recall(mine, others[way], images[way], seed)
-            for way, mine in found["student"].items()
+            way: compare_recall(mine, ranks["model"][way], images[way], seed)
+            for way, mine in ranks["student"].items()
         }
-    cut = encoded_texts["model"].truncated_tokens > 0
-    if cut.any():
-        result["texts_truncated_by_model"] = _subset_scores(found, cut, images[TO_IMAGE], seed)
-    return result
-
-
-def _subset_scores(
-    found: Mapping[str, RanksByDirection], mask: np.ndarray, image: np.ndarray, seed: int
-) -> dict[str, Any]:
-    """Text to image, only for the texts selected by `mask`, (C,) bool."""
-    result: dict[str, Any] = {"texts": int(mask.sum())}
-    result |= {side: recall_scores(one[TO_IMAGE][mask]) for side, one in found.items()}
-    if "student" in found:
-        mine, others = (found[side][TO_IMAGE][mask] for side in ("student", "model"))
-        result["student_minus_model"] = compare_recall(mine, others, image[mask], seed)
-    return result
+    if not cut.any():
+        return
+    to_image = {side: one[TO_IMAGE][cut] for side, one in ranks.items()}
+    some: dict[str, Any] = {"texts": int(cut.sum())}
+    some |= {side: recall_scores(own) for side, own in to_image.items()}
+    if "student" in ranks:
+        some["student_minus_model"] = compare_recall(
+            to_image["student"], to_image["model"], images[TO_IMAGE][cut], seed
+        )
+    result["texts_truncated_by_model"] = some
 
 
 # -- report ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from typing import Annotated
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
-from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.command_line.input_paths import input_paths
+from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -80,25 +81,21 @@ CLIP_TRAINING = TrainingArguments(
 """A small CLIP from scratch."""
 
 
-NEW = (
-    *(
-        "size",
-        "patch_size",
-        "vision_tower",
-        "text_tower",
-        "projection_dim",
-        "vocab_size",
-        "context_length",
-    ),
+NEW = [
+    "size",
+    "patch_size",
+    "vision_tower",
+    "text_tower",
+    "projection_dim",
+    "vocab_size",
+    "context_length",
     "untrained",
-)
+]
 """Settings of a new CLIP only."""
 
 
 def check(config: TrainClipConfig, training: TrainingArguments, out: str | Path) -> None:
-    """Raises InputError for settings of a new CLIP with --model, and for evaluation during training
-    without data or training.
-    """
+    """Raises InputError for settings of a new CLIP with `model`, and for evaluation without data or training."""
     if config.model:
         changed = {name: vars(config)[name] != vars(TrainClipConfig())[name] for name in NEW}
         refuse_settings(
@@ -112,17 +109,6 @@ def check(config: TrainClipConfig, training: TrainingArguments, out: str | Path)
         refuse_settings(
             every, "untrained does not train, so there is nothing to evaluate; leave it out"
         )
-
-
-def inputs(config: TrainClipConfig, training: TrainingArguments) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {
-        "captions": config.captions,
-        "images": config.images,
-        "model": config.model,
-        "eval_captions": config.eval_captions,
-        "eval_image_list": config.eval_image_list,
-    }
 
 
 COMMAND = Command(
@@ -141,5 +127,5 @@ COMMAND = Command(
     ),
     common_flags="captions images model size epochs steps batch lr seed cpu",
     validate=check,
-    output=ResumableRun(inputs),
+    output=ResumableRun(input_paths),
 )

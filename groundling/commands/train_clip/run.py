@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,32 +17,28 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer, PreTrainedTokenizerBase
 
-from groundling.commands.train_clip import CLIP_TRAINING, TrainClipConfig
+from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.rng import derive_seed
 from groundling.data.captions.captions import (
     CaptionedImage,
-    find_images,
     has_splits,
+    images_in_folder,
     keep_listed,
     read_captions,
 )
 from groundling.data.image_samples import CaptionedImageDataset, PixelMaker
 from groundling.data.samples import ClipRowEncoder
 from groundling.models.clip import ClipDualEncoder, load_clip_dual_encoder
-from groundling.models.loading import load_tokenizer, precision_note
-from groundling.objectives import in_batch_negatives_note
+from groundling.models.loading import load_tokenizer
 from groundling.objectives.clip_contrastive import ClipContrastiveLoss
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.stats.retrieval import MEAN, retrieval
+from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import Evaluator
-from groundling.training.held_out_loss import (
-    make_evaluator,
-    selection_bias_note,
-    training_overlap_note,
-)
-from groundling.training.loop import train
+from groundling.training.fit import fit
+from groundling.training.held_out_loss import make_evaluator, training_overlap_note
 
 # A new CLIP: its tokenizer, trained on captions, and its untrained towers.
 
@@ -59,12 +54,7 @@ in short training words are learned sooner from larger embeddings."""
 
 
 def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
-    """CLIP's byte-pair tokenizer with merges learned from `texts`; adds start and end tokens.
-
-    Args:
-        texts: training texts of the merges.
-        vocabulary: maximum vocabulary size, start and end token included; texts of few words yield fewer tokens.
-    """
+    """CLIP's byte-pair tokenizer with merges learned from `texts`, of at most `vocabulary` tokens."""
     template = CLIPTokenizer().backend_tokenizer
     learner = Tokenizer(BPE(end_of_word_suffix=WORD_END))
     learner.normalizer = template.normalizer
@@ -89,36 +79,18 @@ def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
     return CLIPTokenizer(vocab=ids, merges=merges)
 
 
-def small_clip(
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    vision: tuple[int, int],
-    text: tuple[int, int],
-    window: int,
-    projection: int,
-    size: int,
-    patch: int,
-) -> CLIPModel:
-    """An untrained HF CLIP; its weights follow torch's global seed.
-
-    Args:
-        tokenizer: of its text tower.
-        vision: width and layers of the vision tower.
-        text: width and layers of the text tower.
-        window: positions of the text tower.
-        projection: width of the joint space.
-        size: image side, pixels.
-        patch: patch side, pixels.
-    """
-    vision_width, vision_layers = vision
-    text_width, text_layers = text
+def small_clip(tokenizer: PreTrainedTokenizerBase, config: TrainClipConfig) -> CLIPModel:
+    """An untrained HF CLIP; its weights follow torch's global seed."""
+    vision_width, vision_layers = config.vision_tower
+    text_width, text_layers = config.text_tower
+    projection = config.projection_dim
     text_config = {
         "vocab_size": len(tokenizer),
         "hidden_size": text_width,
         "num_hidden_layers": text_layers,
         "num_attention_heads": max(1, text_width // HEAD_WIDTH),
         "intermediate_size": 4 * text_width,
-        "max_position_embeddings": window,
+        "max_position_embeddings": config.context_length,
         "projection_dim": projection,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
@@ -129,8 +101,8 @@ def small_clip(
         "num_hidden_layers": vision_layers,
         "num_attention_heads": max(1, vision_width // HEAD_WIDTH),
         "intermediate_size": 4 * vision_width,
-        "image_size": size,
-        "patch_size": patch,
+        "image_size": config.size,
+        "patch_size": config.patch_size,
         "projection_dim": projection,
     }
     clip = CLIPModel(
@@ -146,50 +118,37 @@ COUNTS = ("images", "captions")
 
 
 def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
-    """Train the CLIP and write `model`, a stock HF CLIP folder; returns the result.
-
-    Raises InputError if captions or images are missing or malformed.
-    """
-    data = _data(config)
-    images = data.images
-    run.counts |= {"images": len(images), "missing images": data.missing}
+    """Train the CLIP and write `model`, a stock HF CLIP folder; returns the result."""
+    images, missing = _read(config, run)
+    run.counts |= {"images": len(images), "missing images": missing}
+    held_out = _read_held_out(config, images, run)
     model, cut = _model(run, images, config, training)
-    contrast = ClipContrastiveLoss(model.sizes)
-    run.note(*data.notes, *_learning_rate_note(config.model, training))
-    if config.model:
-        run.note(*precision_note(config.model))
-    if not config.untrained:
-        run.note(*in_batch_negatives_note([contrast], training))
-    window = model.clip.config.text_config.max_position_embeddings
-    size = model.clip.config.vision_config.image_size
-    texts = ClipRowEncoder(model.tokenizer, window, max_windows=1)
+    text_config = model.clip.config.text_config
+    texts = ClipRowEncoder(model.tokenizer, text_config.max_position_embeddings, max_windows=1)
     make_dataset = partial(
         CaptionedImageDataset,
         folder=config.images,
-        size=size,
+        size=model.clip.config.vision_config.image_size,
         captions=texts,
         make_pixels=cut,
     )
     samples = make_dataset(images, shift=config.max_shift, flip=config.flip)
+    held = make_dataset(held_out, augment=False) if held_out else None
     parameters = sum(parameter.numel() for parameter in model.parameters())
     result: dict[str, Any] = {
         "images": len(images),
-        "missing_images": data.missing,
+        "missing_images": missing,
         "parameters": parameters,
     }
+    if not config.untrained:
+        objectives = [ClipContrastiveLoss(model.sizes)]
+        evaluator = _make_retrieval_evaluator(model, held, config.examining) if held else None
+        sources = [DataSource(samples)]
+        result |= fit(model, objectives, sources, training, run, evaluator=evaluator)
     if config.model:
         result["model"] = config.model
-    held_out = make_dataset(data.held_out, augment=False) if data.held_out else None
-    if not config.untrained:
-        evaluator = (
-            None
-            if held_out is None
-            else _make_retrieval_evaluator(model, held_out, config.examining)
-        )
-        result |= train(model, [contrast], samples, training, run.folder, evaluator=evaluator)
-        run.note(*selection_bias_note(result))
-    if held_out is not None:
-        result["retrieval"] = retrieval(model, held_out)
+    if held is not None:
+        result["retrieval"] = retrieval(model, held)
     run.save(lambda folder: model.export(folder / "model"))
     return result
 
@@ -199,9 +158,7 @@ def _make_retrieval_evaluator(
     held_out: CaptionedImageDataset,
     examining: EvaluationSettings,
 ) -> Evaluator | None:
-    """Evaluator of retrieval, run every --eval-every epochs and judged by mean recall; None without
-    --eval-every.
-    """
+    """Evaluator of retrieval, judged by mean recall; None without `eval_every`."""
 
     def measure() -> dict[str, float]:
         found = [retrieval(model, held_out)]
@@ -211,81 +168,51 @@ def _make_retrieval_evaluator(
     return make_evaluator(examining, "held-out images", MEAN, measure)
 
 
-def _learning_rate_note(model: str, training: TrainingArguments) -> list[str]:
-    """Note if the learning rate is too high for an existing CLIP."""
-    if not model or training.lr < CLIP_TRAINING.lr:
-        return []
-    return [
-        f"model={model}: learning rate {training.lr:g} is for a CLIP from scratch and would undo its pre-training; "
-        "use e.g. lr=1e-5"
-    ]
-
-
 def _model(
     run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig, training: TrainingArguments
 ) -> tuple[ClipDualEncoder, PixelMaker | None]:
-    """The existing CLIP and its image preprocessing, or a new one, with a tokenizer trained on the
-    captions.
-    """
+    """The existing CLIP and its image preprocessing, or a new one, with a tokenizer trained on the captions."""
     if config.model:
         return load_clip_dual_encoder(config.model)
     with run.state.main_process_first():
         place = run.folder / PREPARED / "tokenizer"
         tokenizer = _tokenizer(place, images, config.vocab_size, run.state)
     torch.manual_seed(derive_seed(training.seed, "init"))
-    clip = small_clip(
-        tokenizer,
-        vision=config.vision_tower,
-        text=config.text_tower,
-        window=config.context_length,
-        projection=config.projection_dim,
-        size=config.size,
-        patch=config.patch_size,
-    )
+    clip = small_clip(tokenizer, config)
     return ClipDualEncoder(clip, tokenizer), None
 
 
-@dataclass(frozen=True)
-class _CaptionData:
-    """Training and evaluation data of a CLIP."""
-
-    images: list[CaptionedImage]
-    missing: int
-    """Number of training images that are missing."""
-    held_out: list[CaptionedImage]
-    """Evaluation images; empty without evaluation settings."""
-    notes: list[str]
-
-
-def _data(config: TrainClipConfig) -> _CaptionData:
-    """Training and evaluation images; raises InputError if they are missing or malformed."""
+def _read(config: TrainClipConfig, run: Run) -> tuple[list[CaptionedImage], int]:
+    """Training images, and the number of those that are missing."""
     settings = config.caption_settings
     captions = read_captions(config.captions, settings.caption_splits, settings.columns)
+    run.note(*captions.notes)
     images = captions.images
     if config.image_list:
         images = keep_listed(images, config.image_list)
-    found = find_images(images, config.images, captions.path)
-    images = found.select_images(config.skip_missing, config.images)
-    missing = len(found.missing)
-    notes = list(captions.notes)
+    return images_in_folder(images, config.images, config.skip_missing, captions.path)
+
+
+def _read_held_out(
+    config: TrainClipConfig, training: Sequence[CaptionedImage], run: Run
+) -> list[CaptionedImage]:
+    """Evaluation images; none without evaluation settings."""
     if not config.eval_image_list and not config.eval_captions and not config.eval_splits:
-        return _CaptionData(images, missing, [], notes)
-    if config.eval_captions or config.eval_splits:
-        file = config.eval_captions or config.captions
-        splits = config.eval_splits
-        if settings.caption_splits and not splits and has_splits(file):
-            splits = settings.caption_splits
-        captions = read_captions(file, splits, settings.columns)
-    held_out = captions.images
+        return []
+    settings = config.caption_settings
+    file = config.eval_captions or config.captions
+    splits = config.eval_splits
+    if settings.caption_splits and not splits and has_splits(file):
+        splits = settings.caption_splits
+    captions = read_captions(file, splits, settings.columns)
+    run.note(*(note for note in captions.notes if note not in run.notes))
+    images = captions.images
     if config.eval_image_list:
-        held_out = keep_listed(held_out, config.eval_image_list)
-    found = find_images(held_out, config.images, captions.path)
-    held_out = found.select_images(config.skip_missing, config.images)
-    notes += captions.notes
-    notes += training_overlap_note(
-        [one.file for one in held_out], [one.file for one in images], "images"
-    )
-    return _CaptionData(images, missing, held_out, list(dict.fromkeys(notes)))
+        images = keep_listed(images, config.eval_image_list)
+    images, _ = images_in_folder(images, config.images, config.skip_missing, captions.path)
+    names, trained = ([one.file for one in some] for some in (images, training))
+    run.note(*training_overlap_note(names, trained, "images"))
+    return images
 
 
 def _tokenizer(

@@ -230,6 +230,23 @@ def find_images(
     )
 
 
+def images_in_folder(
+    images: Sequence[CaptionedImage],
+    folder: str | Path,
+    skip: bool = False,
+    source: str | Path = "",
+) -> tuple[list[CaptionedImage], int]:
+    """The images that exist in `folder`, each with its file's path there, and the number of missing
+    ones (see `find_images`).
+
+    Raises:
+        InputError: no such folder, none of the images in it, or, unless `skip` is
+            set, any of them missing.
+    """
+    found = find_images(images, folder, source)
+    return found.select_images(skip, folder), len(found.missing)
+
+
 def images_in_store(
     images: Sequence[CaptionedImage], ids: Collection[str], source: str | Path
 ) -> ImageAvailability:

@@ -32,8 +32,7 @@ def inside(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> Ran:
     """In the working folder of the bench, where nothing may be trained."""
     monkeypatch.chdir(ran.work)
     stay_here(monkeypatch)
-    monkeypatch.setattr("groundling.commands.adapt.run.train", never)
-    monkeypatch.setattr("groundling.commands.train_clip.run.train", never)
+    monkeypatch.setattr("groundling.training.fit.train", never)
     return ran
 
 

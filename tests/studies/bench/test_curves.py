@@ -338,7 +338,7 @@ def test_curves_share_the_runs_of_a_finished_bench(
     assert "Objects: gain against images of each noun" in page and "teacher&#39;s images" in page
     assert page.count("Gain against steps. contrastive: ") == 1
 
-    monkeypatch.setattr("groundling.commands.adapt.run.train", never)
+    monkeypatch.setattr("groundling.training.fit.train", never)
     BENCH(CONFIG, out)  # the bench again keeps the curves
     again = read_json(out / "bench.json")
     assert again["curves"] == found["curves"] and len(again["runs"]) == len(found["runs"])

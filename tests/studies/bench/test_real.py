@@ -253,7 +253,7 @@ def test_a_bench_resumes_does_only_what_is_missing_and_takes_more_sets(
     out, _ = ran
     before = homes.digests(out / "jobs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("groundling.commands.adapt.run.train", never)
+        patch.setattr("groundling.training.fit.train", never)
         assert "contrastive" in run(settings_for(files), out)
         assert homes.digests(out / "jobs") == before
         plan = run(settings_for(files, plan=True), out)
@@ -333,7 +333,7 @@ def test_a_report_runs_nothing_and_says_what_is_missing(
         path.unlink()
     before = homes.digests(out)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("groundling.commands.adapt.run.train", never)
+        patch.setattr("groundling.training.fit.train", never)
         said = run(settings_for(files, report=True), out)
         after = homes.digests(out)
         assert {name: after[name] for name in before} == before and after.keys() - before == {
@@ -434,7 +434,7 @@ def test_a_mistake_is_one_line_before_anything_is_trained(
         return str(files / value) if value in names else value
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("groundling.commands.adapt.run.train", never)
+        patch.setattr("groundling.training.fit.train", never)
         own = {name: placed(value) for name, value in changes.items()}
         with pytest.raises(InputError, match=message) as caught:
             run(settings_for(files, **own), tmp_path / "out")
@@ -453,7 +453,7 @@ def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
         files, facts=(source, again), words=(), retention_pairs="", method=("l1",)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("groundling.commands.adapt.run.train", never)
+        patch.setattr("groundling.training.fit.train", never)
         with pytest.raises(InputError, match="another file holds vicomte/color, fill-mask too"):
             run(config, tmp_path / "out")
 

@@ -1,0 +1,81 @@
+"""What every training command does with a model, its objectives and its data: train, evaluate, note and save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from groundling.models.formats import Encoder
+from groundling.objectives import (
+    Objective,
+    ObjectiveContext,
+    in_batch_negatives_note,
+    make_objectives,
+    save_objective_heads,
+)
+from groundling.runs.run import RunFolder
+from groundling.settings.objectives import TrainingStepSelection
+from groundling.settings.training import TrainingArguments
+from groundling.teachers import Teacher
+from groundling.teachers.feature_cache import TeacherSet
+from groundling.training.batch_sampler import DataSource
+from groundling.training.evaluation import Evaluator
+from groundling.training.held_out_loss import (
+    HeldOutLoss,
+    report_held_out,
+    selection_bias_note,
+    summarize_monitored_terms,
+)
+from groundling.training.loop import train
+from groundling.training.training_steps import load_training_step
+
+
+def taught_objectives(
+    names: Sequence[str], context: ObjectiveContext, teacher_set: TeacherSet, seed: int
+) -> list[Objective]:
+    """Objectives with heads as wide as their teachers' features."""
+    context = replace(context, sizes=teacher_set.sizes(context.sizes))
+    return make_objectives(names, context, seed)
+
+
+def fit(
+    model: nn.Module,
+    objectives: Sequence[Objective],
+    sources: Sequence[DataSource],
+    training: TrainingArguments,
+    run: RunFolder,
+    *,
+    teachers: Sequence[Teacher] = (),
+    training_step: TrainingStepSelection = TrainingStepSelection(),  # noqa: B008  (frozen)
+    held_out: HeldOutLoss | None = None,
+    evaluator: Evaluator | None = None,
+) -> dict[str, Any]:
+    """Train in the run's folder, and note what limits the result; returns the result, with the loss on held-out data.
+
+    Arguments as in `train`.
+    """
+    run.note(*in_batch_negatives_note(objectives, training))
+    result: dict[str, Any] = train(
+        model,
+        objectives,
+        sources,
+        training,
+        run.folder,
+        teachers=teachers,
+        training_step=load_training_step(training_step.training_step, training_step.adversarial),
+        evaluator=evaluator,
+    )
+    means, notes = summarize_monitored_terms(objectives, run.folder, result)
+    run.note(*notes, *selection_bias_note(result))
+    watched = {"watched": means} if means else {}
+    return {**result, **watched, **report_held_out(held_out)}
+
+
+def save_trained(folder: Path, model: Encoder, objectives: Sequence[Objective]) -> None:
+    """Write a trained model with the heads of its objectives."""
+    model.export(folder)
+    save_objective_heads(folder, objectives)
