@@ -54,10 +54,7 @@ def fit(
     held_out: HeldOutLoss | None = None,
     evaluator: Evaluator | None = None,
 ) -> dict[str, Any]:
-    """Train in the run's folder, and note what limits the result; returns the result, with the loss on held-out data.
-
-    Arguments as in `train`.
-    """
+    """`train` in the run's folder, with notes on what limits the result; returns it with the loss on held-out data."""
     run.note(*in_batch_negatives_note(objectives, training))
     result: dict[str, Any] = train(
         model,
