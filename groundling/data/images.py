@@ -125,8 +125,6 @@ def read_image(image: ImageInput, reduced: bool = False) -> Image.Image:
     with convert_errors("does not decode as an image", errors=Exception):
         if isinstance(image, Image.Image):
             return _in_rgb(image)
-        if image.exists() and not image.is_file():  # reading a pipe would never end
-            raise InputError("is not a regular file")
         with open_image(image) as opened:
             if reduced:
                 opened.draft("RGB", (1, 1))

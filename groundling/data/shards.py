@@ -382,12 +382,9 @@ class ShardStore:
 
 
 def _ends(index: ShardIndex) -> dict[str, np.ndarray]:
-    """By array name: the first row of each record, and the end, (records + 1,); equal arrays are shared."""
-    made: dict[tuple[int, ...], np.ndarray] = {}
-    ends = {}
-    for name, lengths in index.lengths.items():
-        counts = tuple([1] * len(index.ids) if lengths is None else lengths)
-        if counts not in made:
-            made[counts] = np.cumsum([0, *counts])
-        ends[name] = made[counts]
-    return ends
+    """By array name: the first row of each record, and the end, (records + 1,)."""
+    ones = [1] * len(index.ids)
+    return {
+        name: np.cumsum([0, *(ones if lengths is None else lengths)])
+        for name, lengths in index.lengths.items()
+    }

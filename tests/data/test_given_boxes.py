@@ -496,7 +496,7 @@ def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Pa
     np.testing.assert_array_equal(both[stills[1]].features, alone.features)
     with pytest.raises(InputError, match="`ids_as` and `filter_imports` apply to files"):
         taken(tmp_path / "x", tmp_path / "first", tmp_path / "other", ids_as=told)
-    with pytest.raises(InputError, match="not a complete region store"):
+    with pytest.raises(InputError, match="not a complete store"):
         taken(tmp_path / "x", tmp_path / "first", tmp_path / "gt")
     put(tmp_path / "bad.jsonl", '{"img": "a"}\n')
     with pytest.raises(InputError, match="line 1: no text in field 'img_fn'"):

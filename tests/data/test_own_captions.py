@@ -399,14 +399,13 @@ def test_of_columns_that_differ_in_capitals_alone_the_first_is_read(tmp_path: Pa
     assert read_captions(path).images[0].captions == ("a red dog",)
 
 
-def test_columns_are_not_chosen_where_there_are_none(tmp_path: Path) -> None:
+def test_columns_are_for_tables_alone(tmp_path: Path) -> None:
     path = coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "a dog")])
     columns = columns_of("text")
-    with pytest.raises(InputError, match=r"these captions have no columns to choose from"):
-        read_captions(path, (), columns)
+    assert read_captions(path, (), columns).images[0].captions == ("a dog",)
     own = put(tmp_path / "own.csv", "image,text,more\n1.jpg,a dog,a red dog\n")
     wanted = CaptionReadOptions((), columns).for_files([path, own])
-    assert [one.columns.caption_column for one in wanted] == ["", "text"]
+    assert [one.columns.caption_column for one in wanted] == ["text", "text"]
 
 
 def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> None:
@@ -420,7 +419,7 @@ def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> N
     assert corpus_lines(dataset, CaptionReadOptions(("test",))) == ["two cats"]
     plain = put(tmp_path / "plain.txt", "a dog\na cat\n")
     assert corpus_lines(plain) == ["a dog", "a cat"]
-    with pytest.raises(InputError, match="plain text has neither splits nor columns"):
+    with pytest.raises(InputError, match="plain text has no splits"):
         corpus_lines(plain, CaptionReadOptions(("test",)))
 
 

@@ -277,7 +277,7 @@ def test_a_killed_extraction_goes_on_to_the_same_bytes(
         patch.setattr(RegionWriter, "write", dying)
         with pytest.raises(Killed):
             regions(config, tmp_path / "killed")
-    with pytest.raises(InputError, match="not a complete region store"):
+    with pytest.raises(InputError, match="not a complete store"):
         RegionStore(tmp_path / "killed")
     put(tmp_path / "killed" / "shard-00002.safetensors.partial", b"half of a shard")
     regions(replace_settings(config, processes=2), tmp_path / "killed")

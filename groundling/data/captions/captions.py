@@ -21,7 +21,6 @@ from groundling.data.captions.files import (
     caption_rows,
     is_kaggle,
     is_karpathy,
-    is_table,
 )
 from groundling.data.images import (
     FileNameMatcher,
@@ -80,24 +79,12 @@ class CaptionReadOptions:
     columns: CaptionColumns = NO_COLUMNS
 
     def for_files(self, files: Sequence[str | Path]) -> list[CaptionReadOptions]:
-        """The selection for each file; one that fits no file is kept for all, so that reading reports it."""
-        if len(files) == 1 or self == CaptionReadOptions():
-            return [self] * len(files)
-        split = [has_splits(file) for file in files]
-        tables = [
-            not one and _has_columns(Path(file)) for one, file in zip(split, files, strict=True)
-        ]
+        """The selection for each file; splits that fit no file are kept for all, so that reading reports it."""
+        is_split = [len(files) > 1 and bool(self.splits) and has_splits(file) for file in files]
         return [
-            CaptionReadOptions(
-                self.splits if of_splits or not any(split) else (),
-                self.columns if of_columns or not any(tables) else NO_COLUMNS,
-            )
-            for of_splits, of_columns in zip(split, tables, strict=True)
+            self if one or not any(is_split) else CaptionReadOptions((), self.columns)
+            for one in is_split
         ]
-
-
-def _has_columns(path: Path) -> bool:
-    return is_table(path, load_json(path) if path.suffix == ".json" else None)
 
 
 def has_splits(path: str | Path) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from groundling.core.errors import InputError, convert_errors, convert_read_errors, prefix_errors
-from groundling.data.images import HEIF_ENDINGS, IMAGE_ENDINGS, images_below
+from groundling.data.images import image_id, images_below
 from groundling.data.tables import (
     ROWS,
     check_named_columns,
@@ -63,11 +63,9 @@ def caption_rows(
         raise InputError(
             f"{path}: its images have no splits, but the splits {', '.join(splits)} are selected"
         )
-    if is_table(path, content, columns):
+    if _is_table(path, content):
         yield from _table(path, columns)
         return
-    if columns != NO_COLUMNS:
-        raise InputError(f"{path}: these captions have no columns to choose from")
     if path.is_dir():
         yield from _sidecars(path)
     elif path.suffix == ".json":
@@ -83,15 +81,13 @@ def is_karpathy(content: Any) -> bool:
     return isinstance(first, dict) and {"split", "sentences"} <= first.keys()
 
 
-def is_table(path: Path, content: object = None, columns: CaptionColumns = NO_COLUMNS) -> bool:
-    """Whether captions have named columns; `content` is the parsed JSON of the file."""
+def _is_table(path: Path, content: object) -> bool:
     if path.is_dir():
         return _metadata(path) is not None
     if path.suffix == ".json":
         return isinstance(content, list)
-    if path.suffix == ".tsv" and columns == NO_COLUMNS:
-        second = lines_of(path)[0].split("\t")[1:2]
-        return not any(map(names_image, second))
+    if path.suffix == ".tsv":  # Conceptual Captions has no header
+        return not any(map(_names_image, lines_of(path)[0].split("\t")[1:2]))
     return path.suffix in ROWS or path.name in METADATA or is_kaggle(path)
 
 
@@ -179,18 +175,15 @@ def _conceptual(path: Path) -> Iterator[CaptionRow]:
         if len(fields) != len(lines[0]):
             raise InputError(f"{where}: {len(fields)} fields, but line 1 has {len(lines[0])}")
         caption, link = fields[:2]
-        yield CaptionRow(where, link.strip(), image_file_of(link), _words(caption))
+        yield CaptionRow(where, link.strip(), _image_file(link), _words(caption))
 
 
-def names_image(text: str) -> bool:
-    """Whether a text is a URL, or a file name with the ending of an image."""
+def _names_image(text: str) -> bool:
     text = text.strip().lower()
-    return text.startswith(("http://", "https://")) or text.endswith(
-        tuple(IMAGE_ENDINGS | HEIF_ENDINGS)
-    )
+    return text.startswith(("http://", "https://")) or image_id(text) != text
 
 
-def image_file_of(link: str) -> str:
+def _image_file(link: str) -> str:
     """The image file of a link: the last part of a URL, or else a path in the folder."""
     if "://" not in link:
         return link.strip()
@@ -213,7 +206,7 @@ def _table(path: Path, columns: CaptionColumns) -> Iterator[CaptionRow]:
                 raise InputError(f"column {image!r} is empty; expected an image file")
             texts = [text for name in captions for text in _captions_in(row, name)]
         for text in texts:
-            yield CaptionRow(where, file.strip(), image_file_of(file), _words(text))
+            yield CaptionRow(where, file.strip(), _image_file(file), _words(text))
 
 
 def choose_columns(

@@ -67,10 +67,8 @@ def iterate_texts(
             for each in captions_of_images(path, selection.splits, selection.columns)
         )
         return
-    if selection != EVERYTHING:
-        raise InputError(
-            f"{path}: plain text has neither splits nor columns, but caption_splits or a column is set"
-        )
+    if selection.splits:
+        raise InputError(f"{path}: plain text has no splits, but caption_splits is set")
     yield from map(CorpusText, plain_lines(path))
 
 

@@ -93,16 +93,10 @@ class ImageSampleBuilder:
     ) -> None:
         """Nothing is opened yet.
 
-        Args:
-            settings: store, image files and limits.
-            train_regions: the store of the training data, if it is another one.
-            features: whether stores' features are read, not only boxes and classes;
-                None: unless images are given.
-            zero_features: use zeros in place of visual features, and no pixels.
-            flip: mirror half of the training images.
-            region_finder: finds regions of images that the store lacks.
-            decode: decode every image that is looked up before a model reads it, so
-                that errors name the file.
+        `train_regions`: the store of the training data, if it is another one. Without `features`, stores give only
+        boxes and classes (None: if images are given); with `zero_features`, models read zeros, and no pixels.
+        `region_finder` finds regions of images that the store lacks. With `decode`, every image that is looked up is
+        decoded at once, so that errors name the file.
         """
         self.settings = settings
         self.train_regions = train_regions

