@@ -343,8 +343,11 @@ def main() -> None:
     found = {}
     for way in options.ways:
         command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
-        said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        found[way] = json.loads(said.splitlines()[-1])
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            print(f"{way:12} failed (out of memory, for example): see above", flush=True)
+            continue
+        found[way] = json.loads(done.stdout.splitlines()[-1])
         used = f", MFU {found[way]['mfu']:.1%}" if "mfu" in found[way] else ""
         print(f"{way:12} {found[way]['tokens_per_second']:8.0f} real text tokens/s, "
               f"peak {found[way]['peak_mib']:6.0f} MiB{used}", flush=True)  # fmt: skip

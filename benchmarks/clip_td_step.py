@@ -172,7 +172,7 @@ class Way:
         """The weighted sum of all terms' means over a batch."""
         batch = collate(self.samples.get(indices, [generator(index) for index in indices]))
         for one in self.live:
-            batch, _ = add_features(one, batch)
+            batch = add_features(one, batch)
         names = [objective.name for objective in self.objectives]
         terms = self.module(batch, names).terms
         counts = {k: v for one in self.objectives for k, v in one.count(batch).items()}

@@ -70,7 +70,7 @@ def concatenated_layers(encoded: EncoderOutput, count: int, flag: str) -> Tensor
     layers = require(encoded.layers, "layers", flag)
     there = len(layers) - 1  # the first are the embeddings
     if count > there:
-        raise InputError(f"{flag} {count}: this encoder has {there} layers; set at most {there}")
+        raise InputError(f"{flag}={count}: this encoder has {there} layers; set at most {there}")
     # Of some families the last of `layers` lacks the final LayerNorm, which `text` has.
     final = require(encoded.text, "text", flag)
     return torch.cat([*layers[len(layers) - count : -1], final], dim=-1)

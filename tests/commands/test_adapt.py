@@ -409,9 +409,9 @@ def test_a_student_starts_from_nothing_at_a_size_of_its_own(
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"student_layers": 2}, "--student-layers.*--from-scratch"),
-        ({"from_scratch": True, "student_width": 100}, "student_width 100.*multiple of 64"),
-        ({"from_scratch": True, "student": "sentences"}, "--from-scratch.*sentence-transformers"),
+        ({"student_layers": 2}, "student_layers.*from_scratch"),
+        ({"from_scratch": True, "student_width": 100}, "student_width=100.*multiple of 64"),
+        ({"from_scratch": True, "student": "sentences"}, "from_scratch.*sentence-transformers"),
     ],
 )
 def test_a_student_from_nothing_needs_a_size_that_can_be(

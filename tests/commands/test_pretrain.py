@@ -255,7 +255,7 @@ def test_regions_of_another_backbone_are_refused(
     message = "made by vit, but the model was trained with resnet"
     with pytest.raises(InputError, match=message) as told:
         finetune(config, brief, tmp_path / "other")
-    assert "\n" not in str(told.value) and "--allow-region-mismatch" in str(told.value)
+    assert "\n" not in str(told.value) and "allow_region_mismatch" in str(told.value)
     second = replace_settings(
         settings, architecture="uniter", model=str(out / "model"), regions=stores["vit"]
     )
@@ -331,7 +331,7 @@ def test_a_phase_on_the_texts_of_two_splits(
     ]
     with pytest.raises(InputError, match="no labelled split 'test'; there are: train, val"):
         pretrain(replace_settings(config, train_splits=("test",)), STEPS, tmp_path / "x")
-    with pytest.raises(InputError, match="train_splits train val: applies only to task"):
+    with pytest.raises(InputError, match="train_splits=train val: applies only to task"):
         pretrain(replace_settings(settings, train_splits=splits), STEPS, tmp_path / "x")
     aside = replace_settings(config, train_splits=(), eval_splits=("val",))
     held = pretrain(aside, replace(STEPS, batch=4), tmp_path / "held")["held"]

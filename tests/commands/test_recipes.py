@@ -250,7 +250,7 @@ def test_compare_is_the_simplest_recipe(
         "out",
     )
     assert (trained, alone["verdicts"]) == ([], [])
-    with pytest.raises(InputError, match="compare needs --"):
+    with pytest.raises(InputError, match="compare needs tasks"):
         compare(replace_settings(config, tasks=()), settings, STEPS, STEPS, "out")
 
 
@@ -346,6 +346,6 @@ def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
     assert trained[-1] == "out/mlm/my/seed-0"
     with pytest.raises(
         InputError,
-        match="label answer makes a task of your own file; leave out label or tasks",
+        match="label=answer makes a task of your own file; leave out label or tasks",
     ):
         compare(replace_settings(config, tasks=("glue/rte",)), settings, one, one, "out")

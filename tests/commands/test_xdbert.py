@@ -98,7 +98,7 @@ def test_which_arms_read_blocks_and_of_what_length() -> None:
         == "xdbert reads blocks of 512 tokens, and CLIP reads each in at most 9 windows"
     )
     assert found[1].note("xdbert", 9).endswith("9 windows; the paper's blocks have 512")
-    assert "--text-layout blocks" in told.note("xdbert", 3)
+    assert "text_layout=blocks" in told.note("xdbert", 3)
 
 
 # -- lengths -----------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_lengths_tell_lines_but_neither_like_lines_nor_blocks(cross, uneven: lis
     )
     note = length_note(far, "lines")[0]
     assert f"{far:.2f}" in note and "text_layout=blocks, or match_negatives=length" in note
-    assert "--text-layout blocks" not in length_note(far, "blocks")[0]
+    assert "text_layout=blocks" not in length_note(far, "blocks")[0]
     assert [length_note(one, "lines") for one in (near, None, float("nan"))] == [[], [], []]
 
 

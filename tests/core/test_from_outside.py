@@ -976,7 +976,7 @@ def test_an_unfinished_part_is_one_line(
 def test_what_nobody_would_notice_is_refused(capsys: Any, tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "out")]
     unread = refused(capsys, *RTE, "--teacher", "mine.length:Length", *out)
-    assert "no objective uses teacher mine.length:Length" in unread
+    assert "no objective uses teacher=mine.length:Length" in unread
     assert "seeds = '0': expected greater than" in refused(capsys, *RTE, "--seeds", "0", *out)
 
 

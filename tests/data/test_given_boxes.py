@@ -583,5 +583,5 @@ def test_cut_rows_take_no_images_name(tmp_path: Path) -> None:
 
 
 def test_settings_of_imports_alone(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--ids.*: applies only to imports"):
+    with pytest.raises(InputError, match=r"ids_as=.*: applies only to imports"):
         regions(make_settings(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")

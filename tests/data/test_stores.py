@@ -162,7 +162,7 @@ def test_training_data_may_have_a_store_of_their_own(
 @pytest.mark.parametrize(
     ("stores", "message"),
     [
-        ({"train_regions": "train"}, "train-regions .*: needs regions; pass regions"),
+        ({"train_regions": "train"}, "train_regions=.*: needs regions; pass regions"),
         ({"regions": "train"}, "6 of 6 images are not in this region store, .*COCO_val2014_0"),
         (
             {"regions": "vit", "train_regions": "train"},

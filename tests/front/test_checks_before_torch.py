@@ -57,7 +57,7 @@ CASES = [
     ("run gone.py", "gone.py: no such file"),
     ("run bad.py", "gone: no such file or folder"),
     ("verdict --runs model gone", "runs=gone: no such file"),
-    ("verdict --runs model", "verdict needs --runs"),
+    ("verdict --runs model", "verdict needs runs"),
     ("bench --merge gone", "merge=gone: no such file"),
     ("bench --method contrast", "method=contrast: expected"),
     ("bench --probes weight", "probes=weight: expected some of truth"),
@@ -76,7 +76,7 @@ CASES = [
     ("syntax --model model --data gone --parses gold", "data=gone: no such folder"),
     ("figures gone", "results=gone: no such folder"),
     ("visualize model --image gone.jpg --text words", "image=gone.jpg: no such file"),
-    ("info", "info needs --name"),
+    ("info", "info needs name"),
     ("data show gone 1", "store=gone: no such folder"),
     ("data shift --data gone", "data=gone: no such folder"),
     ("data partition --task glue/rte --data gone --per-stratum 3", "data=gone: no such file"),
@@ -199,5 +199,5 @@ def test_what_your_own_module_loads_may_be_anything(place: Path) -> None:
         FinetuneConfig, model="words:of:mine", model_format="mine.average:KIND", data=str(place)
     )
     check_inputs(settings)
-    with pytest.raises(InputError, match="model words:of:mine"):
+    with pytest.raises(InputError, match="model=words:of:mine"):
         check_inputs(replace_settings(settings, model_format=""))

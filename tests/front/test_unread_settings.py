@@ -95,7 +95,7 @@ def test_a_teacher_whom_nobody_asks_is_refused(
 ) -> None:
     asked = nullcontext()
     if is_refused:
-        asked = pytest.raises(InputError, match="no objective uses teacher clip; name one")
+        asked = pytest.raises(InputError, match="no objective uses teacher=clip; name one")
     with asked:
         check_extra_objectives(ExtraObjectiveSettings(names, "clip"), inner, "finetune")
 
@@ -109,11 +109,11 @@ def test_an_objective_without_its_teacher_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "flag", "reader"),
     [
-        ({"mask_rate": 0.3}, "--mask-rate", "mlm"),
-        ({"distill_weight": 2}, "--distill-weight", "contrastive"),
-        ({"td_gate": "question"}, "--td-gate", "td_image"),
-        ({"td_similarity_weight": 2}, "--td-similarity-weight", "td_similarity"),
-        ({"teacher_scorer": "clip"}, "--teacher-scorer", "td_similarity"),
+        ({"mask_rate": 0.3}, "mask_rate", "mlm"),
+        ({"distill_weight": 2}, "distill_weight", "contrastive"),
+        ({"td_gate": "question"}, "td_gate", "td_image"),
+        ({"td_similarity_weight": 2}, "td_similarity_weight", "td_similarity"),
+        ({"teacher_scorer": "clip"}, "teacher_scorer", "td_similarity"),
     ],
 )
 def test_settings_without_a_reader_are_named(
@@ -157,10 +157,10 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
             "label_type describes your own file",
         ),
         ("compare --tasks vqa --data d --dev x.csv", "dev describes your own file"),
-        ("finetune --model m --task vqa --data d --backbone b", "--backbone needs --images FOLDER"),
+        ("finetune --model m --task vqa --data d --backbone b", "backbone needs images=FOLDER"),
         (
             "pretrain --model m --regions r --task vqa --data d --no-flip",
-            "--no-flip needs --images",
+            "flip=False needs images",
         ),
         (
             "predict --model m --data d --detector x",
@@ -183,11 +183,11 @@ def test_what_nothing_reads_is_refused(
 
 def test_of_the_cross_modal_encoder_too() -> None:
     usual, crossing = ObjectiveSettings(), CrossModalEncoderSettings(hard_negatives=3)
-    assert "--hard-negatives" in unused_settings_note(("mlm", "l1"), usual, "", crossing)[0]
+    assert "hard_negatives" in unused_settings_note(("mlm", "l1"), usual, "", crossing)[0]
     assert unused_settings_note(("joint_mlm", "match"), usual, "", crossing) == []
     windows = make_settings(ObjectiveSettings, max_windows=2)
     assert unused_settings_note(("joint_mlm", "match"), windows, "") == []
-    assert "--max-windows" in unused_settings_note(("mlm",), windows, "")[0]
+    assert "max_windows" in unused_settings_note(("mlm",), windows, "")[0]
 
 
 @pytest.mark.parametrize("make", [homes.teacher])

@@ -281,13 +281,13 @@ def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
     [
         ({"teacher_images": ""}, "adapter=mlp needs teacher_images=FOLDER"),
         ({"regions": "store"}, "regions=store: adapter=mlp reads"),
-        ({"architecture": "uniter"}, "--architecture uniter: --adapter"),
-        ({"objectives": ("td_text",), "teacher": "x"}, "--teacher x: --adapter"),
-        ({"training_step": "villa"}, "--training-step villa: --adapter"),
+        ({"architecture": "uniter"}, "architecture=uniter: adapter"),
+        ({"objectives": ("td_text",), "teacher": "x"}, "teacher=x: adapter"),
+        ({"training_step": "villa"}, "training_step=villa: adapter"),
         ({"td_weight": 1.0}, "CLIP-TD's other settings have no effect"),
         ({"teacher_space": "pre_projection"}, "CLIP-TD's other settings"),
         ({"adapter_layers": 2}, "adapter_layers = 2: expected 1 or 3"),
-        ({"adapter": "none"}, "--adapter-layers and --fusion need --adapter"),
+        ({"adapter": "none"}, "adapter_layers and fusion need adapter"),
         ({"adapter": "attention"}, "leave adapter_layers and fusion out"),
     ],
 )

@@ -406,7 +406,7 @@ def test_a_sentence_encoder_is_held_where_it_was(settings: AdaptConfig, tmp_path
         config = replace_settings(settings, retain_weight=weight, retention_pairs="")
         result = adapt(config, replace(STEPS, steps=12), out)
         assert ("retain" in result["train_metrics"]) == bool(weight)
-        assert any("--retain-weight" in note for note in result["notes"]) == bool(weight)
+        assert any("retain_weight" in note for note in result["notes"]) == bool(weight)
         close[weight] = mean_cosine(Path(settings.student), out / "model", texts)
     assert close[100.0] > close[0.0]
 

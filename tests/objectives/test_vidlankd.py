@@ -359,7 +359,7 @@ def test_what_a_teacher_must_be(tmp_path: Path) -> None:
         TEXT_STATES.make(context(other, source))
     teacher = TextStatesTeacher(load_text_encoder(source), words, source)
     long = Tokens(*(torch.ones(1, 65, dtype=torch.long) for _ in range(5)))
-    with pytest.raises(InputError, match=r"reads at most 64 tokens, and a text has 65; use --max"):
+    with pytest.raises(InputError, match=r"reads at most 64 tokens, and a text has 65; use max"):
         teacher.features(Batch(ids=("a",), text=long))
 
 
@@ -489,6 +489,6 @@ def test_the_partition_has_an_effect(
 
 
 def test_a_run_without_its_teacher_is_refused(config: AdaptConfig, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"arm mlm\+nst\+crd needs kd_teacher"):
+    with pytest.raises(InputError, match=r"arm=mlm\+nst\+crd needs kd_teacher"):
         adapt(replace_settings(config, kd_teacher=""), STEPS, tmp_path / "out")
     assert not (tmp_path / "out" / "model").exists()

@@ -499,12 +499,12 @@ def test_bad_settings_are_named(place: Path, clip_bert: Any, tmp_path: Path) -> 
 
     both = refused(config(place, "mlm+visual_token_mlm"))
     assert both.startswith("arm=mlm+visual_token_mlm: mlm and visual_token_mlm both mask the text")
-    assert "--teacher" in refused(config(place, "visual_token_mlm", teacher=""))
+    assert "needs teacher" in refused(config(place, "visual_token_mlm", teacher=""))
     assert "needs teacher_images" in refused(config(place, "visual_token_mlm", teacher_images=""))
     missing = refused(config(place, "mlm_distillation", save_joint=False))
     assert missing.startswith("mlm_distillation needs mlm_teacher=FOLDER, the folder `joint`")
     plain = refused(replace_settings(distilling(place), mlm_teacher=str(place / "student")))
-    assert "is no CLIP-BERT" in plain and plain.startswith("--mlm-teacher")
+    assert "is no CLIP-BERT" in plain and plain.startswith("mlm_teacher")
     assert "no cross-modal model" in refused(replace_settings(distilling(place), save_joint=True))
     roberta = homes.home(
         tmp_path / "roberta", toys.roberta(len(toys.roberta_words())), toys.roberta_words()

@@ -485,7 +485,7 @@ def test_a_long_text_is_refused(place: Path, tmp_path: Path) -> None:
     teacher = make_voken_teacher(given(place, settings))
     text = TextDataset([Example("a", "a dog " * 60)], TextRowEncoder(homes.words(), 100))
     with pytest.raises(
-        InputError, match=r"reads at most 64 tokens, but a text has 100; set --max-len"
+        InputError, match=r"reads at most 64 tokens, but a text has 100; set max_len"
     ):
         TeacherDataset(text, teacher, FeatureCache())
 

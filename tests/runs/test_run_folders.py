@@ -59,8 +59,8 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands(shelf: Path) -> dict[str, list[str]]:
-    """A small run of every command that trains, without its `out`."""
-    small = "size=16 patch_size=8 vision_tower=16 1 text_tower=16 1 projection_dim=8"
+    """A small run of every command that trains, without its `--out`."""
+    small = "--size 16 --patch-size 8 --vision-tower 16 1 --text-tower 16 1 --projection-dim 8"
     captions = f"--captions {shelf}/my_captions.tsv"
     text = f"--student {shelf}/student --teacher {shelf}/clip --text {shelf}/text.txt"
     arms = f"--adapt.student {shelf}/student --adapt.text {shelf}/text.txt --adapt.teacher {shelf}/clip"

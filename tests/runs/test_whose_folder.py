@@ -76,7 +76,7 @@ def test_foreign_files_are_left_alone(control: AdaptConfig, tmp_path: Path) -> N
     for name in ("thesis", "file"):
         with pytest.raises(
             InputError,
-            match=f"{name}: exists and is not a groundling run folder; choose another out",
+            match=f"{name}: exists and is not a groundling run folder; choose another `out`",
         ):
             adapt(control, STEPS, tmp_path / name)
     assert set(digests(tmp_path)) == {"thesis/chapter1.tex", "file"}

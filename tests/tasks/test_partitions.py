@@ -172,7 +172,7 @@ def test_a_short_stratum(data: Path) -> None:
         refusal(task="vcr/answer", data=str(data), per_stratum=-1)
         == "per_stratum = -1: expected greater than or equal to 0"
     )
-    assert refusal(task="vcr/answer", data=str(data)) == "data partition needs --per-stratum"
+    assert refusal(task="vcr/answer", data=str(data)) == "data partition needs per_stratum"
 
 
 def test_the_report(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -959,4 +959,4 @@ def test_targeted_terms_of_text_alone(tune, tmp_path, capsys):
         adapt(replace_settings(config, word_selection="top"), BRIEF, tmp_path / "top")
     assert main(["adapt", "--help-all"]) == 0
     told = "".join(letter for letter in capsys.readouterr().out if letter.isascii())
-    assert "td_text, td_words (with word_selection=random" in " ".join(told.split())
+    assert "td_text, td_words (with --word-selection random" in " ".join(told.split())

@@ -214,7 +214,7 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
     )
     supervised = f"{__name__}:NeedsLabels"
     told = refusal(objectives=(supervised,), teacher="", teacher_images="")
-    assert told == "unlabelled_per_labelled=1: all of objectives needs_labels need labels"
+    assert told == "unlabelled_per_labelled=1: all of objectives=needs_labels need labels"
 
 
 # -- adaptive finetuning -----------------------------------------------------------------------------------------------

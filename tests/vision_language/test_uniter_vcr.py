@@ -482,7 +482,7 @@ def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     assert refusal(runs).endswith("run: no finished seed of vcr")
     assert "covers answers and rationales; leave it out" in refusal(replace(runs, answers="a"))
-    assert refusal(replace(runs, both="")) == "vcr needs --answers"
+    assert refusal(replace(runs, both="")) == "vcr needs answers"
     put(tmp_path / "run/seed-0/result.json", json.dumps({"task": "vcr/answer", "seed": 0}))
     assert "a run of vcr/answer, expected one of vcr" in refusal(runs)
     put(tmp_path / "run/seed-0/result.json", json.dumps({"task": "vcr", "seed": 0}))

@@ -681,7 +681,7 @@ def test_a_loss_that_a_task_does_not_have_is_named(
     finetune(
         replace_settings(settings, head_loss="ce", auxiliary_losses=False), TWO, tmp_path / "ce"
     )
-    with pytest.raises(InputError, match="--head-loss kl"):
+    with pytest.raises(InputError, match="head_loss=kl"):
         finetune(replace_settings(settings, head_loss="kl"), TWO, tmp_path / "kl")
 
 

@@ -230,7 +230,7 @@ class RegionDataset:
                 raise InputError(
                     f"{sample.id}: its text names objects of {image!r} by number, but this store lacks the image's "
                     f"{objects} annotated objects in their order; make a store with `groundling regions "
-                    "boxes`, or pass object_tags=False"
+                    "--boxes`, or pass object_tags=False"
                 )
 
     def regions(self, images: Sequence[str]) -> RegionRow:

@@ -76,7 +76,7 @@ def check(config: BenchConfig, out: str | Path) -> None:
     for name in NOT_OF_CURVES if config.curve else ():
         if name in changed:
             raise InputError(
-                f"curve has one adaptation seed and linear readings only; leave --{flag_name(name)} out"
+                f"curve has one adaptation seed and linear readings only; leave {name} out"
             )
     for name in config.probes:
         if name not in QUESTIONS:
@@ -91,7 +91,7 @@ def check(config: BenchConfig, out: str | Path) -> None:
     if config.merge:
         for name in changed:
             if name != "merge":
-                raise InputError(f"merge runs nothing; leave --{flag_name(name)} out")
+                raise InputError(f"merge runs nothing; leave {name} out")
         into = Path(out).resolve()
         for source in map(Path, config.merge):
             of_file = source.is_file() and source.resolve().parent == into

@@ -63,7 +63,7 @@ def read_options(given: Sequence[str]) -> OracleOptions:
     """The options of an oracle from values of --option; raises InputError for a missing or an unknown one."""
     options = parse_options(given)
     for name in options:
-        require_known(name, OPTIONS, f"option={name}: an oracle has no such option")
+        require_known(name, OPTIONS, f"option {name}: an oracle has no such option")
     if not options.get("world"):
         raise InputError(
             "an oracle needs option world=FOLDER, the out of `groundling data make-world` or `data make-tasks`"
@@ -90,7 +90,7 @@ def _number(options: Mapping[str, str], name: str, default: float) -> float:
         return kind(options.get(name, default))
     except ValueError:
         what = "whole number" if kind is int else "number"
-        raise InputError(f"option={name}={options[name]}: expected a {what}") from None
+        raise InputError(f"option {name}={options[name]}: expected a {what}") from None
 
 
 class OracleTextTeacher(StandardizedTextTeacher):

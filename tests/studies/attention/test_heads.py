@@ -724,7 +724,7 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
         ),
         (("--max-length", "3"), "no phrase is left on which a head can be scored"),
         (("--regions", "{0}/nowhere"), "nowhere"),
-        (("--data", ""), "heads needs --data"),
+        (("--data", ""), "heads needs data"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -352,7 +352,7 @@ def test_a_text_without_a_photo(place: Path) -> None:
     (view,) = made.entries[0]["views"]
     assert view["boxes"] == [] and [one["name"] for one in view["layers"]] == ["text", "text"]
     for name in ("vilt", "image"):
-        with pytest.raises(InputError, match=f"{name}: this model reads photos; also pass image="):
+        with pytest.raises(InputError, match=f"{name}: this model reads photos; also pass image"):
             groundling.visualize(place / name, text=TEXTS[0], cpu=True)
 
 

@@ -632,7 +632,7 @@ def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> Non
     assert 0 <= values["as it is"][1]["mean"] <= 1
     assert values["image swapped"][0]["mean"] != values["as it is"][0]["mean"]
     with pytest.raises(
-        InputError, match=r"max_regions .*reads regions and texts as in its training"
+        InputError, match=r"max_regions=.*reads regions and texts as in its training"
     ):
         MODALITY(
             config_of(home, model="tuned", data="questions.csv", max_regions=2), tmp_path / "b"
@@ -653,8 +653,8 @@ def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_
 def test_what_is_wrong_is_one_line(home: Path, tmp_path: Path, capsys) -> None:
     lone = put(tmp_path / "lone.tsv", f"a dog\t{NAMES[0]}.jpg\na cat\t{NAMES[0]}.jpg\n")
     for settings, told in (
-        ({"data": ""}, "modality needs --data"),
-        ({"model": ""}, "modality needs --model"),
+        ({"data": ""}, "modality needs data"),
+        ({"model": ""}, "modality needs model"),
         ({"data": str(lone)}, "at least 2"),
         ({"data": str(home / "none.tsv")}, "no such file"),
         ({"teacher": str(home / "clip")}, "needs teacher_images"),

@@ -738,7 +738,7 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
             "no relation has 7 arcs at a phrase with boxes: the most frequent, num, phrase is head, has 6",
         ),
         (["--min-arcs", "0"], "min_arcs = '0': expected greater than or equal to 1"),
-        (["--parses", ""], "syntax needs --parses"),
+        (["--parses", ""], "syntax needs parses"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -287,8 +287,8 @@ OWN = {"text": "", "image": ""}
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"model": ""}, "visualize needs --model"),
-        ({"text": ""}, "visualize needs --text"),
+        ({"model": ""}, "visualize needs model"),
+        ({"text": ""}, "visualize needs text"),
         ({"model": "nowhere"}, "nowhere: "),
         ({"image": "none.jpg"}, "image=none.jpg: no such file"),
         ({"image": "pairs.csv"}, "pairs.csv: does not decode"),
@@ -303,7 +303,7 @@ OWN = {"text": "", "image": ""}
         ({"heat-maps": "0-0|1-9"}, "heat_maps=1-9: no such head"),
         ({"layers": "7"}, "layers=7: the model has 2 layers"),
         ({"data": "pairs.csv"}, ": is for a single pair; leave it out"),
-        ({**OWN, "data": "pairs.csv"}, "visualize needs --images FOLDER"),
+        ({**OWN, "data": "pairs.csv"}, "visualize needs images=FOLDER"),
         (
             {**OWN, "data": "pairs.csv", "images": "photos", "max-pairs": "1"},
             "2 pairs are more than max_pairs=1;",

@@ -387,7 +387,7 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
     )
     said = run(config, tmp_path / "out")
     assert "has no masked-LM head; methods and controls that train masked LM start" in said
-    with pytest.raises(InputError, match="headless: has no masked-LM head, which modes fill-mas"):
+    with pytest.raises(InputError, match="headless: has no masked-LM head, which modes=fill-mas"):
         run(settings_for(files, student=files / "headless"), tmp_path / "other")
 
 
@@ -413,9 +413,9 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
         ({"captions": "", "images": "", "text": "plain.txt"}, "lexi_contrastive: reads captions"),
         ({"captions": ""}, "images needs captions; pass both, or text alone"),
         ({"captions": "", "images": ""}, "real needs captions and images, or text"),
-        ({"facts": (), "words": ()}, "--real needs --facts or --words"),
-        ({"student": ""}, "--real needs --student"),
-        ({"real": False}, "--student needs --real"),
+        ({"facts": (), "words": ()}, "real needs facts or words"),
+        ({"student": ""}, "real needs student"),
+        ({"real": False}, "student needs real"),
         ({"worlds": (0,)}, "worlds is for rendered worlds; leave it out with real"),
         ({"tasks": ("glue/rte",)}, "tasks needs data; pass both or neither"),
         ({"tasks": ("swag",), "data": "glue"}, "tasks=swag: expected a task of GLUE"),

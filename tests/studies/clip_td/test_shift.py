@@ -524,8 +524,8 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
         [json.dumps({"id": "val-0", "prediction": 0, "outputs": [1]})]
     )
     assert told([kept[0], kept[0]]) == f"{path}: example val-0 is repeated"
-    assert "--confidence-threshold 0" in told(kept, confidence_threshold=0.0)
-    assert refusal(config, tmp_path / "a") == "data shift --protocol im needs --predictions"
+    assert "confidence_threshold=0" in told(kept, confidence_threshold=0.0)
+    assert refusal(config, tmp_path / "a") == "data shift protocol=im needs predictions"
     settings = text_run / "config.json"
     before = settings.read_text()
     content = json.loads(before)
@@ -626,7 +626,7 @@ def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_pa
         one.id for one in read_items(tmp_path / "sm", "val")
     ]
     for other, told in (
-        ("sm", "--extra-eval sm"),
+        ("sm", "extra_eval=sm"),
         ("val=" + str(data), "has a split 'val' already"),
     ):
         with pytest.raises(InputError, match=told):
@@ -636,7 +636,7 @@ def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_pa
 def test_refusals(data: Path, tmp_path: Path) -> None:
     config = VcrShiftConfig(data=str(data), protocol="sm")
     assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
-    assert refusal(config, tmp_path / "a", data="") == "data shift needs --data"
+    assert refusal(config, tmp_path / "a", data="") == "data shift needs data"
     told = refusal(config, tmp_path / "a", predictions="x")
     assert told == "predictions=x: protocol=sm does not use it, only im does"
     vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])

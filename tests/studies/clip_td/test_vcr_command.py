@@ -189,5 +189,5 @@ def test_faults_are_one_line(config: VcrJointScoreConfig, tmp_path: Path) -> Non
     assert refusal(config, tmp_path / "d", answers=str(tmp_path)).endswith(
         "finished seeds are [] and [0, 1]"
     )
-    assert refusal(config, tmp_path / "e", rationales="") == "vcr needs --rationales"
+    assert refusal(config, tmp_path / "e", rationales="") == "vcr needs rationales"
     assert "nowhere.jsonl: no such file" in refusal(config, tmp_path / "f", split="nowhere")

@@ -328,7 +328,7 @@ def test_what_a_clip_cannot_answer(place: Path, tmp_path: Path) -> None:
     def told(task: str, **changes: Any) -> str:
         return refusal(settings(place, task, **changes), tmp_path / "out")
 
-    assert "zero-shot with a CLIP needs --images" in told("vcr/answer", images="")
+    assert "zero-shot with a CLIP needs images" in told("vcr/answer", images="")
     assert "no rule for glue/rte" in told("glue/rte", data=str(place))
     assert "protocol: snli-ve does not use it, only tasks with choices do" in told(
         "snli-ve", protocol="ia"

@@ -518,5 +518,5 @@ def test_few_pairs_and_long_ones(
     assert few["items"] == 1
     with pytest.raises(InputError, match="no pair is left"):
         pairs(settings(model, data, max_length=3, skip_long=True), tmp_path / "none")
-    with pytest.raises(InputError, match="pairs needs model="):
+    with pytest.raises(InputError, match="pairs needs model"):
         function_of("pairs")(data=data, out=tmp_path / "none")

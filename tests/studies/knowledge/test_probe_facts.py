@@ -449,5 +449,5 @@ def test_a_run_writes_answers_and_goes_on(
         ask(replace(settings, max_length=16), tmp_path / "run")
     with pytest.raises(InputError, match="expected one or more of fill-mask"):
         ask(replace(settings, modes=("guess",)), tmp_path / "other")
-    with pytest.raises(InputError, match="needs model="):
+    with pytest.raises(InputError, match="needs model"):
         function_of("probe-facts")(data=settings.data, out=tmp_path / "other")

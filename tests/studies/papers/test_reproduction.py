@@ -265,7 +265,7 @@ def test_a_plan_of_some_rows_has_what_these_need_alone(place: Path) -> None:
 def test_a_plan_needs_no_torch() -> None:
     program = (
         "import sys; from groundling.cli import main; "
-        "assert main(['run', 's.py', 'plan']) == 0; "
+        "assert main(['run', 's.py', '--plan']) == 0; "
         "sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode == 0
@@ -280,7 +280,7 @@ def test_what_is_missing_is_told_before_anything_runs(capsys: pytest.CaptureFixt
     error = capsys.readouterr().err
     assert re.fullmatch(
         "groundling: data:\\w+: nowhere/\\S+ does not exist; obtain it: https://\\S+ "
-        "\\(2 more are missing: plan\\)\n",
+        "\\(2 more are missing: --plan\\)\n",
         error,
     )
     assert not Path("out").exists()
@@ -355,8 +355,8 @@ UNITER = {
     "NLVR2--base--all-data: NLVR2": (8000, 800, 3e-5, 10240),
     "NLVR2--base--in-domain: NLVR2": (8000, 800, 3e-5, 10240),
     "NLVR2--large--all-data: NLVR2": (5000, 500, 2e-5, 5120 * 2 * 2),
-    "RefCOCO+base: RefCOCO+ annotated": (10_000, 1000, 6e-5, None),
-    "RefCOCO+base: RefCOCO+ detected": (10_000, 1000, 6e-5, None),
+    "RefCOCO+--base: RefCOCO+ annotated": (10_000, 1000, 6e-5, None),
+    "RefCOCO+--base: RefCOCO+ detected": (10_000, 1000, 6e-5, None),
     "pretrain all data, base": (200_000, 10_000, 5e-5, 10240 * 8 * 6),
     "pretrain all data, large": (500_000, 10_000, 5e-5, 6144 * 16 * 4),
     "pretrain in-domain, base": (200_000, 10_000, 5e-5, 10240 * 8 * 2),

@@ -312,11 +312,11 @@ def test_arms_of_adapt_train(arm: str, world: Path, tmp_path: Path) -> None:
     ("given", "message"),
     [
         ([], "needs option world=FOLDER"),
-        (["world=w", "nose=0"], "option=nose: an oracle has no such option.*did you mean"),
-        (["world=w", "knows=all"], "option=knows=all: 'all'; there are: attributes, answer"),
-        (["world=w", "noise=2"], "option=noise=2: expected a number from 0 to 1"),
-        (["world=w", "noise=x"], "option=noise=x: expected a number"),
-        (["world=w", "seed=1.5"], "option=seed=1.5: expected a whole number"),
+        (["world=w", "nose=0"], "option nose: an oracle has no such option.*did you mean"),
+        (["world=w", "knows=all"], "option knows=all: 'all'; there are: attributes, answer"),
+        (["world=w", "noise=2"], "option noise=2: expected a number from 0 to 1"),
+        (["world=w", "noise=x"], "option noise=x: expected a number"),
+        (["world=w", "seed=1.5"], "option seed=1.5: expected a whole number"),
         (["world=w", "width=0"], "option seed and width"),
     ],
 )

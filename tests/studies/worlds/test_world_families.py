@@ -112,7 +112,7 @@ def test_an_unknown_family_is_refused_before_anything_is_written(tmp_path: Path)
 
 
 def test_the_six_data_sets_refuse_another_family(tmp_path: Path) -> None:
-    expected = "world.family pictograms.*objects only.*make-world"
+    expected = "world.family=pictograms.*objects only.*make-world"
     with pytest.raises(InputError, match=expected):
         DATA_TASKS(TasksConfig(), WorldConfig(family="pictograms"), tmp_path / "t")
     with pytest.raises(InputError, match=expected):

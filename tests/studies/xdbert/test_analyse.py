@@ -82,8 +82,8 @@ def test_grounded_from_captions_to_the_figure(
         ),
         (("--data glue", "--data more"), "have different examples"),
         (("--base base", "--base absent"), "base=absent: no such folder"),
-        (("--counts counts.json", "counts=glue/RTE/dev.tsv"), "not valid JSON"),
-        (("--tokenizer student", ""), "grounded needs --tokenizer"),
+        (("--counts counts.json", "--counts glue/RTE/dev.tsv"), "not valid JSON"),
+        (("--tokenizer student", ""), "grounded needs tokenizer"),
         (("--other other", "--other one"), "1 seeds are in both"),
     ],
 )

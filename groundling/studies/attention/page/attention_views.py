@@ -575,7 +575,7 @@ class RankedHeads:
         """
         if not self.file:
             raise InputError(
-                "heat_maps best: pass heads, the model's result of `groundling heads`, or name heads"
+                "heat_maps=best: pass heads, the model's result of `groundling heads`, or name heads"
             )
         best: dict[int, int] = {}
         for _, layer, head, _ in self.heads[: self.active]:
@@ -583,7 +583,7 @@ class RankedHeads:
                 best.setdefault(layer, head)
         if not best:
             raise InputError(
-                f"heat_maps best: {self.file} has no active head in the layers shown; name heads, or run "
+                f"heat_maps=best: {self.file} has no active head in the layers shown; name heads, or run "
                 "`groundling heads --min-region-attention 0`"
             )
         return [f"{layer}-{best[layer]}" for layer in sorted(list(best)[:MAX_PANELS])]
