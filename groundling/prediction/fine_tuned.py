@@ -640,7 +640,7 @@ class FineTunedModel:
 
 def _no_layout(folder: Path, split: str) -> list[Example]:
     raise InputError(
-        f"{folder}: this model was trained on a table file, so it has no official split {split!r}; pass a file"
+        f"{folder}: not a file, but this model was trained on a table file and has no official split {split!r}"
     )
 
 

@@ -641,7 +641,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"choices": "note"}, "1 choices; this model expects 0"),
         (
             {"data": "folder"},
-            "was trained on a table file, so it has no official split 'dev'; pass a file",
+            "not a file, but this model was trained on a table file",
         ),
         ({"data": "none.csv"}, "none.csv: no such file or folder"),
         ({"split": "dev"}, "is a file and has no splits"),
