@@ -12,7 +12,7 @@ from pydantic import AllowInfNan
 
 from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
-from groundling.settings.fields import InputKind, Settings, settings, unnested
+from groundling.settings.fields import InputKind, Settings, settings
 
 
 @settings
@@ -348,7 +348,7 @@ class ObjectiveSettings(Settings):
     masked_lm_distillation: MaskedLMDistillationSettings = field(
         default_factory=MaskedLMDistillationSettings
     )
-    options: Annotated[PluginOptionSettings, unnested] = field(default_factory=PluginOptionSettings)
+    options: PluginOptionSettings = field(default_factory=PluginOptionSettings)
 
 
 def teacher_inputs(source: str, settings: ObjectiveSettings) -> dict[str, str | Path]:

@@ -23,6 +23,7 @@ from groundling.data.samples import SampleDataset
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.runs.folder import json_text, whole_file, write_whole
 from groundling.runs.progress import track
+from groundling.settings.training import EvaluationSettings
 from groundling.tasks import Task
 
 # Evaluation during training: how often, which step's weights are kept, when to stop.
@@ -37,24 +38,20 @@ EvaluationHistory = Sequence[EvaluationScores]
 class Evaluator:
     """Evaluates a model on held-out data during training, keeps the best weights, and stops early."""
 
+    settings: EvaluationSettings
+    """How often, which step's weights the model has after training, and when to stop; off without `eval_every`."""
     split: str
     """The evaluated split."""
     metric: str
     """The score by which steps are compared."""
     measure: Callable[[], Mapping[str, float]]
     """Computes the current model's scores by name; called in every process, with equal results."""
-    interval_epochs: float
-    """Epochs between evaluations; the last step is always evaluated."""
-    keep_best: bool = False
-    """Whether the model has the best step's weights after training, instead of the last step's."""
-    patience: int = 0
-    """Stop after this many evaluations without a new best; 0: never."""
     higher_is_better: bool = True
     """False if the metric is an error."""
 
     def is_due(self, step: int, steps: int, per_epoch: float) -> bool:
         """Whether to evaluate after `step` of `steps`, at `per_epoch` steps per epoch."""
-        interval = self.interval_epochs * per_epoch
+        interval = self.settings.eval_every * per_epoch
         return step == steps or _floor_rounded(step / interval) > _floor_rounded(
             (step - 1) / interval
         )
@@ -69,9 +66,10 @@ class Evaluator:
 
     def should_stop(self, history: EvaluationHistory) -> bool:
         """Whether to stop early: `patience` evaluations without a new best."""
-        if not self.patience or not history:
+        patience = self.settings.patience
+        if not patience or not history:
             return False
-        return len(history) - 1 - history.index(self.best(history)) >= self.patience
+        return len(history) - 1 - history.index(self.best(history)) >= patience
 
     def describe(self, history: EvaluationHistory) -> str:
         """The line printed after the latest evaluation."""
@@ -87,11 +85,11 @@ class Evaluator:
 
     def report(self, history: EvaluationHistory, step: int, steps: int) -> dict[str, Any]:
         """The summary of all evaluations in a result, after `step` of `steps` planned steps."""
-        kept_step = self.best_step(history) if self.keep_best else step
+        kept_step = self.best_step(history) if self.settings.keep_best else step
         return {
             "split": self.split,
             "metric": self.metric,
-            "keep_best": self.keep_best,
+            "keep_best": self.settings.keep_best,
             "evaluations": len(history),
             "kept_step": kept_step,
             "stopped_early": step < steps,

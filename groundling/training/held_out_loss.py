@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil
@@ -25,7 +25,7 @@ from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.teachers import Teacher, add_features
 from groundling.training.batch_sampler import DataSource, SampleCorruptor, is_scored_by
 from groundling.training.evaluation import Evaluator
-from groundling.training.loop import ModelWithObjectives, count_items
+from groundling.training.loop import ModelWithObjectives, count_items, count_samples
 
 # The loss of constant predictions, which ignore the input: class frequencies, or the mean of numbers.
 
@@ -137,27 +137,6 @@ DEFAULT_BATCH = 64
 """Batch size over all processes if --batch-tokens is set."""
 
 
-def make_evaluator(
-    evaluation_settings: EvaluationSettings,
-    split: str,
-    metric: str,
-    measure: Callable[[], Mapping[str, float]],
-    higher_is_better: bool = True,
-) -> Evaluator | None:
-    """An evaluator that runs every --eval-every epochs; None without the flag."""
-    if not evaluation_settings.eval_every:
-        return None
-    return Evaluator(
-        split=split,
-        metric=metric,
-        measure=measure,
-        interval_epochs=evaluation_settings.eval_every,
-        keep_best=evaluation_settings.keep_best,
-        patience=evaluation_settings.patience,
-        higher_is_better=higher_is_better,
-    )
-
-
 def selection_bias_note(train_result: Mapping[str, Any]) -> list[str]:
     """The note on selection bias, if the weights were chosen by a score on this split."""
     evaluation = train_result.get("evaluation")
@@ -206,19 +185,16 @@ class HeldOutLoss:
     training: TrainingArguments
     """Its seed determines the random choices; a batch is about as large as a micro-batch of all processes."""
 
-    def evaluator(self, evaluation_settings: EvaluationSettings) -> Evaluator | None:
-        """An evaluator of this loss every --eval-every epochs; None without the flag."""
+    def evaluator(self, settings: EvaluationSettings) -> Evaluator:
+        """An evaluator of this loss."""
         split = f"held-out {self.sample_noun}"
-        return make_evaluator(
-            evaluation_settings, split, "loss", self.measure, higher_is_better=False
-        )
+        return Evaluator(settings, split, "loss", self.measure, higher_is_better=False)
 
     def report(self) -> dict[str, Any]:
         """Number of distinct samples, loss, and mean of every term."""
-        counts_by_data = {id(source.samples): len(source.samples) for source in self.sources}
         terms = self.measure()
         loss = terms.pop("loss")
-        return {self.sample_noun: sum(counts_by_data.values()), "loss": loss, "terms": terms}
+        return {self.sample_noun: count_samples(self.sources), "loss": loss, "terms": terms}
 
     def describe(self, report: Mapping[str, Any]) -> str:
         """A report as one line of text."""

@@ -250,7 +250,7 @@ def test_compare_is_the_simplest_recipe(
         "out",
     )
     assert (trained, alone["verdicts"]) == ([], [])
-    with pytest.raises(InputError, match="compare needs --"):
+    with pytest.raises(InputError, match="compare needs tasks"):
         compare(replace_settings(config, tasks=()), settings, STEPS, STEPS, "out")
 
 

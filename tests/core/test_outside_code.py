@@ -106,10 +106,10 @@ def test_a_models_folder_imports_nothing(road: str, place: Path, capsys: Any) ->
     commands = [["evaluate", *ASKED], ["predict", *ASKED, "--split", "dev", "--out", "answers.tsv"]]
     for command in commands:
         complaint = refused(capsys, *command)
-        assert str(ABOUT) in complaint and f"--trust {name}" in complaint
+        assert str(ABOUT) in complaint and f"trust={name}" in complaint
         # Another object of the same module is none that the user named.
-        assert f"--trust {name}" in refused(capsys, *command, "--trust", "downloaded.evil:OTHER")
-    with pytest.raises(InputError, match=f"--trust {name}"):
+        assert f"trust={name}" in refused(capsys, *command, "--trust", "downloaded.evil:OTHER")
+    with pytest.raises(InputError, match=f"trust={name}"):
         load("downloaded").task()
     assert not (place / "ran").exists()
 
@@ -146,7 +146,7 @@ def test_code_that_changed_since_training_is_told(place: Path) -> None:
 
 def test_an_analysis_of_a_fine_tuned_model_imports_nothing(place: Path) -> None:
     edited(ABOUT, **NAMES["kind"])
-    with pytest.raises(InputError, match=r"trust downloaded\.evil:KIND"):
+    with pytest.raises(InputError, match=r"trust=downloaded\.evil:KIND"):
         load_modality_model(AnalysedModelSettings(model="downloaded"), "best", torch.device("cpu"))
     assert not (place / "ran").exists()
 

@@ -42,7 +42,7 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
         ),
         (
             [*TUNE, "--label", "y"],
-            "label y makes a task",
+            "label=y makes a task",
         ),
         (
             [*TUNE, "--zero-region-features"],
@@ -54,7 +54,7 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
             ["probe", "--model", "STUDENT", "--data", "GLUE"],
             "expected a folder `probes`",
         ),
-        (["compare", "--arms", "mlm"], "compare needs --tasks"),
+        (["compare", "--arms", "mlm"], "compare needs tasks"),
         (
             [
                 "compare",

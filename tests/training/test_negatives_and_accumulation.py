@@ -41,12 +41,10 @@ def test_only_a_contrastive_loss_is_another_one_and_the_run_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, contrastive = run(tmp_path, "contrastive", 1)
-    assert "--gradient-accumulation-steps" not in capsys.readouterr().err
+    assert "gradient_accumulation_steps" not in capsys.readouterr().err
     result, less = run(tmp_path, "contrastive", 2)
     assert less < contrastive - 0.1
-    (note,) = [
-        note for note in result["notes"] if note.startswith("--gradient-accumulation-steps 2")
-    ]
+    (note,) = [note for note in result["notes"] if note.startswith("gradient_accumulation_steps=2")]
     assert "contrastive" in note and "4 of a step's 8 samples" in note
     assert note in capsys.readouterr().err
     result, _ = run(tmp_path, "l1", 2)

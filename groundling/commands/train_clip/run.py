@@ -39,7 +39,6 @@ from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.stats.retrieval import MEAN, retrieval
 from groundling.training.evaluation import Evaluator
 from groundling.training.held_out_loss import (
-    make_evaluator,
     selection_bias_note,
     training_overlap_note,
 )
@@ -208,7 +207,7 @@ def _make_retrieval_evaluator(
         broadcast_object_list(found)  # processes must not diverge by rounding
         return {name: value for name, value in found[0].items() if name not in COUNTS}
 
-    return make_evaluator(examining, "held-out images", MEAN, measure)
+    return Evaluator(examining, "held-out images", MEAN, measure)
 
 
 def _learning_rate_note(model: str, training: TrainingArguments) -> list[str]:
