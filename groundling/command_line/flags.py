@@ -133,11 +133,12 @@ def _parser(command: Command, flags: Mapping[str, Flag]) -> argparse.ArgumentPar
 def _expanded(command: Command, words: Sequence[str], flags: Mapping[str, Flag]) -> Iterator[str]:
     """The words with positional flags written out, and flags in the spelling of help."""
     rest = list(words)
+    given: set[str] = set()
     for flag in command.positional:
         if rest and not rest[0].startswith("-"):
+            given.add(flag[2:].replace("-", "_"))
             yield from (flag, rest.pop(0))
     names = {name.replace("-", "_") for name in flags}
-    given: set[str] = set()
     for word in rest:
         flag, equals_sign, value = word.partition("=")
         if not flag.startswith("--"):

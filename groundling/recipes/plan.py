@@ -177,7 +177,6 @@ def setting_rows(recipe: Recipe, step: Step) -> dict[str, dict[str, str]]:
 
 
 def _mark(name: str, value: Any, note: PaperValue | None, default: object) -> str:
-    """Whether a setting is the paper's, differs for a reason, is ours, or an input."""
     if note is None:
         is_input = any(isinstance(one.source, Input) for one in references(value))
         return "input" if is_input or name in INPUTS else "ours"
@@ -335,7 +334,6 @@ def _reads_answers(step: Step) -> bool:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """The names of the inputs in a setting."""
     return tuple(one.source.name for one in references(value))
 
 

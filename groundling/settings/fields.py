@@ -141,7 +141,6 @@ def _plain(value: object) -> object:
 
 
 def _refuse_duplicates(values: Sequence[object]) -> None:
-    """Raises ValueError for a value that would be used twice."""
     for one in values:
         if values.count(one) > 1:
             raise ValueError(f"{one} is given twice; remove one")

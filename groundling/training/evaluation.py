@@ -176,7 +176,6 @@ def group_examples(examples: Sequence[Example]) -> dict[str, list[str]]:
 
 
 def _group_keys(example: Example | None) -> dict[str, str]:
-    """The group of one example by kind; empty for an example without text or image."""
     if example is None:
         return {}
     parts = {"image": example.images, "text": (example.text, *example.choices)}
@@ -224,8 +223,6 @@ def write_predictions(answers: EvaluationOutput, task: Task, split: str, folder:
 
 
 class _ExampleOutput(NamedTuple):
-    """A process's outputs for one example."""
-
     place: int
     outputs: list[float]
     prediction: float
@@ -271,22 +268,17 @@ def evaluate(
     if gathered and gathered[0].label is not None:
         labels = _pad_rows([answer.label for answer in gathered], IGNORE)
     metrics = {} if labels is None else task.score(predictions, labels, outputs)
-    ids = [samples.ids[answer.place] for answer in gathered]
-    officials = [answer.official for answer in gathered]
-    likely = [answer.likely for answer in gathered]
-    truncated_tokens = sum(answer.truncated_tokens for answer in gathered)
-    truncated_regions = sum(answer.truncated_regions for answer in gathered)
     return EvaluationOutput(
-        ids,
-        outputs,
-        predictions,
-        labels,
-        metrics,
-        officials,
-        likely,
-        truncated_tokens,
-        truncated_regions,
-        _repeated_groups([answer.group_keys for answer in gathered]),
+        ids=[samples.ids[answer.place] for answer in gathered],
+        outputs=outputs,
+        predictions=predictions,
+        labels=labels,
+        metrics=metrics,
+        official_ids=[answer.official for answer in gathered],
+        top_classes=[answer.likely for answer in gathered],
+        truncated_tokens=sum(answer.truncated_tokens for answer in gathered),
+        truncated_regions=sum(answer.truncated_regions for answer in gathered),
+        groups=_repeated_groups([answer.group_keys for answer in gathered]),
     )
 
 
@@ -302,7 +294,6 @@ def _predict_batch(
     indices: Sequence[int],
     samples: Sequence[Sample],
 ) -> list[_ExampleOutput]:
-    """Outputs for a batch."""
     batch = collate(samples).to(device)
     outputs = objective.outputs(model(batch), batch).cpu().numpy()
     predictions = objective.output_type.predict(outputs)
@@ -310,17 +301,23 @@ def _predict_batch(
     if outputs.shape[1] > MAX_OUTPUTS and objective.output_type.head_input == "first":
         likely = find_top_classes(outputs)
         outputs = np.take_along_axis(outputs, predictions[:, None], 1)
-    labels = [None] * len(indices)
-    if "label" in batch.labels:
-        labels = batch.labels["label"].tolist()
-    officials = [sample.example.official_id if sample.example else "" for sample in samples]
-    truncated_tokens = [sample.truncated_tokens for sample in samples]
-    truncated_regions = [sample.truncated_regions for sample in samples]
-    keys = [_group_keys(sample.example) for sample in samples]
-    columns = (indices, outputs.tolist(), predictions.tolist(), labels, officials, likely)
+    labels = batch.labels["label"].tolist() if "label" in batch.labels else [None] * len(indices)
+    rows = zip(
+        indices, samples, outputs.tolist(), predictions.tolist(), labels, likely, strict=True
+    )
     return [
-        _ExampleOutput(*row)
-        for row in zip(*columns, truncated_tokens, truncated_regions, keys, strict=True)
+        _ExampleOutput(
+            place=place,
+            outputs=output,
+            prediction=prediction,
+            label=label,
+            official=sample.example.official_id if sample.example else "",
+            likely=best,
+            truncated_tokens=sample.truncated_tokens,
+            truncated_regions=sample.truncated_regions,
+            group_keys=_group_keys(sample.example),
+        )
+        for place, sample, output, prediction, label, best in rows
     ]
 
 

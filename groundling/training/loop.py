@@ -152,8 +152,6 @@ def train(
 
 
 class _TrainingLoop:
-    """The state of a call of `train`, and its optimizer steps."""
-
     def __init__(
         self,
         model: nn.Module,
@@ -223,7 +221,6 @@ class _TrainingLoop:
         return [objective for objective in self.objectives if is_scored_by(source, objective)]
 
     def _next_batches(self, micro_batches: Iterator[Batch]) -> list[Batch]:
-        """A step's micro-batches, with features of uncached teachers."""
         batches = []
         for _ in range(self.config.gradient_accumulation_steps):
             batch = next(micro_batches).to(self.accelerator.device, non_blocking=True)
@@ -254,7 +251,6 @@ class _TrainingLoop:
                 counted.add(term)
 
     def _optimizer_step(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """Run all micro-batches and the optimizer step; returns the gradient norm ()."""
         active = self._active(step)
         counts, head_counts = self._counts(active, batches)
         set_learning_rates(self.optimizer, self.config, step, len(self.plan), self.plan.per_epoch)
@@ -303,7 +299,6 @@ class _TrainingLoop:
         counts: Mapping[str, Tensor],
         head_counts: Mapping[str, Tensor],
     ) -> Terms:
-        """Run the training step of one micro-batch; returns its summed terms."""
         names = [objective.name for objective in self._active(step)]
         # Dropout is seeded by the micro-batch's place in the step, whether processes or accumulation split the step.
         place = number * self.accelerator.num_processes + self.accelerator.process_index
@@ -336,7 +331,6 @@ class _TrainingLoop:
         return loss
 
     def _record(self, norm: Tensor, progress: Progress) -> None:
-        """Log, evaluate and save a checkpoint after a step, if due."""
         counters = self.counters
         done = counters.step
         steps = len(self.plan)
@@ -358,7 +352,6 @@ class _TrainingLoop:
             self._save()
 
     def _evaluate(self, evaluator: Evaluator) -> None:
-        """Evaluate, and keep the weights if they are the best so far."""
         counters = self.counters
         scores = json_safe(
             {"step": counters.step, **evaluator.measure()}
@@ -382,7 +375,6 @@ class _TrainingLoop:
         return self.evaluator.best_step(self.counters.evaluations)
 
     def _check_weights(self) -> None:
-        """Raises InputError for NaN or infinite weights, before they are saved or exported."""
         weights = self.module.state_dict().items()
         is_finite = {
             name: value.isfinite().all() for name, value in weights if value.is_floating_point()
@@ -395,7 +387,6 @@ class _TrainingLoop:
             )
 
     def _save(self) -> None:
-        """Write a checkpoint from the main process, while the others wait."""
         if self.accelerator.scaler is not None:
             self.counters.scaler = self.accelerator.scaler.state_dict()
         truncated_tokens, truncated_regions = self.truncated.expand(2).tolist()
@@ -409,7 +400,7 @@ class _TrainingLoop:
     def result(self) -> dict[str, object]:
         """The result of the run."""
         counters = self.counters
-        metrics, weights = _means_of_windows(counters.windows)
+        metrics, weights = means_of_windows(counters.windows)
         result: dict[str, object] = {
             "steps": counters.step,
             "epochs": round(self.plan.covered_epochs() * counters.step / len(self.plan), 4),
@@ -439,7 +430,7 @@ def _last_windows(windows: Sequence[dict[str, Any]], least: int) -> list[dict[st
     return kept
 
 
-def _means_of_windows(
+def means_of_windows(
     windows: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The loss and every term's mean over its items in all windows, and the terms' last weights."""
@@ -506,7 +497,6 @@ def _batches(
 def _clip_gradients(
     accelerator: Accelerator, module: nn.Module, config: TrainingArguments
 ) -> Tensor:
-    """Clip the step's gradient; returns its norm () before clipping."""
     max_norm = (
         config.max_grad_norm if config.max_grad_norm and not config.clip_per_tensor else math.inf
     )
@@ -595,7 +585,7 @@ class _TrainingLog:
     def write(self, step: int, lr: float, norm: float, seconds: float) -> dict[str, float]:
         """Append a line and reset the sums; returns the loss and every term's mean."""
         self.window = {"steps": self.steps, "terms": self._totals()}
-        line, _ = _means_of_windows([self.window])
+        line, _ = means_of_windows([self.window])
         # With fp16, a scaler skips steps whose gradient is not finite.
         checked = {"loss": line["loss"]}
         if self.accelerator.scaler is None:

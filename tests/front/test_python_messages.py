@@ -50,7 +50,7 @@ def test_no_function_speaks_of_flags(call: Callable[[Path], Any], tmp_path: Path
     homes.put(tmp_path / "a.csv", "photo,label\nx.png,1\n")
     with pytest.raises(InputError) as caught:
         call(tmp_path)
-    assert "--" not in str(caught.value) and "=" in str(caught.value)
+    assert "--" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

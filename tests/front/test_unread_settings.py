@@ -181,7 +181,7 @@ def test_what_nothing_reads_is_refused(
 
 def test_of_the_cross_modal_encoder_too() -> None:
     usual, crossing = ObjectiveSettings(), CrossModalEncoderSettings(hard_negatives=3)
-    assert "--hard-negatives" in unused_settings_note(("mlm", "l1"), usual, "", crossing)[0]
+    assert "hard_negatives" in unused_settings_note(("mlm", "l1"), usual, "", crossing)[0]
     assert unused_settings_note(("joint_mlm", "match"), usual, "", crossing) == []
     windows = make_settings(ObjectiveSettings, max_windows=2)
     assert unused_settings_note(("joint_mlm", "match"), windows, "") == []
