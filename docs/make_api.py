@@ -52,7 +52,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Objective: a term of the loss": {
         "groundling.objectives": "Objective ObjectiveSpec ObjectiveContext MaskingVocabulary LossTargets",
-        "groundling.training.training_steps": "TrainingStep TrainingStepSpec MicroBatchContext ForwardOutput",
+        "groundling.training.training_steps": "TrainingStep MicroBatchContext ForwardOutput",
     },
     "Task: data, output type and metrics": {
         "groundling.tasks": "Task",

@@ -43,48 +43,41 @@ def function_of(name: str) -> Callable[..., Any]:
     where = f"groundling.{name}"
 
     def call(**values: object) -> Any:
-        keywords = dict(values)
+        keywords: dict[str, Any] = dict(values)
         out = [keywords.pop("out", command.default_out)] if command.has_out else []
         is_dry = keywords.pop(DRY_RUN, False) if command.has_out else False
         if not all(isinstance(place, str | os.PathLike) for place in out):
             raise InputError(f"{where}: out = {out[0]!r}, expected a string or a path")
         with convert_os_errors():
-            groups = {
-                prefix: _group(keywords.pop(prefix, {}), prefix, where) for prefix in _groups(name)
-            }
-            own = fill_settings(list(_own(name).values()), keywords, where)
-            settings = dict(zip(_own(name), own, strict=True))
-            for prefix, some in groups.items():
-                default = [command.settings[prefix]]
-                settings |= {prefix: fill_settings(default, some, f"{where}: {prefix}")[0]}
-            places = [str(place) for place in out]
-            every = [*(settings[prefix] for prefix in command.settings), *places]
+            made = {}
+            for prefix, default in _groups(command).items():
+                group = keywords.pop(prefix, {})
+                if not isinstance(group, Mapping):
+                    raise InputError(
+                        f"{where}: {prefix} = {group!r}, expected settings by name, as a dict"
+                    )
+                made[prefix] = fill_settings([default], group, f"{where}: {prefix}")[0]
+            own = _own(command)
+            made |= dict(zip(own, fill_settings([*own.values()], keywords, where), strict=True))
+            every = [*(made[prefix] for prefix in command.settings), *map(str, out)]
             command.check(every)
             return command.rehearse(every) if is_dry is True else command.call(every)
 
     call.__dict__["__signature__"] = Signature([*declared.values()])
     call.__name__ = call.__qualname__ = name
     call.__module__ = "groundling"
-    call.__doc__ = _docstring(name, command)
+    call.__doc__ = _docstring(command)
     return call
 
 
-def _own(name: str) -> dict[str, Any]:
+def _own(command: Command) -> dict[str, Any]:
     """A command's settings that are keywords of its function, with their defaults."""
-    settings = COMMANDS[command_of(name)].settings
-    return {prefix: one for prefix, one in settings.items() if prefix.startswith("_")}
+    return {name: one for name, one in command.settings.items() if name.startswith("_")}
 
 
-def _groups(name: str) -> list[str]:
-    """Prefixes of settings of other commands; each is one keyword that takes a mapping."""
-    return [prefix for prefix in COMMANDS[command_of(name)].settings if not prefix.startswith("_")]
-
-
-def _group(value: object, prefix: str, where: str) -> dict[str, object]:
-    """Settings of one group; raises InputError if they are not a mapping."""
-    if not isinstance(value, Mapping):
-        raise InputError(f"{where}: {prefix} = {value!r}, expected settings by name, as a dict")
-    return {str(key): one for key, one in value.items()}
+def _groups(command: Command) -> dict[str, Any]:
+    """Settings of other commands; each is one keyword that takes a mapping."""
+    return {name: one for name, one in command.settings.items() if not name.startswith("_")}
 
 
 def keywords_of(name: str) -> dict[str, Parameter]:
@@ -92,10 +85,10 @@ def keywords_of(name: str) -> dict[str, Parameter]:
     command = COMMANDS[command_of(name)]
     found: dict[str, tuple[Any, Any]] = {
         one.name: (one.field.annotation, one.value)
-        for config in _own(name).values()
+        for config in _own(command).values()
         for one in settings_of(config)
     }
-    found |= {prefix: (Mapping[str, Any], {}) for prefix in _groups(name)}
+    found |= {prefix: (Mapping[str, Any], {}) for prefix in _groups(command)}
     if command.has_out:
         found |= {"out": (str, command.default_out), DRY_RUN: (bool, False)}
     return {
@@ -104,24 +97,23 @@ def keywords_of(name: str) -> dict[str, Parameter]:
     }
 
 
-def _docstring(name: str, command: Command) -> str:
-    """The docstring of a command's function."""
+def _docstring(command: Command) -> str:
     lines = [
         f"{command.summary[0].upper()}{command.summary[1:]}.",
         "",
-        f"The command `groundling {command_of(name)}`, with its flags as keywords. A setting that takes",
+        f"The command `groundling {command.name}`, with its flags as keywords. A setting that takes",
         "a list of strings also takes a single string, and paths are accepted as strings.",
         "",
         "Settings:",
     ]
-    for config in _own(name).values():
+    for config in _own(command).values():
         for one in settings_of(config):
             kind = re.sub(r"Annotated\[(\w+),[^]]*\]", r"\1", str(one.field.annotation))
             kind = kind.replace("typing.", "")
             kind = getattr(one.field.annotation, "__name__", kind) if "[" not in kind else kind
             lines += [f"    {one.name}: {kind} = {one.value!r}", *_WRAPPER.wrap(one.help)]
-    for prefix in _groups(name):
-        names = ", ".join(one.name for one in settings_of(command.settings[prefix]))
+    for prefix, group in _groups(command).items():
+        names = ", ".join(one.name for one in settings_of(group))
         lines += [f"    {prefix}: a dict of settings: {names}."]
     if command.has_out:
         lines += [

@@ -63,10 +63,7 @@ printed."""
     """MODULE:NAME of a function that formats the result for people; empty: none."""
 
     def __call__(self, *values: Any) -> Any:
-        """Check the settings and run the command; `values` are its settings and its `out`.
-
-        Raises InputError as `check` and `call`.
-        """
+        """Check the settings and run the command; `values` are its settings and its `out`."""
         self.check(values)
         return self.call(values)
 
@@ -95,10 +92,9 @@ printed."""
         return "Run folder; running the same command again resumes."
 
     def check(self, values: Sequence[Any]) -> None:
-        """Checks before a command begins; `values`: the settings and `out`.
+        """Raises InputError for settings that do not fit together, and for inputs that do not exist.
 
-        Raises InputError for settings that are missing or do not fit together, and for files,
-        folders, models and columns that do not exist.
+        `values`: the settings and `out`.
         """
         out = str(values[-1])
         if self.has_out and (not out or "\0" in out):
@@ -135,30 +131,21 @@ printed."""
         return _import_function(self.function_path)
 
     def rehearse(self, values: Sequence[Any]) -> Any:
-        """What the command read and would do next, without computing or keeping anything (`--dry-run`).
-
-        Raises InputError as `call`.
-        """
+        """What the command read and would do next, without computing or keeping anything (`--dry-run`)."""
         if not self.has_out:
             raise InputError(f"{self.name}: writes nothing, so it has no --dry-run")
         with TemporaryDirectory() as folder, dry_run():
             return self.call([*values[:-1], str(Path(folder) / Path(values[-1]).name)])
 
     def call(self, values: Sequence[Any]) -> Any:
-        """The function's result, or the result of an earlier run of the same folder.
-
-        Raises InputError as the function does, or if the run folder holds another run.
-        """
-        result = self._run_function(values)
+        """The function's result, or the result of an earlier run of the same folder."""
+        settings, out = (values[:-1], values[-1]) if self.has_out else (values, "")
+        by_name = dict(zip(self.settings, settings, strict=True))
+        result = self.output.run(self.function(), self.name, by_name, out)
         is_rehearsal = isinstance(result, dict) and "dry_run" in result
         if self.formatter and is_main_process() and not is_rehearsal:
             print(printable(_import_function(self.formatter)(result)))
         return result
-
-    def _run_function(self, values: Sequence[Any]) -> Any:
-        settings, out = (values[:-1], values[-1]) if self.has_out else (values, "")
-        by_name = dict(zip(self.settings, settings, strict=True))
-        return self.output.run(self.function(), self.name, by_name, out)
 
 
 class Commands(Mapping[str, Command]):
@@ -218,7 +205,6 @@ def _study_commands() -> dict[str, Command]:
 
 
 def _submodules(package: str) -> list[str]:
-    """Modules and packages of a package."""
     return [
         one.name for one in iter_modules(importlib.import_module(package).__path__, f"{package}.")
     ]
@@ -234,7 +220,6 @@ def flag_prefix(prefix: str) -> str:
 
 
 def _import_function(place: str) -> Callable[..., Any]:
-    """The function of MODULE:NAME."""
     module, _, name = place.partition(":")
     function: Callable[..., Any] = vars(importlib.import_module(module))[name]
     return function

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from difflib import get_close_matches
 from shutil import get_terminal_size
@@ -110,21 +110,6 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
     return [*settings, typed.get(OUT, command.default_out)] if command.has_out else settings
 
 
-class _StoreOnce(argparse.Action):
-    """Stores a flag's value and refuses the flag a second time, which would replace a list in silence."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        if hasattr(namespace, self.dest):
-            raise argparse.ArgumentError(self, "is given twice; remove one")
-        setattr(namespace, self.dest, values)
-
-
 def _parser(command: Command, flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
     """Separates flags from values, which stay text until the settings are made."""
     parser = argparse.ArgumentParser(
@@ -139,26 +124,31 @@ def _parser(command: Command, flags: Mapping[str, Flag]) -> argparse.ArgumentPar
         else:
             count = one.setting.length
             nargs = "*" if count == -1 else count
-            parser.add_argument(f"--{name}", dest=name, nargs=nargs, action=_StoreOnce)
+            parser.add_argument(f"--{name}", dest=name, nargs=nargs)
     if command.has_out:
-        parser.add_argument(f"--{OUT}", action=_StoreOnce)
+        parser.add_argument(f"--{OUT}")
     return parser
 
 
 def _expanded(command: Command, words: Sequence[str], flags: Mapping[str, Flag]) -> Iterator[str]:
     """The words with positional flags written out, and flags in the spelling of help."""
     rest = list(words)
+    given: set[str] = set()
     for flag in command.positional:
         if rest and not rest[0].startswith("-"):
+            given.add(flag[2:].replace("-", "_"))
             yield from (flag, rest.pop(0))
     names = {name.replace("-", "_") for name in flags}
     for word in rest:
         flag, equals_sign, value = word.partition("=")
-        if flag.startswith("--"):
-            name = canonical_name(flag[2:].replace("-", "_"), names)
-            yield f"--{flag_name(name)}{equals_sign}{value}"
-        else:
+        if not flag.startswith("--"):
             yield word
+            continue
+        name = canonical_name(flag[2:].replace("-", "_"), names)
+        if name in given:  # the second list would replace the first in silence
+            raise InputError(f"--{flag_name(name)}: is given twice; remove one")
+        given.add(name)
+        yield f"--{flag_name(name)}{equals_sign}{value}"
 
 
 def _unknown_message(word: str, command: Command, flags: Mapping[str, Flag]) -> str:
@@ -189,18 +179,12 @@ def command_list(commands: Mapping[str, Command]) -> str:
 def command_help(command: Command) -> str:
     """Output of `--help`, which fits one screen: usage, an example, and the flags that most people use."""
     flags = flags_of(command)
-    common = [flags[name] for name in command.common_flags.split()]
-    rest = len(listed_flags(command)) - len(common)
-    more = [f"{rest} more flags: groundling {command.name} {HELP_ALL}"] * bool(rest)
-
-    def help_with(entries: Iterable[str]) -> str:
-        listed = "\n".join(["flags:", *entries, *_own(command)])
-        return "\n\n".join([*_head(command, flags), listed, *more])
-
-    text = help_with(map(_entry, common))
-    if len(text.splitlines()) <= SHORT_HELP:
-        return text
-    return help_with(_entry(flag, is_short=True) for flag in common)
+    common = {"flags": [flags[name] for name in command.common_flags.split()]}
+    rest = len(listed_flags(command)) - len(common["flags"])
+    more = f"{rest} more flags: groundling {command.name} {HELP_ALL}" if rest else ""
+    text = _page(command, common, more)
+    is_long = len(text.splitlines()) > SHORT_HELP
+    return _page(command, common, more, is_short=True) if is_long else text
 
 
 def full_help(command: Command) -> str:
@@ -211,47 +195,61 @@ def full_help(command: Command) -> str:
     }
     for one in flags.values():
         groups.setdefault((one.prefix, one.setting.group), []).append(one)
-    parts = _head(command, flags)
-    for (prefix, group), some in groups.items():
-        if some:
-            parts.append("\n".join([_title(prefix, group), *map(_entry, some)]))
+    titled = {_title(prefix, group): some for (prefix, group), some in groups.items() if some}
     rest = len(flags_of(command)) - len(flags)
-    parts.append("\n".join(_own(command)))
-    if rest:
-        place = f"help(groundling.{command.function_name})"
-        parts.append(f"{rest} more settings, for recipes and Python: {place}")
-    return "\n\n".join(parts)
+    place = f"help(groundling.{command.function_name})"
+    return _page(
+        command, titled, f"{rest} more settings, for recipes and Python: {place}" if rest else ""
+    )
 
 
-def _head(command: Command, flags: Mapping[str, Flag]) -> list[str]:
-    """Usage, summary and example."""
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, 2, INDENT, min(WIDTH, get_terminal_size().columns))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+
+
+def _page(
+    command: Command, groups: Mapping[str, Sequence[Flag]], more: str, is_short: bool = False
+) -> str:
+    """Usage, summary, example, groups of flags by title, and `more`."""
+    flags = flags_of(command)
     bare = "".join(f" {flags[flag[2:]].metavar}" for flag in command.positional)
-    end = "" if command.summary.endswith("?") else "."
-    return [
-        f"usage: groundling {command.name}{bare} [FLAGS]",
-        f"{command.summary[0].upper()}{command.summary[1:]}{end}",
-        f"example:\n  {command.example}",
-    ]
-
-
-def _own(command: Command) -> list[str]:
-    """Entries of the flags that do not belong to settings."""
-    if not command.has_out:
-        return []
-    return [
-        _wrapped(f"--{OUT} PATH", f"{command.about_out} (default: {command.default_out})"),
-        _wrapped(DRY_RUN, "Read the inputs, print what they are, and stop before anything long."),
-    ]
+    summary = f"{command.summary[0].upper()}{command.summary[1:]}"
+    parser = argparse.ArgumentParser(
+        usage=f"groundling {command.name}{bare} [FLAGS]",
+        description=f"{summary}{'' if summary[-1] == '?' else '.'}\n\nexample:\n  {command.example}",
+        epilog=more,
+        formatter_class=_Formatter,
+        add_help=False,
+    )
+    for title, some in groups.items():
+        listed = parser.add_argument_group(title)
+        for flag in some:
+            about = _about(flag, is_short).replace("%", "%%")
+            if flag.setting.field.annotation is bool:
+                listed.add_argument(f"--[no-]{flag.name}", action="store_true", help=about)
+            else:
+                listed.add_argument(f"--{flag.name}", metavar=flag.metavar, help=about)
+    if command.has_out:
+        own = parser.add_argument_group("output")
+        about = f"{command.about_out} (default: {command.default_out})"
+        own.add_argument(f"--{OUT}", metavar="PATH", help=about)
+        about = "Read the inputs, print what they are, and stop before anything long."
+        own.add_argument(DRY_RUN, action="store_true", help=about)
+    return parser.format_help().rstrip()
 
 
 def _title(prefix: str, group: type[Any]) -> str:
     """Heading of a group of flags: the docstring of its class."""
     first = " ".join((group.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
-    return f"{first} (--{flag_prefix(prefix)}NAME):" if flag_prefix(prefix) else f"{first}:"
+    return f"{first} (--{flag_prefix(prefix)}NAME)" if flag_prefix(prefix) else first
 
 
-def _entry(flag: Flag, is_short: bool = False) -> str:
-    """A flag with its value, help, range and default."""
+def _about(flag: Flag, is_short: bool) -> str:
+    """A flag's help, range and default."""
     setting = flag.setting
     text = setting.help
     if is_short:
@@ -259,13 +257,11 @@ def _entry(flag: Flag, is_short: bool = False) -> str:
     remarks = list(range_words(setting.field.metadata))
     if setting.is_required:
         remarks.append("required")
-    is_switch = setting.field.annotation is bool
-    if is_switch:
+    elif isinstance(setting.value, bool):
         remarks.append(f"default: {'on' if setting.value else 'off'}")
-    elif setting.value not in ("", ()) and not setting.is_required:
+    elif setting.value not in ("", ()):
         remarks.append(f"default: {format_value(setting.value)}")
-    about = f"{text} ({'; '.join(remarks)})" if remarks else text
-    return _wrapped(f"--[no-]{flag.name}" if is_switch else f"--{flag.name} {flag.metavar}", about)
+    return f"{text} ({'; '.join(remarks)})" if remarks else text
 
 
 def range_words(metadata: Sequence[object]) -> Iterator[str]:
@@ -275,17 +271,3 @@ def range_words(metadata: Sequence[object]) -> Iterator[str]:
             value = getattr(mark, sign, None)
             if value is not None:
                 yield f"{bound} {value:g}"
-
-
-def _wrapped(flag: str, about: str) -> str:
-    """A flag with its help text beside or below it."""
-    lines = textwrap.wrap(
-        about,
-        min(WIDTH, get_terminal_size().columns) - INDENT,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    head = f"  {flag}"
-    beside = len(head) < INDENT - 1
-    first = f"{head:<{INDENT}}{lines[0]}" if beside else head
-    return "\n".join([first, *(" " * INDENT + line for line in lines[beside:])])

@@ -9,10 +9,7 @@ from pathlib import Path
 
 from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
-from groundling.data.captions.files import choose_columns
 from groundling.data.tables import (
-    ROWS,
-    read_header,
     read_rows,
     user_columns,
 )
@@ -20,7 +17,6 @@ from groundling.models.hub import check_model
 from groundling.runs.folder import RESULT
 from groundling.settings.fields import InputKind, setting_values, settings_of
 from groundling.settings.input_settings import (
-    CaptionColumns,
     TableTaskSettings,
     parse_named_folder,
     parse_weighted_file,
@@ -51,7 +47,6 @@ def check_model_exists(setting: str, word: str) -> None:
 
 
 def _check_input(kind: InputKind, setting: str, word: str) -> None:
-    """Raises InputError, which begins with the setting, if what the word names does not exist."""
     if kind is InputKind.OBJECT:
         if not is_import_path(word):
             raise InputError(f"{setting}={word}: expected MODULE:NAME, an object of your own")
@@ -66,7 +61,6 @@ def _check_input(kind: InputKind, setting: str, word: str) -> None:
 
 
 def _check_path(kind: InputKind, setting: str, word: str) -> None:
-    """Raises InputError if there is no such file or folder."""
     path = Path(word)
     if kind is InputKind.WEIGHTED:
         path = Path(parse_weighted_file(word, setting).file)
@@ -100,7 +94,6 @@ def check_inputs(
                 _check_input(one.input, setting, word)
     if not skip(str(setting_values(settings).get("data", ""))):
         _check_task_table(settings)
-    _check_caption_columns(settings)
 
 
 def _words(value: object) -> list[str]:
@@ -108,24 +101,8 @@ def _words(value: object) -> list[str]:
 
 
 def _check_task_table(settings: object) -> None:
-    """Raises InputError if a task table of the user's own lacks a column."""
     options, data = (vars(settings).get(name) for name in ("own", "data"))
     if isinstance(options, TableTaskSettings) and options.label and data:
         _, columns = user_columns(options)
         for table in filter(None, (data, options.dev)):
             next(read_rows(table, tuple(columns)), None)
-
-
-def _check_caption_columns(settings: object) -> None:
-    """Raises InputError if a caption table lacks a named column."""
-    values = setting_values(settings)
-    if "caption_column" not in values:
-        return
-    columns = CaptionColumns(values["caption_column"], values["image_column"])
-    if columns == CaptionColumns():
-        return
-    for name in ("captions", "text", "eval_captions"):
-        for word in _words(values.get(name, ())):
-            table = Path(parse_weighted_file(str(word), "").file)
-            if table.suffix in ROWS:
-                choose_columns(table, read_header(table), columns)

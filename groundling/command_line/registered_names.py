@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from groundling.core.errors import InputError, did_you_mean, prefix_errors
-from groundling.core.registry import is_import_path, registered, resolve_builtin
+from groundling.core.errors import InputError, did_you_mean, prefix_errors, require_known
+from groundling.core.registry import is_import_path, registered
 from groundling.settings.objectives import (
     AdversarialSettings,
     ExtraObjectiveSettings,
@@ -130,7 +130,6 @@ def check_extra_objectives(extra: ExtraObjectiveSettings, training_step: str, co
 
 
 def _needs_teacher(name: str) -> bool:
-    """Whether an objective needs features of the setting `teacher`."""
     from groundling.objectives import find_objective
 
     spec = find_objective(name)
@@ -140,9 +139,9 @@ def _needs_teacher(name: str) -> bool:
 def check_training_step(name: str, options: AdversarialSettings) -> None:
     """Raises InputError for an unknown step, and for adversarial settings without `--training-step villa`."""
     if name and not is_import_path(name):
-        from groundling.training.training_steps import TrainingStepSpec
+        from groundling.training.training_steps import TRAINING_STEPS
 
-        resolve_builtin("training.training_steps", TrainingStepSpec, name)
+        require_known(name, TRAINING_STEPS, f"no training step is called {name!r}")
     if options != AdversarialSettings() and (not name or is_import_path(name)):
         raise InputError("adversarial_... settings need training_step=villa")
 

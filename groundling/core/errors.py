@@ -89,10 +89,7 @@ def describe_os_error(error: OSError) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, at most 160 characters.
-
-    For an empty message, the name of the error's type.
-    """
+    """The first line of an error's message, at most 160 characters; if it is empty, the name of the error's type."""
     lines = str(error).strip().splitlines()
     return lines[0][:MAX_QUOTED] if lines else type(error).__name__
 
@@ -108,15 +105,7 @@ def count_suffix(faults: Sized) -> str:
 
 
 def raise_first(faults: Sequence[str], advice: str = "") -> None:
-    """Raise InputError for the first of some faults; do nothing if there are none.
-
-    Args:
-        faults: messages about faults of one kind.
-        advice: end of the message.
-
-    Raises:
-        InputError: with the first fault, and the number of faults if there are more.
-    """
+    """Raise InputError with the first of some faults of one kind, and their number; do nothing without faults."""
     if faults:
         raise InputError(f"{faults[0]}{count_suffix(faults)}{advice}")
 
@@ -134,10 +123,7 @@ DUPLICATE = "expected only once, found again"
 
 
 def fault_lines(file: object, fault: str, places: Sequence[str]) -> list[str]:
-    """One line for all places of a file with the same fault: the first few, and their number.
-
-    An empty list if there are no places.
-    """
+    """One line for all places of a file with the same fault: the first few, and their number; none without places."""
     if not places:
         return []
     named = ", ".join(list(dict.fromkeys(places))[:MAX_PLACES])
@@ -150,9 +136,7 @@ def duplicates(places: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, offered: Iterable[str]) -> str:
-    """The suffix `; did you mean glue/rte?` for a name that is not among `offered`.
-
-    Empty if none is similar.
+    """The suffix `; did you mean glue/rte?` for a name that is not among `offered`; empty if none is similar.
 
     A name whose last part matches (`rte`) takes precedence over one with similar spelling (`glue/rtee`).
     """

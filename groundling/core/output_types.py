@@ -6,23 +6,22 @@ images, K answers with credit.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol, TypeVar, get_args, get_type_hints
+from typing import Literal, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, convert_errors
 
 AnyOutputType = TypeVar("AnyOutputType", bound="OutputType")
 
 
-class OutputType(Protocol):
+class OutputType:
     """The output type of a task; any object with these members is one.
 
     =================  =====================  ===========================================  ====================
@@ -38,51 +37,38 @@ class OutputType(Protocol):
     """
 
     @property
-    @abstractmethod
     def head_input(self) -> Literal["first", "regions", "phrase"]:
         """Input of the head: the first position, every region, or, for `phrase`, every region for
         the last token of a tagged phrase.
         """
-        ...
+        return "first"
 
     @property
-    @abstractmethod
     def head_width(self) -> int:
         """Width of the head: outputs per row or, if it reads regions, per region."""
-        ...
+        return 1
 
-    @abstractmethod
     def parse_label(self, text: str, where: str) -> int | float:
-        """A label, converted from its text in a file to a number.
+        """A label, converted from its text in a file to a number; an InputError begins with `where`."""
+        raise NotImplementedError
 
-        Raises:
-            InputError: the text is not a label of this type; the message begins with
-                `where`, its file and line.
-        """
-        ...
-
-    @abstractmethod
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Loss (), summed over examples; the table above gives the shapes of `outputs` and `labels`."""
-        ...
+        raise NotImplementedError
 
-    @abstractmethod
     def predict(self, outputs: np.ndarray) -> np.ndarray:
-        """Predictions (N,), from all outputs, whose first axis is N in place of B."""
-        ...
+        """Predictions (N,), from all outputs, whose first axis is N in place of B; ties go to the first."""
+        return outputs.argmax(-1)
 
-    @abstractmethod
     def format_prediction(self, prediction: float) -> str:
         """A prediction as text, in the spelling of the task's own files."""
-        ...
+        return str(int(prediction))
 
 
 @dataclass(frozen=True)
 class Classification(OutputType):
     """One of several classes."""
 
-    head_input: ClassVar[Literal["first"]] = "first"
-    """The first position."""
     labels: tuple[str, ...]
     """Class names as spelt in the files, in the order of their numbers."""
     kind: Literal["ce", "bce", "each"] = "ce"
@@ -111,10 +97,6 @@ class Classification(OutputType):
             targets = F.one_hot(classes, outputs.shape[-1]).to(outputs.dtype)
             return F.binary_cross_entropy_with_logits(outputs, targets, reduction="sum")
         return F.cross_entropy(outputs, classes, reduction="sum")
-
-    def predict(self, outputs: np.ndarray) -> np.ndarray:
-        """The most likely class (N,) for outputs (N, classes); ties go to the first."""
-        return outputs.argmax(-1)
 
     def format_prediction(self, prediction: float) -> str:
         """The class's name."""
@@ -155,30 +137,16 @@ class MultipleChoice(Classification):
 class Regression(OutputType):
     """A number; squared error."""
 
-    head_input: ClassVar[Literal["first"]] = "first"
-    """The first position."""
     low: float = -np.inf
     """Lowest label; predictions are not clipped."""
     high: float = np.inf
     """Highest label."""
 
-    @property
-    def head_width(self) -> int:
-        """One number."""
-        return 1
-
     def parse_label(self, text: str, where: str) -> float:
-        """The number of a text.
-
-        Raises InputError if the text is not a number, or if the number is out of bounds.
-        """
-        try:
+        """The number of a text; raises InputError if it is not a number within bounds."""
+        with convert_errors(f"{where}: label {text!r} is not a number", errors=ValueError):
             value = float(text)
-        except ValueError:
-            value = np.nan
-        if not np.isfinite(value):
-            raise InputError(f"{where}: label {text!r} is not a number")
-        if not self.low <= value <= self.high:
+        if not (np.isfinite(value) and self.low <= value <= self.high):
             raise InputError(f"{where}: label {value} is outside {self.low} to {self.high}")
         return value
 
@@ -199,8 +167,6 @@ class Regression(OutputType):
 class OpenAnswer(OutputType):
     """One of many answers, several of which may have full or partial credit."""
 
-    head_input: ClassVar[Literal["first"]] = "first"
-    """The first position."""
     labels: tuple[str, ...]
     """Answers in the order of their classes."""
     kind: Literal["bce", "kl", "ce"] = "bce"
@@ -313,11 +279,6 @@ class RegionSelection(OutputType):
     visualbert/pytorch_pretrained_bert/modeling.py).
     """
 
-    @property
-    def head_width(self) -> int:
-        """One score per region."""
-        return 1
-
     def parse_label(self, text: str, where: str) -> int:
         """Always raises InputError: a region is right by its box, not by a label in a file."""
         raise InputError(
@@ -342,14 +303,6 @@ class RegionSelection(OutputType):
         if self.kind == "kl":
             loss = loss + torch.xlogy(shares, shares).sum()
         return loss
-
-    def predict(self, outputs: np.ndarray) -> np.ndarray:
-        """The best region (N,) for outputs (N, R), which are -inf at padding; ties go to the first."""
-        return outputs.argmax(-1)
-
-    def format_prediction(self, prediction: float) -> str:
-        """The region's number."""
-        return str(int(prediction))
 
 
 def with_loss(output_type: AnyOutputType, kind: str) -> AnyOutputType:

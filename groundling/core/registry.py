@@ -10,7 +10,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
@@ -18,8 +18,6 @@ from typing import TypeGuard, TypeVar
 from groundling.core.errors import (
     InputError,
     convert_errors,
-    did_you_mean,
-    first_line,
     prefix_errors,
     require_known,
 )
@@ -61,7 +59,6 @@ def public_modules(folder: str) -> tuple[ModuleType, ...]:
 
 
 def _names(package: ModuleType) -> list[str]:
-    """The public modules and packages in a package."""
     names = (module.name for module in pkgutil.iter_modules(package.__path__))
     return [name for name in names if name[0] != "_"]
 
@@ -80,10 +77,7 @@ def registered(folder: str, kind: type[T]) -> dict[str, T]:
 def resolve(folder: str, kind: type[T], name: str) -> T:
     """The object called `name` in a sub-package, or the user's own object MODULE:NAME.
 
-    Only for names that the user gave; names in a file import nothing (see `resolve_builtin` and
-    `check_trust`).
-
-    Raises InputError, which lists the available names or describes the fault of the module.
+    Only for names that the user gave; names in a file import nothing (`resolve_builtin`, `check_trust`).
     """
     return (
         import_object(name, kind) if is_import_path(name) else resolve_builtin(folder, kind, name)
@@ -99,50 +93,27 @@ def kind_name(folder: str) -> str:
 
 
 def resolve_builtin(folder: str, kind: type[T], name: str) -> T:
-    """The object called `name` in a sub-package, never the user's own.
-
-    Raises InputError, which lists the available names.
-    """
+    """The object called `name` in a sub-package, never the user's own."""
     offered = registered(folder, kind)
     require_known(name, sorted(offered), f"no {kind_name(folder)} is called {name!r}")
     return offered[name]
 
 
 def import_object(name: str, kind: type[T]) -> T:
-    """Import the object of `MODULE:NAME`; modules in the working directory can be imported too.
-
-    Raises InputError if there is no such module or object, if the import fails, or if the
-    object is of another kind.
-    """
+    """Import the object of `MODULE:NAME`; modules in the working directory can be imported too."""
     if IMPORT_PATH.fullmatch(name) is None:
         raise InputError(f"{name!r}: expected MODULE:NAME")
     path, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)  # last, so that no file beside the data replaces a library
-    try:
+    # A user's module can raise any exception.
+    problem = f"{name}: the module {path!r} cannot be imported"
+    with convert_errors(problem, errors=(Exception, SystemExit)):
         module = importlib.import_module(path)
-    except ImportError as error:
-        raise InputError(
-            f"{name}: the module {path!r} cannot be imported ({first_line(error)}); expected MODULE:NAME"
-        ) from None
-    except (Exception, SystemExit) as error:  # a user's module can raise any exception
-        raise InputError(
-            f"{name}: importing {path!r} failed ({type(error).__name__}: {first_line(error)})"
-        ) from None
-    if attribute not in vars(module):
-        offered = [other for other in vars(module) if not other.startswith("_")]
-        listing = ", ".join(offered) or "nothing"
-        hint = did_you_mean(attribute, offered)
-        raise InputError(
-            f"{name}: the module {path!r} has no {attribute!r}; it has: {listing}{hint}"
-        )
-    value = vars(module)[attribute]
-    if not isinstance(value, kind):
-        raise InputError(
-            f"{name}: expected {kind_with_article(kind)}, found {describe_value(value)}"
-        )
-    return value
+    offered = [other for other in vars(module) if not other.startswith("__")]
+    require_known(attribute, offered, f"{name}: the module {path!r} has no {attribute!r}")
+    return require_instance(vars(module)[attribute], kind, f"{name}: found")
 
 
 def files_of_object(name: str) -> dict[str, Path]:
@@ -181,23 +152,16 @@ def instantiate(
     expected: str,
     options: Mapping[str, str] | None = None,
 ) -> T:
-    """The object of MODULE:NAME; a class or function is called to make it, without arguments.
+    """The object of MODULE:NAME; a class or function is called to make it, with `options` if it needs an argument.
 
-    One with a required parameter gets `options` as its argument, if they are not None.
-
-    Raises InputError as `import_object`, if the call would need arguments, or if the result does not fit;
-    `expected` describes a valid result.
+    `expected` describes a valid result in messages.
     """
     value = import_object(name, object)
-    is_factory = isinstance(value, type) or (callable(value) and not is_valid(value))
-    if is_factory and callable(value):
-        with convert_errors(
-            f"{name}: cannot be called without arguments",
-            advice="; write MODULE:NAME of an object",
-        ):
-            arguments = [options] if options is not None and _needs_one_argument(value) else []
-            inspect.signature(value).bind(*arguments)
-        value = _call_factory(name, partial(value, *arguments))
+    if callable(value) and (isinstance(value, type) or not is_valid(value)):
+        arguments = [options] if options is not None and _needs_one_argument(value) else []
+        # The user's code can raise any exception.
+        with prefix_errors(name), convert_errors("the call failed", errors=(Exception, SystemExit)):
+            value = value(*arguments)
     if not is_valid(value):
         raise InputError(f"{name}: expected {expected}, found {describe_value(value)}")
     return value
@@ -208,26 +172,16 @@ POSITIONAL = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 def _needs_one_argument(factory: Callable[..., object]) -> bool:
-    """Whether a class or function has exactly one positional parameter without a default."""
     parameters = inspect.signature(factory).parameters.values()
     required = [one for one in parameters if one.default is one.empty and one.kind in POSITIONAL]
     return len(required) == 1
 
 
-def _call_factory(name: str, factory: Callable[[], object]) -> object:
-    """The result of calling the user's class or function; raises InputError if the call fails."""
-    # The user's code can raise any exception.
-    with prefix_errors(name), convert_errors("the call failed", errors=(Exception, SystemExit)):
-        return factory()
-
-
 def describe_value(value: object) -> str:
-    """A value of the wrong kind, in words for a message: a class by its name,
-    anything else by its type's name.
-    """
-    return (
-        f"the class {value.__name__}" if isinstance(value, type) else kind_with_article(type(value))
-    )
+    """A value of the wrong kind in a message: a class by its name, anything else by its type's name."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return kind_with_article(type(value))
 
 
 def kind_with_article(kind: type) -> str:
@@ -237,9 +191,7 @@ def kind_with_article(kind: type) -> str:
 
 
 def require_instance(value: object, kind: type[T], message: str) -> T:
-    """The value, if it is of a kind; else raises InputError: `message`, which precedes the
-    value in words, and the expected kind.
-    """
+    """The value, if it is of a kind; else raises InputError: `message`, the value in words, and the expected kind."""
     if not isinstance(value, kind):
         raise InputError(f"{message} {describe_value(value)}, expected {kind_with_article(kind)}")
     return value

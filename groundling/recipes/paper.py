@@ -71,7 +71,6 @@ def read_printed(printed: Any, default: object) -> Any:
 
 
 def _numbers(printed: str) -> tuple[float, ...]:
-    """The numbers of a printed value; none if it contains anything else."""
     text = re.sub(r"(\d),(?=\d{3}\b)", r"\1", printed.lower())
     text = re.sub(r"e\s*([-+])\s*(\d)", r"e\1\2", text).replace(" %", "%")
     numbers: list[float] = []

@@ -59,8 +59,11 @@ class Input(Referable):
     title: str
     available_from: str = ""
     kind: str = ""
+    """That of its stand-in in a miniature."""
     examples: int = 0
+    """Number of training examples, from which a plan counts steps."""
     trained_on: Input | None = None
+    """Data whose answers these weights have read."""
     made_by: Step | None = None
 
 
@@ -164,37 +167,23 @@ def data(
     title: str = "",
     available_from: str = "",
     *,
-    kind: str = "",
-    examples: int = 0,
     made_by: tuple[str, Mapping[str, Any]] | None = None,
+    **more: Any,
 ) -> Input:
     """Data that steps read; if they do not exist, they are available from somewhere, or `made_by` a command and its
-    settings.
-
-    `title` is the paper's name for them, `kind` that of their stand-in in a miniature, and `examples` the number of
-    training examples, from which a plan counts steps.
+    settings. `title` is the paper's name for them, and `more` are further fields of `Input`.
     """
     maker = None
     if made_by is not None:
         command, values = made_by
         made = step(command, values, name=f"data:{name}: make", out=path)
         maker = replace(made, makes=f"data:{name}")
-    return Input(f"data:{name}", path, title or name, available_from, kind, examples, None, maker)
+    return Input(f"data:{name}", path, title or name, available_from, made_by=maker, **more)
 
 
-def weights(
-    name: str,
-    path: str,
-    title: str = "",
-    available_from: str = "",
-    *,
-    kind: str = "",
-    trained_on: Input | None = None,
-) -> Input:
-    """Weights that steps start from: a folder, or without `available_from` a hub id; `trained_on` is the data whose
-    answers they have read.
-    """
-    return Input(f"weights:{name}", path, title or name, available_from, kind, 0, trained_on)
+def weights(name: str, path: str, title: str = "", available_from: str = "", **more: Any) -> Input:
+    """Weights that steps start from: a folder, or without `available_from` a hub id; `more` are fields of `Input`."""
+    return Input(f"weights:{name}", path, title or name, available_from, **more)
 
 
 def settings(*groups: Mapping[str, Any], **values: Any) -> dict[str, Any]:

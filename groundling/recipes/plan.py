@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -48,6 +48,8 @@ NEVER_SHOWN = ("display_name", "cpu", "seed")
 """Settings that a plan never shows, because they do not change what is reproduced."""
 LEGEND = "same: as in the paper; differs: with the reason; ours: not in the paper; input: data or weights, above."
 WIDTH = 118
+NAMED_STEPS = 3
+"""Maximum number of steps that a plan names beside a setting."""
 OWN_SPLIT = ("train",)
 """Default training split of every task."""
 
@@ -175,7 +177,6 @@ def setting_rows(recipe: Recipe, step: Step) -> dict[str, dict[str, str]]:
 
 
 def _mark(name: str, value: Any, note: PaperValue | None, default: object) -> str:
-    """Whether a setting is the paper's, differs for a reason, is ours, or an input."""
     if note is None:
         is_input = any(isinstance(one.source, Input) for one in references(value))
         return "input" if is_input or name in INPUTS else "ours"
@@ -277,38 +278,21 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows]
 
 
-def _setting_lines(steps: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Settings beside the paper's, from those that most steps share to those of a single step."""
+def _setting_lines(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Settings beside the paper's, by command, each once with the steps that have it."""
     lines = ["## Settings beside the paper's", "", LEGEND, ""]
-    remaining = {one["name"]: dict(one["settings"]) for one in steps}
-    for heading, names in _groups(steps).items():
-        first, *others = (remaining[name] for name in names)
-        common = {
-            key: shown
-            for key, shown in first.items()
-            if all(one.get(key) == shown for one in others)
-        }
-        if not common:
-            continue
-        for name in names:
-            for key in common:
-                del remaining[name][key]
-        rows = [("setting", "here", "paper", "section", "")]
-        for key, shown in common.items():
-            rows.append((key, shown["here"], shown["paper"], shown["where"], shown["mark"]))
-        lines += [f"### {heading}", "", *_aligned(rows), ""]
+    for command in dict.fromkeys(one["command"] for one in steps):
+        own = [one for one in steps if one["command"] == command]
+        names: dict[tuple[str, ...], list[str]] = {}
+        for one in own:
+            for setting, shown in one["settings"].items():
+                names.setdefault((setting, *shown.values()), []).append(one["name"])
+        rows: list[tuple[str, ...]] = [("setting", "here", "paper", "section", "", "steps")]
+        for row, some in names.items():
+            listed = ", ".join(some) if len(some) <= NAMED_STEPS else f"{len(some)} of {len(own)}"
+            rows.append((*row, listed))
+        lines += [f"### {command}", "", *_aligned(rows), ""]
     return lines
-
-
-def _groups(steps: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Steps that may share settings, from large groups to single steps."""
-    groups: dict[str, list[str]] = {}
-    for heading in ("Every {command}", "Every {command} of {task}", "{command} of {row}", "{name}"):
-        for one in steps:
-            row, _, task = one["name"].partition(": ")
-            names = {"command": one["command"], "row": row, "task": task, "name": one["name"]}
-            groups.setdefault(heading.format(**names), []).append(one["name"])
-    return groups
 
 
 # Answers that a fine-tuning holds out, but a model before it has read.
@@ -350,7 +334,6 @@ def _reads_answers(step: Step) -> bool:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """The names of the inputs in a setting."""
     return tuple(one.source.name for one in references(value))
 
 

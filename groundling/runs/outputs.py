@@ -12,7 +12,7 @@ from groundling.core.errors import InputError
 from groundling.runs.dry_run import DryRunEnd
 from groundling.runs.folder import SETTINGS, open_run
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import config_dict, setting_values
+from groundling.settings.fields import setting_values
 
 Inputs = Mapping[str, str | Path]
 """Files and folders of a run by name, whose hashes identify it."""
@@ -113,7 +113,8 @@ extend the run; `train.seed` is the seed of the group `train`."""
         identity: dict[str, Any] = {}
         for prefix, group in settings.items():
             name = prefix.lstrip("_")
-            identity |= config_dict(group) if name == "own" else {name: config_dict(group)}
+            values = setting_values(group)
+            identity |= values if name == "own" else {name: values}
         for name in self.ignored_settings:
             group, _, setting = name.rpartition(".")
             del (identity[group] if group else identity)[setting]

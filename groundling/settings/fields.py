@@ -64,21 +64,11 @@ class InputKind(Enum):
         return self.value.partition(",")[0]
 
 
-class FieldRule(Enum):
-    """Further rules that a field declares."""
-
-    REQUIRED = "required"
-    MAY_REPEAT = "may repeat"
-    UNNESTED = "unnested"
-
-
-required = FieldRule.REQUIRED
-"""The setting is required."""
-may_repeat = FieldRule.MAY_REPEAT
-"""A list that may contain duplicates, because its values correspond to another list or are \
+required = "required"
+"""Mark of a setting that must not be empty."""
+may_repeat = "may repeat"
+"""Mark of a list that may contain duplicates, because its values correspond to another list or are \
 compared side by side."""
-unnested = FieldRule.UNNESTED
-"""A group whose settings config.json stores at the level of the class that holds it."""
 
 INTEGER_BOUND = 2**63
 """Upper bound on integers, which libraries store in 64 bits."""
@@ -151,7 +141,6 @@ def _plain(value: object) -> object:
 
 
 def _refuse_duplicates(values: Sequence[object]) -> None:
-    """Raises ValueError for a value that would be used twice."""
     for one in values:
         if values.count(one) > 1:
             raise ValueError(f"{one} is given twice; remove one")
@@ -237,24 +226,6 @@ def setting_values(*configs: object) -> dict[str, Any]:
     return {one.name: one.value for config in configs for one in settings_of(config)}
 
 
-def config_dict(config: object) -> dict[str, Any]:
-    """A configuration as config.json stores it: one mapping per group; `unnested` groups are merged
-    into their parent.
-    """
-    found: dict[str, Any] = {}
-    if not isinstance(config, Settings):
-        return found
-    for name, info in setting_fields(type(config)).items():
-        value = vars(config)[name]
-        if not isinstance(value, Settings):
-            found[name] = value
-        elif unnested in info.metadata:
-            found |= config_dict(value)
-        else:
-            found[name] = config_dict(value)
-    return found
-
-
 @cache
 def setting_names(kind: Any) -> frozenset[str]:
     """Names of all single settings of a class, nested groups included."""
@@ -293,13 +264,23 @@ def replace_settings(config: Config, /, **values: object) -> Config:
 
     Raises InputError for an unknown name, and for a value that is not allowed.
     """
-    kind: Any = type(config)
-    names = setting_names(kind)
+    changed: Config = _filled([config], values)[0]
+    return changed
+
+
+def fill_settings(defaults: Sequence[Any], values: Mapping[str, object], where: str) -> list[Any]:
+    """As `replace_settings`, for several configurations without common names; an InputError begins with `where`."""
+    with prefix_errors(where):
+        return _filled(defaults, values)
+
+
+def _filled(defaults: Sequence[Any], values: Mapping[str, object]) -> list[Any]:
+    kinds: list[Any] = [type(config) for config in defaults]
+    names = frozenset[str]().union(*map(setting_names, kinds))
     new = {canonical_name(name, names): value for name, value in values.items()}
     for name in new:
-        require_known(name, sorted(names), f"no setting is called {name!r}")
-    changed: Config = _changed(config, new)
-    return changed
+        require_known(name, sorted(names), f"unknown key {name!r}")
+    return [_changed(config, new) for config in defaults]
 
 
 def _changed(config: Any, values: Mapping[str, object]) -> Any:
@@ -318,26 +299,6 @@ def _changed(config: Any, values: Mapping[str, object]) -> Any:
 def make_settings(kind: type[Config], /, **values: object) -> Config:
     """A configuration with some settings other than the default, each addressed by its own name."""
     return replace_settings(kind(), **values)
-
-
-def fill_settings(defaults: Sequence[Any], values: Mapping[str, object], where: str) -> list[Any]:
-    """Configurations with some settings other than the default; each name is assigned to the
-    configuration that has it.
-
-    Raises InputError, which begins with `where`, for an unknown name, and for a value that is not
-    allowed.
-    """
-    kinds: list[Any] = [type(config) for config in defaults]
-    names = [setting_names(kind) for kind in kinds]
-    every = frozenset[str]().union(*names)
-    new: list[dict[str, object]] = [{} for _ in defaults]
-    for key, value in values.items():
-        name = canonical_name(key, every)
-        require_known(name, sorted(every), f"{where}: unknown key {key!r}")
-        place = next(place for place, some in enumerate(names) if name in some)
-        new[place][name] = value
-    with prefix_errors(where):
-        return [_changed(config, some) for config, some in zip(defaults, new, strict=True)]
 
 
 def require_settings(config: object, command: str, *names: str) -> None:

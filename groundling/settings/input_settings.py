@@ -144,7 +144,6 @@ more than 20 values."""
 by image, or by text."""
 
     def __post_init__(self) -> None:
-        """Raises InputError for settings of a task table without --label."""
         for name in ("text", "image", "dev", "group", "label_type"):
             if not self.label and vars(self)[name] not in ("", "auto"):
                 raise InputError(
@@ -155,15 +154,8 @@ by image, or by text."""
 def check_pixels(pixels: PixelInputSettings, images: str) -> None:
     """Raises InputError for pixel settings without --images."""
     if not images and pixels != PixelInputSettings():
-        first = next(
-            name
-            for name, value in vars(PixelInputSettings()).items()
-            if vars(pixels)[name] != value
-        )
-        flag = "flip=False" if first == "flip" else first
-        raise InputError(
-            f"{flag} needs images=FOLDER (for models that read pixels); pass both or leave it out"
-        )
+        names = ", ".join(vars(pixels))
+        raise InputError(f"{names}: need images=FOLDER, for models that read pixels")
 
 
 def check_adapter(options: ClipAdapterSettings) -> None:
@@ -172,8 +164,7 @@ def check_adapter(options: ClipAdapterSettings) -> None:
         raise InputError("adapter_layers and fusion need adapter=mlp")
     if options.adapter == "attention" and options != ClipAdapterSettings("attention"):
         raise InputError(
-            "adapter=attention is one layer that reads image and text together; leave adapter_layers and fusion "
-            "out"
+            "adapter=attention reads image and text together; leave adapter_layers and fusion out"
         )
 
 
@@ -207,7 +198,6 @@ named in a model folder is imported only if it is listed here."""
     """Run on the CPU even if an accelerator is available."""
 
     def __post_init__(self) -> None:
-        """Raises InputError for --detector or --backbone without --images."""
         for name in ("detector", "backbone"):
             if vars(self)[name] and not self.images:
                 raise InputError(

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Interval
 from pydantic import AllowInfNan
 
 from groundling.core.errors import InputError
-from groundling.settings.fields import InputKind, Settings, settings, unnested
+from groundling.settings.fields import InputKind, Settings, settings
 
 
 @settings
@@ -346,7 +346,7 @@ class ObjectiveSettings(Settings):
     masked_lm_distillation: MaskedLMDistillationSettings = field(
         default_factory=MaskedLMDistillationSettings
     )
-    options: Annotated[PluginOptionSettings, unnested] = field(default_factory=PluginOptionSettings)
+    options: PluginOptionSettings = field(default_factory=PluginOptionSettings)
 
 
 @settings

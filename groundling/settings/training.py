@@ -92,9 +92,6 @@ CPU, up to 4 with an accelerator."""
     """Steps between checkpoints, from which a killed run resumes."""
     log_every: Annotated[int, Ge(1)] = 10
     """Steps between lines of log.jsonl."""
-    gradient_shares: tuple[Annotated[int, Ge(1)], ...] = ()
-    """Optimizer steps, such as 1 10 100, in which the gradient norm of each term of the loss, and its \
-share of the sum of these norms, are printed and logged (docs/running.md)."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
@@ -106,11 +103,6 @@ share of the sum of these norms, are printed and logged (docs/running.md)."""
         if list(self.milestones) != sorted(self.milestones):
             raise InputError(
                 f"milestones = {format_value(self.milestones)}: expected increasing numbers of epochs"
-            )
-
-        if self.gradient_shares and self.compile:
-            raise InputError(
-                "gradient_shares needs the graph of a step several times, which compile does not keep; omit one"
             )
 
     @property

@@ -200,7 +200,6 @@ class TokenBudgetBatchPlan(BatchPlan):
         steps: int,
         seed: int,
     ) -> None:
-        """`epochs`: the `TokenBudgetEpochs` of each source."""
         amounts = [len(one[0]) for one in epochs]
         super().__init__(sources, steps, seed, _epoch_steps(sources, amounts, places))
         self.epochs = epochs
@@ -287,7 +286,6 @@ class TokenBudgetEpochs:
         return [batches[place] for place in rng.permutation(len(batches))]
 
     def _fill(self, order: np.ndarray) -> list[np.ndarray]:
-        """Split the samples, in this order, into micro-batches, each as large as fits."""
         starts = [0]
         rows, text_tokens, visual_tokens = 0, 0, 0
         for place, (more, most_tokens, most_visual_tokens) in enumerate(self.sizes[order].tolist()):
@@ -346,7 +344,6 @@ class MicroBatchDataset(Dataset[Batch]):
         rank: int,
         world: int,
     ) -> None:
-        """`accumulation_steps` micro-batches per step, for process `rank` of `world`."""
         self.plan = plan
         self.accumulation_steps = accumulation_steps
         self.rank = rank
@@ -382,7 +379,6 @@ class SampleCorruptor:
     """Corrupts samples for objectives; random generators are keyed by (seed, epoch, sample id, objective)."""
 
     def __init__(self, seed: int) -> None:
-        """`seed` of the run."""
         self.seed = seed
         self._neighbours: dict[int, LengthMatchedSampler] = {}
 

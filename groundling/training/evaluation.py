@@ -23,6 +23,7 @@ from groundling.data.samples import SampleDataset
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.runs.folder import json_text, whole_file, write_whole
 from groundling.runs.progress import track
+from groundling.settings.training import EvaluationSettings
 from groundling.tasks import Task
 
 # Evaluation during training: how often, which step's weights are kept, when to stop.
@@ -37,24 +38,20 @@ EvaluationHistory = Sequence[EvaluationScores]
 class Evaluator:
     """Evaluates a model on held-out data during training, keeps the best weights, and stops early."""
 
+    settings: EvaluationSettings
+    """How often, which step's weights the model has after training, and when to stop; off without `eval_every`."""
     split: str
     """The evaluated split."""
     metric: str
     """The score by which steps are compared."""
     measure: Callable[[], Mapping[str, float]]
     """Computes the current model's scores by name; called in every process, with equal results."""
-    interval_epochs: float
-    """Epochs between evaluations; the last step is always evaluated."""
-    keep_best: bool = False
-    """Whether the model has the best step's weights after training, instead of the last step's."""
-    patience: int = 0
-    """Stop after this many evaluations without a new best; 0: never."""
     higher_is_better: bool = True
     """False if the metric is an error."""
 
     def is_due(self, step: int, steps: int, per_epoch: float) -> bool:
         """Whether to evaluate after `step` of `steps`, at `per_epoch` steps per epoch."""
-        interval = self.interval_epochs * per_epoch
+        interval = self.settings.eval_every * per_epoch
         return step == steps or _floor_rounded(step / interval) > _floor_rounded(
             (step - 1) / interval
         )
@@ -69,9 +66,10 @@ class Evaluator:
 
     def should_stop(self, history: EvaluationHistory) -> bool:
         """Whether to stop early: `patience` evaluations without a new best."""
-        if not self.patience or not history:
+        patience = self.settings.patience
+        if not patience or not history:
             return False
-        return len(history) - 1 - history.index(self.best(history)) >= self.patience
+        return len(history) - 1 - history.index(self.best(history)) >= patience
 
     def describe(self, history: EvaluationHistory) -> str:
         """The line printed after the latest evaluation."""
@@ -87,11 +85,11 @@ class Evaluator:
 
     def report(self, history: EvaluationHistory, step: int, steps: int) -> dict[str, Any]:
         """The summary of all evaluations in a result, after `step` of `steps` planned steps."""
-        kept_step = self.best_step(history) if self.keep_best else step
+        kept_step = self.best_step(history) if self.settings.keep_best else step
         return {
             "split": self.split,
             "metric": self.metric,
-            "keep_best": self.keep_best,
+            "keep_best": self.settings.keep_best,
             "evaluations": len(history),
             "kept_step": kept_step,
             "stopped_early": step < steps,
@@ -178,7 +176,6 @@ def group_examples(examples: Sequence[Example]) -> dict[str, list[str]]:
 
 
 def _group_keys(example: Example | None) -> dict[str, str]:
-    """The group of one example by kind; empty for an example without text or image."""
     if example is None:
         return {}
     parts = {"image": example.images, "text": (example.text, *example.choices)}
@@ -226,8 +223,6 @@ def write_predictions(answers: EvaluationOutput, task: Task, split: str, folder:
 
 
 class _ExampleOutput(NamedTuple):
-    """A process's outputs for one example."""
-
     place: int
     outputs: list[float]
     prediction: float
@@ -273,22 +268,17 @@ def evaluate(
     if gathered and gathered[0].label is not None:
         labels = _pad_rows([answer.label for answer in gathered], IGNORE)
     metrics = {} if labels is None else task.score(predictions, labels, outputs)
-    ids = [samples.ids[answer.place] for answer in gathered]
-    officials = [answer.official for answer in gathered]
-    likely = [answer.likely for answer in gathered]
-    truncated_tokens = sum(answer.truncated_tokens for answer in gathered)
-    truncated_regions = sum(answer.truncated_regions for answer in gathered)
     return EvaluationOutput(
-        ids,
-        outputs,
-        predictions,
-        labels,
-        metrics,
-        officials,
-        likely,
-        truncated_tokens,
-        truncated_regions,
-        _repeated_groups([answer.group_keys for answer in gathered]),
+        ids=[samples.ids[answer.place] for answer in gathered],
+        outputs=outputs,
+        predictions=predictions,
+        labels=labels,
+        metrics=metrics,
+        official_ids=[answer.official for answer in gathered],
+        top_classes=[answer.likely for answer in gathered],
+        truncated_tokens=sum(answer.truncated_tokens for answer in gathered),
+        truncated_regions=sum(answer.truncated_regions for answer in gathered),
+        groups=_repeated_groups([answer.group_keys for answer in gathered]),
     )
 
 
@@ -304,7 +294,6 @@ def _predict_batch(
     indices: Sequence[int],
     samples: Sequence[Sample],
 ) -> list[_ExampleOutput]:
-    """Outputs for a batch."""
     batch = collate(samples).to(device)
     outputs = objective.outputs(model(batch), batch).cpu().numpy()
     predictions = objective.output_type.predict(outputs)
@@ -312,17 +301,23 @@ def _predict_batch(
     if outputs.shape[1] > MAX_OUTPUTS and objective.output_type.head_input == "first":
         likely = find_top_classes(outputs)
         outputs = np.take_along_axis(outputs, predictions[:, None], 1)
-    labels = [None] * len(indices)
-    if "label" in batch.labels:
-        labels = batch.labels["label"].tolist()
-    officials = [sample.example.official_id if sample.example else "" for sample in samples]
-    truncated_tokens = [sample.truncated_tokens for sample in samples]
-    truncated_regions = [sample.truncated_regions for sample in samples]
-    keys = [_group_keys(sample.example) for sample in samples]
-    columns = (indices, outputs.tolist(), predictions.tolist(), labels, officials, likely)
+    labels = batch.labels["label"].tolist() if "label" in batch.labels else [None] * len(indices)
+    rows = zip(
+        indices, samples, outputs.tolist(), predictions.tolist(), labels, likely, strict=True
+    )
     return [
-        _ExampleOutput(*row)
-        for row in zip(*columns, truncated_tokens, truncated_regions, keys, strict=True)
+        _ExampleOutput(
+            place=place,
+            outputs=output,
+            prediction=prediction,
+            label=label,
+            official=sample.example.official_id if sample.example else "",
+            likely=best,
+            truncated_tokens=sample.truncated_tokens,
+            truncated_regions=sample.truncated_regions,
+            group_keys=_group_keys(sample.example),
+        )
+        for place, sample, output, prediction, label, best in rows
     ]
 
 

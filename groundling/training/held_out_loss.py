@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,12 @@ from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.teachers import Teacher, add_features
 from groundling.training.batch_sampler import DataSource, SampleCorruptor, is_scored_by
 from groundling.training.evaluation import Evaluator
-from groundling.training.loop import ModelWithObjectives, count_items
+from groundling.training.loop import (
+    ModelWithObjectives,
+    count_items,
+    count_samples,
+    means_of_windows,
+)
 
 # The loss of constant predictions, which ignore the input: class frequencies, or the mean of numbers.
 
@@ -54,8 +58,6 @@ class ConstantBaseline:
 
 
 class _TermSums:
-    """Sums over the items of one term."""
-
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.items = 0
@@ -137,27 +139,6 @@ DEFAULT_BATCH = 64
 """Batch size over all processes if --batch-tokens is set."""
 
 
-def make_evaluator(
-    evaluation_settings: EvaluationSettings,
-    split: str,
-    metric: str,
-    measure: Callable[[], Mapping[str, float]],
-    higher_is_better: bool = True,
-) -> Evaluator | None:
-    """An evaluator that runs every --eval-every epochs; None without the flag."""
-    if not evaluation_settings.eval_every:
-        return None
-    return Evaluator(
-        split=split,
-        metric=metric,
-        measure=measure,
-        interval_epochs=evaluation_settings.eval_every,
-        keep_best=evaluation_settings.keep_best,
-        patience=evaluation_settings.patience,
-        higher_is_better=higher_is_better,
-    )
-
-
 def selection_bias_note(train_result: Mapping[str, Any]) -> list[str]:
     """The note on selection bias, if the weights were chosen by a score on this split."""
     evaluation = train_result.get("evaluation")
@@ -183,14 +164,6 @@ def training_overlap_note(held_out: Sequence[str], training: Sequence[str], noun
     ]
 
 
-class _ProcessSums(NamedTuple):
-    """One process's contribution to the means of terms."""
-
-    sums: dict[str, float]
-    counts: dict[str, int]
-    weights: dict[str, float]
-
-
 @dataclass(frozen=True)
 class HeldOutLoss:
     """Losses of a model's objectives on held-out data, with fixed masks and negatives."""
@@ -206,19 +179,16 @@ class HeldOutLoss:
     training: TrainingArguments
     """Its seed determines the random choices; a batch is about as large as a micro-batch of all processes."""
 
-    def evaluator(self, evaluation_settings: EvaluationSettings) -> Evaluator | None:
-        """An evaluator of this loss every --eval-every epochs; None without the flag."""
+    def evaluator(self, settings: EvaluationSettings) -> Evaluator:
+        """An evaluator of this loss."""
         split = f"held-out {self.sample_noun}"
-        return make_evaluator(
-            evaluation_settings, split, "loss", self.measure, higher_is_better=False
-        )
+        return Evaluator(settings, split, "loss", self.measure, higher_is_better=False)
 
     def report(self) -> dict[str, Any]:
         """Number of distinct samples, loss, and mean of every term."""
-        counts_by_data = {id(source.samples): len(source.samples) for source in self.sources}
         terms = self.measure()
         loss = terms.pop("loss")
-        return {self.sample_noun: sum(counts_by_data.values()), "loss": loss, "terms": terms}
+        return {self.sample_noun: count_samples(self.sources), "loss": loss, "terms": terms}
 
     def describe(self, report: Mapping[str, Any]) -> str:
         """A report as one line of text."""
@@ -236,19 +206,11 @@ class HeldOutLoss:
         step.eval()
         device = self._device()
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            own = self._share(step, device)
+            own = dict(sorted(self._sums(step, device).items()))
         step.train(was_training)
         every = gather_object([own]) if PartialState().num_processes > 1 else [own]
-        # A process may lack some terms.
-        names = sorted({term for share in every for term in share.sums})
-        means = {}
-        loss = 0.0
-        for term in names:
-            total = sum(share.sums.get(term, 0.0) for share in every)
-            means[term] = total / max(1, sum(share.counts.get(term, 0) for share in every))
-            weight = next(share.weights[term] for share in every if term in share.weights)
-            loss += weight * means[term]
-        return {"loss": loss, **means}
+        means, _ = means_of_windows([{"terms": terms} for terms in every])
+        return means
 
     def baseline_losses(self) -> dict[str, float]:
         """Loss of constant predictions on the same samples, by term; see `ConstantBaseline`."""
@@ -265,9 +227,11 @@ class HeldOutLoss:
                     baseline.add(objective.loss_targets(batch))
         return baseline.losses()
 
-    def _share(self, step: ModelWithObjectives, device: torch.device) -> _ProcessSums:
-        """The contribution of this process's samples."""
-        share = _ProcessSums(defaultdict(float), defaultdict(int), {})
+    def _sums(
+        self, step: ModelWithObjectives, device: torch.device
+    ) -> dict[str, tuple[float, int, float]]:
+        """Of this process's samples: each term's sum, items and weight after warm-up."""
+        sums: dict[str, tuple[float, int, float]] = {}
         corruption = SampleCorruptor(self.training.seed)
         warm = max((objective.warmup for objective in self.objectives), default=0)
         is_main = PartialState().is_main_process
@@ -281,11 +245,11 @@ class HeldOutLoss:
                 batch = add_features(teacher, batch)
             counts = count_items(active, [batch.cpu_copy])
             for term, value in step(batch, [one.name for one in active]).terms.items():
-                share.sums[term] += float(value)
+                total, items, _ = sums.get(term, (0.0, 0, 1.0))
                 # A term without a count is averaged over batches, each counted once.
-                share.counts[term] += counts.get(term, int(is_main))
-                share.weights[term] = step.weight(term, warm)
-        return share
+                items += counts.get(term, int(is_main))
+                sums[term] = (total + float(value), items, step.weight(term, warm))
+        return sums
 
     def _batches(self) -> list[tuple[DataSource, np.ndarray]]:
         """This process's samples in every batch; batches are sorted by length and of about equal size.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +23,9 @@ from accelerate.utils import (
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from groundling.core.batch import Batch, EncoderOutput, collate, to_device
+from groundling.core.batch import Batch, EncoderOutput, to_device
 from groundling.core.errors import InputError
-from groundling.core.registry import describe_value, require_instance
-from groundling.core.rng import derive_seed, generator
+from groundling.core.rng import derive_seed
 from groundling.data.samples import SampleDataset
 from groundling.models.formats import Encoder
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
@@ -45,7 +44,6 @@ from groundling.training.batch_sampler import (
     plan_batches,
 )
 from groundling.training.evaluation import Evaluator
-from groundling.training.gradient_shares import TermGradients, describe_shares
 from groundling.training.optimizers import clip_each_gradient, make_optimizer, set_learning_rates
 from groundling.training.training_steps import (
     ForwardOutput,
@@ -67,13 +65,10 @@ class ModelWithObjectives(nn.Module):
     """A model and its objectives as one module, so that DDP has all trainable parameters."""
 
     def __init__(self, model: nn.Module, objectives: Sequence[Objective]) -> None:
-        """Registers both, without a copy."""
         super().__init__()
         self.model = model
         self.objectives = nn.ModuleList(objectives)
         self.scored_by: dict[str, Objective] = {}
-        self.checks_terms = False
-        """Whether the next passes check what the objectives return."""
         self.compiled: Callable[[Batch], EncoderOutput] | None = None
         if isinstance(model, Encoder) and any(one.reads_layers for one in objectives):
             model.return_layers()
@@ -98,11 +93,13 @@ class ModelWithObjectives(nn.Module):
         terms: dict[str, Tensor] = {}
         for objective in scoring:
             scored = objective(encoded, batch)
-            if self.checks_terms:
-                _check_terms(f"{objective.name}: `forward`", scored)
-                _check_unshared(scored, terms)
-            self.scored_by.update(dict.fromkeys(scored, objective))
-            terms.update(scored)
+            for term, value in scored.items():
+                if term in terms or value.ndim:  # else sums would be mixed up
+                    raise InputError(
+                        f"{objective.name}: `forward` returned {term!r}, expected a term of its own, and its sum ()"
+                    )
+                self.scored_by[term] = objective
+                terms[term] = value
         if not return_logits:
             return ForwardOutput(terms, {})
         named = {objective.name: objective for objective in scoring}
@@ -154,18 +151,7 @@ def train(
     return training.result()
 
 
-class _TermItemCounts(NamedTuple):
-    """Counts over a whole optimizer step, over all micro-batches and processes."""
-
-    terms: dict[str, Tensor]
-    """Number of items () of each term, which divides its sum."""
-    heads: dict[str, Tensor]
-    """Number of items () of each objective's head."""
-
-
 class _TrainingLoop:
-    """The state of a call of `train`, and its optimizer steps."""
-
     def __init__(
         self,
         model: nn.Module,
@@ -177,18 +163,15 @@ class _TrainingLoop:
         training_step: TrainingStep,
         evaluator: Evaluator | None,
     ) -> None:
-        """Arguments as in `train`; resumes from the last checkpoint in `out`."""
         self.objectives = objectives
         self.sources = sources
         self.config = config
         self.teachers = teachers
         self.training_step = training_step
-        self.evaluator = evaluator
+        self.evaluator = evaluator if evaluator and evaluator.settings.eval_every else None
         self.accelerator = _accelerator(config, out)
         _check_names(objectives)
-        _check_inputs(sources, objectives, config)
         self.plan = plan_batches(sources, objectives, config, self.accelerator.num_processes)
-        _check_gradient_shares(config.gradient_shares, len(self.plan))
         self.module = ModelWithObjectives(model, objectives).to(self.accelerator.device)
         if config.compile:
             self.module.compile_model()
@@ -205,8 +188,6 @@ class _TrainingLoop:
         self.checked_sources: set[int] = set()
         # Truncated tokens and regions since the last checkpoint: () at first, then (2,).
         self.truncated = torch.zeros((), dtype=torch.long)
-        # Only in the steps of --gradient-shares.
-        self.term_gradients: TermGradients | None = None
 
     def run(self) -> None:
         """Run all remaining steps."""
@@ -236,12 +217,10 @@ class _TrainingLoop:
                 tracker.finish()
 
     def _active(self, step: int) -> list[Objective]:
-        """The objectives that train on the step's source."""
         source = self.sources[self.plan.step_sources[step]]
         return [objective for objective in self.objectives if is_scored_by(source, objective)]
 
     def _next_batches(self, micro_batches: Iterator[Batch]) -> list[Batch]:
-        """A step's micro-batches, with features of uncached teachers."""
         batches = []
         for _ in range(self.config.gradient_accumulation_steps):
             batch = next(micro_batches).to(self.accelerator.device, non_blocking=True)
@@ -251,43 +230,46 @@ class _TrainingLoop:
         return batches
 
     def _check_first(self, step: int, batches: Sequence[Batch]) -> None:
-        """In the first step of each source, check what objectives and training step need, count and return."""
+        """In the first step of each source, check what would train on wrong numbers in silence."""
         source = int(self.plan.step_sources[step])
-        is_first = source not in self.checked_sources
-        self.module.checks_terms = is_first
-        if not is_first:
+        if source in self.checked_sources:
             return
         self.checked_sources.add(source)
         active = self._active(step)
         for objective in active:
             batches[0].require(objective.required_fields, objective.name)
-        counted: dict[str, int] = {}
         counting: list[Objective | TrainingStep] = [*active, self.training_step]
+        counted: set[str] = set()
         for one in counting:
-            counts = _checked_counts(one, batches[0].cpu_copy)
-            _check_unshared(counts, counted)
-            counted |= counts
+            for term, count in one.count(batches[0].cpu_copy).items():
+                # A fraction would be rounded, and the counts of one term added up.
+                if term in counted or not isinstance(count, int | np.integer) or count < 0:
+                    who = f"{type(one).__name__}: `count` returned {count!r} as {term!r}"
+                    raise InputError(
+                        f"{who}, expected a term of its own, and an integer, 0 or more"
+                    )
+                counted.add(term)
 
     def _optimizer_step(self, step: int, batches: Sequence[Batch]) -> Tensor:
-        """Run all micro-batches and the optimizer step; returns the gradient norm ()."""
         active = self._active(step)
-        counts = self._counts(active, batches)
+        counts, head_counts = self._counts(active, batches)
         set_learning_rates(self.optimizer, self.config, step, len(self.plan), self.plan.per_epoch)
-        if step + 1 in self.config.gradient_shares:
-            self.term_gradients = TermGradients(self.module.model, self.accelerator)
         for number, batch in enumerate(batches):
-            terms = self._run_micro_batch(step, number, batch, active, counts)
+            terms = self._run_micro_batch(step, number, batch, counts, head_counts)
             self.log.add(terms, {term: self.module.weight(term, step) for term in terms})
-        self.log.count(counts.terms)
+        self.log.count(counts)
         norm = _clip_gradients(self.accelerator, self.module, self.config)
         self.stepper.step()
         self.stepper.zero_grad(set_to_none=True)
         return norm
 
-    def _counts(self, active: Sequence[Objective], batches: Sequence[Batch]) -> _TermItemCounts:
-        """Counts over all micro-batches and processes; adds truncated tokens and regions to the run's totals.
+    def _counts(
+        self, active: Sequence[Objective], batches: Sequence[Batch]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Items () of each term and of each head in the whole optimizer step, over all micro-batches and processes.
 
-        Reads the batches in host memory, without synchronising with the GPU.
+        Also adds truncated tokens and regions to the run's totals. Reads the batches in host memory, without
+        synchronising with the GPU.
         """
         hosts = [batch.cpu_copy for batch in batches]
         counts = count_items([*active, self.training_step], hosts)
@@ -299,7 +281,7 @@ class _TrainingLoop:
         summed = totals[2:].unbind()
         names = [objective.name for objective in active]
         heads = dict(zip(names, summed, strict=False))
-        return _TermItemCounts(dict(zip(counts, summed[len(names) :], strict=True)), heads)
+        return dict(zip(counts, summed[len(names) :], strict=True)), heads
 
     def _sum_over_processes(self, numbers: Sequence[int]) -> Tensor:
         """Integers (n,) summed over processes: on the device for several processes, in host memory for one."""
@@ -314,46 +296,41 @@ class _TrainingLoop:
         step: int,
         number: int,
         batch: Batch,
-        active: Sequence[Objective],
-        counts: _TermItemCounts,
+        counts: Mapping[str, Tensor],
+        head_counts: Mapping[str, Tensor],
     ) -> Terms:
-        """Run the training step of one micro-batch; returns its summed terms."""
-        names = [objective.name for objective in active]
+        names = [objective.name for objective in self._active(step)]
         # Dropout is seeded by the micro-batch's place in the step, whether processes or accumulation split the step.
         place = number * self.accelerator.num_processes + self.accelerator.process_index
         torch.manual_seed(derive_seed(self.config.seed, "dropout", step, place, 0))
         micro = MicroBatchContext(
             batch,
             lambda changed: self.wrapped(changed, names, self.training_step.compares_logits),
-            lambda terms: self._loss(terms, step, counts.terms),
+            lambda terms: self._loss(terms, step, counts),
             self.accelerator.backward,
             self.objectives[0].sizes,
-            counts.heads,
+            head_counts,
         )
         last = number == self.config.gradient_accumulation_steps - 1
         no_sync = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
         with no_sync, self.accelerator.autocast():
-            terms = self.training_step(micro)
-        if self.module.checks_terms:
-            _check_terms(f"{type(self.training_step).__name__}: the training step", terms)
-        return terms
+            return self.training_step(micro)
 
     def _loss(self, terms: Terms, step: int, totals: Mapping[str, Tensor]) -> Tensor:
         """The loss: the weighted sum of terms, each divided by its count."""
-        parts = {
-            term: self.module.weight(term, step) * value / _divisor(totals, term)
+        parts = [
+            self.module.weight(term, step)
+            * value
+            / (totals[term].clamp(min=1) if term in totals else 1.0)
             for term, value in terms.items()
-        }
-        if self.term_gradients is not None:
-            self.term_gradients.add(parts)
+        ]
         if not parts:  # no term: a loss of 0 that depends on all parameters, for DDP
             return sum((p.sum() * 0 for p in self.module.parameters()), torch.zeros(()))
         # DDP averages gradients over processes; multiplying makes it a sum.
-        loss: Tensor = torch.stack([*parts.values()]).sum() * self.accelerator.num_processes
+        loss: Tensor = torch.stack(parts).sum() * self.accelerator.num_processes
         return loss
 
     def _record(self, norm: Tensor, progress: Progress) -> None:
-        """Log, evaluate and save a checkpoint after a step, if due."""
         counters = self.counters
         done = counters.step
         steps = len(self.plan)
@@ -367,9 +344,6 @@ class _TrainingLoop:
             progress.set_measurements(means)
             least = max(MIN_METRIC_STEPS, self.config.log_every, -(-steps // 10))
             counters.windows = _last_windows([*counters.windows, self.log.window], least)
-        if self.term_gradients is not None:
-            self._record_shares(self.term_gradients)
-            self.term_gradients = None
         if saving:
             self._check_weights()
         if evaluator is not None:
@@ -377,19 +351,7 @@ class _TrainingLoop:
         if saving:
             self._save()
 
-    def _record_shares(self, gradients: TermGradients) -> None:
-        """Print and log each term's gradient norm in this step, and its share."""
-        shares = gradients.shares()
-        measured: dict[str, float | None] = {}
-        for term, one in shares.items():
-            measured[f"gradient_norm/{term}"] = json_safe(one.norm)
-            measured[f"gradient_share/{term}"] = json_safe(one.share)
-        step = self.counters.step
-        self.log.note(step, measured)
-        print_line(f"step {step}: gradient norms: {describe_shares(shares)}")
-
     def _evaluate(self, evaluator: Evaluator) -> None:
-        """Evaluate, and keep the weights if they are the best so far."""
         counters = self.counters
         scores = json_safe(
             {"step": counters.step, **evaluator.measure()}
@@ -404,29 +366,27 @@ class _TrainingLoop:
 
     def _best_step(self) -> int:
         """The step whose weights the model has at the end; 0 for the last step."""
-        if self.evaluator is None or not self.evaluator.keep_best or not self.counters.evaluations:
+        if (
+            self.evaluator is None
+            or not self.evaluator.settings.keep_best
+            or not self.counters.evaluations
+        ):
             return 0
         return self.evaluator.best_step(self.counters.evaluations)
 
     def _check_weights(self) -> None:
-        """Raises InputError for NaN or infinite weights, before they are saved or exported."""
         weights = self.module.state_dict().items()
         is_finite = {
             name: value.isfinite().all() for name, value in weights if value.is_floating_point()
         }
-        if not is_finite:
-            return
         # Read all at once: each read synchronises with the GPU.
-        for name, is_sound in zip(
-            is_finite, torch.stack([*is_finite.values()]).tolist(), strict=True
-        ):
-            if not is_sound:
-                raise InputError(
-                    f"step {self.counters.step}: weights of {name} are NaN or infinite, so none is written; {ADVICE}"
-                )
+        if is_finite and not torch.stack([*is_finite.values()]).all():
+            name = next(name for name, is_sound in is_finite.items() if not is_sound)
+            raise InputError(
+                f"step {self.counters.step}: weights of {name} are NaN or infinite, so none is written; {ADVICE}"
+            )
 
     def _save(self) -> None:
-        """Write a checkpoint from the main process, while the others wait."""
         if self.accelerator.scaler is not None:
             self.counters.scaler = self.accelerator.scaler.state_dict()
         truncated_tokens, truncated_regions = self.truncated.expand(2).tolist()
@@ -440,11 +400,11 @@ class _TrainingLoop:
     def result(self) -> dict[str, object]:
         """The result of the run."""
         counters = self.counters
-        metrics, weights = _means_of_windows(counters.windows)
+        metrics, weights = means_of_windows(counters.windows)
         result: dict[str, object] = {
             "steps": counters.step,
             "epochs": round(self.plan.covered_epochs() * counters.step / len(self.plan), 4),
-            "samples": sum(len(source.samples) for source in _unique_sources(self.sources)),
+            "samples": count_samples(self.sources),
             "truncated_tokens": counters.truncated_tokens,
             "truncated_regions": counters.truncated_regions,
             "seconds": round(counters.seconds, 1),
@@ -470,7 +430,7 @@ def _last_windows(windows: Sequence[dict[str, Any]], least: int) -> list[dict[st
     return kept
 
 
-def _means_of_windows(
+def means_of_windows(
     windows: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The loss and every term's mean over its items in all windows, and the terms' last weights."""
@@ -510,21 +470,6 @@ def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
     return accelerator
 
 
-def _check_inputs(
-    sources: Sequence[DataSource], objectives: Sequence[Objective], config: TrainingArguments
-) -> None:
-    """Raises InputError if the samples lack an objective's input; labels and features may be added later."""
-    for source in sources:
-        for samples in (source.samples, source.extra_samples):
-            if samples is None:
-                continue
-            plain = collate(samples.get([0], [generator(config.seed, "check")]))
-            for objective in objectives:
-                if is_scored_by(source, objective):
-                    inputs = [name for name in objective.required_fields if "." not in name]
-                    plain.require(inputs, objective.name)
-
-
 def _batches(
     plan: BatchPlan,
     objectives: Sequence[Objective],
@@ -532,31 +477,26 @@ def _batches(
     accelerator: Accelerator,
     start: int,
 ) -> Iterator[Batch]:
-    """This process's micro-batches from optimizer step `start` on."""
     rank, world = accelerator.process_index, accelerator.num_processes
     dataset = MicroBatchDataset(plan, objectives, config.gradient_accumulation_steps, rank, world)
+    workers = config.workers
+    if workers < 0:
+        on_cpu = accelerator.device.type == "cpu"
+        workers = 0 if on_cpu else min(MAX_WORKERS, os.cpu_count() or 1)
     return iter(
         DataLoader(
             dataset,
             batch_size=None,
             sampler=range(start * config.gradient_accumulation_steps, len(dataset)),
-            num_workers=_workers(config, accelerator.device),
+            num_workers=workers,
             pin_memory=accelerator.device.type == "cuda",
         )
     )
 
 
-def _workers(config: TrainingArguments, device: torch.device) -> int:
-    """Number of data-loading processes: `config.workers`, or a default for the machine."""
-    if config.workers >= 0:
-        return config.workers
-    return 0 if device.type == "cpu" else min(MAX_WORKERS, os.cpu_count() or 1)
-
-
 def _clip_gradients(
     accelerator: Accelerator, module: nn.Module, config: TrainingArguments
 ) -> Tensor:
-    """Clip the step's gradient; returns its norm () before clipping."""
     max_norm = (
         config.max_grad_norm if config.max_grad_norm and not config.clip_per_tensor else math.inf
     )
@@ -566,31 +506,17 @@ def _clip_gradients(
     return norm
 
 
-def _unique_sources(sources: Sequence[DataSource]) -> list[DataSource]:
-    """One source per data set: UNITER lists a data set once for each objective."""
-    return list({id(source.samples): source for source in sources}.values())
-
-
-def _check_gradient_shares(steps: Sequence[int], last: int) -> None:
-    """Raises InputError for a step after the run's `last` one."""
-    beyond = [step for step in steps if step > last]
-    if beyond:
-        raise InputError(
-            f"gradient_shares {beyond[0]}: expected steps up to the run's last, {last}"
-        )
-
-
 def _check_names(objectives: Sequence[Objective]) -> None:
     """Raises InputError unless objectives have distinct names, which are keys of terms, heads and counts."""
-    for objective in objectives:
-        if not objective.name:
-            raise InputError(f"{type(objective).__name__}: this objective has no `name`; set one")
     names = [objective.name for objective in objectives]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = [name for name in names if not name or names.count(name) > 1]
     if twice:
-        raise InputError(
-            f"two objectives are called {twice[0]!r}, among the model's own and the added ones; remove one"
-        )
+        raise InputError(f"objectives: expected distinct names, found {twice[0]!r}; remove one")
+
+
+def count_samples(sources: Sequence[DataSource]) -> int:
+    """Number of samples, those of a data set once: UNITER lists one for each objective."""
+    return sum({id(source.samples): len(source.samples) for source in sources}.values())
 
 
 def count_items(
@@ -603,48 +529,6 @@ def count_items(
             for term, count in one.count(batch).items():
                 counts[term] = counts.get(term, 0) + count
     return counts
-
-
-def _check_terms(who: str, terms: object) -> None:
-    """Raises InputError unless an objective or a training step returned summed terms, scalars by name."""
-    if not isinstance(terms, Mapping):
-        raise InputError(f"{who} returned {describe_value(terms)}, expected summed terms by name")
-    for term, value in terms.items():
-        if require_instance(value, Tensor, f"{who} returned as {term!r}").ndim:
-            raise InputError(
-                f"{who} returned a tensor {tuple(value.shape)} as {term!r}, expected its sum, a tensor ()"
-            )
-
-
-def _checked_counts(one: Objective | TrainingStep, batch: Batch) -> dict[str, int]:
-    """Number of items of each term in a batch; raises InputError unless they are integers by name."""
-    who = one.name if isinstance(one, Objective) else type(one).__name__
-    returned: object = one.count(batch)
-    if not isinstance(returned, Mapping):
-        raise InputError(
-            f"{who}: `count` returned {describe_value(returned)}, expected a dict of numbers"
-        )
-    for term, count in returned.items():
-        if not isinstance(count, int | np.integer) or count < 0:
-            what = f"{count!r}" if isinstance(count, int) else describe_value(count)
-            raise InputError(
-                f"{who}: `count` returned {what} as {term!r}, expected an integer, 0 or more"
-            )
-    return dict(returned)
-
-
-def _check_unshared(terms: Mapping[str, object], others: Mapping[str, object]) -> None:
-    """Raises InputError for a term that is another objective's, too: its sum or count would be mixed up."""
-    shared = sorted(terms.keys() & others.keys())
-    if shared:
-        raise InputError(
-            f"two objectives, or one and the training step, have the term {shared[0]!r}; give each its own name"
-        )
-
-
-def _divisor(totals: Mapping[str, Tensor], term: str) -> Tensor | float:
-    """The divisor of a term's sum: its count, 1 without a count."""
-    return totals[term].clamp(min=1) if term in totals else 1.0
 
 
 class _TrainingLog:
@@ -701,7 +585,7 @@ class _TrainingLog:
     def write(self, step: int, lr: float, norm: float, seconds: float) -> dict[str, float]:
         """Append a line and reset the sums; returns the loss and every term's mean."""
         self.window = {"steps": self.steps, "terms": self._totals()}
-        line, _ = _means_of_windows([self.window])
+        line, _ = means_of_windows([self.window])
         # With fp16, a scaler skips steps whose gradient is not finite.
         checked = {"loss": line["loss"]}
         if self.accelerator.scaler is None:

@@ -43,7 +43,6 @@ class BertAdam(Optimizer):
                 self._update(parameters, group)
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Update parameters that have gradients, with fused kernels where available."""
         for one in parameters:
             if not self.state[one]:
                 self.state[one]["exp_avg"] = torch.zeros_like(one)
@@ -102,7 +101,6 @@ def set_learning_rates(
 def _learning_rate_factor(
     step: int, steps: int, config: TrainingArguments, epoch: float, head: bool
 ) -> float:
-    """Learning rate at a step, relative to the peak."""
     whole = config.schedule_steps or steps
     delay = 0 if head else config.freeze_encoder_steps or round(config.freeze_encoder_ratio * whole)
     place = step - delay
@@ -135,5 +133,4 @@ def clip_each_gradient(module: nn.Module, max_norm: float) -> None:
 
 
 def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The gradients of the parameters that have one."""
     return [one.grad for one in parameters if one.grad is not None]

@@ -74,8 +74,6 @@ def smaller(command: TypedCommand) -> list[str]:
         flags += ["--vokenizer-layers", "2"]  # the stand-in has no more
     if "--gradient-accumulation-steps" in command.line:
         flags += ["--gradient-accumulation-steps", "2"]
-    if "--gradient-shares" in command.line:
-        flags += ["--gradient-shares", "1"]  # the one step that it has
     if "bench --real" in command.line:
         flags += [*FEW, "--processes", "1", "--adapt-seeds", "1", "--task-seeds", "1"]
         flags += ["--modes", "linear"]  # the stand-in has no masked-LM head

@@ -31,7 +31,6 @@ from groundling.tasks import Task
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.training.loop import train
-from groundling.training.training_steps import TrainingStep
 from groundling.vision_language.loading import load_encoder
 
 STEP = TrainingArguments(steps=1, batch=4, lr=1e-3, cpu=True)
@@ -77,21 +76,9 @@ def trained(student: Any, samples: Any, out: Path, objective: Any, **options: An
 
 
 OBJECTIVES = [
-    (
-        "forward",
-        lambda e, b: {"length": e.text.norm(dim=-1).sum(1)},
-        r"`forward`.*\(4,\).*'length'",
-    ),
-    ("forward", lambda e, b: e.text.sum(), r"`forward` returned a Tensor"),
-    ("forward", lambda e, b: {"length": 1.0}, "`forward`.*'length' a float"),
-    ("forward", lambda e, b: {"length": e.text.sum((1, 2))[:1]}, r"\(1,\) as 'length'"),
-    ("count", lambda b: b.rows, "`count` returned an int"),
-    (
-        "count",
-        lambda b: {"length": b.text.attention_mask.sum()},
-        "`count` returned a Tensor as 'length'",
-    ),
-    ("count", lambda b: {"length": 0.5}, "`count` returned a float as 'length'"),
+    ("forward", lambda e, b: {"length": e.text.norm(dim=-1).sum(1)}, "`forward` returned 'length'"),
+    ("forward", lambda e, b: {"length": e.text.sum((1, 2))[:1]}, "`forward` returned 'length'"),
+    ("count", lambda b: {"length": 0.5}, "`count` returned 0.5 as 'length'"),
     ("count", lambda b: {"length": -1}, "`count` returned -1 as 'length'"),
 ]
 
@@ -100,7 +87,7 @@ OBJECTIVES = [
 def test_an_objectives_fault_is_told_by_its_name(
     method: str, answer: Any, told: str, student: Any, text_only: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=f"^length: .*{told}|^length: {told}"):
+    with pytest.raises(InputError, match=f"^(length|Length): {told}"):
         trained(student, text_only, tmp_path, with_method(Length, method, answer))
 
 
@@ -173,22 +160,6 @@ def test_a_teachers_fault_is_told_by_its_name(
 def test_so_is_one_of_what_is_kept(method: str, answer: Any, told: str, text_only: Any) -> None:
     with pytest.raises(InputError, match=f"the teacher says: {told}"):
         TeacherDataset(text_only, with_method(Says, method, answer)(), FeatureCache())
-
-
-class Vector(TrainingStep):
-    """Returns terms that are not summed."""
-
-    def __call__(self, micro: Any) -> Any:
-        terms = micro.forward(micro.batch).terms
-        micro.backward(micro.loss(terms))
-        return {name: value.expand(2) for name, value in terms.items()}
-
-
-def test_an_inner_steps_fault_is_told_by_its_name(
-    student: Any, text_only: Any, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match=r"^Vector: the training step .*\(2,\) as 'length'"):
-        trained(student, text_only, tmp_path, Length, training_step=Vector())
 
 
 DOGS = Task("dogs", Classification(("no", "yes")), lambda folder, split: [], (ACCURACY,), "a test")

@@ -20,7 +20,7 @@ from groundling.objectives.supervised import SupervisedObjective
 from groundling.runs.folder import json_safe, json_text, read_log, write_json
 from groundling.runs.run import Run
 from groundling.settings.fields import make_settings
-from groundling.settings.training import TrainingArguments
+from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.studies.knowledge.commands import PROBE_FACTS as ask
 from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.tasks.glue import STSB
@@ -76,9 +76,8 @@ def examined(student: Any, samples: Any, out: Path, scores: list[float], at: int
     torch.manual_seed(3)
     task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     told = iter(scores)
-    exam = Evaluator(
-        "dev", "pearson", lambda: {"pearson": next(told)}, interval_epochs=0.5, keep_best="best"
-    )
+    settings = EvaluationSettings(eval_every=0.5, keep_best=True)
+    exam = Evaluator(settings, "dev", "pearson", lambda: {"pearson": next(told)})
     return train(model, [task], samples, STEPS, out, evaluator=exam, training_step=homes.dying(at))
 
 

@@ -26,7 +26,6 @@ ADAPT = "--adapt.student model --adapt.teacher model --adapt.text t.txt"
 CASES = [
     ("train-clip --captions no.tsv --images photos", "captions=no.tsv: no such file"),
     ("train-clip --captions c.csv --images gone", "images=gone: no such folder"),
-    ("train-clip --captions c.csv --images photos --caption-column said", "no column 'said'"),
     ("train-clip --captions c.csv --images photos --betas 0.9 2", "betas = '2': expected"),
     ("adapt --student no/such/model --arm mlm --text t.txt", "no/such/model: no model found"),
     ("adapt --student gone --arm mlm --text t.txt", "gone: no model found"),

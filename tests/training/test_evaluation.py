@@ -28,9 +28,8 @@ STEPS = TrainingArguments(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3
 def scripted(scores: list[float], **options: Any) -> Evaluator:
     """An exam every half epoch whose scores are known beforehand."""
     told = iter(scores)
-    return Evaluator(
-        "dev", "accuracy", lambda: {"accuracy": next(told)}, interval_epochs=0.5, **options
-    )
+    settings = EvaluationSettings(eval_every=0.5, **options)
+    return Evaluator(settings, "dev", "accuracy", lambda: {"accuracy": next(told)})
 
 
 def taken(*scores: float) -> list[dict[str, float]]:
@@ -44,7 +43,7 @@ def taken(*scores: float) -> list[dict[str, float]]:
 def test_it_is_due_where_a_share_of_an_epoch_ends_and_at_the_end(
     every: float, steps: list[int]
 ) -> None:
-    exam = replace(scripted([]), interval_epochs=every)
+    exam = replace(scripted([]), settings=EvaluationSettings(eval_every=every))
     assert [step for step in range(1, 8) if exam.is_due(step, 7, 4.0)] == steps
 
 
@@ -61,7 +60,7 @@ def test_patience_counts_exams_that_were_no_better() -> None:
     scores = (0.1, 0.5, 0.5, 0.3, 0.9)
     over = [exam.should_stop(taken(*scores[:count])) for count in range(6)]
     assert over == [False, False, False, False, True, False]
-    assert not replace(exam, patience=0).should_stop(taken(0.9, 0.1, 0.1, 0.1))
+    assert not scripted([]).should_stop(taken(0.9, 0.1, 0.1, 0.1))
 
 
 class ScriptedRun:
@@ -122,7 +121,7 @@ def test_weights_that_are_no_numbers_are_neither_examined_nor_kept(
     student: Any, text_only: Any, tmp_path: Path
 ) -> None:
     task = SupervisedObjective(student().sizes, output_type=Classification(("no", "yes")))
-    exam = replace(scripted([], keep_best=True), interval_epochs=0.1)
+    exam = replace(scripted([]), settings=EvaluationSettings(eval_every=0.1, keep_best=True))
     with pytest.raises(InputError, match=r"step 1: weights of .* are NaN or infinite"):
         train(student(), [task], text_only, replace(STEPS, lr=1e39), tmp_path, evaluator=exam)
     assert not list(tmp_path.rglob("*.safetensors"))

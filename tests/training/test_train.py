@@ -714,7 +714,7 @@ def test_two_objectives_of_one_name_are_refused(student, text_only, tmp_path):
         SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
         for _ in range(2)
     ]
-    with pytest.raises(InputError, match=f"two objectives are called '{twice[0].name}'"):
+    with pytest.raises(InputError, match=f"distinct names, found '{twice[0].name}'"):
         train(model, twice, text_only, TrainingArguments(steps=1, batch=4, **CPU), tmp_path)
 
 
@@ -731,7 +731,7 @@ def test_an_uncounted_term_of_two_owners_is_refused(student, text_only, tmp_path
     model = student()
     task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     config = TrainingArguments(steps=1, batch=4, **CPU)
-    with pytest.raises(InputError, match="have the term 'task'"):
+    with pytest.raises(InputError, match="`forward` returned 'task', expected a term of its own"):
         train(model, [task, Clash(model.sizes)], text_only, config, tmp_path)
 
 
@@ -751,7 +751,9 @@ def test_a_term_of_two_owners_is_refused(student, text_only, tmp_path):
     model = student()
     task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     config = TrainingArguments(steps=1, batch=4, **CPU)
-    with pytest.raises(InputError, match="have the term 'task'"):
+    with pytest.raises(
+        InputError, match="CountingStep: `count` returned 4 as 'task', expected a term of"
+    ):
         train(model, [task], text_only, config, tmp_path, training_step=CountingStep())
 
 

@@ -20,7 +20,6 @@ from groundling.cli import main
 from groundling.core.batch import AdversarialPerturbation, Batch, Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, RegionSelection
-from groundling.core.registry import registered
 from groundling.data.regions.samples import RegionDataset
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.task_heads import HeadContext
@@ -36,10 +35,11 @@ from groundling.tasks.splits import UnlabelledDataset
 from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
 from groundling.training.loop import ModelWithObjectives, train
 from groundling.training.training_steps import (
+    TRAINING_STEPS,
     MicroBatchContext,
     PlainTrainingStep,
     TrainingStep,
-    TrainingStepSpec,
+    load_training_step,
 )
 from groundling.training.training_steps.villa import VillaStep
 from groundling.vision_language.uniter import UniterBinaryChoiceHead, uniter
@@ -384,7 +384,7 @@ def test_no_two_passes_share_a_dropout_mask(tmp_path: Path) -> None:
 
 # -- every inner step, on every model ----------------------------------------------------------------------------------
 
-EVERY = sorted(registered("training.training_steps", TrainingStepSpec))
+EVERY = sorted(TRAINING_STEPS)
 
 
 def test_inner_steps_are_found() -> None:
@@ -395,7 +395,6 @@ def test_inner_steps_are_found() -> None:
 @pytest.mark.parametrize("inner", EVERY)
 def test_accumulation_changes_nothing(inner: str, name: str, tmp_path: Path) -> None:
     """Each row has a perturbation of its own, and each sum is divided by the whole step's count."""
-    part = registered("training.training_steps", TrainingStepSpec)[inner]
     found = []
     for accumulate in (1, 3):
         model, task, data = classes(name)
@@ -408,7 +407,7 @@ def test_accumulation_changes_nothing(inner: str, name: str, tmp_path: Path) -> 
             data,
             config,
             out,
-            training_step=part.make(AdversarialSettings(adversarial_lr=0.1)),
+            training_step=load_training_step(inner, AdversarialSettings(adversarial_lr=0.1)),
         )
         found.append((log_of(out), weights(model, [task])))
     for one, other in zip(found[0][0], found[1][0], strict=True):
@@ -423,12 +422,13 @@ def test_accumulation_changes_nothing(inner: str, name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["uniter", "bert"])
 @pytest.mark.parametrize("inner", EVERY)
 def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -> None:
-    part = registered("training.training_steps", TrainingStepSpec)[inner]
     config = replace(ADAMW, steps=4, gradient_accumulation_steps=2)
 
     def resume(out: Path, dies: int) -> dict[str, Tensor]:
         model, task, data = classes(name)  # with dropout, whose masks must come back too
-        made = WatchedSteps(part.make(AdversarialSettings(adversarial_steps=2)), dies)
+        made = WatchedSteps(
+            load_training_step(inner, AdversarialSettings(adversarial_steps=2)), dies
+        )
         train(model, [task], data, config, out, training_step=made)
         return weights(model, [task])
 

@@ -23,7 +23,6 @@ from groundling.settings.fields import (
     Settings,
     require_settings,
     settings,
-    unnested,
 )
 from groundling.settings.input_settings import CaptionSettings, parse_weighted_files
 from groundling.settings.objectives import (
@@ -56,7 +55,7 @@ your own; the arm `mlm` needs none."""
 .parquet file (column `text`, or its only column), or captions in any file or folder that \
 `train-clip` reads. Texts are tokenised only once, for this and later runs (docs/running.md). With \
 weights each step draws one file by weight; without weights all files are mixed."""
-    caption_settings: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, \
 match, clip_tokens, l1, contrastive, td_text, td_words (with --word-selection random, since plain \
@@ -80,13 +79,9 @@ change. 0: as its configuration says. simcse and mcse need some."""
     """Held-out text files: the result reports the loss on them and, for xdbert, scores of its \
 objectives (without held-out texts: on training texts, with new masks and pairs)."""
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    objective_settings: Annotated[ObjectiveSettings, unnested] = field(
-        default_factory=ObjectiveSettings
-    )
+    objective_settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     cross_modal: CrossModalEncoderSettings = field(default_factory=CrossModalEncoderSettings)
-    training_step: Annotated[TrainingStepSelection, unnested] = field(
-        default_factory=TrainingStepSelection
-    )
+    training_step: TrainingStepSelection = field(default_factory=TrainingStepSelection)
     keep_projection: bool = False
     """l1 and contrastive: train against the teacher's own text embeddings and save the projection \
 with the model, as a sentence-transformers folder (Transformer, Pooling, Dense, Normalize). A text \
@@ -157,7 +152,7 @@ COMMAND = Command(
         "save-joint keep-projection retain-weight gradient-accumulation-steps precision "
         "gradient-checkpointing compile workers save-every log-every optimizer epsilon schedule "
         "schedule-steps warmup-ratio warmup-steps weight-decay decay-bias-and-norm head-lr "
-        "freeze-encoder-steps freeze-encoder-ratio max-grad-norm gradient-shares"
+        "freeze-encoder-steps freeze-encoder-ratio max-grad-norm"
     ),
     common_flags="student teacher text arm eval-text retention-pairs steps epochs batch lr seed cpu",
     validate=check,

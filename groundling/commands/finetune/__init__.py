@@ -26,7 +26,6 @@ from groundling.settings.fields import (
     require_settings,
     required,
     settings,
-    unnested,
 )
 from groundling.settings.input_settings import (
     ClipAdapterSettings,
@@ -119,15 +118,9 @@ divergence from the label distribution."""
     own: TableTaskSettings = field(default_factory=TableTaskSettings)
     adapter_settings: ClipAdapterSettings = field(default_factory=ClipAdapterSettings)
     examining: EvaluationSettings = field(default_factory=EvaluationSettings)
-    extra_objectives: Annotated[ExtraObjectiveSettings, unnested] = field(
-        default_factory=ExtraObjectiveSettings
-    )
-    objective_settings: Annotated[ObjectiveSettings, unnested] = field(
-        default_factory=ObjectiveSettings
-    )
-    training_step: Annotated[TrainingStepSelection, unnested] = field(
-        default_factory=TrainingStepSelection
-    )
+    extra_objectives: ExtraObjectiveSettings = field(default_factory=ExtraObjectiveSettings)
+    objective_settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    training_step: TrainingStepSelection = field(default_factory=TrainingStepSelection)
 
 
 TUNING = TrainingArguments(epochs=3, lr=1e-4, warmup_ratio=0.1, weight_decay=0.0)
@@ -223,7 +216,7 @@ COMMAND = Command(
         "objectives teacher teacher-images teacher-cache td-weight td-gate option training-step "
         "adversarial-modality adversarial-lr adversarial-kl-weight steps seed batch-tokens "
         "optimizer betas epsilon schedule warmup-ratio warmup-steps weight-decay max-grad-norm "
-        "gradient-shares gradient-accumulation-steps precision gradient-checkpointing compile "
+        "gradient-accumulation-steps precision gradient-checkpointing compile "
         "workers save-every log-every"
     ),
     common_flags="model task data text label image regions seeds epochs batch lr cpu",

@@ -26,7 +26,6 @@ from groundling.settings.training import EvaluationSettings
 from groundling.tasks import Task
 from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import EvaluationOutput, Evaluator, evaluate
-from groundling.training.held_out_loss import make_evaluator
 
 
 def describe_seed(
@@ -211,4 +210,4 @@ def evaluator_of(
     def measure() -> dict[str, float]:
         return evaluate(student, objective, task, samples[split]).metrics
 
-    return make_evaluator(examining, split, metric.name, measure, metric.higher_is_better)
+    return Evaluator(examining, split, metric.name, measure, metric.higher_is_better)

@@ -27,7 +27,6 @@ from groundling.settings.fields import (
     require_settings,
     required,
     settings,
-    unnested,
 )
 from groundling.settings.input_settings import (
     CaptionSettings,
@@ -54,7 +53,7 @@ class TrainTexts(Settings):
 tsv, Flickr8k's token.txt, your own csv, tsv, json or jsonl, or a folder such as an imagefolder \
 (docs/vision.md, "Captions and photos as you have them"). Each step draws one file, by weight or, \
 without weights, by number of samples."""
-    caption_settings: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the training images, one name per line, or as karpathy_train_images.txt \
 does; empty: all."""
@@ -102,10 +101,10 @@ of your own; a vision-language model as --model needs its own."""
     """BERT, or a single-stream model to continue from: hub id or folder."""
     regions: RegionSettings = field(default_factory=RegionSettings)
     pixels: PixelInputSettings = field(default_factory=PixelInputSettings)
-    train_texts: Annotated[TrainTexts, unnested] = field(default_factory=TrainTexts)
-    eval_texts: Annotated[EvalTexts, unnested] = field(default_factory=EvalTexts)
+    train_texts: TrainTexts = field(default_factory=TrainTexts)
+    eval_texts: EvalTexts = field(default_factory=EvalTexts)
     examining: EvaluationSettings = field(default_factory=EvaluationSettings)
-    pretraining_objectives: Annotated[PretrainingVariantSettings, unnested] = field(
+    pretraining_objectives: PretrainingVariantSettings = field(
         default_factory=PretrainingVariantSettings
     )
     step_mix: Annotated[tuple[Annotated[float, Ge(0)], ...], may_repeat] = ()
@@ -123,15 +122,9 @@ still sets the feature width)."""
     joining: VisualBertSettings = field(default_factory=VisualBertSettings)
     random_init: bool = False
     """Initialise the model randomly, with the sizes of --model (ablation C3: no BERT)."""
-    extra_objectives: Annotated[ExtraObjectiveSettings, unnested] = field(
-        default_factory=ExtraObjectiveSettings
-    )
-    objective_settings: Annotated[ObjectiveSettings, unnested] = field(
-        default_factory=ObjectiveSettings
-    )
-    training_step: Annotated[TrainingStepSelection, unnested] = field(
-        default_factory=TrainingStepSelection
-    )
+    extra_objectives: ExtraObjectiveSettings = field(default_factory=ExtraObjectiveSettings)
+    objective_settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    training_step: TrainingStepSelection = field(default_factory=TrainingStepSelection)
 
 
 PRETRAINING = TrainingArguments(epochs=10, lr=5e-5, warmup_ratio=0.1, weight_decay=0.01)

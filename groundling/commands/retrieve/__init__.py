@@ -19,7 +19,6 @@ from groundling.settings.fields import (
     refuse_settings,
     required,
     settings,
-    unnested,
 )
 from groundling.settings.input_settings import CaptionSettings
 
@@ -34,7 +33,7 @@ class RetrieveConfig(Settings):
     """Captions: COCO or Karpathy's json, Conceptual Captions' tsv, Flickr8k's token.txt, your own \
 csv, tsv, json or jsonl, or a folder such as an imagefolder (docs/vision.md, "Captions and photos \
 as you have them")."""
-    caption_settings: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images."""
     image_list: Annotated[str, InputKind.FILE] = ""

@@ -38,7 +38,7 @@ from groundling.stats.retrieval import MEAN, retrieval
 from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import Evaluator
 from groundling.training.fit import fit
-from groundling.training.held_out_loss import make_evaluator, training_overlap_note
+from groundling.training.held_out_loss import training_overlap_note
 
 # A new CLIP: its tokenizer, trained on captions, and its untrained towers.
 
@@ -165,7 +165,7 @@ def _make_retrieval_evaluator(
         broadcast_object_list(found)  # processes must not diverge by rounding
         return {name: value for name, value in found[0].items() if name not in COUNTS}
 
-    return make_evaluator(examining, "held-out images", MEAN, measure)
+    return Evaluator(examining, "held-out images", MEAN, measure)
 
 
 def _model(

@@ -21,7 +21,6 @@ from groundling.settings.fields import (
     require_settings,
     required,
     settings,
-    unnested,
 )
 from groundling.settings.input_settings import (
     CaptionColumns,
@@ -43,7 +42,7 @@ class AnalysedModelSettings(Settings):
 `finetune --save-model`, or a Hugging Face VisualBERT, LXMERT or ViLT."""
     untrained: bool = False
     """Replace the model's weights with random ones: a control, which must show no effect."""
-    image_settings: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
+    image_settings: ImageSettings = field(default_factory=ImageSettings)
     object_tags: bool = True
     """VCR: link words that name objects to the regions of these objects; turn off for stores of \
 other regions, such as a grid. A fine-tuned model keeps its setting from training."""

@@ -15,7 +15,7 @@ from groundling.runs.outputs import Inputs
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    config_dict,
+    setting_values,
     settings,
     settings_of,
 )
@@ -97,7 +97,7 @@ masked-LM head."""
             *("facts", "modes", "words", "retention_pairs", "minimal_pairs", "pair_limit"),
             *("tasks", "data", "task_seeds", "limit_train", "cpu"),
         )
-        kept = {name: value for name, value in config_dict(self).items() if name not in read}
+        kept = {name: value for name, value in setting_values(self).items() if name not in read}
         return kept | {"version": REAL_VERSION}
 
     def inputs(self) -> Inputs:

@@ -18,7 +18,6 @@ from groundling.settings.fields import (
     require_settings,
     required,
     settings,
-    unnested,
 )
 from groundling.settings.input_settings import ImageSettings, region_manifest
 
@@ -244,7 +243,7 @@ MODULE:NAME of your own task."""
     extra_eval: Annotated[tuple[str, ...], InputKind.NAMED] = ()
     """NAME=FOLDER: also evaluate on the development split of another folder, such as an output of \
 `data shift`."""
-    image_settings: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
+    image_settings: ImageSettings = field(default_factory=ImageSettings)
     object_tags: bool = True
     """VCR: link words that name objects to the regions of these objects; turn off for stores of \
 other regions, such as a grid."""

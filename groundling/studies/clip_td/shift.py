@@ -121,12 +121,11 @@ def text_only_run(path: Path) -> dict[str, Any]:
     settings = path.parent.parent / "config.json"
     about = read_json(settings) if settings.is_file() else {}
     config = about.get("config", {}) if isinstance(about, dict) else None
-    regions = config.get("regions", {}) if isinstance(config, dict) else None
-    if not isinstance(config, dict) or not isinstance(regions, dict):
+    if not isinstance(config, dict):
         raise InputError(f"{settings}: expected the settings of a run")
-    if regions.get("regions"):
+    if config.get("regions"):
         raise InputError(
-            f"{path}: its model read regions ({regions['regions']}); IM needs a text-only model"
+            f"{path}: its model read regions ({config['regions']}); IM needs a text-only model"
         )
     return {"text-only run": {"model": config.get("model"), "seed": done.get("seed")}}
 

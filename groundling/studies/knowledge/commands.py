@@ -9,7 +9,7 @@ from annotated_types import Ge
 
 from groundling.command_line import Command
 from groundling.runs.outputs import Inputs, ResumableRun
-from groundling.settings.fields import InputKind, Settings, required, settings, unnested
+from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import ImageSettings, region_manifest
 
 
@@ -169,7 +169,7 @@ match head."""
     other: Annotated[str, InputKind.MODEL] = ""
     """A second model of either kind on the same examples: its scores, and their difference from \
 --model's, paired by example."""
-    image_settings: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
+    image_settings: ImageSettings = field(default_factory=ImageSettings)
     max_length: Annotated[int, Ge(0)] = 128
     """Single-stream model: maximum tokens per caption. A CLIP truncates captions to its own \
 context length."""

@@ -13,7 +13,7 @@ from annotated_types import Ge
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
-from groundling.settings.fields import InputKind, Settings, required, settings, unnested
+from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import CaptionSettings
 
 
@@ -76,7 +76,7 @@ class CaptionTokenCountsConfig(Settings):
 
     captions: Annotated[tuple[str, ...], InputKind.PATH, required] = ()
     """Caption files or folders, as for `train-clip --captions`; the paper uses MSCOCO's."""
-    caption_settings: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     tokenizer: Annotated[str, InputKind.MODEL, required] = ""
     """Tokenizer whose tokens are counted: hub id or folder."""
 

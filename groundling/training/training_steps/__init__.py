@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from torch import Tensor
 
 from groundling.core.batch import Batch, OutputSizes
-from groundling.core.registry import instantiate, is_import_path, resolve
+from groundling.core.registry import import_object, instantiate
 from groundling.settings.objectives import AdversarialSettings
 
 Terms = Mapping[str, Tensor]
@@ -25,13 +25,6 @@ class ForwardOutput(NamedTuple):
     `Objective.comparison_logits`."""
 
 
-class BackwardFunction(Protocol):
-    """Accumulates the gradient of a loss in the parameters, and in leaves such as a perturbation."""
-
-    def __call__(self, loss: Tensor, *, retain_graph: bool = False) -> None:
-        """`retain_graph`: a later loss of the same micro-batch uses this pass's graph again."""
-
-
 @dataclass(frozen=True)
 class MicroBatchContext:
     """One micro-batch of an optimizer step, and the functions a training step runs on it."""
@@ -42,8 +35,10 @@ class MicroBatchContext:
     """Runs one forward pass."""
     loss: Callable[[Terms], Tensor]
     """Loss from summed terms: each times its weight, divided by its count in the whole optimizer step."""
-    backward: BackwardFunction
-    """Accumulates the gradient of a loss; weights do not change between calls."""
+    backward: Callable[..., None]
+    """Accumulates the gradient of a loss in the parameters, and in leaves such as a perturbation; with
+    `retain_graph=True` a later loss of the same micro-batch may use this pass's graph again.
+    """
     sizes: OutputSizes
     """Widths of the model, for `AdversarialPerturbation.zeros`."""
     logit_counts: Mapping[str, Tensor]
@@ -80,23 +75,13 @@ class PlainTrainingStep(TrainingStep):
         return terms
 
 
-@dataclass(frozen=True)
-class TrainingStepSpec:
-    """A training step's name in `--training-step`, and how a run makes it."""
-
-    name: str
-    """Its name in commands."""
-    make: Callable[[AdversarialSettings], TrainingStep]
-    """Makes a training step from a run's settings."""
+TRAINING_STEPS = {"villa": "groundling.training.training_steps.villa:VillaStep"}
+"""Built-in training steps by name; each is made from a run's `AdversarialSettings`."""
 
 
 def load_training_step(name: str, options: AdversarialSettings) -> TrainingStep | None:
-    """Make a training step by name, or load your own, MODULE:NAME (an object or its maker); None without a name.
-
-    Raises InputError for an unknown name, or if MODULE:NAME is no `TrainingStep`.
-    """
-    if name and not is_import_path(name):
-        return resolve("training.training_steps", TrainingStepSpec, name).make(options)
-    if not name:
-        return None
-    return instantiate(name, is_training_step, "a TrainingStep")
+    """Make a training step by name, or load your own, MODULE:NAME (an object or its maker); None without a name."""
+    if name in TRAINING_STEPS:
+        step: TrainingStep = import_object(TRAINING_STEPS[name], type)(options)
+        return step
+    return instantiate(name, is_training_step, "a TrainingStep") if name else None

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from accelerate import PartialState
 from torch import Tensor
 
 from groundling.core.batch import AdversarialPerturbation
 from groundling.core.errors import InputError
+from groundling.runs.progress import print_notes
 from groundling.settings.objectives import AdversarialSettings
 from groundling.training.training_steps import (
     MicroBatchContext,
     Terms,
     TrainingStep,
-    TrainingStepSpec,
 )
 
 MODALITIES = {
@@ -33,6 +31,9 @@ MIN_NORM = 1e-8
 """Minimum norm by which a gradient is divided."""
 MIN_LOGIT = -1e4
 """Minimum logit, in place of the -inf of padding such as missing regions."""
+NO_LOGITS = (
+    "in some steps no objective returns logits; there training_step=villa has no divergence term"
+)
 
 
 class VillaStep(TrainingStep):
@@ -53,12 +54,8 @@ class VillaStep(TrainingStep):
     compares_logits = True
 
     def __init__(self, options: AdversarialSettings) -> None:
-        self.passes = options.adversarial_steps
-        self.step_size = options.adversarial_lr
-        self.norm = 2.0 if options.adversarial_norm == "l2" else math.inf
+        self.options = options
         self.weight = options.adversarial_kl_weight
-        self.averages_kl = options.adversarial_kl_reduction == "mean"
-        self.modality = options.adversarial_modality
         self.has_noted = False
 
     def __call__(self, micro: MicroBatchContext) -> Terms:
@@ -66,10 +63,12 @@ class VillaStep(TrainingStep):
         clean: Mapping[str, Tensor] = {}
         if self.weight:
             clean = micro.forward(micro.batch).logits
-            self._note_no_logits(clean)
+            if not clean and not self.has_noted:
+                print_notes([NO_LOGITS])
+                self.has_noted = True
         perturbation = AdversarialPerturbation.zeros(micro.batch, micro.sizes)
         parts = self._parts(perturbation)
-        number_of_passes = self.passes * len(parts)
+        number_of_passes = self.options.adversarial_steps * len(parts)
         logged: dict[str, Tensor] = {}
         for number in range(number_of_passes):
             turn = number % len(parts)
@@ -93,16 +92,16 @@ class VillaStep(TrainingStep):
         return logged
 
     def _parts(self, perturbation: AdversarialPerturbation) -> list[tuple[str, ...]]:
-        """The perturbed modalities of each pass; raises InputError if the batch has none of them."""
+        modality = self.options.adversarial_modality
         available = [name for name, part in vars(perturbation).items() if part is not None]
         parts = []
-        for modalities in MODALITIES[self.modality]:
+        for modalities in MODALITIES[modality]:
             part = tuple(name for name in modalities if name in available)
             if part:
                 parts.append(part)
         if not parts:
             raise InputError(
-                f"adversarial_modality={self.modality}: this data or model has no {MODALITIES[self.modality][0][0]} "
+                f"adversarial_modality={modality}: this data or model has no {MODALITIES[modality][0][0]} "
                 f"to perturb, only {available[0]}"
             )
         return parts
@@ -117,7 +116,7 @@ class VillaStep(TrainingStep):
         divergences = []
         for name, logits in clean.items():
             divergence = _symmetric_kl(logits, heads[name])
-            if self.averages_kl:
+            if self.options.adversarial_kl_reduction == "mean":
                 divergence = divergence / logits.shape[-1]
             divergences.append(divergence / logit_counts[name].clamp(min=1))
         return torch.stack(divergences).sum()
@@ -127,23 +126,12 @@ class VillaStep(TrainingStep):
         if part is None or part.grad is None:
             return part
         gradient = part.grad
-        length = torch.linalg.vector_norm(gradient, self.norm, dim=(1, 2), keepdim=True)
-        return part.detach() + self.step_size * gradient / length.clamp(min=MIN_NORM)
-
-    def _note_no_logits(self, heads: Mapping[str, Tensor]) -> None:
-        """Print a note, once, if no head returns logits."""
-        if heads or self.has_noted:
-            return
-        self.has_noted = True
-        if PartialState().is_main_process:
-            print(
-                "note: in some steps no objective returns logits; there training_step=villa has no divergence term",
-                file=sys.stderr,
-            )
+        norm = 2.0 if self.options.adversarial_norm == "l2" else math.inf
+        length = torch.linalg.vector_norm(gradient, norm, dim=(1, 2), keepdim=True)
+        return part.detach() + self.options.adversarial_lr * gradient / length.clamp(min=MIN_NORM)
 
 
 def _require_grad(perturbation: AdversarialPerturbation) -> AdversarialPerturbation:
-    """The same perturbation, with `requires_grad`."""
     for part in (perturbation.text, perturbation.regions):
         if part is not None:
             part.requires_grad_()
@@ -153,7 +141,6 @@ def _require_grad(perturbation: AdversarialPerturbation) -> AdversarialPerturbat
 def _select_parts(
     perturbation: AdversarialPerturbation, parts: tuple[str, ...]
 ) -> AdversarialPerturbation:
-    """The perturbation of the modalities `parts` only."""
     return AdversarialPerturbation(
         perturbation.text if "text" in parts else None,
         perturbation.regions if "regions" in parts else None,
@@ -167,6 +154,3 @@ def _symmetric_kl(one: Tensor, other: Tensor) -> Tensor:
     forth = F.kl_div(second, first, reduction="sum", log_target=True)
     back = F.kl_div(first, second, reduction="sum", log_target=True)
     return forth + back
-
-
-VILLA = TrainingStepSpec("villa", VillaStep)

@@ -529,7 +529,7 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
     settings = text_run / "config.json"
     before = settings.read_text()
     content = json.loads(before)
-    content["config"]["regions"]["regions"] = "a store"
+    content["config"]["regions"] = "a store"
     settings.write_text(json.dumps(content))
     told_of_regions = refusal(
         config, tmp_path / "c", predictions=str(text_run / "seed-0/predictions_val.jsonl")

@@ -269,9 +269,8 @@ def test_every_targeted_term_trains(
         option=options(world, knows),
         limit_train=8,
     )
-    finetune(config, replace(BRIEF, gradient_shares=(1,)), tmp_path / "out")
+    finetune(config, BRIEF, tmp_path / "out")
     lines = homes.log_of(tmp_path / "out" / "seed-0")
-    assert {"gradient_norm/td_image", "gradient_norm/task"} <= set(lines[1])
     assert all(lines[0][term] > 0 for term in ("td_words_used", *terms))
 
 
