@@ -124,7 +124,6 @@ def finished_result(folder: Path) -> dict[str, Any] | None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the checkpoint and intermediate files of a finished run."""
     Checkpoints(folder / "checkpoints").clear()
     shutil.rmtree(folder / PREPARED, ignore_errors=True)
 

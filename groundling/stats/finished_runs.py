@@ -71,7 +71,6 @@ def _search(folder: Path) -> tuple[SeedsByTask, list[tuple[Path, int]]]:
 
 
 def _add(finished: SeedsByTask, place: Path, result: dict[str, Any]) -> None:
-    """Add a seed under its task and splits."""
     seed = int(result["seed"])
     first, *others = result["splits"]
     # Runs of one task at several training sizes have different display names and are never pooled.
@@ -109,7 +108,6 @@ def headline_metric(folder: Path, trust: Sequence[str] = ()) -> Metric:
 
 
 def _read_runs(name: str, task: str, files: dict[int, Path], metric: Metric) -> SeedRuns:
-    """The runs of one task, in order of their seeds."""
     order = sorted(files)
     seeds = [read_seed(files[seed], metric) for seed in order]
     first = seeds[0]

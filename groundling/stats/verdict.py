@@ -180,7 +180,6 @@ def _groupings(control: SeedRuns, other: SeedRuns) -> dict[str, np.ndarray | Non
 def _by_seed(
     control: SeedRuns, other: SeedRuns, control_scores: np.ndarray, other_scores: np.ndarray
 ) -> list[float]:
-    """Defined differences by seed."""
     of_control = dict(zip(control.seeds, control_scores.tolist(), strict=True))
     common = of_control.keys() & set(other.seeds)
     defined = control_scores[np.isfinite(control_scores)]

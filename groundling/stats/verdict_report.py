@@ -212,7 +212,6 @@ def _score_cell(scores: np.ndarray, metric: Metric) -> str:
 
 
 def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> list[str]:
-    """One forest plot for each unit of differences."""
     by_unit: dict[str, list[ForestRow]] = {}
     for one in verdicts:
         if np.isfinite(one.difference):
@@ -241,7 +240,6 @@ def _forest_row(one: Verdict, collected: RunsByGroup) -> ForestRow:
 
 
 def _counts(one: Verdict, collected: RunsByGroup) -> str:
-    """Numbers of examples and seeds."""
     runs, _ = collected[one.other][one.task]
     control, _ = collected[one.control][one.task]
     seeds = str(len(runs.seeds))

@@ -265,7 +265,6 @@ class Extractor:
         return name, image, annotated.for_image_size(image.size)
 
     def _same_size_regions(self, ready: Sequence[LoadedImage]) -> list[ImageRegions]:
-        """The regions of images of one size."""
         images = [image for _, image, _ in ready]
         boxes = [of_image for _, _, of_image in ready if of_image is not None]
         if self.detector is not None:

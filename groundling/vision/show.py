@@ -116,7 +116,6 @@ def _notes(store: RegionStore, name: str, file: Path, image: Image.Image) -> lis
 
 
 def _describe_regions(store: RegionStore, row: RegionRow) -> list[str]:
-    """Number, class and confidence of each region."""
     names = store.manifest.get("class_names") or ()
     lines = []
     for number in range(len(row.boxes)):

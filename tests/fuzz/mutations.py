@@ -2,7 +2,6 @@
 
 `SAME`: the same data, spelt otherwise (a byte-order mark, Windows' line ends): it reads as before, or is refused.
 `DAMAGE`: no longer what its writer wrote, and a reader could know: refused, or reported, or nothing of it is read.
-`LIE`: it contradicts itself: refused, or reported, or nothing of it is read, even in a layout of no rules.
 `EDIT`: another file that a user might have meant (another letter, a line less): any reading is right, a traceback or
 a hang is not.
 """
@@ -26,7 +25,6 @@ LINES = {".tsv", ".csv", ".jsonl"}
 class Effect(StrEnum):
     SAME = "same"
     DAMAGE = "damage"
-    LIE = "lie"
     EDIT = "edit"
 
 
@@ -541,7 +539,7 @@ def another_output(content: bytes, rng: Random) -> bytes:
 
 
 AS_PREDICTIONS: dict[Change, Effect] = dict.fromkeys(
-    (another_prediction, another_output), Effect.LIE
+    (another_prediction, another_output), Effect.EDIT
 )
 
 

@@ -42,18 +42,6 @@ def test_code_that_a_file_names_and_that_runs_is_a_finding(tmp_path: Path) -> No
     assert "code ran" in {outcome.what for outcome in outcomes}
 
 
-def test_a_prediction_that_is_believed_is_a_finding(tmp_path: Path) -> None:
-    row = {"id": "x", "prediction": 1, "outputs": [0.5, 1]}
-    reader = readers.Reader(
-        readers.written("a.jsonl", readers.rows_of(row, row)),
-        lambda place: (place / "a.jsonl").read_text(),
-        checked=False,
-    )
-    for change in (mutations.another_prediction, mutations.another_output):
-        outcomes = _tried(reader, tmp_path / change.__name__, change)
-        assert {outcome.what for outcome in outcomes} == {"silent lie"}
-
-
 def _tried(
     reader: readers.Reader, folder: Path, change: mutations.Change
 ) -> list[trials.MutationOutcome]:
