@@ -153,5 +153,5 @@ COMMAND = Command(
     positional=("--images",),
     validate=check,
     default_models=reads,
-    output=ResumableRun(input_paths, ("processes", "extraction.cpu"), timeout=SHARD_TIMEOUT),
+    output=ResumableRun(input_paths, ("processes", "cpu"), timeout=SHARD_TIMEOUT),
 )
