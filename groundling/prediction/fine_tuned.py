@@ -54,7 +54,12 @@ from groundling.prediction.inputs import (
     raise_first_fault,
     read_file_rows,
 )
-from groundling.prediction.model_description import FILE, detection_settings, read_description
+from groundling.prediction.model_description import (
+    FILE,
+    detection_settings,
+    hashes_of_settings,
+    read_description,
+)
 from groundling.prediction.predictions import (
     Prediction,
     SeedChoice,
@@ -119,6 +124,12 @@ class FineTunedModel:
         self.notes: list[str] = []
         self.other_seeds: Sequence[FineTunedModel] = ()
         self._check_code(description.kind, description.design)
+        there = hashes_of_settings(folder)
+        changed = [name for name, sha256 in description.files.items() if there.get(name) != sha256]
+        if changed:
+            self.notes.append(
+                f"{folder}: {', '.join(changed)} changed after training; predictions may be wrong"
+            )
         self.student: Encoder = load_encoder(str(folder), description.kind, description.design)
         self.form: OutputType = self.task.form if description.form is None else description.form
         if isinstance(self.student, SingleStreamModel):

@@ -21,6 +21,7 @@ from groundling.core.output_types import (
 )
 from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_object, write_json
+from groundling.runs.hashing import sha256_of
 from groundling.runs.local_paths import keep_path, kept_path
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN
@@ -91,14 +92,27 @@ class ModelDescription:
     """SHA-256 of the file of each of your own modules, by MODULE:NAME."""
     regions: Mapping[str, Any] = field(default_factory=dict)
     """Manifest fields of the training region stores; see `region_facts`."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the configurations and tokenizers beside the weights, by path in the folder."""
 
     def write(self, folder: Path) -> None:
         """Write the description beside the weights; local paths of models are kept outside of the folder."""
         content = {"format": FORMAT, **asdict(self), "form": _form_content(self.form)}
+        content["files"] = hashes_of_settings(folder)
         made_with = self.regions.get("made_with") or {}
         for role in MODELS & made_with.keys():
             content["regions"]["made_with"][role] = keep_path(folder, made_with[role])
         write_json(folder / FILE, content)
+
+
+def hashes_of_settings(folder: Path) -> dict[str, str]:
+    """SHA-256 of what decides beside the weights how a model computes: configurations and tokenizer files."""
+    files = [*folder.glob("*"), *folder.glob("*/*")]
+    return {
+        file.relative_to(folder).as_posix(): sha256_of(file)
+        for file in sorted(files)
+        if file.suffix in {".json", ".txt", ".model", ".codes"} and file.name != FILE
+    }
 
 
 def read_description(folder: Path) -> ModelDescription:

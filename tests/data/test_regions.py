@@ -777,6 +777,8 @@ def test_unknown_files_are_refused(tmp_path, monkeypatch):
         ({"soft_labels": SOFT - 0.5}, "classes of region 0 outside"),
         ({"soft_labels": SOFT + np.inf}, "classes of region 0 outside"),
         ({"features": FEATURES * np.nan}, "features of region 0 are not finite"),
+        ({"features": FEATURES * 0}, "all features are 0"),
+        ({"features": FEATURES * 1e-9}, "all features are 0"),
         ({"norm_bb": np.full((3, 6), np.nan)}, "all 3 boxes are empty"),
         ({"norm_bb": np.full((3, 6), 2.0)}, "all 3 boxes are empty"),
     ],

@@ -671,6 +671,16 @@ def test_mistakes_are_one_line(
     )
 
 
+def test_a_configuration_changed_after_training_is_told(own: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(own / "run/seed-0/model", tmp_path / "model")
+    assert not [note for note in load(model, device="cpu").notes if "changed" in note]
+    config = json.loads((model / "bert/config.json").read_text())
+    put(model / "bert/config.json", json.dumps({**config, "hidden_act": "relu"}))
+    put(model / "bert/tokenizer_config.json", "{}")
+    (note,) = [note for note in load(model, device="cpu").notes if "changed" in note]
+    assert "bert/config.json, bert/tokenizer_config.json changed after training" in note
+
+
 def test_a_row_is_answered_from_the_very_photo_that_it_names(own: Path, tmp_path: Path) -> None:
     """Of `0.jpg` and `0.png` neither can be told by an id, and no `1.jpg` stands for `1.png`."""
     photos = shutil.copytree(own / "photos", tmp_path / "photos")
