@@ -139,12 +139,13 @@ def _expanded(command: Command, words: Sequence[str], flags: Mapping[str, Flag])
             given.add(flag[2:].replace("-", "_"))
             yield from (flag, rest.pop(0))
     names = {name.replace("-", "_") for name in flags}
+    asked = {word[2:].partition("=")[0].replace("-", "_") for word in rest}
     for word in rest:
         flag, equals_sign, value = word.partition("=")
         if not flag.startswith("--"):
             yield word
             continue
-        name = canonical_name(flag[2:].replace("-", "_"), names)
+        name = canonical_name(flag[2:].replace("-", "_"), names, asked)
         if name in given:  # the second list would replace the first in silence
             raise InputError(f"--{flag_name(name)}: is given twice; remove one")
         given.add(name)

@@ -10,7 +10,7 @@ Imports nothing heavy.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
 from functools import cache, wraps
@@ -253,10 +253,22 @@ SYNONYMS: Mapping[str, str] = {
 """transformers' names of settings, which are understood in place of ours."""
 
 
-def canonical_name(name: str, offered: frozenset[str] | set[str]) -> str:
-    """Our name of a setting that may be called as in transformers."""
+def canonical_name(
+    name: str, offered: frozenset[str] | set[str], given: Collection[str] = ()
+) -> str:
+    """Our name of a setting that may be called as in transformers, beside the other names `given`.
+
+    Raises InputError for a batch per device where it is not the batch of a step, which `batch` is.
+    """
     synonym = SYNONYMS.get(name, name)
-    return synonym if name not in offered and synonym in offered else name
+    if name in offered or synonym not in offered:
+        return name
+    is_part = "gradient_accumulation_steps" in given or int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if name == "per_device_train_batch_size" and is_part:
+        raise InputError(
+            f"{name}: a part of a step here; pass batch, the samples of a step on all devices"
+        )
+    return synonym
 
 
 def replace_settings(config: Config, /, **values: object) -> Config:
@@ -277,7 +289,7 @@ def fill_settings(defaults: Sequence[Any], values: Mapping[str, object], where: 
 def _filled(defaults: Sequence[Any], values: Mapping[str, object]) -> list[Any]:
     kinds: list[Any] = [type(config) for config in defaults]
     names = frozenset[str]().union(*map(setting_names, kinds))
-    new = {canonical_name(name, names): value for name, value in values.items()}
+    new = {canonical_name(name, names, values): value for name, value in values.items()}
     for name in new:
         require_known(name, sorted(names), f"unknown key {name!r}")
     return [_changed(config, new) for config in defaults]
