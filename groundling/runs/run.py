@@ -44,6 +44,15 @@ class RunFolder(CommandContext):
         """Output folder, with what it can resume from."""
         return self.out
 
+    @cached_property
+    def result(self) -> dict[str, Any] | None:
+        """The result of an earlier, finished run or part, with a note to the user; None otherwise."""
+        result = finished_result(self.folder)
+        if result is not None:
+            note = "finished earlier; nothing to do (use another output folder to run again)"
+            print_notes([f"{self.folder}: {note}"])
+        return result
+
     def save(self, write: Callable[[Path], None]) -> None:
         """Call `write` with a temporary folder on the main process, then move its content to the run folder."""
         if self.state.is_main_process:
@@ -93,21 +102,11 @@ class Run(RunFolder):
         state.wait_for_everyone()
         super().__init__(folder)
 
-    @cached_property
-    def result(self) -> dict[str, Any] | None:
-        """The result of an earlier, finished run, with a note to the user; None otherwise."""
-        result = finished_result(self.folder)
-        if result is not None:
-            note = "finished earlier; nothing to do (use another output folder to run again)"
-            print_notes([f"{self.folder}: {note}"])
-        return result
-
     def part(self, name: str, work: Callable[[RunFolder], dict[str, Any]]) -> dict[str, Any]:
         """The result of a part, in the subfolder `name`: of an earlier call, or made now by `work`."""
         part = RunFolder(self.folder / name)
         part.folder.mkdir(parents=True, exist_ok=True)
-        done = finished_result(part.folder)
-        return part.end(work(part)) if done is None else done
+        return part.end(work(part)) if part.result is None else part.result
 
     def end(self, result: dict[str, Any]) -> dict[str, Any]:
         """As in a part, but returns the result as stored."""
