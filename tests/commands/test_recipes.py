@@ -346,6 +346,6 @@ def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
     assert trained[-1] == "out/mlm/my/seed-0"
     with pytest.raises(
         InputError,
-        match="label answer makes a task of your own file; leave out label or tasks",
+        match="label=answer makes a task of your own file; leave out label or tasks",
     ):
         compare(replace_settings(config, tasks=("glue/rte",)), settings, one, one, "out")
