@@ -413,7 +413,7 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
     homes.student(tmp_path / "bert")
     for change, message in (
         ({"images": ""}, "pass images"),
-        ({"regions": ""}, "also needs regions=STORE"),
+        ({"regions": ""}, "needs regions; pass regions=STORE"),
         ({"model": str(tmp_path / "bert")}, "reads no regions"),
         ({"images": str(tmp_path / "none")}, "none: no such folder"),
     ):
