@@ -97,7 +97,7 @@ def check_runs(recipe: Recipe) -> None:
             with prefix_errors(step.name):
                 check_step(COMMANDS[step.command], arguments(recipe, step))
         if absent:
-            more = f" ({len(absent) - 1} more are missing: plan)" if len(absent) > 1 else ""
+            more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
             raise InputError(
                 f"{absent[0].name}: {absent[0].path} does not exist; obtain it: {absent[0].available_from}{more}"
             )

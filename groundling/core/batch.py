@@ -301,7 +301,12 @@ class AdversarialPerturbation:
 
     @staticmethod
     def zeros(batch: Batch, sizes: OutputSizes) -> AdversarialPerturbation:
-        """A zero perturbation, in the shapes for a model of these sizes and this batch."""
+        """A zero perturbation, in the shapes for a model of these sizes and this batch.
+
+        Raises InputError if the batch has neither texts nor regions.
+        """
+        if batch.text is None and batch.regions is None:  # it would change nothing, in silence
+            raise InputError("a perturbation needs texts or regions, and this model reads neither")
         text = regions = None
         if batch.text is not None:
             ids = batch.text.input_ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ FLICKR = ("0000000002", "0000000003", "1000000004", "1000000007")
 STILLS = ("movie/0", "movie/1", "movie/2")
 BRIEF = ("--steps", "1", "--batch", "3")
 OBJECTS = (
-    "names objects of 'movie/0' by number, but this store lacks the image's 5 annotated objects"
+    r"names objects of 'movie/\d' by number, but this store lacks the image's 5 annotated objects"
 )
 FEW = ("--most-questions", "2")
 ONE = ("--limit-train", "4", "--max-length", "24")
@@ -211,7 +212,7 @@ def test_stored_features(
     ):  # words name objects by number, and in these stores nobody has numbered them
         for command, words in (("finetune", tuning), ("zero-shot", zero), ("modality", weigh)):
             reason = asks(command, *words, out=f"tied-{command}")
-            assert OBJECTS in reason and reason.endswith("or pass object_tags=False")
+            assert re.search(OBJECTS, reason) and reason.endswith("or pass object_tags=False")
             del roads[command]
         untied = ("--no-object-tags",)
     assert not asks("finetune", *tuning, *untied, out="run")
@@ -260,7 +261,7 @@ def test_stored_features(
             out=f"more-{out}" if out != "none" else out,
             stores=grid,
         )
-        assert OBJECTS in reason and "--no-object-tags" not in reason
+        assert re.search(OBJECTS, reason) and "--no-object-tags" not in reason
 
 
 @pytest.mark.parametrize("kind", ["boxes", "segments"])

@@ -272,15 +272,6 @@ def test_regions_of_another_backbone_are_refused(
     assert json.loads((tuned / "join.json").read_text())["regions_from"] == made
 
 
-def test_a_saved_model_names_no_folder(settings: PretrainConfig, tmp_path: Path) -> None:
-    made_by = f"{tmp_path}/my clip at 16 x 16 pixels (weights 0a)"
-    own = store(tmp_path / "store", [f"{i:03d}" for i in range(16)], backbone=made_by)
-    config = replace_settings(settings, architecture="uniter", regions=str(own))
-    pretrain(config, replace(STEPS, batch=4), tmp_path / "out")
-    told = homes.told_by(tmp_path / "out/model")
-    assert f'"{tmp_path}' not in told and '"my clip at 16 x 16 pixels (weights 0a)"' in told
-
-
 def test_a_tasks_own_texts_are_a_phase(
     settings: PretrainConfig, trained: dict[str, tuple[Path, dict]], tmp_path: Path
 ) -> None:

@@ -142,8 +142,8 @@ def test_a_missing_pooler_is_the_tasks_own(
         seen.append(objectives[0].head.pooler.dense.weight.clone())
         return train(model, objectives, *rest, **options)
 
-    monkeypatch.setattr(fitting, "train", starting)
     adapt(adaptation(at, "poolerless", "clip", "xdbert"), TWO, tmp_path / "adapt")
+    monkeypatch.setattr(fitting, "train", starting)
     for name in ("a", "b"):
         torch.manual_seed(ord(name))
         tuned(at, tmp_path / "adapt" / "model", tmp_path / name)

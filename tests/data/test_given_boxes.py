@@ -210,10 +210,18 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([detection(2, [1, 1, 9, 9], 0.5)], "image 2 is not among the annotations' images"),
-        ([detection(1, [1, 1, 9, 9], 0.5, kind=7)], "class 7 is not among the annotations'"),
-        ([{"image_id": 1, "box": [1, 1, 9, 9], "score": 0.5}], "expected category_id"),
-        ([], "the file has no detections"),
+        (
+            [detection(2, [1, 1, 9, 9], 0.5)],
+            "both of the annotations if there are some; found 2 and 18",
+        ),
+        (
+            [detection(1, [1, 1, 9, 9], 0.5, kind=7)],
+            "both of the annotations if there are some; found 1 and 7",
+        ),
+        (
+            [{"image_id": 1, "box": [1, 1, 9, 9], "score": 0.5}],
+            "expected an image and a category_id",
+        ),
         ([detection(1, [1, 1, 9], 0.5)], "entry 0: .*not enough values"),
         (
             [detection(1, [1, 1, 9, 9], 0.5, category_name="cow")],

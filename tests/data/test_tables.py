@@ -51,7 +51,7 @@ DAMAGE: dict[str, tuple[str, bytes | None, str]] = {
     ),
     "long cell": ("a.csv", b"text,label\n" + b"x" * 200_000 + b",0\n", ", line 2: field larger"),
     "long name": ("a.csv", b"x" * 200_000 + b",label\na,0\n", ", line 1: field larger"),
-    "cut json": ("a.json", b'[{"text": "a",\n', ", line 2: not valid JSON"),
+    "cut json": ("a.json", b'[{"text": "a",\n', ": not valid JSON"),
     "no list": ("a.json", b'{"text": "a"}', ": expected a list of objects"),
     "no object": ("a.json", b'[{"text": "a", "label": 1}, 3]', ", entry 1: expected an object"),
     "no field": ("a.jsonl", b'{"text": "a"}\n', ", line 1: no field 'label'"),

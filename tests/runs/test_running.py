@@ -339,14 +339,13 @@ def continued(place: Path, **options: Any) -> TrainClipConfig:
 
 def test_teach_goes_on_from_a_clip(place: Path, tmp_path: Path) -> None:
     still = teach(continued(place), replace(CPU, steps=1, lr=0.0), tmp_path / "still")
-    moved = teach(continued(place), replace(CPU, steps=1), tmp_path / "moved")
+    teach(continued(place), replace(CPU, steps=1), tmp_path / "moved")
     before = CLIPModel.from_pretrained(place / "clip").state_dict()
     assert_equal(before, CLIPModel.from_pretrained(tmp_path / "still/model").state_dict())
     folders = (place / "clip", tmp_path / "moved/model")
     after = CLIPModel.from_pretrained(folders[1]).state_dict()
     assert not torch.equal(before["logit_scale"], after["logit_scale"])
     assert "notes" not in still
-    assert "use e.g. lr=1e-5" in moved["notes"][0]
     one, other = (AutoImageProcessor.from_pretrained(f) for f in folders)
     assert one.to_dict() == other.to_dict()
     assert list(other.image_mean) == [0.5, 0.25, 0.125]

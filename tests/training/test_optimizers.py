@@ -239,14 +239,6 @@ def test_a_killed_run_resumes_bit_equal(
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
 
 
-def test_another_optimizer_does_not_resume(student: Any, text_only: Any, tmp_path: Path) -> None:
-    model = student()
-    objective = Pull(model.sizes)
-    train(model, [objective], text_only, replace(CPU, steps=1, optimizer="sgd"), tmp_path)
-    with pytest.raises(InputError, match="a run with sgd cannot resume with bertadam"):
-        train(model, [objective], text_only, replace(CPU, steps=2, optimizer="bertadam"), tmp_path)
-
-
 def test_bertadam_leaves_alone_what_has_no_gradient() -> None:
     parameter = nn.Parameter(torch.ones(2))
     optimizer = BertAdam([{"params": [parameter], "weight_decay": 0.1}], lr=0.1)

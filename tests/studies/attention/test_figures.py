@@ -226,7 +226,7 @@ def test_a_file_that_is_no_json_is_named_once(tmp_path: Path, capsys: Any) -> No
     path = homes.put(tmp_path / "run/result.json", "{")
     assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"groundling: {path}, line 1: not valid JSON") and said.count("\n") == 1
+    assert said.startswith(f"groundling: {path}: not valid JSON") and said.count("\n") == 1
 
 
 def test_e14_heads_without_end_are_not_drawn() -> None:

@@ -85,7 +85,7 @@ def test_controls_read_what_the_method_reads_with_one_thing_replaced(ran: Ran) -
         if ("objective_settings" in method)
         else [method, shuffled, random]
     )
-    folders = [one["targeted_distillation"]["teacher_images"] for one in images]
+    folders = [one["teacher_images"] for one in images]
     assert [Path(one).name for one in folders] == ["images", "images", "noise"]
     teachers = [
         Path(config["contrastive", arm]["teacher"]).parent.name

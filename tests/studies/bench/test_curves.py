@@ -235,9 +235,9 @@ def test_a_method_with_steps_of_its_own_has_no_curve_over_steps() -> None:
 @pytest.mark.parametrize(
     ("changes", "flag"),
     [
-        ({"adapt_seeds": 3}, "--adapt-seeds"),
-        ({"probe_seeds": 1}, "--probe-seeds"),
-        ({"probes": ("truth",)}, "--probes"),
+        ({"adapt_seeds": 3}, "adapt_seeds"),
+        ({"probe_seeds": 1}, "probe_seeds"),
+        ({"probes": ("truth",)}, "probes"),
     ],
 )
 def test_settings_that_curves_do_not_have_are_refused(

@@ -246,7 +246,10 @@ def test_a_plan_tells_steps_settings_and_what_is_missing(
     settings = found["pretrained: full"]["settings"]
     assert settings["warmup_ratio"]["mark"] == "differs: as others do"
     assert settings["schedule"]["mark"] == "ours"
-    assert re.search("^warmup_ratio +0.2 +10 % +code +differs: as others do$", said, re.MULTILINE)
+    row = (
+        "^warmup_ratio +0.2 +10 % +code +differs: as others do +pretrained: few, pretrained: full$"
+    )
+    assert re.search(row, said, re.MULTILINE)
     assert not list(place.glob("out/*/*"))
 
 

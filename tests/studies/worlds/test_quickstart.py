@@ -119,8 +119,7 @@ def test_from_nothing_to_the_report_and_again(
 
     # Once more: nothing is rendered or trained, the same table is shown.
     monkeypatch.setattr("groundling.runs.jobs.ProcessPoolExecutor", Here)
-    for place in ("train_clip", "adapt", "finetune"):
-        monkeypatch.setattr(f"groundling.commands.{place}.run.train", never)
+    monkeypatch.setattr("groundling.training.fit.train", never)
     monkeypatch.setattr(World, "write_text", never)
     monkeypatch.setattr(World, "write_images", never)
     monkeypatch.setattr("groundling.models.small_encoder.BertModel", never)
