@@ -15,7 +15,7 @@ from groundling.runs.progress import CommandContext
 from groundling.settings.fields import setting_values
 
 Inputs = Mapping[str, str | Path]
-"""Files and folders of a run by name, whose hashes identify it."""
+"""Files and folders of a run by name, whose sizes and times identify it."""
 ByPrefix = Mapping[str, Any]
 """A command's settings by prefix, as in `Command.settings`; its own have the key `_own`."""
 
@@ -79,12 +79,12 @@ class ResumableRun(CommandOutput):
     """A folder of one run, which can be resumed."""
 
     inputs: Callable[..., Inputs] = lambda *settings: {}
-    """From the settings: files and folders whose hashes identify the run."""
+    """From the settings: files and folders whose sizes and times identify the run."""
     ignored_settings: tuple[str, ...] = ()
     """Settings that do not identify the run, because results do not depend on them or they only \
 extend the run; `train.seed` is the seed of the group `train`."""
     identity: Callable[..., Mapping[str, Any]] | None = None
-    """From the settings: the values that identify the run beside hashes; None: all settings except \
+    """From the settings: the values that identify the run beside its inputs; None: all settings except \
 `ignored_settings`."""
     extendable: bool = False
     """Whether the same command may extend a finished run: its function is then always called."""

@@ -324,8 +324,8 @@ def parse_options(given: Sequence[str]) -> dict[str, str]:
 class ObjectiveSettings(Settings):
     """Settings of objectives, in every command that trains with them.
 
-    An objective with its own settings declares their group here, and its `ObjectiveSpec` lists the
-    group in `reads`.
+    An objective with its own settings declares their group here, and its `ObjectiveSpec` names the
+    group in `settings_groups`.
     """
 
     masking: MaskingSettings = field(default_factory=MaskingSettings)

@@ -204,7 +204,7 @@ def describe_model(
 
 
 def _modules(*names: str) -> dict[str, str]:
-    """SHA-256 of the file of every user module that is named, and of user modules that these import."""
+    """SHA-256 of the file of every user module that is named."""
     files: dict[str, Path] = {}
     for name in names:
         if is_import_path(name):

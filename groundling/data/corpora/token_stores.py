@@ -61,6 +61,8 @@ from groundling.runs.hashing import cache_folder, data_hash
 from groundling.runs.jobs import cores, run_parallel
 from groundling.runs.progress import Progress
 
+VERSION = 1
+"""Raised when texts are read or cut in another way, so that stores are made again."""
 FOLDER = "texts"
 """Name of the folder of stores, in the cache or in a run's folder."""
 SHARDS = 32
@@ -112,7 +114,7 @@ def prepare_store(
 ) -> ShardStore:
     """The store of a file's texts below the folder `place`; it is made, or completed, if necessary."""
     path = Path(path)
-    content = {"sha256": data_hash(path), "ending": path.suffixes[-2:]}
+    content = {"version": VERSION, "sha256": data_hash(path), "ending": path.suffixes[-2:]}
     key = {**content, "wanted": asdict(selection), **spec.key()}
     folder = place / _digest(json_text(key, sort_keys=True))[:32]
     with disk_errors(folder):

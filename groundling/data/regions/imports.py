@@ -3,8 +3,9 @@
 Pickles are never loaded.
 
 Boxes, features, confidence and classes are imported, sorted by confidence; attributes in LXMERT's
-files are ignored. An image is skipped, with a reason, if a feature is NaN or infinite, or if a
-confidence or a class probability is outside 0..1.
+files are ignored. An image is skipped, with a reason, if its id is repeated, a row has another
+number of columns, features are not finite or all 0, a confidence or a class is out of range, or no
+box lies in the image.
 """
 
 from __future__ import annotations

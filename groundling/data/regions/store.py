@@ -3,7 +3,7 @@ all single-stream models.
 
 A store is a folder of shards (see `data/shards.py`). For each image: `features` (R, D) float16,
 `boxes` (R, 4) float32, `confidence` (R,) float32, and optionally `classes`: (R, C) float16, or (R,)
-int16 for a single class each. Where segmentations of objects are known (VCR), `segmentation`: (R, 25)
+int16 for a single class each. Where segmentations of objects are known (VCR), `cover`: (R, 25)
 uint8, the bits of 14 x 14 cells row by row, highest first.
 """
 
