@@ -131,7 +131,7 @@ printed."""
         return _import_function(self.function_path)
 
     def rehearse(self, values: Sequence[Any]) -> Any:
-        """What the command read and would do next, without training or writing `out`; tokenised texts stay in the cache."""
+        """What the command read and would do next, without training or writing; tokenised texts stay in the cache."""
         if not self.has_out:
             raise InputError(f"{self.name}: writes nothing, so it has no --dry-run")
         with TemporaryDirectory() as folder, dry_run():
