@@ -234,6 +234,10 @@ def _item(name: str, where: str, read: Callable[[], ImageRegions]) -> Item:
     return name, safely
 
 
+TINY = 6e-8
+"""About the smallest number above 0 in half precision."""
+
+
 def _regions(
     name: str,
     boxes: np.ndarray,
@@ -257,6 +261,8 @@ def _regions(
             f"boxes {boxes.shape}, features {features.shape}, confidence {sure.shape}: "
             "expected one row per region"
         )
+    if features.size and np.abs(features).max() < TINY:
+        raise InputError(f"all features are 0 or below {TINY}, which half precision stores as 0")
     clipped, valid = clip_boxes(boxes)
     if not valid.any():
         raise InputError(f"all {len(boxes)} boxes are empty or outside the image")

@@ -112,8 +112,6 @@ def to_stored(image: ImageRegions) -> ImageRegions:
     with np.errstate(over="ignore"):
         half = image.features.astype(np.float16)
     _require_all("features", np.isfinite(half), "are not finite in half precision")
-    if half.size and not half.any():
-        raise InputError("all features are 0 in half precision")
     for name in ("boxes", "confidence", "classes"):
         values = getattr(image, name)
         if values is None:
