@@ -110,12 +110,6 @@ def _means(name: str, other: str) -> bool:
     return name == other or name.endswith(f"/{other}") or other.endswith(f"/{name}")
 
 
-def differs_in_ending(name: str, file: str) -> bool:
-    """Whether a name differs from a file's only in the capitals of its ending."""
-    ending, other = os.path.splitext(name)[1], os.path.splitext(file)[1]
-    return ending != other and ending.lower() == other.lower()
-
-
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
