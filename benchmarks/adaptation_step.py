@@ -360,6 +360,7 @@ def main() -> None:
             print(
                 f"{ours} is {speed:.1f} times as fast as {theirs}, with {memory:.2f} of the memory"
             )
+    sys.exit(len(found) < len(options.ways))
 
 
 if __name__ == "__main__":

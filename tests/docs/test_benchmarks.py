@@ -1,0 +1,96 @@
+"""Every script under `benchmarks/` runs, at toy size: it prints a figure of each way that it compares."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import standins
+import torch
+from documents import ROOT
+from transformers.utils import logging
+
+BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
+SMALL = "--layers 2 --width 64 --batch 2 --steps 1"
+HEADS = "--texts 10 --layers 2 --heads 2 --width 64"
+RTE = "{models}/bert-base-uncased {models}/glue/RTE --epochs 1 --batch 4 --most 8 --max-length 48 --cpu"
+ALONE: dict[str, tuple[str, ...]] = {
+    "adaptation_step": tuple(
+        f"--way {way} {SMALL}" for way in ("plain", "here", "transformers", "alone")
+    ),
+    "clip_td_step": ("--layers 2 --width 64 --batch 2 --steps 2",),
+    "finetuning": tuple(f"{RTE} --way {way}" for way in ("padded", "grouped", "here")),
+    "heads": tuple(f"--way {way} {HEADS}" for way in ("streamed", "masses", "held")),
+    "memory": (f"--alone {SMALL} --length 16", f"--alone --recompute {SMALL} --length 16"),
+    "region_store": ("--images 3 --regions 4 --rounds 1",),
+}
+"""The arguments of each way, which a benchmark would run in a process of its own."""
+WHOLE = {
+    "corpus": "--sizes .00002 --processes 1 --rounds 1 --steps 1 --forms lines",
+    "vision_step": SMALL,
+}
+"""Those whose processes ask each other, run as a user does."""
+SIMULATIONS = {
+    "verdict_groups": {"TRIALS": 20, "EXAMPLES": 60, "DRAWS": 20, "CHECKED": 2},
+    "verdict_power": {"TRIALS": 2, "FEWER_TRIALS": 2, "DRAWS": 20, "SEEDS": (3,)},
+}
+"""Smaller constants of those without arguments."""
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_libraries() -> Iterator[None]:
+    """Benchmarks choose threads and how much transformers says."""
+    threads, verbosity = torch.get_num_threads(), logging.get_verbosity()
+    yield
+    torch.set_num_threads(threads)
+    logging.set_verbosity(verbosity)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("benchmarks")
+    standins.models(folder)
+    standins.glue(folder)
+    return folder
+
+
+def script(name: str) -> str:
+    return str(ROOT / f"benchmarks/{name}.py")
+
+
+def test_every_benchmark_is_run() -> None:
+    assert {path.stem for path in BENCHMARKS} == {*ALONE, *WHOLE, *SIMULATIONS}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [(name, each) for name, ways in ALONE.items() for each in ways]
+)
+def test_one_way(
+    name: str, arguments: str, models: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    words = [word.format(models=models) for word in arguments.split()]
+    monkeypatch.setattr(sys, "argv", [script(name), *words])
+    runpy.run_path(script(name), run_name="__main__")
+    said = capsys.readouterr().out
+    assert any(character.isdigit() for character in said)
+    assert "nan" not in said
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole(name: str) -> None:
+    command = [sys.executable, script(name), *WHOLE[name].split()]
+    said = subprocess.run(command, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    assert "groundling" in said.stdout or "here" in said.stdout
+
+
+@pytest.mark.parametrize("name", SIMULATIONS)
+def test_simulation(name: str, capsys) -> None:
+    main = runpy.run_path(script(name))["main"]
+    main.__globals__.update(SIMULATIONS[name])
+    main()
+    assert "reliable" in capsys.readouterr().out
