@@ -20,8 +20,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import groundling
-from groundling.api import command_of, keywords_of
-from groundling.cli import COMMANDS
+from groundling.api import command_of, function_names
 
 ROOT = Path(groundling.__file__).parents[1]
 PAGE = ROOT / "docs" / "api.md"
@@ -117,14 +116,14 @@ def page() -> str:
 
 def commands() -> list[str]:
     """Names of the commands that are functions of `import groundling`."""
-    return sorted(groundling.FUNCTIONS)
+    return [name for name in function_names() if name not in groundling.PLACES]
 
 
 def _commands() -> Iterator[str]:
     yield "## Commands as functions\n"
     yield _filled(FUNCTIONS)
     for name in commands():
-        yield f"- `{name}`: {_sentence(COMMANDS[command_of(name)].summary)}"
+        yield f"- `{name}`: {_sentence(command_of(name).summary)}"
     yield ""
 
 
@@ -135,11 +134,7 @@ def _filled(text: str) -> str:
 
 def _entry(module: ModuleType, name: str) -> str:
     value = vars(module)[name]
-    place = (
-        f"`groundling.{name}`, "
-        if name in groundling.__all__ and name not in groundling.FUNCTIONS
-        else ""
-    )
+    place = f"`groundling.{name}`, " if name in groundling.PLACES else ""
     lines = [f"### `{name}`\n", f"{place}in `{module.__name__}`\n"]
     if not isinstance(value, type):
         lines += [_definition(name, value), _markdown(inspect.getdoc(value) or "")]
@@ -247,9 +242,10 @@ def stub() -> str:
         "",
     ]
     for name in commands():
-        command = COMMANDS[command_of(name)]
+        command = command_of(name)
         returned = inspect.signature(command.function()).return_annotation
-        parameters = [f"    {_keyword(one)}," for one in keywords_of(name).values()]
+        signature = inspect.signature(getattr(groundling, name))
+        parameters = [f"    {_keyword(one)}," for one in signature.parameters.values()]
         lines += [f"def {name}(", "    *,", *parameters, f") -> {returned}:"]
         lines += [f'    """{_sentence(command.summary)}"""', ""]
     return "\n".join(lines)

@@ -5,15 +5,14 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
-from textwrap import TextWrapper
 from typing import Any
 
-from groundling.command_line import COMMANDS, Command
-from groundling.core.errors import InputError, convert_os_errors
-from groundling.settings.fields import fill_settings, settings_of
+from groundling.command_line import COMMANDS, Command, flag_prefix
+from groundling.core.errors import convert_os_errors, prefix_errors
+from groundling.settings.fields import fill_settings, replace_settings, settings_of
 
 Text = str | os.PathLike[str]
 """A string setting; a path is accepted too."""
@@ -21,120 +20,94 @@ Texts = Text | Sequence[Text]
 """A list of strings; a single string is accepted too."""
 
 
-DRY_RUN = "dry_run"
+def function_names() -> list[str]:
+    """Names of all commands as functions."""
+    return sorted(one.function_name for one in COMMANDS.values())
 
 
-def command_of(name: str) -> str:
-    """The command of a function name."""
-    with_space = name.replace("_", " ")  # imports no study, if it is a core command
-    if with_space in COMMANDS:
-        return with_space
-    return {one.function_name: name for name, one in COMMANDS.items()}[name]
+def command_of(name: str) -> Command:
+    """The command of a function name; raises KeyError if there is none."""
+    one_word = name.replace("_", "-")
+    two_words = one_word.replace("-", " ", 1)
+    return COMMANDS[two_words if two_words in COMMANDS else one_word]
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """The function of this name, which runs a command with its flags as keywords.
+    """The function of this name, which runs a command with its flags as keywords; KeyError if there is none.
 
     It returns what the command prints, for a run the content of `result.json`, and raises
     InputError as the command does.
     """
-    command = COMMANDS[command_of(name)]
-    declared = keywords_of(name)
-    where = f"groundling.{name}"
+    command = command_of(name)
 
-    def call(**values: object) -> Any:
-        keywords: dict[str, Any] = dict(values)
-        out = [keywords.pop("out", command.default_out)] if command.has_out else []
-        is_dry = keywords.pop(DRY_RUN, False) if command.has_out else False
-        if not all(isinstance(place, str | os.PathLike) for place in out):
-            raise InputError(f"{where}: out = {out[0]!r}, expected a string or a path")
+    def call(*, dry_run: bool = False, **keywords: Any) -> Any:
         with convert_os_errors():
-            made = {}
-            for prefix, default in _groups(command).items():
-                group = keywords.pop(prefix, {})
-                if not isinstance(group, Mapping):
-                    raise InputError(
-                        f"{where}: {prefix} = {group!r}, expected settings by name, as a dict"
-                    )
-                made[prefix] = fill_settings([default], group, f"{where}: {prefix}")[0]
-            own = _own(command)
-            made |= dict(zip(own, fill_settings([*own.values()], keywords, where), strict=True))
-            every = [*(made[prefix] for prefix in command.settings), *map(str, out)]
-            command.check(every)
-            return command.rehearse(every) if is_dry is True else command.call(every)
+            with prefix_errors(f"groundling.{name}"):
+                values = _values(command, keywords)
+            command.check(values)
+            return command.rehearse(values) if dry_run else command.call(values)
 
-    call.__dict__["__signature__"] = Signature([*declared.values()])
+    call.__dict__["__signature__"] = Signature([one for one, _ in _keywords(command)])
     call.__name__ = call.__qualname__ = name
     call.__module__ = "groundling"
     call.__doc__ = _docstring(command)
     return call
 
 
-def _own(command: Command) -> dict[str, Any]:
-    """A command's settings that are keywords of its function, with their defaults."""
-    return {name: one for name, one in command.settings.items() if name.startswith("_")}
+def _values(command: Command, keywords: dict[str, Any]) -> list[Any]:
+    """The command's settings, those of other commands from a mapping, and its `out`."""
+    out = [str(keywords.pop("out", command.default_out))] if command.has_out else []
+    made = {}
+    for prefix, default in command.settings.items():
+        if flag_prefix(prefix):
+            with prefix_errors(prefix):
+                made[prefix] = replace_settings(default, **keywords.pop(prefix, {}))
+    own = [prefix for prefix in command.settings if prefix not in made]
+    filled = fill_settings([command.settings[prefix] for prefix in own], keywords)
+    made |= dict(zip(own, filled, strict=True))
+    return [*(made[prefix] for prefix in command.settings), *out]
 
 
-def _groups(command: Command) -> dict[str, Any]:
-    """Settings of other commands; each is one keyword that takes a mapping."""
-    return {name: one for name, one in command.settings.items() if not name.startswith("_")}
-
-
-def keywords_of(name: str) -> dict[str, Parameter]:
-    """The keywords of a command's function with types and defaults; `out`, if it has one, comes last."""
-    command = COMMANDS[command_of(name)]
-    found: dict[str, tuple[Any, Any]] = {
-        one.name: (one.field.annotation, one.value)
-        for config in _own(command).values()
-        for one in settings_of(config)
-    }
-    found |= {prefix: (Mapping[str, Any], {}) for prefix in _groups(command)}
+def _keywords(command: Command) -> Iterator[tuple[Parameter, str]]:
+    """The keywords of a command's function, each with its text; those that are no setting of its own come last."""
+    last: list[tuple[str, Any, Any, str]] = []
+    for prefix, config in command.settings.items():
+        fields = settings_of(config)
+        if flag_prefix(prefix):
+            names = ", ".join(one.name for one in fields)
+            last.append((prefix, Mapping[str, Any], {}, f"A dict of settings: {names}."))
+            continue
+        for one in fields:
+            yield _parameter(one.name, one.field.annotation, one.value), one.help
     if command.has_out:
-        found |= {"out": (str, command.default_out), DRY_RUN: (bool, False)}
-    return {
-        name: Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in found.items()
-    }
+        about = "Read the inputs, return what they are, and stop before anything long."
+        last.append(("out", str, command.default_out, command.about_out))
+        last.append(("dry_run", bool, False, about))
+    for name, kind, default, text in last:
+        yield _parameter(name, kind, default), text
+
+
+def _parameter(name: str, kind: Any, default: object) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
 def _docstring(command: Command) -> str:
-    lines = [
-        f"{command.summary[0].upper()}{command.summary[1:]}.",
-        "",
-        f"The command `groundling {command.name}`, with its flags as keywords. A setting that takes",
-        "a list of strings also takes a single string, and paths are accepted as strings.",
-        "",
-        "Settings:",
-    ]
-    for config in _own(command).values():
-        for one in settings_of(config):
-            kind = re.sub(r"Annotated\[(\w+),[^]]*\]", r"\1", str(one.field.annotation))
-            kind = kind.replace("typing.", "")
-            kind = getattr(one.field.annotation, "__name__", kind) if "[" not in kind else kind
-            lines += [f"    {one.name}: {kind} = {one.value!r}", *_WRAPPER.wrap(one.help)]
-    for prefix, group in _groups(command).items():
-        names = ", ".join(one.name for one in settings_of(group))
-        lines += [f"    {prefix}: a dict of settings: {names}."]
-    if command.has_out:
-        lines += [
-            f"    out: str = {command.default_out!r}",
-            *_WRAPPER.wrap(command.about_out),
-            f"    {DRY_RUN}: bool = False",
-            *_WRAPPER.wrap("Read the inputs, return what they are, and stop before anything long."),
-        ]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "Returns:",
-            "    What the command prints; for a run, the content of `result.json` in its folder.",
-            "",
-            "Raises:",
-            "    InputError: A setting is unknown or not allowed, or an input is missing or malformed.",
-        ]
-    )
+    lines = []
+    for one, text in _keywords(command):
+        filled = textwrap.fill(text, 92, break_on_hyphens=False)
+        lines += [f"    {one}", textwrap.indent(filled, " " * 8)]
+    settings = "\n".join(lines)
+    return f"""{command.summary[0].upper()}{command.summary[1:]}.
 
+The command `groundling {command.name}`, with its flags as keywords. A setting that takes
+a list of strings also takes a single string, and paths are accepted as strings.
 
-_WRAPPER = TextWrapper(
-    100, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False
-)
+Settings:
+{settings}
+
+Returns:
+    What the command prints; for a run, the content of `result.json` in its folder.
+
+Raises:
+    InputError: A setting is unknown or not allowed, or an input is missing or malformed.
+"""

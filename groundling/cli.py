@@ -17,10 +17,9 @@ from groundling.command_line.flags import (
     HELP_ALL,
     command_help,
     command_list,
-    full_help,
     parse_flags,
 )
-from groundling.core.errors import InputError, describe_os_error, did_you_mean, printable
+from groundling.core.errors import InputError, describe_os_error, printable, require_known
 from groundling.runs.folder import json_text
 from groundling.runs.progress import is_main_process
 
@@ -55,33 +54,31 @@ def _command(words: Sequence[str]) -> tuple[str, list[str]]:
     """The command that the words begin with, one word or two, and the remaining words; an empty
     name if there is none.
     """
-    name = COMMANDS.first([" ".join(words[:count]) for count in (1, 2)])
-    return (name, list(words[len(name.split()) :])) if name else ("", [])
+    names = [" ".join(words[:count]) for count in (1, 2)]
+    name = next((one for one in names if one in COMMANDS), "")
+    return name, list(words[len(name.split()) :])
 
 
 def _no_command(words: Sequence[str]) -> int:
     """Print help or the version if asked for, else an error; returns the exit status."""
-    if not words or words[0] in HELP:
+    first = words[0] if words else HELP[0]
+    family = {name: one for name, one in COMMANDS.items() if name.startswith(first + " ")}
+    if first in HELP:
         print(command_list(COMMANDS))
-        return 0
-    if words[0] == "--version":
+    elif first == "--version":
         print(__version__)
-        return 0
-    group = {name: one for name, one in COMMANDS.items() if name.startswith(words[0] + " ")}
-    wants_help = any(word in words for word in HELP)
-    if group:
-        print(command_list(group), file=sys.stdout if wants_help else sys.stderr)
-        return 0 if wants_help else 2
-    hint = did_you_mean(words[0], COMMANDS)
-    listing = ", ".join(COMMANDS)
-    print(f"groundling: no command {words[0]!r}; there are: {listing}{hint}", file=sys.stderr)
-    return 2
+    elif family and words[1:] in ([], ["-h"], ["--help"]):
+        print(command_list(family))
+    else:
+        name = " ".join(words[:2]) if family else first
+        require_known(name, COMMANDS, f"no command {name!r}")
+    return 0
 
 
 def _run(name: str, arguments: list[str]) -> int:
     command = COMMANDS[name]
     if HELP_ALL in arguments or any(word in arguments for word in HELP):
-        print((full_help if HELP_ALL in arguments else command_help)(command))
+        print(command_help(command, HELP_ALL in arguments))
         return 0
     is_dry = DRY_RUN in arguments
     values = parse_flags(command, [word for word in arguments if word != DRY_RUN])

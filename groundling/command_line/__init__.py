@@ -15,7 +15,7 @@ from groundling.core.errors import InputError, printable
 from groundling.runs.dry_run import dry_run
 from groundling.runs.outputs import CommandOutput, NoOutput
 from groundling.runs.progress import is_main_process
-from groundling.settings.fields import Settings, settings_of
+from groundling.settings.fields import required, settings_of
 
 TITLES = ("Train", "Use", "Judge", "Data")
 """Sections of the core's commands in help, in order."""
@@ -42,9 +42,6 @@ output and notes."""
     """The output that it writes; opens it and calls the function."""
     common_flags: str = ""
     """Most used flags, shown first in help, without the leading dashes."""
-    more_flags: str | None = None
-    """Further flags that `--help-all` lists; None: those of all settings. Any other setting is for recipes \
-and Python, and is understood as a flag of its name."""
     positional: tuple[str, ...] = ()
     """Flags that the first bare words fill, as in `groundling regions my_photos`."""
     file: str = ""
@@ -57,8 +54,6 @@ settings and `out`."""
     prints_output: bool = False
     """It prints its own output and may return an exit status; for other commands the result is \
 printed."""
-    default_models: Callable[..., Mapping[str, str]] | None = None
-    """From the settings: default models that are read only with some settings, by flag."""
     formatter: str = ""
     """MODULE:NAME of a function that formats the result for people; empty: none."""
 
@@ -96,35 +91,27 @@ printed."""
 
         `values`: the settings and `out`.
         """
-        out = str(values[-1])
-        if self.has_out and (not out or "\0" in out):
-            raise InputError(f"out={out!r}: not the name of a file or folder")
+        if self.has_out and not values[-1]:
+            raise InputError("out: empty; expected the name of a file or folder")
         self.check_settings(values)
         self.check_inputs_exist(values)
 
     def check_settings(self, values: Sequence[Any]) -> None:
         """Raises InputError for settings that are missing or do not fit together."""
         for one in settings_of(values[0]):
-            if one.is_required and not one.value:
+            if required in one.field.metadata and not one.value:
                 raise InputError(f"{self.name} needs {one.name}")
         if self.validate is not None:
             self.validate(*values)
 
     def check_inputs_exist(
-        self, values: Sequence[Any], skip: Callable[[str], bool] = lambda word: False
+        self, values: Sequence[Any], skip: Callable[[str], bool] = lambda path: False
     ) -> None:
-        """Raises InputError for files, folders, models and columns that do not exist.
+        """Raises InputError for files, folders and models that do not exist; `skip` decides which are not checked."""
+        from groundling.command_line.input_paths import check_inputs
 
-        `skip` decides which words are not checked yet.
-        """
-        from groundling.command_line.input_checks import check_inputs, check_model_exists
-
-        for prefix, settings in zip(self.settings, values, strict=False):
-            if isinstance(settings, Settings):  # the last value is `out`
-                check_inputs(settings, flag_prefix(prefix), skip)
-        if self.default_models is not None:
-            for flag, word in self.default_models(*values).items():
-                check_model_exists(flag, word)
+        for prefix, settings in zip(self.settings, values, strict=False):  # the last value is `out`
+            check_inputs(settings, flag_prefix(prefix), skip)
 
     def function(self) -> Callable[..., Any]:
         """The function, imported now together with what it needs."""
@@ -160,18 +147,10 @@ class Commands(Mapping[str, Command]):
         self._core = {_first_word(one): one for one in _submodules("groundling.commands")}
 
     def __getitem__(self, name: str) -> Command:
-        command = self.core_command(name)
-        return _study_commands()[name] if command is None else command
-
-    def core_command(self, name: str) -> Command | None:
-        """A command of the core; None if the core has none of this name."""
         word = name.partition(" ")[0]
-        return _module_commands(self._core[word]).get(name) if word in self._core else None
-
-    def first(self, names: Sequence[str]) -> str:
-        """The first of some names that is a command, the core's first; empty if none is."""
-        core = next((name for name in names if self.core_command(name)), "")
-        return core or next((name for name in names if name in self), "")
+        own = _module_commands(self._core[word]) if word in self._core else {}
+        # A first word of the core's alone, such as `data`, is no study's command.
+        return own[name] if name in own or (own and name == word) else _study_commands()[name]
 
     def __iter__(self) -> Iterator[str]:
         core = [name for module in self._core.values() for name in _module_commands(module)]

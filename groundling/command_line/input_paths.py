@@ -1,37 +1,62 @@
-"""The files, folders and models that a command's settings name, whose sizes and times identify a run."""
+"""The files, folders and models that settings name: whether they exist, and which of them identify a run."""
 
 from __future__ import annotations
 
-from groundling.command_line.input_checks import MODELS, NOT_INPUTS
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from groundling.core.errors import InputError, prefix_errors
 from groundling.core.registry import is_import_path
-from groundling.settings.fields import InputKind, settings_of
+from groundling.settings.fields import InputKind, Setting, setting_values, settings_of
 from groundling.settings.input_settings import (
     parse_named_folder,
     parse_weighted_file,
     region_manifest,
 )
 
-DEFAULT_MODELS = ("backbone", "detector")
-"""Settings that name a model by default, and so are checked only where a command reads it."""
+NAMES = (None, InputKind.OBJECT, InputKind.COLUMN)
+"""Kinds of texts that name no file, folder or model."""
+
+
+def _named_inputs(config: object) -> Iterator[tuple[Setting, int, str]]:
+    """Setting, number and path of each file, folder and model; the user's own modules are none."""
+    for one in settings_of(config):
+        words = [one.value] if isinstance(one.value, str) else one.value
+        for number, word in enumerate(filter(None, words if one.input not in NAMES else ())):
+            if one.input is InputKind.WEIGHTED:
+                word = parse_weighted_file(word, one.name).file
+            elif one.input is InputKind.NAMED:
+                word = parse_named_folder(word).folder or word
+            if not (one.input is InputKind.MODEL and is_import_path(word)):
+                yield one, number, word
 
 
 def input_paths(*configs: object) -> dict[str, str]:
     """Each file, folder and model by the name of its setting, and its number from the second one."""
     found = {}
-    for one in (one for config in configs for one in settings_of(config)):
-        if one.input in (*NOT_INPUTS, InputKind.OBJECT) and one.name not in DEFAULT_MODELS:
-            continue
-        words = [one.value] if isinstance(one.value, str) else one.value
-        for number, word in enumerate(filter(None, words)):
-            if not (one.input in MODELS and is_import_path(word)):
-                name = f"{one.name}:{number}" if number else one.name
-                found[name] = _path_of(one.input, one.name, word)
+    for one, number, path in (each for config in configs for each in _named_inputs(config)):
+        is_store = one.name in ("regions", "train_regions")
+        name = f"{one.name}:{number}" if number else one.name
+        found[name] = region_manifest(path) if is_store else path
     return found
 
 
-def _path_of(kind: InputKind | None, name: str, word: str) -> str:
-    if kind is InputKind.WEIGHTED:
-        return parse_weighted_file(word, name).file
-    if name in ("regions", "train_regions"):
-        return region_manifest(word)
-    return parse_named_folder(word)[1] if kind is InputKind.NAMED else word
+def check_inputs(
+    config: object, prefix: str = "", skip: Callable[[str], bool] = lambda path: False
+) -> None:
+    """Raises InputError for files, folders and models that do not exist, which would end a run or a recipe late.
+
+    `prefix` stands before a setting's name; `skip` decides which paths are not checked yet.
+    """
+    from groundling.models.hub import check_model
+
+    has_own_format = setting_values(config).get("model_format")  # it may load anything
+    for one, _, path in _named_inputs(config):
+        if skip(path) or one.value == one.default:  # a default is not always read
+            continue
+        if one.input is InputKind.MODEL:
+            with prefix_errors(f"{prefix}{one.name}"):
+                if not has_own_format and path != "random":
+                    check_model(path)
+        elif not Path(path).exists() and not (one.input is InputKind.DATA and path == "hub"):
+            raise InputError(f"{prefix}{one.name}={path}: no such file or folder")

@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from groundling.core.errors import InputError, did_you_mean, prefix_errors, require_known
-from groundling.core.registry import is_import_path, registered
-from groundling.settings.objectives import (
-    AdversarialSettings,
-    ExtraObjectiveSettings,
-    parse_options,
-)
+from groundling.core.errors import InputError, did_you_mean, prefix_errors
+from groundling.core.registry import is_import_path, public_modules
+from groundling.settings.fields import setting_values, settings_of
+from groundling.settings.objectives import AdversarialSettings, ExtraObjectiveSettings
 
 if TYPE_CHECKING:
     from groundling.objectives import ObjectiveSpec
@@ -45,7 +42,6 @@ class ArmObjectives:
     names: list[str]
     """Names of the objectives, without repetition."""
     specs: list[ObjectiveSpec]
-    """The objectives."""
 
     @property
     def needs_cross_modal(self) -> bool:
@@ -74,91 +70,64 @@ def parse_arm(text: str, masked_lm: bool = True) -> ArmObjectives:
     """
     from groundling.objectives import find_objective
 
-    parts = text.split("+")
-    for part in parts:
-        if parts.count(part) > 1:
-            raise InputError(
-                f"arm={text}: {part} is given twice but would be trained once; remove one"
-            )
-    names = [name for part in parts for name in ARMS.get(part, part).split("+")]
-    names = list(dict.fromkeys(names))
-    for name in names:
+    parts = [name for part in text.split("+") for name in ARMS.get(part, part).split("+")]
+    specs = {}
+    for name in parts:
         with prefix_errors(f"arm={text}{did_you_mean(name, ARMS)}"):
-            find_objective(name)
-    if {"mlm", "joint_mlm"} <= set(names):
-        names.remove("mlm")  # one masking per text: XDBERT's MLM is the joint one
-    if not masked_lm:
-        if "mlm" not in names or len(names) == 1:
-            raise InputError(
-                f"masked_lm=False: arm={text} is {'+'.join(names)}; expected masked LM and another objective, as "
-                "in l1 and contrastive"
-            )
-        names.remove("mlm")
-    specs = {name: find_objective(name) for name in names}
+            specs[name] = find_objective(name)
+    if "joint_mlm" in specs:  # one masking per text: XDBERT's MLM is the joint one
+        specs.pop("mlm", None)
+    if not masked_lm and (specs.pop("mlm", None) is None or not specs):
+        raise InputError(
+            f"masked_lm=False: arm={text} is {'+'.join(parts)}; expected masked LM and another objective, as "
+            "in l1 and contrastive"
+        )
     masking = [name for name, one in specs.items() if one.masks_text]
     if len(masking) > 1:
         raise InputError(
             f"arm={text}: {' and '.join(masking)} both mask the text; train one of them (masked_lm=False leaves "
             "mlm out)"
         )
-    return ArmObjectives(names, list(specs.values()))
+    return ArmObjectives(list(specs), list(specs.values()))
 
 
-def check_options(options: Sequence[str], names: Sequence[str]) -> None:
-    """Raises InputError for a malformed --option, or for options without a part of the user's own among `names`."""
-    parse_options(options)
-    if options and not any(is_import_path(name) for name in names):
+def check_unread(config: object, names: Sequence[str]) -> None:
+    """Raises InputError for options and adversarial settings that no objective among `names`, teacher or training step
+    of a run reads.
+    """
+    given = setting_values(config)
+    step = given["training_step"]
+    is_own = any(is_import_path(name) for name in (*names, given["teacher"], step))
+    if given["option"] and not is_own:
         raise InputError(
-            f"option={options[0]}: only your own objectives and teachers, MODULE:NAME, read options; leave it out"
+            f"option={given['option'][0]}: only your own objectives and teachers, MODULE:NAME, read options; leave it "
+            "out"
         )
+    if not step or is_import_path(step):
+        for one in settings_of(config):
+            if one.group is AdversarialSettings and one.value != one.default:
+                raise InputError(f"{one.name}: needs training_step=villa")
 
 
-def check_extra_objectives(extra: ExtraObjectiveSettings, training_step: str, command: str) -> None:
+def check_teacher(extra: ExtraObjectiveSettings, training_step: str) -> None:
     """Raises InputError for an unknown objective, one without its teacher, or a teacher that no
     objective uses.
 
     A training step of the user's own may use the teacher.
     """
-    taught = [name for name in extra.objectives if _needs_teacher(name)]
+    from groundling.objectives import find_objective
+
+    specs = [find_objective(name) for name in extra.objectives]
+    taught = [one.name for one in specs if one.needs_teacher and not one.teacher_setting]
     if taught and not extra.teacher:
-        raise InputError(f"{command}: {taught[0]} needs teacher=FOLDER_OR_HUB_ID")
+        raise InputError(f"{taught[0]} needs teacher=FOLDER_OR_HUB_ID")
     if extra.teacher and not taught and not is_import_path(training_step):
         raise InputError(
-            f"{command}: no objective uses teacher={extra.teacher}; name one that does, such as objectives "
-            "contrastive"
+            f"no objective uses teacher={extra.teacher}; name one that does, such as objectives contrastive"
         )
 
 
-def _needs_teacher(name: str) -> bool:
-    from groundling.objectives import find_objective
-
-    spec = find_objective(name)
-    return spec.needs_teacher and not spec.teacher_setting
-
-
-def check_training_step(name: str, options: AdversarialSettings) -> None:
-    """Raises InputError for an unknown step, and for adversarial settings without `--training-step villa`."""
-    if name and not is_import_path(name):
-        from groundling.training.training_steps import TRAINING_STEPS
-
-        require_known(name, TRAINING_STEPS, f"no training step is called {name!r}")
-    if options != AdversarialSettings() and (not name or is_import_path(name)):
-        raise InputError("adversarial_... settings need training_step=villa")
-
-
-# Scores that papers report, shown beside the measured ones: found in the studies' `published` modules.
-
-
-@dataclass(frozen=True)
-class PublishedScores:
-    """A paper's scores of one system."""
-
-    name: str
-    """The paper's name of the system."""
-    scores: Mapping[str, float]
-    """By task, in the metric's own units."""
-
-
 def published_scores() -> dict[str, Mapping[str, float]]:
-    """Scores of every published system, by name, then by task."""
-    return {name: one.scores for name, one in registered("published", PublishedScores).items()}
+    """Scores of every published system, by name, then by task, in the metric's own units."""
+    tables = [vars(module)["PUBLISHED"] for module in public_modules("published")]
+    return {system: scores for table in tables for system, scores in table.items()}

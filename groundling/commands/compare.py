@@ -122,12 +122,6 @@ COMMAND = Command(
     example="groundling compare --arms xdbert contrastive --tasks glue/rte glue/cola --data glue_data "
     "--adapt.student bert-base-uncased --adapt.teacher openai/clip-vit-base-patch32 "
     "--adapt.text my_text.txt --out runs/compare",
-    more_flags=(
-        "control limit-train max-length adapt.text-layout adapt.max-length adapt.pooling "
-        "adapt.eval-text train.epochs train.batch train.lr train.head-lr "
-        "train.freeze-encoder-steps train.precision train.cpu tune.batch tune.lr tune.precision "
-        "tune.cpu"
-    ),
     common_flags=(
         "arms tasks data text label seeds adapt.student adapt.teacher adapt.text train.steps tune.epochs "
         "processes"

@@ -75,7 +75,7 @@ SHOW = Command(
 class FewShotPartitionConfig(Settings):
     """Training examples of a few-shot partition."""
 
-    task: Annotated[str, InputKind.TASK, required] = ""
+    task: Annotated[str, InputKind.OBJECT, required] = ""
     """Task name, e.g. vcr/answer, or MODULE:NAME of your own task."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
@@ -73,18 +72,6 @@ def check(config: RegionsConfig, out: str | Path) -> None:
         refuse_settings(settings, "needs boxes; leave it out")
 
 
-def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
-    """Models for boxes and features."""
-    if config.imports:
-        return {}
-    extraction, detection = config.extraction, config.extraction.detection
-    detects = not detection.grid and (extraction.add_detected_boxes or not extraction.boxes)
-    return {
-        **({"detector": detection.detector} if detects else {}),
-        "backbone": detection.backbone,
-    }
-
-
 def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
     """Write a region store to the run folder, resuming a killed run; returns its counts."""
     from groundling.data.shards import ProcessRank
@@ -152,6 +139,5 @@ COMMAND = Command(
     common_flags="images grid boxes imports detector backbone batch processes cpu",
     positional=("--images",),
     validate=check,
-    default_models=reads,
     output=ResumableRun(input_paths, ("processes", "cpu"), timeout=SHARD_TIMEOUT),
 )

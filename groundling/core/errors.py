@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from difflib import get_close_matches
 from os import PathLike
+from typing import Any
 
 MAX_QUOTED = 160
 """Maximum number of characters that a message quotes from a library's own error."""
@@ -130,7 +131,7 @@ def fault_lines(file: object, fault: str, places: Sequence[str]) -> list[str]:
     return [f"{file}, {named}: {fault}{count_suffix(places)}"]
 
 
-def duplicates(places: Iterable[str]) -> list[str]:
+def duplicates(places: Iterable[Any]) -> list[Any]:
     """The places that occur more than once."""
     return [place for place, count in Counter(places).items() if count > 1]
 

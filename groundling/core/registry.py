@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
@@ -41,26 +42,21 @@ def public_modules(folder: str) -> tuple[ModuleType, ...]:
     define have no sub-package.
     """
     root = __package__.partition(".")[0]
-    package = importlib.import_module(root)
     studies = importlib.import_module(f"{root}.studies")
-    places = {root: Path(package.__path__[0])}
-    for name in sorted(_names(studies)):
-        places[f"{studies.__name__}.{name}"] = Path(studies.__path__[0]) / name
-    subpath = Path(*folder.split("."))
     modules: list[ModuleType] = []
-    for parent, path in places.items():
-        if (path / subpath).is_dir():
-            package = importlib.import_module(f"{parent}.{folder}")
-            names = sorted(_names(package))
-            modules += [importlib.import_module(f"{package.__name__}.{name}") for name in names]
-        elif (path / subpath).with_suffix(".py").exists():
-            modules.append(importlib.import_module(f"{parent}.{folder}"))
+    for parent in (root, *(f"{root}.studies.{name}" for name in _names(studies))):
+        place = f"{parent}.{folder}"
+        if find_spec(place) is not None:
+            found = importlib.import_module(place)
+            is_package = hasattr(found, "__path__")
+            inside = [f"{place}.{name}" for name in _names(found)] if is_package else [place]
+            modules += map(importlib.import_module, inside)
     return tuple(modules)
 
 
 def _names(package: ModuleType) -> list[str]:
     names = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return [name for name in names if name[0] != "_"]
+    return sorted(name for name in names if name[0] != "_")
 
 
 def registered(folder: str, kind: type[T]) -> dict[str, T]:
@@ -84,18 +80,11 @@ def resolve(folder: str, kind: type[T], name: str) -> T:
     )
 
 
-def kind_name(folder: str) -> str:
-    """The word for an object of a sub-package in messages."""
-    word = folder.rpartition(".")[2]
-    return {"vision_language": "architecture", "families": "family"}.get(
-        word, word.rstrip("s").replace("_", " ")
-    )
-
-
 def resolve_builtin(folder: str, kind: type[T], name: str) -> T:
     """The object called `name` in a sub-package, never the user's own."""
     offered = registered(folder, kind)
-    require_known(name, sorted(offered), f"no {kind_name(folder)} is called {name!r}")
+    word = re.sub("(?<=[a-z])(?=[A-Z])", " ", kind.__name__.removesuffix("Spec")).lower()
+    require_known(name, sorted(offered), f"no {word} is called {name!r}")
     return offered[name]
 
 
@@ -133,11 +122,7 @@ def check_trust(names: Sequence[str], trusted: Collection[str], file: Path) -> N
     `names` are those in the file, some of which may be empty; `trusted` are those that the
     user gave.
     """
-    nonempty = [name for name in names if name]
-    for name in nonempty:
-        if IMPORT_PATH.fullmatch(name) is None:
-            raise InputError(f"{file}: {name!r:.60}, expected MODULE:NAME; the file may be damaged")
-    untrusted = [name for name in dict.fromkeys(nonempty) if name not in trusted]
+    untrusted = [name for name in dict.fromkeys(names) if name and name not in trusted]
     if untrusted:
         listing = " ".join(untrusted)
         raise InputError(
@@ -158,23 +143,17 @@ def instantiate(
     """
     value = import_object(name, object)
     if callable(value) and (isinstance(value, type) or not is_valid(value)):
-        arguments = [options] if options is not None and _needs_one_argument(value) else []
         # The user's code can raise any exception.
         with prefix_errors(name), convert_errors("the call failed", errors=(Exception, SystemExit)):
+            arguments: list[Mapping[str, str]] = []
+            try:
+                inspect.signature(value).bind()
+            except TypeError:  # it needs an argument
+                arguments = [] if options is None else [options]
             value = value(*arguments)
     if not is_valid(value):
         raise InputError(f"{name}: expected {expected}, found {describe_value(value)}")
     return value
-
-
-POSITIONAL = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-"""Kinds of parameters that a call can give by position."""
-
-
-def _needs_one_argument(factory: Callable[..., object]) -> bool:
-    parameters = inspect.signature(factory).parameters.values()
-    required = [one for one in parameters if one.default is one.empty and one.kind in POSITIONAL]
-    return len(required) == 1
 
 
 def describe_value(value: object) -> str:

@@ -29,7 +29,7 @@ from groundling.models.loading import weights_sha256
 from groundling.models.task_heads import HEAD, HeadContext, TaskHead, make_output_layer
 from groundling.runs.folder import disk_errors, json_text, read_json
 from groundling.runs.local_paths import keep_path, kept_path
-from groundling.settings.input_settings import ClipAdapterSettings, check_adapter
+from groundling.settings.input_settings import ClipAdapterSettings
 
 WEIGHTS = "adapter.safetensors"
 IMAGE = "clip_image"
@@ -79,9 +79,7 @@ class ClipFeatureAdapter(Encoder):
     """
 
     def __init__(self, base: AdapterClipBackbone, options: ClipAdapterSettings) -> None:
-        """Raises InputError for incompatible settings; see `check_adapter`."""
         super().__init__()
-        check_adapter(options)
         self.base = base
         self.options = options
         width = base.image.embed_dim

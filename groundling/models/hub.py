@@ -79,11 +79,6 @@ def is_adapter(source: str) -> bool:
     return (Path(source) / ADAPTER).exists()
 
 
-def has_cnn(source: str) -> bool:
-    """Whether a folder holds a vision-language model that reads pixels with its own CNN."""
-    return (Path(source) / CNN).is_dir()
-
-
 def check_model(source: str) -> None:
     """Raises InputError if a source is no model folder, and no model on the hub or in its cache."""
     if source.startswith(OPEN_CLIP):

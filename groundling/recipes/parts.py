@@ -106,7 +106,8 @@ class Step(Referable):
         Raises InputError for an unknown setting, and for a value that is not allowed.
         """
         texts = {name: fill(value, place) for name, value in self.settings.items()}
-        return fill_settings(default_settings(self.command), texts, self.name)
+        with prefix_errors(self.name):
+            return fill_settings(default_settings(self.command), texts)
 
 
 def default_settings(command: str) -> list[Any]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from groundling.core.errors import InputError
+from groundling.core.registry import files_of_object, is_import_path
 from groundling.runs.dry_run import DryRunEnd
 from groundling.runs.folder import SETTINGS, open_run
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import setting_values
+from groundling.settings.fields import InputKind, setting_values, settings_of
 
 Inputs = Mapping[str, str | Path]
 """Files and folders of a run by name, whose sizes and times identify it."""
@@ -83,9 +84,6 @@ class ResumableRun(CommandOutput):
     ignored_settings: tuple[str, ...] = ()
     """Settings that do not identify the run, because results do not depend on them or they only \
 extend the run; `train.seed` is the seed of the group `train`."""
-    identity: Callable[..., Mapping[str, Any]] | None = None
-    """From the settings: the values that identify the run beside its inputs; None: all settings except \
-`ignored_settings`."""
     extendable: bool = False
     """Whether the same command may extend a finished run: its function is then always called."""
     timeout: timedelta | None = None
@@ -101,9 +99,10 @@ extend the run; `train.seed` is the seed of the group `train`."""
         from groundling.runs.run import Run
 
         groups = list(settings.values())
-        identity = self._identity(settings) if self.identity is None else self.identity(*groups)
         cpu = any(setting_values(own).get("cpu") for own in groups)
-        run = Run(out, name, identity, self.inputs(*groups), cpu, self.timeout)
+        inputs = {**self.inputs(*groups), **_module_files(groups)}
+        defaults = self._identity({prefix: type(own)() for prefix, own in settings.items()})
+        run = Run(out, name, self._identity(settings), inputs, cpu, self.timeout, defaults)
         if not self.extendable and run.result is not None:
             return run.result
         return run.end(_result(function, settings, run))
@@ -119,3 +118,18 @@ extend the run; `train.seed` is the seed of the group `train`."""
             group, _, setting = name.rpartition(".")
             del (identity[group] if group else identity)[setting]
         return identity
+
+
+MODULE = "module "
+"""Beginning of the name of an input that is a module of the user's own."""
+
+
+def _module_files(configs: Sequence[object]) -> dict[str, Path]:
+    """Files of the modules that settings name (MODULE:NAME); editing one makes another run."""
+    files: dict[str, Path] = {}
+    for one in (each for config in configs for each in settings_of(config)):
+        if one.input in (InputKind.OBJECT, InputKind.MODEL):
+            words = one.value.split("+") if isinstance(one.value, str) else one.value
+            for name in filter(is_import_path, words):
+                files |= {MODULE + key: file for key, file in files_of_object(name).items()}
+    return files

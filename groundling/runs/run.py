@@ -11,7 +11,6 @@ from typing import Any
 
 from accelerate import PartialState
 
-from groundling.core.registry import files_of_object, is_import_path
 from groundling.runs.checkpoints import Checkpoints
 from groundling.runs.folder import (
     PREPARED,
@@ -82,12 +81,13 @@ class Run(RunFolder):
         inputs: Mapping[str, str | Path],
         cpu: bool = False,
         timeout: timedelta | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
         """`settings`, and path, size and time of `inputs` (name to path) decide whether `out` holds this run.
 
-        So do those of the files of modules that settings name (MODULE:NAME). `timeout` is how long processes
-        wait for each other instead of torch's default. Raises InputError if `out` holds another
-        run, another process writes there, or a module or object does not exist.
+        `timeout` is how long processes wait for each other instead of torch's default, and `defaults` are the values
+        of settings that an older run does not have. Raises InputError if `out` holds another run, or another process
+        writes there.
         """
         options = {} if timeout is None else {"timeout": timeout}
         state = PartialState(cpu=use_cpu(cpu), **options)
@@ -98,7 +98,7 @@ class Run(RunFolder):
                 folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(folder)
             given = {name: path for name, path in inputs.items() if str(path)}
-            open_run(folder, kind, settings, {**given, **_modules(settings)})
+            open_run(folder, kind, settings, given, defaults=defaults)
         state.wait_for_everyone()
         super().__init__(folder)
 
@@ -125,33 +125,3 @@ def finished_result(folder: Path) -> dict[str, Any] | None:
 def _clear(folder: Path) -> None:
     Checkpoints(folder / "checkpoints").clear()
     shutil.rmtree(folder / PREPARED, ignore_errors=True)
-
-
-MODULES = (
-    "arm",
-    "objectives",
-    "teacher",
-    "task",
-    "architecture",
-    "model",
-    "model_format",
-    "training_step",
-    "keyword_extractor",
-    "trust",
-)
-"""Settings, in any group, that may name objects of the user's own modules."""
-
-
-def _modules(settings: Mapping[str, Any]) -> dict[str, str | Path]:
-    """Files of the modules that settings name; editing one makes another run."""
-    files: dict[str, str | Path] = {}
-    every = dict(settings)
-    for group in settings.values():
-        if isinstance(group, Mapping):
-            every |= group
-    for setting in MODULES:
-        value = every.get(setting, "")
-        for name in value.split("+") if isinstance(value, str) else value:
-            if is_import_path(name):
-                files |= {f"{setting}:{one}": file for one, file in files_of_object(name).items()}
-    return files

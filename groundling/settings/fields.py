@@ -10,10 +10,10 @@ Imports nothing heavy.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
-from functools import cache, wraps
+from functools import wraps
 from typing import (
     Any,
     Literal,
@@ -28,11 +28,11 @@ from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validato
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 
-from groundling.core.errors import InputError, prefix_errors, require_known
+from groundling.core.errors import InputError, duplicates, require_known
 
 
 class InputKind(Enum):
-    """What a text setting names; everything except a column must exist before a command begins."""
+    """What a text setting names; the value is its placeholder in help."""
 
     FILE = "FILE"
     FOLDER = "FOLDER"
@@ -41,27 +41,14 @@ class InputKind(Enum):
     """A file or folder with its sampling weight."""
     NAMED = "[NAME=]FOLDER"
     """A folder with an optional name."""
-    DATA = "FOLDER, file or hub"
-    """Data of a task; `hub` downloads GLUE."""
+    DATA = "FOLDER|hub"
+    """Data of a task: a folder, a file, or `hub`, which downloads GLUE."""
     MODEL = "MODEL"
-    """A model's folder or hub id, or MODULE:NAME of your own."""
-    WEIGHTS = "MODEL, but not a run folder"
-    MODEL_OR_RANDOM = "MODEL, or the word `random`"
-    TASK = "TASK"
-    """A task name, or MODULE:NAME."""
-    ARCHITECTURE = "ARCHITECTURE"
-    """The name of a vision-language architecture, or MODULE:NAME."""
-    TRAINING_STEP = "TRAINING_STEP"
-    """The name of a training step, or MODULE:NAME."""
-    OBJECT = "MODULE:NAME"
-    """An object of the user's own code."""
+    """A model's folder or hub id, or MODULE:NAME of your own; in some commands the word `random`."""
+    OBJECT = "NAME"
+    """A name of the package's, such as a task, or MODULE:NAME of your own; editing its module makes another run."""
     COLUMN = "COLUMN"
     """A table column, or several separated by commas."""
-
-    @property
-    def metavar(self) -> str:
-        """Placeholder for the value in help."""
-        return self.value.partition(",")[0]
 
 
 required = "required"
@@ -69,9 +56,6 @@ required = "required"
 may_repeat = "may repeat"
 """Mark of a list that may contain duplicates, because its values correspond to another list or are \
 compared side by side."""
-
-INTEGER_BOUND = 2**63
-"""Upper bound on integers, which libraries store in 64 bits."""
 
 
 class Settings:
@@ -85,8 +69,9 @@ class Settings:
         if get_origin(field.annotation) is tuple:
             words = value if isinstance(value, list | tuple) else [value] if value else []
             values = tuple(_plain(word) for word in words)
-            if may_repeat not in field.metadata and Ellipsis in get_args(field.annotation):
-                _refuse_duplicates(values)
+            is_open = Ellipsis in get_args(field.annotation)
+            if is_open and may_repeat not in field.metadata and duplicates(values):
+                raise ValueError(f"{duplicates(values)[0]} is given twice; remove one")
             return values
         if get_origin(field.annotation) is Literal:
             return {str(one): one for one in get_args(field.annotation)}.get(str(value), value)
@@ -130,20 +115,10 @@ def setting_fields(kind: type[Any]) -> Mapping[str, FieldInfo]:
 
 
 def _plain(value: object) -> object:
-    """A path as text, and a NumPy number as a Python number; raises ValueError where libraries would fail."""
+    """A path as text, and a NumPy number as a Python number."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if isinstance(value, str) and "\0" in value:
-        raise ValueError("expected no NUL byte")
-    if isinstance(value, int) and abs(value) >= INTEGER_BOUND:
-        raise ValueError("expected a number of at most 18 digits")
     return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value
-
-
-def _refuse_duplicates(values: Sequence[object]) -> None:
-    for one in values:
-        if values.count(one) > 1:
-            raise ValueError(f"{one} is given twice; remove one")
 
 
 def _describe(error: ValidationError) -> str:
@@ -201,11 +176,6 @@ class Setting(NamedTuple):
         """What the texts name."""
         return next((mark for mark in self.field.metadata if isinstance(mark, InputKind)), None)
 
-    @property
-    def is_required(self) -> bool:
-        """Whether it must not be empty."""
-        return required in self.field.metadata
-
 
 def settings_of(config: object) -> list[Setting]:
     """Every single setting of a configuration, those of nested groups included."""
@@ -226,17 +196,6 @@ def setting_values(*configs: object) -> dict[str, Any]:
     return {one.name: one.value for config in configs for one in settings_of(config)}
 
 
-@cache
-def setting_names(kind: Any) -> frozenset[str]:
-    """Names of all single settings of a class, nested groups included."""
-    found: set[str] = set()
-    for name, info in setting_fields(kind).items():
-        inner: Any = info.annotation
-        is_group = isinstance(inner, type) and issubclass(inner, Settings)
-        found |= setting_names(inner) if is_group else {name}
-    return frozenset(found)
-
-
 SYNONYMS: Mapping[str, str] = {
     "learning_rate": "lr",
     "num_train_epochs": "epochs",
@@ -253,22 +212,30 @@ SYNONYMS: Mapping[str, str] = {
 """transformers' names of settings, which are understood in place of ours."""
 
 
-def canonical_name(
-    name: str, offered: frozenset[str] | set[str], given: Collection[str] = ()
-) -> str:
-    """Our name of a setting that may be called as in transformers, beside the other names `given`.
+def _canonical_name(name: str, given: Mapping[str, object]) -> str:
+    """Our name of a setting that may be called as in transformers, beside the other settings `given`.
 
     Raises InputError for a batch per device where it is not the batch of a step, which `batch` is.
     """
-    synonym = SYNONYMS.get(name, name)
-    if name in offered or synonym not in offered:
-        return name
     is_part = "gradient_accumulation_steps" in given or int(os.environ.get("WORLD_SIZE", "1")) > 1
     if name == "per_device_train_batch_size" and is_part:
         raise InputError(
             f"{name}: a part of a step here; pass batch, the samples of a step on all devices"
         )
-    return synonym
+    return SYNONYMS.get(name, name)
+
+
+def fill_settings(defaults: Sequence[Any], values: Mapping[str, object]) -> list[Any]:
+    """As `replace_settings`, for several configurations without common names."""
+    names = sorted(setting_values(*defaults))
+    new: dict[str, object] = {}
+    for name, value in values.items():
+        own = name if name in names else _canonical_name(name, values)
+        require_known(own, names, f"unknown key {name!r}")
+        if own in new:
+            raise InputError(f"{own} is given twice; remove one")
+        new[own] = value
+    return [_changed(config, new) for config in defaults]
 
 
 def replace_settings(config: Config, /, **values: object) -> Config:
@@ -276,35 +243,15 @@ def replace_settings(config: Config, /, **values: object) -> Config:
 
     Raises InputError for an unknown name, and for a value that is not allowed.
     """
-    changed: Config = _filled([config], values)[0]
+    changed: Config = fill_settings([config], values)[0]
     return changed
 
 
-def fill_settings(defaults: Sequence[Any], values: Mapping[str, object], where: str) -> list[Any]:
-    """As `replace_settings`, for several configurations without common names; an InputError begins with `where`."""
-    with prefix_errors(where):
-        return _filled(defaults, values)
-
-
-def _filled(defaults: Sequence[Any], values: Mapping[str, object]) -> list[Any]:
-    kinds: list[Any] = [type(config) for config in defaults]
-    names = frozenset[str]().union(*map(setting_names, kinds))
-    new = {canonical_name(name, names, values): value for name, value in values.items()}
-    for name in new:
-        require_known(name, sorted(names), f"unknown key {name!r}")
-    return [_changed(config, new) for config in defaults]
-
-
 def _changed(config: Any, values: Mapping[str, object]) -> Any:
-    """A copy with the changes that apply, or the same object if none does."""
-    new: dict[str, object] = {}
+    new = {name: value for name, value in values.items() if name in vars(config)}
     for name, value in vars(config).items():
         if isinstance(value, Settings):
-            group = _changed(value, values)
-            if group is not value:
-                new[name] = group
-        elif name in values:
-            new[name] = values[name]
+            new[name] = _changed(value, values)
     return replace(config, **new) if new else config
 
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from math import inf
 from os.path import normpath
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, Interval
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, convert_errors, duplicates
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -33,6 +34,10 @@ class ClipAdapterSettings(Settings):
     fusion: Literal["concat", "cosine"] = "concat"
     """--adapter mlp: concatenate image and text features into one vector, or transform each and \
 compare them by cosine."""
+
+    def __post_init__(self) -> None:
+        if self.adapter != "mlp" and (self.adapter_layers, self.fusion) != (1, "concat"):
+            raise InputError("adapter_layers and fusion need adapter=mlp")
 
 
 @settings
@@ -88,7 +93,7 @@ embedding beside the features of each region; with --images also its segment."""
 class PixelInputSettings(Settings):
     """CNN and image preprocessing of models that read pixels."""
 
-    backbone: str = "microsoft/resnet-101"
+    backbone: Annotated[str, InputKind.MODEL] = "microsoft/resnet-101"
     """--images: ResNet that initialises the CNN, hub id or folder; ignored if the model already \
 has a CNN."""
     shortest_edge: Annotated[int, Ge(0)] = 0
@@ -143,29 +148,12 @@ more than 20 values."""
     """Your own file: rows with equal values in this column are held out together; empty: grouped \
 by image, or by text."""
 
-    def __post_init__(self) -> None:
-        for name in ("text", "image", "dev", "group", "label_type"):
-            if not self.label and vars(self)[name] not in ("", "auto"):
-                raise InputError(
-                    f"{name} describes your own file as a task; also pass label=COLUMN"
-                )
-
 
 def check_pixels(pixels: PixelInputSettings, images: str) -> None:
     """Raises InputError for pixel settings without --images."""
     if not images and pixels != PixelInputSettings():
         names = ", ".join(vars(pixels))
         raise InputError(f"{names}: need images=FOLDER, for models that read pixels")
-
-
-def check_adapter(options: ClipAdapterSettings) -> None:
-    """Raises InputError for settings that the adapter does not use."""
-    if options.adapter == "none" and options != ClipAdapterSettings():
-        raise InputError("adapter_layers and fusion need adapter=mlp")
-    if options.adapter == "attention" and options != ClipAdapterSettings("attention"):
-        raise InputError(
-            "adapter=attention reads image and text together; leave adapter_layers and fusion out"
-        )
 
 
 @settings
@@ -197,13 +185,6 @@ named in a model folder is imported only if it is listed here."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
-    def __post_init__(self) -> None:
-        for name in ("detector", "backbone"):
-            if vars(self)[name] and not self.images:
-                raise InputError(
-                    f"{name} extracts regions from images=FOLDER; pass both or neither"
-                )
-
 
 @settings
 class PredictionColumns(Settings):
@@ -219,22 +200,13 @@ column of the training file."""
     """Your own file: columns of the choices of a multiple choice, separated by commas."""
 
 
-def check_one_task(command: str, tasks: object, table: TableTaskSettings, flag: str) -> None:
-    """Raises InputError unless exactly one is given: tasks by `flag`, or a task made of the user's
-    own file.
-    """
-    if table.label and tasks:
-        raise InputError(
-            f"{command}: label={table.label} makes a task of your own file; leave out label or {flag}"
-        )
-    if not (table.label or tasks):
-        raise InputError(f"{command} needs {flag} (or text and label for your own file)")
+def check_one_task(command: str, tasks: object, table: TableTaskSettings, setting: str) -> None:
+    """Raises InputError unless exactly one is given: tasks, or a task made of the user's own file."""
+    if bool(table.label) == bool(tasks):
+        raise InputError(f"{command} needs either {setting}, or text and label for your own file")
 
 
 # Files and folders on the command line: FILE=WEIGHT with a sampling weight, and NAME=FOLDER.
-
-MIN_WEIGHT, MAX_WEIGHT = 1e-9, 1e9
-"""Bounds of sampling weights."""
 
 
 class WeightedFile(NamedTuple):
@@ -245,41 +217,26 @@ class WeightedFile(NamedTuple):
     """0: not given."""
 
 
-def parse_weighted_file(word: str | Path, flag: str) -> WeightedFile:
-    """The file and weight of one word of a command's `flag`; raises InputError for an invalid
-    weight.
-    """
-    word = str(word)
-    file, equals_sign, weight_text = word.rpartition("=")
+def parse_weighted_file(word: str | Path, setting: str) -> WeightedFile:
+    """The file and weight of FILE or FILE=WEIGHT; raises InputError for an invalid weight."""
+    file, equals_sign, weight = str(word).rpartition("=")
     if not equals_sign or Path(word).exists():
-        return WeightedFile(word)
-    try:
-        weight = float(weight_text)
-    except ValueError:
-        weight = 0.0
-    if not (file and MIN_WEIGHT <= weight <= MAX_WEIGHT):
-        raise InputError(
-            f"{flag} {word}: {weight_text!r} is not a weight; expected FILE or FILE=WEIGHT with a number above 0 "
-            f"({MIN_WEIGHT:g} to {MAX_WEIGHT:g})"
-        )
-    return WeightedFile(file, weight)
+        return WeightedFile(str(word))
+    with convert_errors(f"{setting}={word}: not FILE or FILE=WEIGHT"):
+        parsed = WeightedFile(file, float(weight))
+    if not 0 < parsed.weight < inf:
+        raise InputError(f"{setting}={word}: expected a weight above 0")
+    return parsed
 
 
-def parse_weighted_files(words: Sequence[str | Path], flag: str) -> list[WeightedFile]:
-    """The files and weights of all words of `flag`.
-
-    Raises InputError as `parse_weighted_file`, if only some files have a weight, and if a file is given twice.
-    """
-    files = [parse_weighted_file(word, flag) for word in words]
+def parse_weighted_files(words: Sequence[str | Path], setting: str) -> list[WeightedFile]:
+    """The files and weights of all words; raises InputError if only some have a weight, or a file is given twice."""
+    files = [parse_weighted_file(word, setting) for word in words]
     unweighted = [each.file for each in files if not each.weight]
     if unweighted and len(unweighted) < len(files):
-        raise InputError(f"{flag}: {unweighted[0]} has no weight; give one to all files or to none")
-    paths = [normpath(each.file) for each in files]
-    duplicate = next((path for path in paths if paths.count(path) > 1), None)
-    if duplicate is not None:
-        raise InputError(
-            f"{flag}: {duplicate} is given twice; remove one, or give it a larger weight"
-        )
+        raise InputError(f"{setting}: {unweighted[0]} has no weight; give all files one, or none")
+    for path in duplicates(normpath(each.file) for each in files):
+        raise InputError(f"{setting}: {path} is given twice; remove one")
     return files
 
 
@@ -319,11 +276,11 @@ class DetectionSettings(Settings):
     photos.
     """
 
-    detector: str = "PekingU/rtdetr_r50vd"
+    detector: Annotated[str, InputKind.MODEL] = "PekingU/rtdetr_r50vd"
     """Object detector for the boxes: hub id or folder (DETR, RT-DETR, YOLOS, ...)."""
     grid: Annotated[int, Ge(0)] = 0
     """Boxes per side of a regular grid, instead of a detector; 0: use the detector."""
-    backbone: str = "microsoft/resnet-101"
+    backbone: Annotated[str, InputKind.MODEL] = "microsoft/resnet-101"
     """Image encoder for the region features: hub id or folder (ResNet, ViT, CLIP, ...)."""
     shortest_edge: Annotated[int, Ge(0)] = 0
     """Short side of the images for the backbone, in pixels; 0: the backbone's own square size, or \

@@ -118,7 +118,7 @@ until the run ends."""
     relevance: Literal["contextual", "isolated"] = "contextual"
     """CLIP-TD: visual relevance of a word in its context (contextual), or of the word alone \
 (isolated)."""
-    keyword_extractor: str = ""
+    keyword_extractor: Annotated[str, InputKind.OBJECT] = ""
     """CLIP-TD: MODULE:NAME of your own keyword extractor; empty: YAKE, implemented from its \
 published formulas."""
     td_weight: Annotated[float, Ge(0)] = 0.05
@@ -154,7 +154,7 @@ class SimilarityDistillationSettings(Settings):
 class StateDistillationSettings(Settings):
     """Distillation of a text encoder's token states (VidLanKD): objectives nst, crd and nt_xent."""
 
-    kd_teacher: Annotated[str, InputKind.WEIGHTS] = ""
+    kd_teacher: Annotated[str, InputKind.MODEL] = ""
     """nst, crd and nt_xent: frozen text encoder whose token states are distilled: hub id or \
 folder, with the student's tokenizer. VidLanKD: a BERT that its teacher stage grounded in videos."""
     kd_weight: Annotated[float, Ge(0)] = 1.0
@@ -382,7 +382,7 @@ VILLA's code does for VCR only, where this halves it."""
 class TrainingStepSelection(Settings):
     """Training step on a micro-batch."""
 
-    training_step: Annotated[str, InputKind.TRAINING_STEP] = ""
+    training_step: Annotated[str, InputKind.OBJECT] = ""
     """Training step: villa (adversarial training), or MODULE:NAME of your own; empty: one forward \
 and one backward pass."""
     adversarial: AdversarialSettings = field(default_factory=AdversarialSettings)
@@ -392,8 +392,8 @@ and one backward pass."""
 class ExtraObjectiveSettings(Settings):
     """Auxiliary objectives and their teacher."""
 
-    objectives: tuple[str, ...] = ()
+    objectives: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
     """Auxiliary objectives, by name, e.g. contrastive, or MODULE:NAME of your own."""
-    teacher: Annotated[str, InputKind.WEIGHTS] = ""
+    teacher: Annotated[str, InputKind.MODEL] = ""
     """Frozen teacher of the auxiliary objectives: hub id or folder of a CLIP-like model, \
 open_clip:NAME/TAG, or MODULE:NAME of your own."""

@@ -81,7 +81,7 @@ TABLES = [Table("", ROWS)]
             ("TUNE = dict(", 'TUNE = dict(schedule="step", '),
             "schedule = 'step': expected 'linear'",
         ),
-        (('"teacher", TASKS', '"gone", TASKS'), "tower: glue/rte: model=gone: no model found"),
+        (('"teacher", TASKS', '"gone", TASKS'), "tower: glue/rte: model: gone: no model found"),
         (
             ('row("whole"', 'row("tower "'),
             "two different steps are called tower: glue/rte; rename one",
@@ -322,7 +322,9 @@ def test_a_recipe_names_columns_of_ones_own_file(
     assert "my.csv: no column 'frage'" in capsys.readouterr().err
     homes.put(place / "own.py", OWN.replace('"photo"', '"photo", task="glue/rte"'))
     assert main(["run", "own.py", "--out", "out"]) == 2
-    assert "makes a task of your own file; leave out label or task" in capsys.readouterr().err
+    assert (
+        "finetune needs either task, or text and label for your own file" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.usefixtures("in_process")
@@ -344,6 +346,6 @@ def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
     assert trained[-1] == "out/mlm/my/seed-0"
     with pytest.raises(
         InputError,
-        match="label=answer makes a task of your own file; leave out label or tasks",
+        match="compare needs either tasks, or text and label for your own file",
     ):
         compare(replace_settings(config, tasks=("glue/rte",)), settings, one, one, "out")

@@ -172,7 +172,7 @@ def test_training_data_may_have_a_store_of_their_own(
             {"regions": "val", "train_regions": "val"},
             "12 of 12 images are not in this region store, the first is 'COCO_train2014_0",
         ),
-        ({"regions": "gone"}, "gone: no such folder"),
+        ({"regions": "gone"}, "gone: no such file or folder"),
     ],
 )
 def test_stores_that_do_not_fit_are_named(

@@ -19,7 +19,7 @@ from builders.commands import flags_of
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.command_line.flags import listed_flags, parse_flags
+from groundling.command_line.flags import parse_flags
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.compare import TrainAndCompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
@@ -59,13 +59,9 @@ def test_help_lists_every_field_with_its_docstring(
     assert COMMANDS[command].summary[1:] in text
     assert f"example: {' '.join(COMMANDS[command].example.split())} " in text
     flags = flags_of(command)
-    assert set(listed_flags(COMMANDS[command])) <= {flag.removeprefix("--") for flag in flags}
     for flag, doc in flags.items():
-        if flag.removeprefix("--") not in listed_flags(COMMANDS[command]):
-            assert f"help(groundling.{command.replace('-', '_')})" in text
-            continue
         bare = re.escape(flag.removeprefix("--"))
-        entry = re.search(rf"--(\[no-\])?{bare} .*", text)
+        entry = re.search(rf"--{bare}[ ,].*", text)
         assert entry, flag
         assert doc and " ".join(doc.split()) in entry[0], flag
     assert ("--out" in text) == COMMANDS[command].has_out
@@ -82,16 +78,11 @@ def test_help_fits_a_screen_and_names_what_most_people_use(
     assert main([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out
     assert len(out.splitlines()) <= 45
-    listed = [
-        flag.replace("[no-]", "") for flag in re.findall(r"^  (--[\w.[\]-]+)", out, re.MULTILINE)
-    ]
+    listed = [flag for flag in re.findall(r"^  (--[\w.-]+)", out, re.MULTILINE)]
     assert listed == [*common, *["--out", "--dry-run"][: 2 * about.has_out]]
     assert main([*command.split(), "--help-all"]) == 0
-    every = re.findall(r"^  --(?:\[no-\])?([\w.-]+)", capsys.readouterr().out, re.MULTILINE)
-    assert len(every) == len(set(every)) == len(listed_flags(about)) + 2 * about.has_out
-    assert {*about.common_flags.split(), *(about.more_flags or "").split()} <= {
-        flag.removeprefix("--") for flag in flags_of(command)
-    }
+    every = re.findall(r"^  --([\w.-]+)", capsys.readouterr().out, re.MULTILINE)
+    assert len(every) == len(set(every)) == len(flags_of(command)) + 2 * about.has_out
     first, *rest = shlex.split(about.example)
     assert (first, rest[: len(command.split())]) == ("groundling", command.split())
     parse_flags(about, rest[len(command.split()) :])
@@ -130,7 +121,7 @@ def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_commands_of_one_family_are_listed_together(
     help_of: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "--[no-]json" in help_of("info")
+    assert "--json, --no-json" in help_of("info")
     assert main(["data", "--help"]) == 0
     listed = re.findall(r"^  (data [\w-]+) ", capsys.readouterr().out, re.MULTILINE)
     assert listed == [name for name in COMMANDS if name.startswith("data ")]
@@ -217,7 +208,7 @@ def test_an_unknown_command_is_one_line(
     [
         ("adapt --nope 1", "adapt has no flag '--nope'; see `groundling adapt --help`"),
         ("adapt --stepz=1", "adapt has no flag '--stepz=1'; did you mean --steps?; see"),
-        ("compare --steps 1", "'--steps'; did you mean --train.steps or --tune.steps?; see"),
+        ("compare --steps 1", "'--steps'; did you mean --tune.steps?; see"),
         ("adapt zzz", "adapt takes no argument 'zzz'; see"),
         ("adapt --steps many", "steps = 'many': expected a valid integer"),
         ("adapt --steps 1.5", "steps = '1.5': expected a valid integer"),
@@ -256,7 +247,7 @@ def test_half_a_command_is_shown_its_family(capsys: pytest.CaptureFixture[str]) 
     assert main(["data", "x"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.count("\n  data ") == sum(name.startswith("data ") for name in COMMANDS)
+    assert err.startswith("groundling: no command 'data x'; there are: adapt, ")
 
 
 # -- values reach the recipes ----------------------------------------------------------------------------------------

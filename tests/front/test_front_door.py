@@ -17,8 +17,7 @@ import pytest
 from builders.commands import flags_of
 
 import groundling
-from groundling import api as functions
-from groundling.api import command_of
+from groundling.api import command_of, function_names
 from groundling.cli import COMMANDS, main
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING
@@ -32,7 +31,7 @@ from groundling.settings.training import TrainingArguments
 PACKAGE = Path(groundling.__file__).parent
 ROOT = PACKAGE.parent
 HERE = dir(groundling)
-FUNCTIONS = groundling.FUNCTIONS
+FUNCTIONS = [name for name in function_names() if name not in groundling.PLACES]
 
 
 def test_the_import_costs_nothing() -> None:
@@ -40,7 +39,7 @@ def test_the_import_costs_nothing() -> None:
 import sys
 before = set(sys.modules)
 import groundling
-assert groundling.__version__ and dir(groundling)
+assert groundling.__version__
 print(sorted(name for name in set(sys.modules) - before if name.startswith("groundling")))
 groundling.adapt
 groundling.TrainingArguments
@@ -72,9 +71,7 @@ def test_names_of_other_modules_are_the_same_objects() -> None:
 def test_an_unknown_name_says_what_there_is() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'Bach'; did you mean Batch\?$"):
         groundling.Bach  # noqa: B018
-    with pytest.raises(
-        AttributeError, match=r"no attribute 'xyzzy'; it has: Batch, EncoderOutput, "
-    ):
+    with pytest.raises(AttributeError, match=r"no attribute 'xyzzy'$"):
         groundling.xyzzy  # noqa: B018
     assert not hasattr(groundling, "_adapt")
     with pytest.raises(ImportError, match="cannot import name 'Bach'"):
@@ -103,7 +100,7 @@ def test_editors_know_what_is_imported_late() -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_does_what_its_command_does(name: str, called: list[tuple]) -> None:
     assert getattr(groundling, name)() == {"said": 1}
-    assert main(command_of(name).split()) == 0
+    assert main(command_of(name).name.split()) == 0
     assert called[0] == called[1]
 
 
@@ -140,8 +137,6 @@ def test_settings_of_other_commands_are_dicts(called: list[tuple]) -> None:
     assert called[0] == called[1]
     with pytest.raises(InputError, match=r"^groundling.compare: tune: unknown key 'stps'.*steps\?"):
         groundling.compare(tune={"stps": 3})
-    with pytest.raises(InputError, match=r"^groundling.compare: tune = 3, expected settings by"):
-        groundling.compare(tune=3)
 
 
 def test_keywords_fill_the_settings(called: list[tuple]) -> None:
@@ -176,7 +171,6 @@ def test_keywords_fill_the_settings(called: list[tuple]) -> None:
         ({"text": [1]}, "text = 1: expected a valid string"),
         ({"betas": (0.9,)}, r"betas: field required"),
         ({"student": None}, "student = None: expected a valid string"),
-        ({"out": 3}, "out = 3, expected a string or a path"),
     ],
 )
 def test_a_mistake_is_one_line(values: dict[str, Any], message: str, called: list[tuple]) -> None:
@@ -189,8 +183,8 @@ def test_a_mistake_is_one_line(values: dict[str, Any], message: str, called: lis
 def test_every_setting_of_a_function_is_explained(name: str) -> None:
     function = getattr(groundling, name)
     keywords = inspect.signature(function).parameters
-    command = COMMANDS[command_of(name)]
-    flags = flags_of(command_of(name))
+    command = command_of(name)
+    flags = flags_of(command.name)
     flags = {flag: text for flag, text in flags.items() if "." not in flag}
     groups = [prefix for prefix in command.settings if not prefix.startswith("_")]
     expected = [
@@ -210,7 +204,7 @@ def test_every_setting_of_a_function_is_explained(name: str) -> None:
 def test_a_functions_defaults_are_its_commands() -> None:
     default = inspect.signature(groundling.finetune).parameters["epochs"].default
     assert default == TUNING.epochs != TrainingArguments().epochs
-    assert functions.keywords_of("finetune")["out"].default == "runs/finetune"
+    assert inspect.signature(groundling.finetune).parameters["out"].default == "runs/finetune"
 
 
 # -- fields ---------------------------------------------------------------------------------------------------------

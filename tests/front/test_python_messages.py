@@ -53,7 +53,7 @@ def test_a_lone_path_stands_for_a_list_in_a_group_too(here: Path) -> None:
         groundling.compare(data="own.csv", text="q", label="y", arms="l1", adapt=given, out="out")
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
+@pytest.mark.parametrize("name", ["x" * 5000])
 @pytest.mark.parametrize(
     "call",
     [
@@ -72,4 +72,4 @@ def test_names_that_no_file_can_have(call: Callable[[str], Any], name: str) -> N
 @pytest.mark.parametrize("command", ["verdict", "finetune", "predict", "data make-world", "run"])
 def test_an_empty_place_is_none(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--out", ""]) == 2
-    assert "out='': not the name of a file or folder" in capsys.readouterr().err
+    assert "out: empty; expected the name of a file or folder" in capsys.readouterr().err

@@ -649,7 +649,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"out": "few.csv"}, "exists already; choose another out"),
         ({"out": "nowhere/a.csv"}, "no folder .*nowhere; create it, or choose another `out`"),
         ({"model": "bert"}, f"{FILE} is missing"),
-        ({"model": "none"}, "model=none: no such folder"),
+        ({"model": "none"}, "model=none: no such file or folder"),
         ({"model_seed": 7}, "no saved model of seed 7; there are: 0, 1"),
         (
             {"command": evaluate, "data": "named.csv"},

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import homes
-import pytest
-
-from groundling.command_line.input_checks import check_inputs
-from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune.result import degenerate_seeds_note
-from groundling.core.errors import InputError
 from groundling.prediction.predictions import choose_seed_models
 from groundling.runs.folder import write_json
-from groundling.settings.fields import make_settings
 
 
 def test_seeds_that_all_answer_alike_are_told() -> None:
     assert degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": [0, 1]})
     assert not degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": [1]})
-
-
-def test_a_run_in_place_of_its_model_is_told_where_the_model_is(tmp_path: Path) -> None:
-    homes.student(tmp_path / "run/model")
-    check_inputs(make_settings(AdaptConfig, student=tmp_path / "run/model"))
-    write_json(tmp_path / "run/result.json", {})
-    with pytest.raises(InputError, match=r"is a run folder; pass its model, .*run/model$"):
-        check_inputs(make_settings(AdaptConfig, student=tmp_path / "run"))
 
 
 def test_seeds_of_an_earlier_command_do_not_answer(tmp_path: Path) -> None:

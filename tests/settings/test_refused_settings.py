@@ -42,7 +42,7 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
         ),
         (
             [*TUNE, "--label", "y"],
-            "label=y makes a task",
+            "finetune needs either task, or text and label",
         ),
         (
             [*TUNE, "--zero-region-features"],

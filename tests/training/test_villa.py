@@ -544,9 +544,12 @@ def test_villa_by_flag(rte: list[str], tmp_path: Path) -> None:
 REFUSED = {
     "an unknown name": (
         ["--training-step", "vila"],
-        "no training step is called 'vila'; there are: villa",
+        "'vila': expected MODULE:NAME",
     ),
-    "settings without it": (["--adversarial-steps", "2"], "settings need training_step=villa"),
+    "settings without it": (
+        ["--adversarial-steps", "2"],
+        "adversarial_steps: needs training_step=villa",
+    ),
     "no pass": (
         ["--training-step", "villa", "--adversarial-steps", "0"],
         "adversarial_steps = '0': expected greater than or equal to 1",

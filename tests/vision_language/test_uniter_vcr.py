@@ -461,7 +461,7 @@ def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
         assert "\n" not in str(told.value)
         return str(told.value)
 
-    assert refusal(runs).startswith(f"both={tmp_path / 'run'}: no such folder")
+    assert refusal(runs).startswith(f"both={tmp_path / 'run'}: no such file or folder")
     (tmp_path / "run").mkdir()
     assert refusal(runs).endswith("run: no finished seed of vcr")
     assert "covers answers and rationales; leave it out" in refusal(replace(runs, answers="a"))

@@ -12,8 +12,7 @@ from groundling.command_line import Command
 from groundling.command_line.input_paths import input_paths
 from groundling.command_line.registered_names import (
     ArmObjectives,
-    check_options,
-    check_training_step,
+    check_unread,
     parse_arm,
 )
 from groundling.core.errors import InputError
@@ -37,7 +36,7 @@ from groundling.settings.training import EvaluationSettings, TrainingArguments, 
 class AdaptConfig(Settings):
     """Adaptation of a text encoder: texts, arm and the options of its objectives."""
 
-    student: Annotated[str, InputKind.WEIGHTS] = ""
+    student: Annotated[str, InputKind.MODEL] = ""
     """Text encoder: hub id or folder, with its tokenizer."""
     from_scratch: bool = False
     """Take only the configuration and the tokenizer of --student, and start with new weights, drawn \
@@ -47,7 +46,7 @@ from --seed (Vokenization, VidLanKD)."""
     student_width: Annotated[int, Ge(0)] = 0
     """--from-scratch: width of the hidden states, a multiple of 64, with attention heads of 64; \
 feed-forward layers keep their proportion. 0: as configured."""
-    teacher: Annotated[str, InputKind.WEIGHTS] = ""
+    teacher: Annotated[str, InputKind.MODEL] = ""
     """CLIP-like teacher: hub id or folder, with its tokenizer, open_clip:NAME/TAG, or MODULE:NAME of \
 your own; the arm `mlm` needs none."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
@@ -56,7 +55,7 @@ your own; the arm `mlm` needs none."""
 `train-clip` reads. Texts are tokenised only once, for this and later runs (docs/running.md). With \
 weights each step draws one file by weight; without weights all files are mixed."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
-    arm: str = "contrastive"
+    arm: Annotated[str, InputKind.OBJECT] = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, \
 match, clip_tokens, l1, contrastive, td_text, td_words (with --word-selection random, since plain \
 text has no image), one of another published method (docs/methods.md), e.g. lexi_contrastive or \
@@ -130,9 +129,7 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
                 f"keep_projection: arm={config.arm} trains no sentence projection; use contrastive or l1 with "
                 "sentence_weight above 0"
             )
-    parts = (*arm.names, config.teacher, config.training_step.training_step)
-    check_options(config.objective_settings.options.option, parts)
-    check_training_step(config.training_step.training_step, config.training_step.adversarial)
+    check_unread(config, arm.names)
     return arm
 
 
@@ -144,16 +141,6 @@ COMMAND = Command(
     title="Train",
     example="groundling adapt --student bert-base-uncased --teacher openai/clip-vit-base-patch32 "
     "--text my_text.txt --out runs/adapted",
-    more_flags=(
-        "from-scratch student-layers student-width masked-lm text-layout max-length limit "
-        "eval-every keep-best patience pooling max-windows mask-rate teacher-images teacher-cache "
-        "kd-teacher vokenizer-head vokenizer-layers vokenizer-margin vokenizer-frozen "
-        "voken-matcher voken-images mlm-teacher option match-negatives hard-negatives freeze-clip "
-        "save-joint keep-projection retain-weight gradient-accumulation-steps precision "
-        "gradient-checkpointing compile workers save-every log-every optimizer epsilon schedule "
-        "schedule-steps warmup-ratio warmup-steps weight-decay decay-bias-and-norm head-lr "
-        "freeze-encoder-steps freeze-encoder-ratio max-grad-norm"
-    ),
     common_flags="student teacher text arm eval-text retention-pairs steps epochs batch lr seed cpu",
     validate=check,
     output=ResumableRun(input_paths),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,11 +10,7 @@ from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.command_line.input_paths import input_paths
-from groundling.command_line.registered_names import (
-    check_extra_objectives,
-    check_options,
-    check_training_step,
-)
+from groundling.command_line.registered_names import check_teacher, check_unread
 from groundling.core.errors import InputError
 from groundling.models.hub import is_adapter
 from groundling.runs.outputs import ResumableRun
@@ -33,7 +28,6 @@ from groundling.settings.input_settings import (
     RegionSettings,
     TableTaskSettings,
     VisualBertSettings,
-    check_adapter,
     check_one_task,
     check_pixels,
 )
@@ -50,10 +44,10 @@ from groundling.settings.training import EvaluationSettings, TrainingArguments
 class FinetuneConfig(Settings):
     """Fine-tuning of an encoder on a task."""
 
-    model: Annotated[str, InputKind.WEIGHTS, required] = ""
+    model: Annotated[str, InputKind.MODEL, required] = ""
     """Text encoder, CLIP-like text tower, or output of `adapt`, `pretrain` or `finetune`: hub id \
 or folder."""
-    task: Annotated[str, InputKind.TASK] = ""
+    task: Annotated[str, InputKind.OBJECT] = ""
     """Task name, e.g. glue/rte, or MODULE:NAME of your own task."""
     data: Annotated[str, InputKind.DATA, required] = ""
     """Folder with the task's official files, or, with --text and --label, your own csv, tsv, json \
@@ -97,12 +91,12 @@ region."""
     """Also train the same model without images, with the same seeds, settings and task loss, in \
 the subfolder `text-alone` of the run folder. For a task that selects a region, images are removed \
 with --zero-region-features."""
-    architecture: Annotated[str, InputKind.ARCHITECTURE] = ""
+    architecture: Annotated[str, InputKind.OBJECT] = ""
     """Make a plain BERT a vision-language model, without pre-training: visualbert, vlbert, \
 uniter, or MODULE:NAME of your own architecture (also needed to load a model of that \
 architecture)."""
     visualbert: VisualBertSettings = field(default_factory=VisualBertSettings)
-    model_format: str = ""
+    model_format: Annotated[str, InputKind.OBJECT] = ""
     """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
     linear_head: bool = False
     """Use a pooler and one Linear layer for every task, instead of the paper's head and losses."""
@@ -139,11 +133,8 @@ def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) 
                 "unlabelled_per_labelled: the right choice of an unlabelled example is unknown; leave td_choices out"
             )
     _check_adapter(config, training)
-    extra = config.extra_objectives
-    parts = (*extra.objectives, extra.teacher, config.training_step.training_step)
-    check_options(config.objective_settings.options.option, parts)
-    check_extra_objectives(config.extra_objectives, config.training_step.training_step, "finetune")
-    check_training_step(config.training_step.training_step, config.training_step.adversarial)
+    check_teacher(config.extra_objectives, config.training_step.training_step)
+    check_unread(config, config.extra_objectives.objectives)
 
 
 def _check_regions(config: FinetuneConfig) -> None:
@@ -166,7 +157,6 @@ def _check_regions(config: FinetuneConfig) -> None:
 
 def _check_adapter(config: FinetuneConfig, training: TrainingArguments) -> None:
     """Raises InputError for settings that an adapter over CLIP does not use."""
-    check_adapter(config.adapter_settings)
     is_new, is_saved = config.adapter_settings.adapter != "none", is_adapter(config.model)
     if is_new and is_saved:
         raise InputError(f"{config.model}: already an adapter over CLIP; leave adapter out")
@@ -189,14 +179,6 @@ def _check_adapter(config: FinetuneConfig, training: TrainingArguments) -> None:
         raise InputError("an adapter distils nothing; leave CLIP-TD's other settings out")
 
 
-def reads(
-    config: FinetuneConfig, training: TrainingArguments, out: str | Path
-) -> Mapping[str, str]:
-    """Model that initialises the CNN of a new vision-language model."""
-    is_new = config.regions.images and config.architecture
-    return {"backbone": config.pixels.backbone} if is_new else {}
-
-
 EXTENDABLE_SETTINGS = ("seeds", "text_only_baseline", "train.seed")
 """Settings that may change when a run is extended with more seeds or a baseline; others must stay."""
 
@@ -208,19 +190,7 @@ COMMAND = Command(
     title="Train",
     example="groundling finetune --model bert-base-uncased --task glue/rte --data glue_data --out "
     "runs/rte",
-    more_flags=(
-        "max-length train-splits limit-train partition unlabelled-per-labelled extra-eval submit "
-        "save-model images max-regions object-tags backbone shortest-edge longest-edge "
-        "zero-region-features text-only-baseline architecture model-format label-type dev group "
-        "adapter adapter-layers fusion head-loss linear-head eval-every keep-best patience "
-        "objectives teacher teacher-images teacher-cache td-weight td-gate option training-step "
-        "adversarial-modality adversarial-lr adversarial-kl-weight steps seed batch-tokens "
-        "optimizer betas epsilon schedule warmup-ratio warmup-steps weight-decay max-grad-norm "
-        "gradient-accumulation-steps precision gradient-checkpointing compile "
-        "workers save-every log-every"
-    ),
     common_flags="model task data text label image regions seeds epochs batch lr cpu",
     validate=check,
-    default_models=reads,
     output=ResumableRun(input_paths, ignored_settings=EXTENDABLE_SETTINGS, extendable=True),
 )

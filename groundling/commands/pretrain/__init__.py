@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,13 +10,8 @@ from annotated_types import Ge
 
 from groundling.command_line import Command
 from groundling.command_line.input_paths import input_paths
-from groundling.command_line.registered_names import (
-    check_extra_objectives,
-    check_options,
-    check_training_step,
-)
+from groundling.command_line.registered_names import check_teacher, check_unread
 from groundling.core.errors import InputError
-from groundling.models.hub import has_cnn
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
@@ -63,7 +57,7 @@ error."""
     epoch_unit: Literal["captions", "images"] = "captions"
     """What an epoch contains once: every caption, as in the models' releases, or every image with \
 one of its captions."""
-    task: Annotated[str, InputKind.TASK] = ""
+    task: Annotated[str, InputKind.OBJECT] = ""
     """Instead of captions: a task's training texts, e.g. vqa (VisualBERT's task-specific phase, \
 UNITER's second stage on VCR)."""
     data: Annotated[str, InputKind.PATH] = ""
@@ -94,10 +88,10 @@ class EvalTexts(Settings):
 class PretrainConfig(Settings):
     """Pre-training of a vision-language model on captioned images, or on a task's texts and images."""
 
-    architecture: Annotated[str, InputKind.ARCHITECTURE] = "visualbert"
+    architecture: Annotated[str, InputKind.OBJECT] = "visualbert"
     """Architecture that a plain text encoder becomes: visualbert, vlbert, uniter, or MODULE:NAME \
 of your own; a vision-language model as --model needs its own."""
-    model: Annotated[str, InputKind.WEIGHTS, required] = ""
+    model: Annotated[str, InputKind.MODEL, required] = ""
     """BERT, or a single-stream model to continue from: hub id or folder."""
     regions: RegionSettings = field(default_factory=RegionSettings)
     pixels: PixelInputSettings = field(default_factory=PixelInputSettings)
@@ -159,19 +153,8 @@ def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) 
         refuse_settings(task_flags, "applies only to task; pass task and data, or leave it out")
     flags = "eval_captions=FILES, eval_image_list=FILE or eval_splits=NAMES"
     check_has_eval_data(config.examining, eval_texts != EvalTexts(), flags)
-    extra = config.extra_objectives
-    parts = (*extra.objectives, extra.teacher, config.training_step.training_step)
-    check_options(config.objective_settings.options.option, parts)
-    check_extra_objectives(config.extra_objectives, config.training_step.training_step, "pretrain")
-    check_training_step(config.training_step.training_step, config.training_step.adversarial)
-
-
-def reads(
-    config: PretrainConfig, training: TrainingArguments, out: str | Path
-) -> Mapping[str, str]:
-    """Model that initialises a new model's CNN."""
-    is_new = config.regions.images and not has_cnn(config.model)
-    return {"backbone": config.pixels.backbone} if is_new else {}
+    check_teacher(config.extra_objectives, config.training_step.training_step)
+    check_unread(config, config.extra_objectives.objectives)
 
 
 COMMAND = Command(
@@ -182,15 +165,7 @@ COMMAND = Command(
     title="Train",
     example="groundling pretrain --architecture uniter --model bert-base-uncased --regions runs/store "
     "--captions my_captions.tsv --out runs/seen",
-    more_flags=(
-        "images backbone shortest-edge image-list skip-missing epoch-unit partition task-answers "
-        "related text max-length eval-captions eval-every keep-best objectives teacher mask-rate "
-        "teacher-images option batch-tokens betas epsilon schedule warmup-ratio warmup-steps "
-        "weight-decay max-grad-norm gradient-accumulation-steps precision gradient-checkpointing "
-        "compile workers save-every log-every"
-    ),
     common_flags="architecture model regions captions task data steps epochs batch lr seed cpu",
     validate=check,
-    default_models=reads,
     output=ResumableRun(input_paths),
 )

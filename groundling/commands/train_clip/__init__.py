@@ -26,7 +26,7 @@ from groundling.settings.training import EvaluationSettings, TrainingArguments, 
 class TrainClipConfig(Settings):
     """Training of a small CLIP, from scratch or from an existing CLIP."""
 
-    model: Annotated[str, InputKind.WEIGHTS] = ""
+    model: Annotated[str, InputKind.MODEL] = ""
     """CLIP to continue from: hub id or folder, with its tokenizer, image processor and logit \
 scale. It keeps its sizes: leave --size, --patch-size, --vision-tower, --text-tower, --projection-dim, \
 --vocab-size and --context-length out. Empty: a new CLIP."""
@@ -118,12 +118,6 @@ COMMAND = Command(
     title="Train",
     example="groundling train-clip --captions my_data/captions.csv --images my_data/photos --out "
     "runs/my_clip",
-    more_flags=(
-        "image-list eval-image-list eval-captions eval-splits caption-column image-column "
-        "caption-splits skip-missing patch-size vision-tower text-tower projection-dim vocab-size "
-        "context-length flip max-shift untrained eval-every keep-best patience schedule "
-        "warmup-ratio weight-decay precision compile workers save-every log-every"
-    ),
     common_flags="captions images model size epochs steps batch lr seed cpu",
     validate=check,
     output=ResumableRun(input_paths),

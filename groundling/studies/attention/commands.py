@@ -52,9 +52,9 @@ other regions, such as a grid. A fine-tuned model keeps its setting from trainin
     """Texts per forward pass."""
     seed: Annotated[int, Ge(0)] = 0
     """Seed of the controls, the halves of the data and the bootstrap resamples."""
-    model_format: str = ""
+    model_format: Annotated[str, InputKind.OBJECT] = ""
     """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
-    architecture: Annotated[str, InputKind.ARCHITECTURE] = ""
+    architecture: Annotated[str, InputKind.OBJECT] = ""
     """MODULE:NAME of your own `Architecture` that the model was made with."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
@@ -98,7 +98,7 @@ class HeadsConfig(Settings):
     """Attention heads as phrase-grounding classifiers: model, task and controls."""
 
     attention: AnalysedModelSettings = field(default_factory=AnalysedModelSettings)
-    task: Annotated[str, InputKind.TASK] = "flickr30k"
+    task: Annotated[str, InputKind.OBJECT] = "flickr30k"
     """Task whose answer is a region: flickr30k (any of a phrase's boxes is correct), \
 flickr30k/merged (the box around them), refcoco+, refcoco, refcocog (the whole expression is the \
 phrase), or MODULE:NAME."""
@@ -140,7 +140,6 @@ HEADS = Command(
     title=TITLE,
     example="groundling heads --model runs/uniter/model --data flickr30k --regions runs/store --out "
     "runs/heads",
-    more_flags=("untrained query processes"),
     common_flags="model data regions images task split min-region-attention cpu",
     prints_output=True,
     validate=check_heads,
@@ -204,7 +203,7 @@ folder of a --task."""
     """--data FILE: column of the photo's file name."""
     text_column: Annotated[str, InputKind.COLUMN] = "text"
     """--data FILE: text column, or two separated by a comma."""
-    task: Annotated[str, InputKind.TASK] = ""
+    task: Annotated[str, InputKind.OBJECT] = ""
     """Task whose official files are in --data."""
     split: str = ""
     """--task: split to show; empty: the first with labels."""
@@ -277,7 +276,7 @@ class ModalityConfig(Settings):
     """File or folder of captions, as for `pretrain`; with --task, or for a fine-tuned model, the \
 task's official files or your own file with labels, as for `evaluate`."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
-    task: Annotated[str, InputKind.TASK] = ""
+    task: Annotated[str, InputKind.OBJECT] = ""
     """Task whose examples a pre-trained model reads, e.g. snli-ve; empty: captions. A fine-tuned \
 model uses its own task."""
     split: str = ""
@@ -346,7 +345,6 @@ MODALITY = Command(
     title=TITLE,
     example="groundling modality --model runs/seen/model --regions runs/store --data my_captions.tsv "
     "--out runs/modality",
-    more_flags=("seed limit perturbed-inputs teacher teacher-images"),
     common_flags="model data regions images other ig-examples cpu",
     prints_output=True,
     validate=check_modality,
@@ -429,7 +427,6 @@ SYNTAX = Command(
     title=TITLE,
     example="groundling syntax --model runs/visualbert/model --data flickr30k --parses spacy "
     "--regions runs/store --out runs/syntax",
-    more_flags=("min-region-attention"),
     common_flags="model data regions parses split labels cpu",
     prints_output=True,
     validate=check_syntax,

@@ -144,11 +144,6 @@ BENCH = Command(
     {"_own": BenchConfig()},
     title="Bench: which method gives a text encoder visual knowledge?",
     example="groundling bench --method contrastive --worlds 0 1 2 --out runs/bench",
-    more_flags=(
-        "adapt-seeds probe-seeds probes real student teacher captions images skip-missing facts "
-        "modes words retention-pairs tasks data task-seeds limit-train steps batch lr max-length "
-        "cpu"
-    ),
     common_flags="method worlds families curve plan merge processes",
     validate=check,
     prints_output=True,

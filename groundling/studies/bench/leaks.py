@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from groundling.core.errors import InputError
 from groundling.runs.folder import read_object
 from groundling.runs.hashing import data_hash
-from groundling.runs.run import MODULES
+from groundling.runs.outputs import MODULE
 
 
 class _Watch(NamedTuple):
@@ -112,7 +112,7 @@ def check_inputs(run: Path, allowed: Mapping[str, str], own: Path) -> None:
     """
     for name, entry in read_object(run / "config.json")["inputs"].items():
         path = os.path.abspath(entry["path"])
-        if name.partition(":")[0] in MODULES and ":" in name:
+        if name.startswith(MODULE):
             continue
         if path in allowed:
             if data_hash(path) != allowed[path]:

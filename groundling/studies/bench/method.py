@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from groundling.command_line.input_paths import NAMES
 from groundling.command_line.registered_names import parse_arm
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError, did_you_mean
@@ -21,7 +22,7 @@ from groundling.core.registry import (
     registered,
 )
 from groundling.runs.hashing import sha256_of
-from groundling.settings.fields import InputKind, replace_settings, settings_of
+from groundling.settings.fields import replace_settings, settings_of
 
 DataClass = Literal["text", "text and teacher", "captions with images"]
 """What a method reads; methods of different classes are not ranked against each other."""
@@ -37,8 +38,6 @@ STAGE_PATH = re.compile(r"stage-(\d+)(?:/(.+))?")
 """A setting's value that names an output of an earlier stage, e.g. `stage-1/model`."""
 GIVEN = ("student", "teacher", "text", "teacher_images", "teacher_cache", "arm")
 """Settings of `adapt` that only the bench sets."""
-FILES = (InputKind.FILE, InputKind.FOLDER, InputKind.PATH, InputKind.WEIGHTED, InputKind.NAMED)
-MODELS = (InputKind.MODEL, InputKind.WEIGHTS, InputKind.MODEL_OR_RANDOM, InputKind.DATA)
 BATCH = 64
 """Samples per step of every method; a stage may have fewer."""
 OPTION = "option:"
@@ -207,7 +206,7 @@ def _check_settings(where: str, settings: Mapping[str, Any], number: int) -> Non
     for name, value in settings.items():
         if name in GIVEN or name.startswith(("eval_", "retention")):
             raise InputError(f"{where}: {name} is set by the bench; leave it out")
-        is_input = kinds.get(name) in (*FILES, *MODELS)
+        is_input = kinds.get(name) not in NAMES
         values = value if isinstance(value, list | tuple) else (value,)
         names_files = is_input or any(isinstance(one, Path) for one in values)
         for one in values:

@@ -33,9 +33,9 @@ class RealSettings(Settings):
 
     real: bool = False
     """Compare the methods on --student, with your own captions and images, instead of in rendered worlds."""
-    student: Annotated[str, InputKind.WEIGHTS] = ""
+    student: Annotated[str, InputKind.MODEL] = ""
     """--real: text encoder from which every method starts, hub id or folder."""
-    teacher: Annotated[str, InputKind.WEIGHTS] = ""
+    teacher: Annotated[str, InputKind.MODEL] = ""
     """--real: CLIP-like teacher, hub id or folder, or open_clip:NAME/TAG."""
     captions: Annotated[str, InputKind.PATH] = ""
     """--real: captions, in any file or folder that `train-clip` reads."""
@@ -65,7 +65,7 @@ STS-B or GLUE, or a tsv."""
 masked-LM head."""
     pair_limit: Annotated[int, Ge(0)] = 0
     """--real: maximum number of minimal pairs per paradigm, evenly spaced; 0: all."""
-    tasks: Annotated[tuple[str, ...], InputKind.TASK] = ()
+    tasks: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
     """--real, price: tasks of GLUE to fine-tune on, e.g. glue/rte glue/cola."""
     data: Annotated[str, InputKind.DATA] = ""
     """--real: folder of the tasks' official files."""

@@ -134,7 +134,7 @@ class EnsembleConfig(Settings):
 
     runs: Annotated[tuple[str, ...], InputKind.FOLDER, required] = ()
     """Run folders of `finetune`, or folders of single seeds; every finished seed is a member."""
-    task: Annotated[str, InputKind.TASK, required] = ""
+    task: Annotated[str, InputKind.OBJECT, required] = ""
     """Task name, e.g. vcr/answer, or MODULE:NAME of your own task."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
@@ -233,7 +233,7 @@ class ZeroShotConfig(Settings):
     model: Annotated[str, InputKind.MODEL, required] = ""
     """CLIP-like model: hub id or folder; with --regions a pre-trained single-stream model with a \
 match head."""
-    task: Annotated[str, InputKind.TASK, required] = ""
+    task: Annotated[str, InputKind.OBJECT, required] = ""
     """Task with images: vcr/answer, vcr/rationale, vcr (both, with Q->AR), snli-ve, vqa, or \
 MODULE:NAME of your own task."""
     data: Annotated[str, InputKind.PATH, required] = ""

@@ -177,7 +177,7 @@ order."""
     """Columns of attribute.tsv that linear probes predict; empty: all."""
     max_length: Annotated[int, Ge(0)] = 32
     """Maximum tokens per sentence."""
-    model_format: str = ""
+    model_format: Annotated[str, InputKind.OBJECT] = ""
     """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
 
 
@@ -198,7 +198,6 @@ PROBE = Command(
     {"_own": ProbeConfig(), "_train": PROBING},
     title="Worlds: the rendered world and the quickstart",
     example="groundling probe --model bert-base-uncased --data runs/world --out runs/probe",
-    more_flags=("model-format seed"),
     common_flags="model data questions seeds steps cpu",
     output=ResumableRun(probe_inputs),
 )

@@ -27,7 +27,7 @@ class AttentionConfig(Settings):
     """Second model, a folder of the same kind, e.g. trained without the objective clip_tokens."""
     text: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Files of sentences, one per line, in any format of `adapt --text`."""
-    task: Annotated[str, InputKind.TASK] = ""
+    task: Annotated[str, InputKind.OBJECT] = ""
     """Instead of --text: a task whose development texts or pairs are read, e.g. glue/rte \
 (XDBERT's Table 9)."""
     data: Annotated[str, InputKind.PATH] = ""
@@ -103,7 +103,7 @@ class GroundedConfig(Settings):
     """Run folder of the control."""
     other: Annotated[str, InputKind.FOLDER, required] = ""
     """Run folder of the model that is compared with the control."""
-    task: Annotated[str, InputKind.TASK, required] = ""
+    task: Annotated[str, InputKind.OBJECT, required] = ""
     """Task name, e.g. glue/rte."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
@@ -141,10 +141,10 @@ GROUNDED = Command(
 class SimilarityConfig(Settings):
     """Models whose word embeddings are compared."""
 
-    model: Annotated[str, InputKind.MODEL_OR_RANDOM, required] = ""
+    model: Annotated[str, InputKind.MODEL, required] = ""
     """First model, text encoder or CLIP-like model: hub id or folder; or `random`: random vectors \
 as a baseline."""
-    other: Annotated[str, InputKind.MODEL_OR_RANDOM, required] = ""
+    other: Annotated[str, InputKind.MODEL, required] = ""
     """Second model: hub id or folder; or `random`."""
     limit: Annotated[int, Ge(0)] = 0
     """Use only the first N shared words, in the order of --model's token ids; 0: all."""

@@ -208,7 +208,7 @@ def test_the_command_writes_every_format(tmp_path: Path, capsys: Any) -> None:
         (heads() | {"chance": {"value": float("nan")}, "confidence": None}, [], "of 0 to 100"),
         (heads(), ["--formats", "gif"], "formats=gif: expected one or more of svg, pdf, png"),
         (heads(), ["--formats"], "formats=none: expected one or more of svg, pdf, png"),
-        (None, [], "run: no such folder"),
+        (None, [], "run: no such file or folder"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -99,7 +99,7 @@ def test_families_are_found_by_name() -> None:
 
 
 def test_an_unknown_family_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    expected = r"no family is called 'pictogram'.*objects, pictograms"
+    expected = r"no world family is called 'pictogram'.*objects, pictograms"
     for make in (
         lambda: DATA_WORLD(WorldConfig(family="pictogram"), tmp_path / "w"),
         lambda: QUICKSTART(QuickstartConfig(family="pictogram"), tmp_path / "q"),

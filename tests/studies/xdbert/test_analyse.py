@@ -81,7 +81,7 @@ def test_grounded_from_captions_to_the_figure(
             "base: no finished run of glue/cola; there are: glue/rte",
         ),
         (("--data glue", "--data more"), "have different examples"),
-        (("--base base", "--base absent"), "base=absent: no such folder"),
+        (("--base base", "--base absent"), "base=absent: no such file or folder"),
         (("--counts counts.json", "--counts glue/RTE/dev.tsv"), "not valid JSON"),
         (("--tokenizer student", ""), "grounded needs tokenizer"),
         (("--other other", "--other one"), "1 seeds are in both"),

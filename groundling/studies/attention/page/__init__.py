@@ -25,7 +25,7 @@ from groundling.data.images import read_image
 from groundling.runs.folder import check_file, disk_errors, write_whole
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import render
-from groundling.settings.fields import fill_settings
+from groundling.settings.fields import make_settings
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
 from groundling.studies.attention.page.attention_views import (
@@ -228,7 +228,8 @@ def visualize(
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
     arguments: dict[str, object] = {"model": several, "image": image, "text": text, **settings}
     with convert_os_errors():
-        (config,) = fill_settings([VisualizeConfig()], arguments, "groundling.visualize")
+        with prefix_errors("groundling.visualize"):
+            config = make_settings(VisualizeConfig, **arguments)
         VISUALIZE.check_settings([config, ""])
         return make_page(config, select_pairs(config))
 
