@@ -534,7 +534,8 @@ def _normalization(processor: Any) -> tuple[Tensor, Tensor, float]:
     mean = torch.tensor(processor.image_mean if normal else [0.0, 0.0, 0.0])
     std = torch.tensor(processor.image_std if normal else [1.0, 1.0, 1.0])
     white = 1 / processor.rescale_factor if processor.do_rescale else 1.0
-    return mean.view(1, 3, 1, 1), std.view(1, 3, 1, 1), float(white)
+    # Image processors may have one number for all channels.
+    return mean.expand(3).view(1, 3, 1, 1), std.expand(3).view(1, 3, 1, 1), float(white)
 
 
 def _is_tower(source: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,17 @@ def describe_load_error(source: str | Path, error: BaseException) -> str:
     return f"no such folder, not in the hub's cache, and {reason}"
 
 
+@contextmanager
+def library_errors(source: str | Path, message: str) -> Iterator[None]:
+    """Within the context, turn any error of transformers, tokenizers and huggingface_hub into an InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # the libraries raise many types
+        raise InputError(f"{source}: {message} ({describe_load_error(source, error)})") from None
+
+
 # Whether a hub id or a model folder exists, decided by file names alone.
 
 ADAPTER = "adapter.json"
@@ -83,40 +95,23 @@ def check_model(source: str) -> None:
     """Raises InputError if a source is no model folder, and no model on the hub or in its cache."""
     if source.startswith(OPEN_CLIP):
         parse_open_clip(source)
-        if find_spec("open_clip") is None:
-            raise InputError(f"{source}: {NO_OPEN_CLIP}")
-        return
-    folder = Path(source)
-    if folder.is_file():
-        raise InputError(f"{source}: is a file; expected a model folder or a hub id")
-    if folder.is_dir():
-        # A cross-modal model (`adapt --save-joint`) has its parts in subfolders.
-        if not any(folder.glob("*.json")) and not any(folder.glob("*/*.json")):
-            raise InputError(f"{source}: not a model folder, config.json is missing")
-        return
-    if HUB_ID.fullmatch(source) is None:
-        raise InputError(f"{source}: no model found (no such folder)")
-    if is_hub_reachable():
-        if _is_unknown(source):
-            raise InputError(
-                f"{source}: no model found (no such folder, and the hub has no model of this name that you can access)"
-            )
-    elif not _is_cached(source):
-        raise InputError(f"{source}: no model found ({describe_load_error(source, OSError())})")
+    elif not Path(source).is_dir() and not (HUB_ID.fullmatch(source) and _has_files(source)):
+        raise InputError(
+            f"{source}: no model found (no such folder, not in the hub's cache, and not found on the hub)"
+        )
 
 
-def _is_cached(source: str) -> bool:
-    """Whether the local hub cache has any snapshot of a model."""
-    name = repo_folder_name(repo_id=source, repo_type="model")
-    return any((Path(constants.HF_HUB_CACHE) / name / "snapshots").glob("*"))
-
-
-def _is_unknown(source: str) -> bool:
-    """Whether neither the hub nor the local cache has a model."""
-    try:
-        HfApi().model_info(source, timeout=WAIT)
-    except RepositoryNotFoundError:
-        return not _is_cached(source)
-    except Exception:  # of the HTTP client: loading the model gives a better message
+def _has_files(hub_id: str) -> bool:
+    """Whether the hub's local cache has a model, or the hub answers and does not deny that it has it."""
+    name = repo_folder_name(repo_id=hub_id, repo_type="model")
+    if any((Path(constants.HF_HUB_CACHE) / name / "snapshots").glob("*")):
+        return True
+    if not is_hub_reachable():
         return False
-    return False
+    try:
+        HfApi().model_info(hub_id, timeout=WAIT)
+    except RepositoryNotFoundError:
+        return False
+    except Exception:  # of the HTTP client: loading the model gives a better message
+        pass
+    return True

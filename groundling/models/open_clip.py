@@ -32,19 +32,24 @@ from transformers import (
 )
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from groundling.core.errors import InputError, convert_read_errors, did_you_mean, require_known
+from groundling.core.errors import (
+    InputError,
+    convert_errors,
+    convert_read_errors,
+    did_you_mean,
+    require_known,
+)
 from groundling.models.hub import (
     NO_OPEN_CLIP,
     OPEN_CLIP,
-    describe_load_error,
     is_hub_reachable,
+    library_errors,
     parse_open_clip,
 )
 from groundling.runs.folder import read_object
 
 CONFIG = "open_clip_config.json"
 WEIGHTS = "open_clip_model.safetensors"
-PICKLE = "open_clip_pytorch_model.bin"
 TOKENIZER = ("tokenizer.json", "vocab.json")
 """Files of which one shows that a folder has its own tokenizer."""
 
@@ -68,8 +73,6 @@ UNUSED = (
 """Settings without effect on the features of a supported model."""
 RESAMPLE = {"bicubic": 3, "bilinear": 2}
 """Pillow's numbers of open_clip's interpolations."""
-LARGEST = 1 << 20
-"""Maximum of a size in a configuration."""
 
 
 @dataclass(frozen=True)
@@ -113,16 +116,12 @@ def open_checkpoint(source: str | Path) -> OpenClipCheckpoint:
         return _listed_checkpoint(str(source))
     folder = Path(source)
     content = read_object(folder / CONFIG)
-    parts = {}
-    for name in ("model_cfg", "preprocess_cfg"):
-        part = content.get(name, {})
-        if not isinstance(part, dict):
-            raise InputError(f"{folder / CONFIG}: {name} is not an object")
-        parts[name] = part
-    if not parts["model_cfg"]:
-        raise InputError(f"{folder / CONFIG}: no model_cfg; expected open_clip's configuration")
     return OpenClipCheckpoint(
-        str(source), parts["model_cfg"], parts["preprocess_cfg"], folder / WEIGHTS, folder
+        str(source),
+        content.get("model_cfg", {}),
+        content.get("preprocess_cfg", {}),
+        folder / WEIGHTS,
+        folder,
     )
 
 
@@ -138,15 +137,12 @@ def load_open_clip(source: str | Path) -> Any:
     """
     checkpoint = open_checkpoint(source)
     config = _hf_config(checkpoint)
-    weights = _weights_file(checkpoint)
-    with convert_read_errors(weights):
-        tensors = load_file(weights)
-    with torch.random.fork_rng(devices=[]):  # the random weights are replaced
+    weights = checkpoint.weights or _download(checkpoint)
+    # The random weights are replaced.
+    with torch.random.fork_rng(devices=[]), convert_read_errors(weights):
         model = CLIPModel(config)
-    renamed = rename_weights(tensors, str(weights))
-    expected = model.state_dict()
-    _check_weights(renamed, expected, str(weights))
-    model.load_state_dict({name: value.float() for name, value in renamed.items()})
+        renamed = rename_weights(load_file(weights))
+        model.load_state_dict({name: value.float() for name, value in renamed.items()})
     return model.eval()
 
 
@@ -162,22 +158,15 @@ def load_open_clip_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     if folder is not None and any((folder / name).is_file() for name in TOKENIZER):
         described = (folder / "tokenizer_config.json").is_file()
         maker: Any = AutoTokenizer if described else CLIPTokenizer
-        try:
+        with library_errors(source, "no tokenizer could be loaded"):
             tokenizer = maker.from_pretrained(folder, trust_remote_code=False)
             tokenizer("a")  # some damaged files fail only here
-        except Exception as error:  # the libraries raise many types
-            raise InputError(
-                f"{source}: no tokenizer could be loaded ({describe_load_error(source, error)})"
-            ) from None
     else:
         tokenizer = _published_tokenizer(checkpoint)
     largest = max(tokenizer.get_vocab().values(), default=-1)
     size = _hf_config(checkpoint).text_config.vocab_size
     if largest < 0 or tokenizer.eos_token_id != largest or largest >= size:
-        raise InputError(
-            f"{source}: the tokenizer's end token has id {tokenizer.eos_token_id} of {largest + 1} tokens, the model "
-            f"has {size}; expected CLIP's tokenizer, whose end token is the last"
-        )
+        raise InputError(f"{source}: expected CLIP's tokenizer, whose end token is the last")
     return tokenizer
 
 
@@ -189,35 +178,18 @@ def load_open_clip_processor(source: str | Path) -> Any:
     checkpoint = open_checkpoint(source)
     values = checkpoint.preprocess
     side = _hf_config(checkpoint).vision_config.image_size
-    interpolation = values.get("interpolation") or "bicubic"
     mode = values.get("resize_mode") or "shortest"
-    where = f"{source}: preprocess_cfg."
-    if interpolation not in RESAMPLE:
-        raise InputError(
-            f"{where}interpolation is {interpolation!r}; expected {' or '.join(RESAMPLE)}"
-        )
     if mode not in ("shortest", "squash"):
-        raise InputError(f"{where}resize_mode is {mode!r}; expected shortest or squash")
+        raise InputError(f"{source}: resize_mode is {mode!r}; expected shortest or squash")
     squash = mode == "squash"
     return CLIPImageProcessorPil(
         size={"height": side, "width": side} if squash else {"shortest_edge": side},
         do_center_crop=not squash,
         crop_size={"height": side, "width": side},
-        resample=RESAMPLE[interpolation],
-        image_mean=_channels(values.get("mean"), OPENAI_CLIP_MEAN, f"{where}mean"),
-        image_std=_channels(values.get("std"), OPENAI_CLIP_STD, f"{where}std"),
+        resample=RESAMPLE[values.get("interpolation") or "bicubic"],
+        image_mean=list(values.get("mean") or OPENAI_CLIP_MEAN),
+        image_std=list(values.get("std") or OPENAI_CLIP_STD),
     )
-
-
-def _channels(value: Any, default: list[float], where: str) -> list[float]:
-    if value is None:
-        return list(default)
-    numbers = isinstance(value, (list, tuple)) and all(
-        type(one) in (int, float) and abs(one) < LARGEST for one in value
-    )
-    if not numbers or len(value) != 3 or (where.endswith("std") and min(value) <= 0):
-        raise InputError(f"{where} is {str(value)[:60]}; expected three numbers")
-    return [float(one) for one in value]
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------
@@ -225,109 +197,66 @@ def _channels(value: Any, default: list[float], where: str) -> list[float]:
 
 def _hf_config(checkpoint: OpenClipCheckpoint) -> Any:
     """The configuration in transformers' terms; raises InputError, naming the setting, if it is not supported."""
-    part = _ConfigPart(checkpoint.source, "model_cfg", checkpoint.model)
-    part.refuse_others(MODEL_KEYS)
-    vision = part.inner("vision_cfg")
-    text = part.inner("text_cfg")
-    if isinstance(vision.values.get("layers"), (list, tuple)):
-        raise InputError(f"{checkpoint.source}: the image tower is a ResNet; {ONLY}")
-    vision.refuse_others(VISION_KEYS, pool_type="tok")
-    text.refuse_others(TEXT_KEYS, pool_type="argmax")
-    shared: dict[str, Any] = {
-        "hidden_act": "quick_gelu" if part.values.get("quick_gelu") else "gelu",
-        "projection_dim": part.number("embed_dim"),
-    }
-    width = vision.number("width", 768)
-    head = vision.number("head_width", 64)
-    tokens = text.number("vocab_size", 49408)
-    return CLIPConfig(
-        projection_dim=shared["projection_dim"],
-        vision_config={
-            **shared,
-            **vision.sizes(width, 12, heads=width // head),
-            "image_size": vision.side("image_size", 224),
-            "patch_size": vision.side("patch_size", 16),
-        },
-        text_config={
-            **shared,
-            **text.sizes(text.number("width", 512), 12, heads=text.number("heads", 8)),
-            "max_position_embeddings": text.number("context_length", 77),
-            "vocab_size": tokens,
-            "bos_token_id": max(tokens - 2, 0),
-            "eos_token_id": tokens - 1,
-            "pad_token_id": tokens - 1,
-        },
-    )
-
-
-@dataclass(frozen=True)
-class _ConfigPart:
-    """One object of a configuration."""
-
-    source: str
-    name: str
-    values: Mapping[str, Any]
-
-    def inner(self, name: str) -> _ConfigPart:
-        """A part of this part."""
-        values = self.values.get(name)
-        if not isinstance(values, Mapping):
-            raise InputError(
-                f"{self.source}: {self.name} has no {name}; expected open_clip's configuration"
-            )
-        return _ConfigPart(self.source, name, values)
-
-    def refuse_others(self, known: tuple[str, ...], **fixed: str) -> None:
-        """Raises InputError for a setting that changes the model in a way that is not supported."""
-        allowed = {**FIXED, **fixed}
-        for name, value in self.values.items():
-            if name in known or name in UNUSED or not value or value == allowed.get(name):
-                continue
-            if name == "norm_kwargs" and isinstance(value, dict) and set(value) == {"eps"}:
-                continue
-            raise InputError(
-                f"{self.source}: {self.name} sets {name} = {str(value)[:60]!r}; {ONLY}"
-            )
-
-    def number(self, name: str, default: int | None = None) -> int:
-        """A whole number from 1 up."""
-        value = self.values.get(name, default)
-        if type(value) is not int or not 0 < value < LARGEST:
-            raise InputError(
-                f"{self.source}: {self.name} sets {name} = {str(value)[:60]!r}; expected a number"
-            )
-        return value
-
-    def side(self, name: str, default: int) -> int:
-        """A whole number, or two equal ones."""
-        value = self.values.get(name, default)
-        if isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]:
-            value = value[0]
-        return _ConfigPart(self.source, self.name, {name: value}).number(name)
-
-    def sizes(self, width: int, layers: int, heads: int) -> dict[str, Any]:
-        """The sizes of a transformer, named as in transformers."""
-        ratio = self.values.get("mlp_ratio", 4.0)
-        if type(ratio) not in (int, float) or not 0 < ratio < LARGEST:
-            raise InputError(
-                f"{self.source}: {self.name} sets mlp_ratio = {str(ratio)[:60]!r}; expected a number"
-            )
-        if not heads or width % heads:
-            raise InputError(
-                f"{self.source}: {self.name} has width {width} for {heads} heads; expected a multiple"
-            )
-        epsilon = (self.values.get("norm_kwargs") or {}).get("eps", 1e-5)
-        if type(epsilon) is not float or not 0 < epsilon < 1:
-            raise InputError(
-                f"{self.source}: {self.name} sets norm_kwargs.eps = {str(epsilon)[:60]!r}; expected a number"
-            )
-        return {
-            "hidden_size": width,
-            "num_hidden_layers": self.number("layers", layers),
-            "num_attention_heads": heads,
-            "intermediate_size": int(width * ratio),
-            "layer_norm_eps": epsilon,
+    with convert_errors(f"{checkpoint.source}: {ONLY}"):
+        model = checkpoint.model
+        vision, text = model["vision_cfg"], model["text_cfg"]
+        _refuse_others(checkpoint.source, model, MODEL_KEYS)
+        _refuse_others(checkpoint.source, vision, VISION_KEYS, pool_type="tok")
+        _refuse_others(checkpoint.source, text, TEXT_KEYS, pool_type="argmax")
+        shared = {
+            "hidden_act": "quick_gelu" if model.get("quick_gelu") else "gelu",
+            "projection_dim": model["embed_dim"],
         }
+        width = vision.get("width", 768)
+        tokens = text.get("vocab_size", 49408)
+        return CLIPConfig(
+            projection_dim=shared["projection_dim"],
+            vision_config={
+                **shared,
+                **_transformer_sizes(vision, width, heads=width // vision.get("head_width", 64)),
+                "image_size": _side(vision.get("image_size", 224)),
+                "patch_size": _side(vision.get("patch_size", 16)),
+            },
+            text_config={
+                **shared,
+                **_transformer_sizes(text, text.get("width", 512), heads=text.get("heads", 8)),
+                "max_position_embeddings": text.get("context_length", 77),
+                "vocab_size": tokens,
+                "bos_token_id": max(tokens - 2, 0),
+                "eos_token_id": tokens - 1,
+                "pad_token_id": tokens - 1,
+            },
+        )
+
+
+def _refuse_others(
+    source: str, values: Mapping[str, Any], known: tuple[str, ...], **fixed: str
+) -> None:
+    """Raises InputError for a setting that changes the model in a way that is not supported."""
+    allowed = {**FIXED, **fixed}
+    for name, value in values.items():
+        if name in known or name in UNUSED or not value or value == allowed.get(name):
+            continue
+        if name == "norm_kwargs" and set(value) == {"eps"}:
+            continue
+        raise InputError(f"{source}: {CONFIG} sets {name} = {str(value)[:60]!r}; {ONLY}")
+
+
+def _side(value: Any) -> Any:
+    """A number of pixels, or two equal ones."""
+    square = isinstance(value, (list, tuple)) and value[0] == value[1]
+    return value[0] if square else value
+
+
+def _transformer_sizes(values: Mapping[str, Any], width: int, heads: int) -> dict[str, Any]:
+    """The sizes of a transformer, named as in transformers."""
+    return {
+        "hidden_size": width,
+        "num_hidden_layers": values.get("layers", 12),
+        "num_attention_heads": heads,
+        "intermediate_size": int(width * values.get("mlp_ratio", 4.0)),
+        "layer_norm_eps": (values.get("norm_kwargs") or {}).get("eps", 1e-5),
+    }
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------
@@ -365,73 +294,31 @@ MASK = "attn_mask"
 """A buffer of some versions."""
 
 
-def rename_weights(tensors: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
-    """open_clip's weights with transformers' names and shapes; raises InputError for one without a counterpart."""
+def rename_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """open_clip's weights with transformers' names and shapes; others keep their names."""
     renamed: dict[str, Tensor] = {}
     for name, value in tensors.items():
         own = name.removeprefix("text.")  # `custom_text` models keep the text tower in a module
         if own == MASK:
             continue
         block = BLOCK.fullmatch(own)
-        if own in OUTSIDE:
-            renamed[OUTSIDE[own]] = value.T.contiguous() if own in TRANSPOSED else value
-        elif block is None:
-            raise InputError(f"{where}: the weight {name} has no counterpart; {ONLY}")
+        if block is not None:
+            renamed.update(_layer_weights(block, value))
         else:
-            renamed.update(_layer_weights(block, value, f"{where}: the weight {name}"))
+            renamed[OUTSIDE.get(own, own)] = value.T.contiguous() if own in TRANSPOSED else value
     return renamed
 
 
-def _layer_weights(block: re.Match[str], value: Tensor, where: str) -> dict[str, Tensor]:
+def _layer_weights(block: re.Match[str], value: Tensor) -> dict[str, Tensor]:
     side, number, inside = block.groups()
     tower = "vision_model" if side else "text_model"
     layer = f"{tower}.encoder.layers.{number}."
     module, _, kind = inside.rpartition(".")
-    if module in IN_LAYER and kind in ("weight", "bias"):
-        return {f"{layer}{IN_LAYER[module]}.{kind}": value}
-    if inside not in ("attn.in_proj_weight", "attn.in_proj_bias"):
-        raise InputError(f"{where} has no counterpart; {ONLY}")
-    if not value.ndim or len(value) % 3:
-        raise InputError(
-            f"{where} has shape {tuple(value.shape)}; expected three projections in one"
-        )
+    if not inside.startswith("attn.in_proj_"):
+        return {f"{layer}{IN_LAYER.get(module, module)}.{kind}": value}
     kind = inside.removeprefix("attn.in_proj_")
     parts = zip("qkv", value.chunk(3), strict=True)
     return {f"{layer}self_attn.{letter}_proj.{kind}": part.contiguous() for letter, part in parts}
-
-
-def _check_weights(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:
-    """Raises InputError unless names and shapes are those of the model."""
-    missing = sorted(expected.keys() - found.keys())
-    if missing:
-        raise InputError(
-            f"{where}: {len(missing)} weights are missing, the first is {missing[0]} (transformers' name)"
-        )
-    extra = sorted(found.keys() - expected.keys())
-    if extra:
-        raise InputError(
-            f"{where}: {len(extra)} weights are more than {CONFIG} describes, the first is {extra[0]}"
-        )
-    for name, value in found.items():
-        if value.shape != expected[name].shape:
-            raise InputError(
-                f"{where}: {name} has shape {tuple(value.shape)}, expected {tuple(expected[name].shape)} by {CONFIG}"
-            )
-
-
-def _weights_file(checkpoint: OpenClipCheckpoint) -> Path:
-    """The safetensors file, downloaded if needed; raises InputError if there is none."""
-    if checkpoint.weights is None:
-        return _download(checkpoint)
-    if not checkpoint.weights.is_file():
-        pickled = checkpoint.weights.with_name(PICKLE)
-        if pickled.is_file():
-            raise InputError(
-                f"{pickled}: a pickle, which is never opened; if you trust it, open_clip's `save_for_hf` "
-                f"writes {WEIGHTS}"
-            )
-        raise InputError(f"{checkpoint.source}: {WEIGHTS} is missing")
-    return checkpoint.weights
 
 
 # -- open_clip's own list ----------------------------------------------------------------------------------------------
@@ -439,10 +326,8 @@ def _weights_file(checkpoint: OpenClipCheckpoint) -> Path:
 
 def _library() -> Any:
     """The installed open_clip; raises InputError without it."""
-    try:
+    with convert_errors(NO_OPEN_CLIP):  # torchvision that does not fit torch raises a RuntimeError
         return importlib.import_module("open_clip")
-    except Exception as error:  # torchvision that does not fit torch raises a RuntimeError
-        raise InputError(f"{NO_OPEN_CLIP} ({type(error).__name__}: {error!s:.100})") from None
 
 
 def _listed_checkpoint(source: str) -> OpenClipCheckpoint:
@@ -456,52 +341,29 @@ def _listed_checkpoint(source: str) -> OpenClipCheckpoint:
     require_known(tag, tags, f"{source}: open_clip lists no weights {tag!r} of {name}")
     model = dict(library.get_model_config(name))
     weights = dict(library.pretrained.get_pretrained_cfg(name, tag))
-    trained = bool(weights.get("quick_gelu"))
-    if trained != bool(model.get("quick_gelu")):
-        other = f"{name}-quickgelu" if trained else name.removesuffix("-quickgelu")
-        use = f"; use {OPEN_CLIP}{other}/{tag}" if other in models and other != name else ""
+    if bool(weights.get("quick_gelu")) != bool(model.get("quick_gelu")):
         raise InputError(
-            f"{source}: {tag} was trained {'with' if trained else 'without'} QuickGELU, but open_clip configures "
-            f"{name} {'without' if trained else 'with'} it{use}"
+            f"{source}: {tag} was trained with another activation; use NAME-quickgelu or NAME without it"
         )
-    hub = str(weights.get("hf_hub", ""))
-    if not hub.endswith("/"):
-        raise InputError(
-            f"{source}: open_clip lists its weights only as a pickle, which is never opened; use a tag that "
-            f"has {WEIGHTS} on the hub"
-        )
-    return OpenClipCheckpoint(source, model, weights, None, None, hub.rstrip("/"))
+    hub = str(weights.get("hf_hub", "")).rstrip("/")
+    return OpenClipCheckpoint(source, model, weights, None, None, hub)
 
 
 def _download(checkpoint: OpenClipCheckpoint) -> Path:
-    """The safetensors file of a listed checkpoint, from the hub or its cache."""
-    try:
+    """The safetensors file of a listed checkpoint, from the hub or its cache; a pickle is never opened."""
+    with library_errors(checkpoint.source, f"{WEIGHTS} of {checkpoint.hub} was not downloaded"):
+        local_only = not is_hub_reachable()
         return Path(
-            huggingface_hub.hf_hub_download(
-                checkpoint.hub, WEIGHTS, local_files_only=not is_hub_reachable()
-            )
+            huggingface_hub.hf_hub_download(checkpoint.hub, WEIGHTS, local_files_only=local_only)
         )
-    except Exception as error:  # of the HTTP client
-        raise InputError(
-            f"{checkpoint.source}: {WEIGHTS} of {checkpoint.hub} could not be downloaded "
-            f"({describe_load_error(checkpoint.source, error)})"
-        ) from None
 
 
 def _published_tokenizer(checkpoint: OpenClipCheckpoint) -> PreTrainedTokenizerBase:
     """CLIP's tokenizer, of the installed open_clip; raises InputError for a model with another one."""
-    text = checkpoint.model.get("text_cfg")
-    named = text.get("hf_tokenizer_name") if isinstance(text, Mapping) else None
-    expected = "expected tokenizer.json or vocab.json and merges.txt beside the weights"
+    named = checkpoint.model["text_cfg"].get("hf_tokenizer_name")
     if named:
-        raise InputError(f"{checkpoint.source}: its tokenizer is {named}; {expected}")
-    try:
-        library = _library()
-    except InputError as error:
-        raise InputError(
-            f"{checkpoint.source}: no tokenizer found; {expected}, or {error}"
-        ) from None
-    simple = library.tokenizer.SimpleTokenizer()
+        raise InputError(f"{checkpoint.source}: its tokenizer {named} is not beside the weights")
+    simple = _library().tokenizer.SimpleTokenizer()
     ids = dict(simple.encoder)
     for own, published in (
         ("<start_of_text>", "<|startoftext|>"),

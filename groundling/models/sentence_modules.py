@@ -233,34 +233,32 @@ def _json(value: object) -> bytes:
 def encoder_folder(source: str | Path) -> str | Path:
     """The folder of the encoder's own files: the one that `modules.json` names, else `source` unchanged.
 
-    A damaged `modules.json` is reported by `load_sentence_modules`. A hub id is returned unchanged.
+    A hub id is returned unchanged.
     """
-    folder = Path(source)
-    if not (folder / MODULES).is_file():
+    modules = Path(source) / MODULES
+    if not modules.is_file():
         return source
-    try:
-        listed = json.loads((folder / MODULES).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return source
-    if not isinstance(listed, list) or not listed or not _is_module(listed[0]):
-        return source
-    inner = folder / str(listed[0]["path"])
-    if not listed[0]["path"] or _kind(listed[0]) != ENCODER_KIND or not (inner / CONFIG).is_file():
-        return source
-    return inner
+    with convert_read_errors(modules):
+        inner = Path(source) / json.loads(modules.read_bytes())[0]["path"]
+    return inner if (inner / CONFIG).is_file() else source
 
 
 def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModules | None, bool]:
     """Load the sentence modules of a hub id or folder (None without), and whether texts are lower-cased.
 
-    `width` of the encoder's states. Raises InputError, naming the file, for an unsupported module, or
-    one that does not fit.
+    `width` of the encoder's states. Raises InputError for an unsupported module, or one that does not fit.
     """
     folder = _SentenceFolder(source)
     if not folder.has(MODULES):
         return None, False
+    with convert_errors(f"{source}: damaged sentence modules"):
+        return _read_modules(folder, width)
+
+
+def _read_modules(folder: _SentenceFolder, width: int) -> tuple[SentenceModules, bool]:
     modules = folder.modules()
-    pooling, width = _pooling(folder, str(modules[1]["path"]), width)
+    pooling = _pooling(folder, str(modules[1]["path"]))
+    width *= len(pooling.modes)
     post_pooling: list[Callable[[Tensor], Tensor]] = []
     for module in modules[2:]:
         path = str(module["path"])
@@ -276,7 +274,8 @@ def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModul
     name = next((place + name for name in ENCODER if folder.keep(place + name)), "")
     settings = folder.settings(name) if name else {}
     about = folder.settings(ABOUT) if folder.keep(ABOUT) else {}
-    prompt = _prompt(folder, about)
+    prompt_name = about.get("default_prompt_name")
+    prompt = about["prompts"][prompt_name] if prompt_name else ""
     if prompt and not folder.settings(f"{modules[1]['path']}/{CONFIG}").get("include_prompt", True):
         raise InputError(
             f"{folder.name(ABOUT)}: a default prompt that pooling excludes (include_prompt: false) is not supported"
@@ -284,36 +283,12 @@ def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModul
     sentence = SentenceModules(
         pooling,
         tuple(post_pooling),
-        _max_length(folder.name(name), settings),
+        int(settings.get("max_seq_length") or 0),
         prompt,
         ({**modules[0], "path": ""}, *modules[1:]),
         {file.removeprefix(place): content for file, content in folder.files.items()},
     )
     return sentence, bool(settings.get("do_lower_case"))
-
-
-def _prompt(folder: _SentenceFolder, about: Mapping[str, Any]) -> str:
-    """The default prompt, empty if there is none; raises InputError if it is no text."""
-    name = about.get("default_prompt_name")
-    if not name:
-        return ""
-    prompts = about.get("prompts")
-    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
-    if not isinstance(prompt, str):
-        raise InputError(
-            f"{folder.name(ABOUT)}: default_prompt_name is {name!r:.40}, but `prompts` has no text with this name"
-        )
-    return prompt
-
-
-def _max_length(file: str, settings: Mapping[str, Any]) -> int:
-    """Maximum number of tokens of a text, 0 if not set; raises InputError unless it is a positive integer."""
-    value = settings.get("max_seq_length")
-    if value is None:
-        return 0
-    if type(value) is not int or value < 1:
-        raise InputError(f"{file}: max_seq_length is {value!r:.40}, expected an integer above 0")
-    return value
 
 
 def add_lowercase(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -358,51 +333,31 @@ class _SentenceFolder:
             self.files[file] = path.read_bytes()
         return True
 
-    def settings(self, file: str) -> dict[str, Any]:
-        """A kept file's JSON object; raises InputError if the file is missing or holds something else."""
-        value = self._json(file)
-        if not isinstance(value, dict):
-            raise InputError(f"{self.name(file)}: expected a JSON object")
-        return value
-
-    def _json(self, file: str) -> Any:
+    def content(self, file: str) -> bytes:
+        """The content of a file that must exist, which is kept."""
         if file not in self.files and not self.keep(file):
-            raise InputError(f"{self.name(file)}: no such file, but {MODULES} names its folder")
-        with convert_errors(f"{self.name(file)}: not valid JSON"):
-            return json.loads(self.files[file])
+            raise InputError(f"{self.name(file)}: no such file; pickled weights are not opened")
+        return self.files[file]
+
+    def settings(self, file: str) -> Any:
+        """The JSON of a file, which is kept."""
+        with convert_read_errors(self.name(file)):
+            return json.loads(self.content(file))
 
     def modules(self) -> list[dict[str, Any]]:
         """The modules in order: encoder, pooling, and those after it; raises InputError for any other list."""
-        listed = self._json(MODULES)
+        listed: list[dict[str, Any]] = self.settings(MODULES)
         del self.files[MODULES]
-        where = self.name(MODULES)
-        if not isinstance(listed, list) or not all(_is_module(module) for module in listed):
-            raise InputError(f"{where}: expected a list of modules, each with `type` and `path`")
         for place, module in enumerate(listed):
-            allowed = (ENCODER_KIND,), ("Pooling",), ("Dense", "Normalize")
-            expected = allowed[min(place, 2)]
-            if _kind(module) not in expected:
+            expected = ((ENCODER_KIND,), ("Pooling",), ("Dense", "Normalize"))[min(place, 2)]
+            path = PurePosixPath(module["path"])
+            # Files of modules are written to the same paths below another folder.
+            if _kind(module) not in expected or path.is_absolute() or ".." in path.parts:
                 raise InputError(
-                    f"{where}: module {place} is {module['type']}, expected {' or '.join(expected)}; to use the "
-                    f"encoder alone, copy the folder without {MODULES}"
+                    f"{self.name(MODULES)}: module {place} is {module['type']} in {str(path)!r}, expected "
+                    f"{' or '.join(expected)} in a folder inside"
                 )
-        if len(listed) < 2:
-            raise InputError(f"{where}: expected at least a Transformer and a Pooling")
-        if listed[0]["path"] and encoder_folder(self.source) == self.source:
-            raise InputError(
-                f"{where}: the encoder's folder is {listed[0]['path']!r}, but it has no {CONFIG}"
-            )
         return listed
-
-
-def _is_module(module: object) -> bool:
-    """Whether an entry has a type, and a path inside the folder."""
-    if not isinstance(module, dict):
-        return False
-    path = module.get("path")
-    if not isinstance(module.get("type"), str) or not isinstance(path, str):
-        return False
-    return not PurePosixPath(path).is_absolute() and ".." not in PurePosixPath(path).parts
 
 
 def _kind(module: Mapping[str, Any]) -> str:
@@ -411,8 +366,8 @@ def _kind(module: Mapping[str, Any]) -> str:
     return kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind
 
 
-def _pooling(folder: _SentenceFolder, path: str, width: int) -> tuple[Pooling, int]:
-    """The pooling in a module's folder, for states of `width`, and the width of the pooled vector."""
+def _pooling(folder: _SentenceFolder, path: str) -> Pooling:
+    """The pooling in a module's folder."""
     file = f"{path}/{CONFIG}"
     settings = folder.settings(file)
     value = settings.get("pooling_mode", settings)
@@ -424,17 +379,11 @@ def _pooling(folder: _SentenceFolder, path: str, width: int) -> tuple[Pooling, i
         modes: Sequence[Any] = named or ["mean"]
     else:
         modes = [value] if isinstance(value, str) else value
-    if not isinstance(modes, Sequence) or not modes or any(m not in list(POOLS) for m in modes):
+    if not modes or any(mode not in POOLS for mode in modes):
         raise InputError(
             f"{folder.name(file)}: pooling {modes!r} is not supported; expected some of {', '.join(POOLS)}"
         )
-    stated = settings.get("embedding_dimension", settings.get("word_embedding_dimension", width))
-    if stated != width:
-        raise InputError(
-            f"{folder.name(file)}: expects states of width {stated}, but the encoder's have width {width}"
-        )
-    pooling = Pooling(tuple(modes))
-    return pooling, width * len(pooling.modes)
+    return Pooling(tuple(modes))
 
 
 def _dense(folder: _SentenceFolder, path: str, width: int) -> Dense:
@@ -447,25 +396,12 @@ def _dense(folder: _SentenceFolder, path: str, width: int) -> Dense:
     odd += ["use_residual"] if settings.get("use_residual") else []
     odd += [] if activation in ACTIVATIONS else ["activation_function"]
     if odd:
-        raise InputError(
-            f"{folder.name(file)}: {odd[0]} = {settings[odd[0]]!r} is not supported; expected a Dense that reads the "
-            "sentence vector only, with one of the activations "
-            f"{', '.join(name.rpartition('.')[2] for name in ACTIVATIONS)}"
-        )
+        raise InputError(f"{folder.name(file)}: {odd[0]} = {settings[odd[0]]!r} is not supported")
     file = f"{path}/{WEIGHTS}"
-    if not folder.keep(file):
-        raise InputError(
-            f"{folder.name(file)}: no such file, and pickled weights are not opened; load and save the folder once "
-            "with sentence-transformers"
-        )
     with convert_read_errors(folder.name(file)):
-        weights = load(folder.files[file])
-    weight, bias = weights.get("linear.weight"), weights.get("linear.bias")
-    if weight is None or weight.ndim != 2 or weight.shape[1] != width:
-        shape = None if weight is None else tuple(weight.shape)
-        raise InputError(f"{folder.name(file)}: linear.weight {shape}, expected (any, {width})")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise InputError(
-            f"{folder.name(file)}: linear.bias {tuple(bias.shape)}, expected ({len(weight)},)"
-        )
-    return Dense(weight.float(), None if bias is None else bias.float(), activation)
+        weights = load(folder.content(file))
+        bias = weights.get("linear.bias")
+        bias = None if bias is None else bias.float()
+        dense = Dense(weights["linear.weight"].float(), bias, activation)
+        dense(torch.zeros(1, width))  # weights of another width fail here
+    return dense

@@ -18,6 +18,7 @@ from transformers import AutoModel
 
 from groundling.cli import main
 from groundling.core.errors import InputError
+from groundling.models.clip import load_clip_image_tower
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.models.text_encoder import load_text_encoder
 from groundling.vision_language.loading import load_encoder
@@ -32,7 +33,7 @@ def no_tokenizer(folder: Path) -> str:
 
 def no_config(folder: Path) -> str:
     home(folder, None, words())
-    return "config.json is missing"
+    return "in its config.json"
 
 
 def no_weights(folder: Path) -> str:
@@ -183,37 +184,29 @@ def test_the_same_command_works_once_the_input_is_mended(
     home(tmp_path / "student", toys.bert(len(words())), words())
     (tmp_path / "student" / "config.json").unlink()
     command = adapting_with(given, tmp_path / "out", student=tmp_path / "student", arm="mlm")
-    assert "config.json is missing" in refusal(*command)
+    assert "in its config.json" in refusal(*command)
     homes.student(tmp_path / "student")
     assert main([str(x) for x in command]) == 0, capsys.readouterr().err
-
-
-def test_e14_sizes_that_no_model_has_are_told_before_one_is_built(tmp_path: Path) -> None:
-    folder = homes.student(tmp_path / "student")
-    about = json.loads((folder / "config.json").read_text())
-    for name in ("num_hidden_layers", "hidden_size"):
-        put(folder / "config.json", json.dumps(about | {name: 10**12}))
-        with pytest.raises(InputError, match=f"config.json sets {name} = 1000000000000, expected"):
-            load_config(folder)
 
 
 def test_e11_pickled_weights_are_never_opened(tmp_path: Path) -> None:
     folder = homes.student(tmp_path / "student")
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"pytorch_model.bin: a pickle, which is never opened"):
+    with pytest.raises(InputError, match=r"no file named model.safetensors"):
         load_text_encoder(folder)
 
 
 def test_e14_what_a_model_folder_says_of_pixels_and_regions_is_looked_at(tmp_path: Path) -> None:
     folder = homes.seeing_clip(tmp_path / "clip")
     file = folder / "preprocessor_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"image_mean": 0.5}))
-    with pytest.raises(
-        InputError,
-        match=r"clip: no image processor found: preprocessor_config.json is missing or damaged",
-    ):
-        load_processor(folder)
+    about = json.loads(file.read_text())
+    for mean in ([0.5, 0.5], None):
+        file.write_text(json.dumps(about | {"image_mean": mean}))
+        with pytest.raises(InputError, match=r"clip: no image processor found: preprocessor_conf"):
+            load_processor(folder)
+    file.write_text(json.dumps(about | {"image_mean": 0.25}))
+    assert load_clip_image_tower(folder).mean.flatten().tolist() == [0.25] * 3
     put(
         tmp_path / "join.json",
         '{"kind": "uniter", "early": true, "options": {}, "regions_from": [[]]}',
