@@ -38,10 +38,11 @@ from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.training import TrainingArguments
 from groundling.teachers import add_features
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher, FrozenCopy
-from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
+from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import PlainTrainingStep, train
 
 KINDS = {
@@ -453,7 +454,11 @@ def test_labels_describe_the_swapped_side(cross, taught):
         SameSentencePrediction(cross.sizes, negatives=1.0),
     ]
     feed = MicroBatchDataset(
-        FixedSizeBatchPlan([DataSource(taught)], 16, 1, 0), objectives, 1, 0, 1
+        plan_batches([DataSource(taught)], [], TrainingArguments(batch=16, steps=1), 1),
+        objectives,
+        1,
+        0,
+        1,
     )
     batch = feed[0]
     scored = batch.labels["clip_tokens"] != IGNORE

@@ -25,7 +25,7 @@ from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.training import TrainingArguments
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
-from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
+from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import (
     MicroBatchContext,
     ModelWithObjectives,
@@ -265,7 +265,11 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
     )
 
     feed = MicroBatchDataset(
-        FixedSizeBatchPlan([DataSource(text_only)], 8, 3, 0), [task2, masked2], 1, 0, 1
+        plan_batches([DataSource(text_only)], [], TrainingArguments(batch=8, steps=3), 1),
+        [task2, masked2],
+        1,
+        0,
+        1,
     )
     named = list(ModelWithObjectives(theirs, [task2, masked2]).named_parameters())
     parameters = [p for _, p in named]

@@ -32,7 +32,7 @@ from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.objectives import AdversarialSettings
 from groundling.settings.training import TrainingArguments
 from groundling.tasks.splits import UnlabelledDataset
-from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
+from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import ModelWithObjectives, train
 from groundling.training.training_steps import (
     TRAINING_STEPS,
@@ -299,7 +299,7 @@ def test_it_is_what_a_plain_restatement_does(settings: dict[str, Any], tmp_path:
     plain, head, _ = vcr()
     still(plain).train(), still(head).train()
     feed = MicroBatchDataset(
-        FixedSizeBatchPlan([DataSource(data)], SGD.batch, steps, SGD.seed), [head], 1, 0, 1
+        plan_batches([DataSource(data)], [], replace(SGD, steps=steps), 1), [head], 1, 0, 1
     )
     parameters = list(ModelWithObjectives(plain, [head]).parameters())
     optimizer = torch.optim.SGD(parameters, SGD.lr)
