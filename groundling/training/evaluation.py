@@ -59,8 +59,10 @@ class Evaluator:
         """The best evaluation; ties go to the first, and an undefined score is the worst."""
         return max(history, key=self._rank_value)
 
-    def best_step(self, history: EvaluationHistory) -> int:
-        """The step of the best evaluation."""
+    def kept_step(self, history: EvaluationHistory) -> int:
+        """The step of the best evaluation, if its weights are kept; else 0."""
+        if not self.settings.keep_best or not history:
+            return 0
         return int(self.best(history)["step"] or 0)
 
     def should_stop(self, history: EvaluationHistory) -> bool:
@@ -84,13 +86,12 @@ class Evaluator:
 
     def report(self, history: EvaluationHistory, step: int, steps: int) -> dict[str, Any]:
         """The summary of all evaluations in a result, after `step` of `steps` planned steps."""
-        kept_step = self.best_step(history) if self.settings.keep_best else step
         return {
             "split": self.split,
             "metric": self.metric,
             "keep_best": self.settings.keep_best,
             "evaluations": len(history),
-            "kept_step": kept_step,
+            "kept_step": self.kept_step(history) or step,
             "stopped_early": step < steps,
             "scores": list(history),
         }

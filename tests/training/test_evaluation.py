@@ -122,7 +122,7 @@ def test_weights_that_are_no_numbers_are_neither_examined_nor_kept(
 ) -> None:
     task = SupervisedObjective(student().sizes, output_type=Classification(("no", "yes")))
     exam = replace(scripted([]), settings=EvaluationSettings(eval_every=0.1, keep_best=True))
-    with pytest.raises(InputError, match=r"step 1: weights of .* are NaN or infinite"):
+    with pytest.raises(InputError, match=r"step 1: weights are NaN or infinite"):
         train(student(), [task], text_only, replace(STEPS, lr=1e39), tmp_path, evaluator=exam)
     assert not list(tmp_path.rglob("*.safetensors"))
 

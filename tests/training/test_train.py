@@ -718,7 +718,7 @@ def test_two_objectives_of_one_name_are_refused(student, text_only, tmp_path):
         SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
         for _ in range(2)
     ]
-    with pytest.raises(InputError, match=f"distinct names, found '{twice[0].name}'"):
+    with pytest.raises(InputError, match="distinct names, found .'supervised', 'supervised'"):
         train(model, twice, text_only, TrainingArguments(steps=1, batch=4, **CPU), tmp_path)
 
 
@@ -786,7 +786,7 @@ def test_e3_weights_that_are_no_numbers_are_not_exported(
     arguments = command(given, tmp_path / "out", steps=1, lr=1e38, warmup_ratio=0, **changes)
     for _ in range(2):
         line = refusal(*arguments)
-        assert "step 1: weights of model." in line
+        assert "step 1: weights are NaN" in line
         assert "so none is written; lower lr" in line
     assert not list(tmp_path.rglob("model"))
     assert not list(tmp_path.rglob("result.json"))
