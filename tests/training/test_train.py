@@ -718,7 +718,7 @@ def test_two_objectives_of_one_name_are_refused(student, text_only, tmp_path):
         SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
         for _ in range(2)
     ]
-    with pytest.raises(InputError, match="distinct names, found .'supervised', 'supervised'"):
+    with pytest.raises(InputError, match=r"distinct names, found .'supervised', 'supervised'"):
         train(model, twice, text_only, TrainingArguments(steps=1, batch=4, **CPU), tmp_path)
 
 
