@@ -269,7 +269,6 @@ def widen(batch: Batch, by: int = 5) -> Batch:
             key_mask=pad(clip.key_mask, 0),
             special_tokens_mask=pad(clip.special_tokens_mask, 1),
             word_ids=pad(clip.word_ids, -1),
-            flat_input_ids=pad(clip.flat_input_ids, 7),
         )
     regions = batch.regions
     if regions is not None:
@@ -463,12 +462,12 @@ def test_labels_describe_the_swapped_side(cross, taught):
     batch = feed[0]
     scored = batch.labels["clip_tokens"] != IGNORE
     assert scored.any()
-    assert torch.equal(batch.labels["clip_tokens"][scored], batch.clip.flat_input_ids[scored])
+    assert torch.equal(batch.labels["clip_tokens"][scored], toys.clip_ids(batch)[scored])
     own = collate(taught.get([taught.ids.index(i) for i in batch.ids], ()))
     changed = sum(
         not torch.equal(
-            batch.clip.flat_input_ids[b, batch.clip.key_mask[b]],
-            own.clip.flat_input_ids[b, own.clip.key_mask[b]],
+            toys.clip_ids(batch)[b, batch.clip.key_mask[b]],
+            toys.clip_ids(own)[b, own.clip.key_mask[b]],
         )
         for b in range(16)
     )
