@@ -74,15 +74,12 @@ class Evaluator:
 
     def describe(self, history: EvaluationHistory) -> str:
         """The line printed after the latest evaluation."""
-        latest = history[-1]
-        scores = ", ".join(
-            f"{name} {_format_score(one)}" for name, one in latest.items() if name != "step"
-        )
+        latest = dict(history[-1])
+        step = latest.pop("step")
+        scores = ", ".join(f"{name} {_format_score(one)}" for name, one in latest.items())
         best = self.best(history)
-        compared = "best so far"
-        if best is not latest:
-            compared = f"best so far: {_format_score(best[self.metric])} at step {best['step']:,}"
-        return f"step {latest['step']:,}: {self.split} {scores} ({compared})"
+        compared = f"best so far: {_format_score(best[self.metric])} at step {best['step']:,}"
+        return f"step {step:,}: {self.split} {scores} ({compared})"
 
     def report(self, history: EvaluationHistory, step: int, steps: int) -> dict[str, Any]:
         """The summary of all evaluations in a result, after `step` of `steps` planned steps."""

@@ -196,7 +196,7 @@ def test_finetune_says_what_was_kept_and_a_killed_run_keeps_the_same(
     one, other = homes.whole_and_resumed(finetune, settings, steps, tmp_path, "seed-0/model", at=5)
     assert one == other
     said = capsys.readouterr().err
-    assert "step 2: dev accuracy " in said and "(best so far)" in said
+    assert "step 2: dev accuracy " in said and "(best so far: " in said
     first, second = (finetune(settings, steps, tmp_path / name) for name in ("whole", "killed"))
     assert first == second
     told = result_of(tmp_path / "whole")
