@@ -232,7 +232,7 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[tuple[float, int, f
     if way in (
         "here",
         "alone",
-    ):  # bucketing by length, as `FixedSizeBatchPlan` does within its pools
+    ):  # bucketing by length, as `plan_batches` does within its pools
         samples.sort(key=lambda s: len(s.text.input_ids) if s.text else 0)
         order = generator("benchmark", "order").permutation(options.steps + 1)
     for n, at in enumerate(order):

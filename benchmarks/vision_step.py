@@ -3,7 +3,7 @@
 Three ways over the same samples, weights, optimizer and corruption alternate, each in its own process:
 - fixed: `VisualBertForPreTraining`, text padded to 128 and regions to 100, as in VisualBERT's code;
 - need: the same, but each batch is padded only to its longest text and its most regions, without bucketing;
-- here: as in `train`: bucketing by `FixedSizeBatchPlan`, padding to each batch's need, fused
+- here: as in `train`: bucketing by length, padding to each batch's need, fused
 attention, logits only at masked
   tokens.
 First the losses and gradients of the two models on one batch, without dropout, must agree. Making batches is not timed.
@@ -42,7 +42,8 @@ from groundling.data.regions.samples import CaptionSampleDataset, RegionDataset
 from groundling.objectives import Objective
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
+from groundling.settings.training import TrainingArguments
+from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import ModelWithObjectives
 from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.visualbert import visualbert
@@ -232,7 +233,12 @@ def batches(way: str, options: argparse.Namespace) -> MicroBatchDataset:
     if way != "here":
         data.lengths = np.zeros(len(data))
     return MicroBatchDataset(
-        FixedSizeBatchPlan([DataSource(data)], options.batch, options.steps, seed=0),
+        plan_batches(
+            [DataSource(data)],
+            [],
+            TrainingArguments(batch=options.batch, steps=options.steps),
+            1,
+        ),
         objectives,
         1,
         0,

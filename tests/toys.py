@@ -61,7 +61,7 @@ from transformers import (
 )
 
 from groundling.commands.train_clip.run import clip_tokenizer
-from groundling.core.batch import Example, RegionRow, Sample
+from groundling.core.batch import Batch, Example, RegionRow, Sample
 from groundling.core.rng import generator
 from groundling.data.captions.caption_pairs import CaptionPairs
 from groundling.data.regions.samples import RegionDataset
@@ -552,3 +552,9 @@ class Pictures:
             )
             for i, sample in zip(indices, self.texts.get(indices), strict=True)
         ]
+
+
+def clip_ids(batch: Batch) -> torch.Tensor:
+    """The ids (N, V) of a CLIP side's tokens, window after window; 0 in padding."""
+    assert batch.clip is not None
+    return batch.clip.flatten_states(batch.clip.input_ids.unsqueeze(-1)).squeeze(-1)

@@ -8,8 +8,8 @@ one entry per row, the choices of a sample one after the other; labels have one 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -271,8 +271,6 @@ class ClipWindows:
     """(N, V) bool."""
     word_ids: Tensor
     """(N, V) long, -1 for none."""
-    flat_input_ids: Tensor
-    """(N, V) long."""
     pad_token_id: int = 0
     """The tokenizer's padding id, for towers that attend to padding (SigLIP)."""
 
@@ -400,7 +398,7 @@ class Batch:
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The batch on another device; on an accelerator, `cpu_batch` is the CPU batch."""
         moved = _each_tensor(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-        has_left_cpu = _is_cpu(self.cpu_copy.device) and not _is_cpu(moved.device)
+        has_left_cpu = self.cpu_copy.device.type == "cpu" and moved.device.type != "cpu"
         return replace(moved, cpu_batch=self.cpu_copy if has_left_cpu else None)
 
     def pin_memory(self) -> Batch:
@@ -442,34 +440,17 @@ def select(values: Tensor, places: Tensor) -> Tensor:
     return values.flatten(0, 1).index_select(0, places)
 
 
-def _is_cpu(device: torch.device) -> bool:
-    return device.type == "cpu"
-
-
 def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
     changed: object = value
     if isinstance(value, Tensor):
         changed = change(value)
     elif isinstance(value, Mapping):
         changed = {key: _each_tensor(inner, change) for key, inner in value.items()}
-    elif isinstance(
-        value, (Batch, Tokens, ClipWindows, Regions, TeacherInput, AdversarialPerturbation)
-    ):
+    elif is_dataclass(value) and not isinstance(value, type):
         names = [one.name for one in fields(value) if one.name != "cpu_batch"]
         inner = {name: _each_tensor(value.__dict__[name], change) for name in names}
         changed = replace(value, **inner)
     return cast(T, changed)
-
-
-class RepeatedForwardPass(Protocol):
-    """Runs a text encoder again on the same text, with gradients and with new dropout."""
-
-    def __call__(self, attention_mask: Tensor | None = None, layers: int | None = None) -> Tensor:
-        """Output (N, T, D) of the first `layers` layers; None: of all.
-
-        `attention_mask` (N, T, T) bool: which positions (columns) each position (row) may read;
-        None: all but padding.
-        """
 
 
 @dataclass(frozen=True)
@@ -502,8 +483,12 @@ class EncoderOutput:
     """(D, features): weight that projects a region's features, for tied heads."""
     layers: Sequence[Tensor] | None = None
     """Outputs (N, T, D) of the text encoder's embeddings and of each of its layers; see `Objective.reads_layers`."""
-    encode_again: RepeatedForwardPass | None = None
-    """Another pass of the text encoder over the same text; see `Objective.reads_layers`."""
+    encode_again: Callable[..., Tensor] | None = None
+    """Runs the text encoder over the same text again, with gradients and new dropout; see `Objective.reads_layers`.
+
+    `encode_again(attention_mask, layers)` returns the output (N, T, D) of the first `layers` layers, by default of all.
+    `attention_mask` (N, T, T) bool: which positions (columns) each position (row) may read; by default all but padding.
+    """
     pool_states: Callable[[Tensor], Tensor] | None = None
     """Pools the states (N, T, D) of another pass as `sentence_embedding` (N, S); None without one."""
     heads: Mapping[str, Tensor] = field(default_factory=dict)
@@ -543,11 +528,9 @@ class OutputSizes(NamedTuple):
 
 def collate(samples: Sequence[Sample]) -> Batch:
     """Pad samples to the longest of the batch, field by field."""
-    counts = {len(sample.rows) for sample in samples}
+    counts = sorted({len(sample.rows) for sample in samples})
     if len(counts) > 1:
-        raise InputError(
-            f"samples with {min(counts)} and with {max(counts)} choices cannot share a batch"
-        )
+        raise InputError(f"samples with {counts} choices cannot share a batch")
     rows = [row for sample in samples for row in sample.rows]
     words = _present(rows, "word_type_ids")
     pixels, extent = _pad_images(_present(samples, "pixels"))
@@ -636,11 +619,11 @@ def _windows(rows: Sequence[TextRow]) -> ClipWindows | None:
     for number, row in enumerate(rows):
         window = require(row.window_index, "window_index", "a CLIP text tower")
         starts = np.flatnonzero(np.diff(window, prepend=-1))
-        for start, stop in zip(starts, [*starts[1:], len(row.input_ids)], strict=True):
-            tokens.append(row.input_ids[start:stop])
-            slots.append(np.arange(start, stop) + number * width)
+        for places in np.split(np.arange(len(window)), starts[1:]):
+            tokens.append(row.input_ids[places])
+            slots.append(places + number * width)
             owner.append(number)
-            types.append(int(row.token_type_ids[start]))
+            types.append(int(row.token_type_ids[places[0]]))
     return ClipWindows(
         input_ids=_stack(tokens, pad_token_id),
         attention_mask=_mask(tokens),
@@ -651,7 +634,6 @@ def _windows(rows: Sequence[TextRow]) -> ClipWindows | None:
         key_mask=_mask(ids),
         special_tokens_mask=_stack([row.special_tokens_mask for row in rows], True),
         word_ids=_stack([row.word_ids for row in rows], -1),
-        flat_input_ids=_stack(ids, pad_token_id),
         pad_token_id=pad_token_id,
     )
 

@@ -41,9 +41,10 @@ def convert_read_errors(path: str | PathLike[str], advice: str = "") -> Iterator
         except FileNotFoundError as error:
             raise InputError(f"{error.filename or path}: no such file{advice}") from None
         except OSError as error:
-            reason = error.strerror or first_line(error)
-            file = error.filename or path
-            raise InputError(f"{file}: cannot be read ({reason}){advice}") from None
+            reason = error.strerror or flatten_message(error)
+            raise InputError(
+                f"{error.filename or path}: cannot be read ({reason}){advice}"
+            ) from None
 
 
 @contextmanager
@@ -85,19 +86,13 @@ def convert_os_errors() -> Iterator[None]:
 
 def describe_os_error(error: OSError) -> str:
     """A message for an OSError that no reader has converted: file and reason."""
-    reason = error.strerror or first_line(error)
+    reason = error.strerror or flatten_message(error)
     return f"{error.filename or 'a file'}: cannot be read or written ({reason})"
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, at most 160 characters; if it is empty, the name of the error's type."""
-    lines = str(error).strip().splitlines()
-    return lines[0][:MAX_QUOTED] if lines else type(error).__name__
-
-
 def flatten_message(error: BaseException) -> str:
-    """All lines of an error's message as one line of at most 160 characters."""
-    return " ".join(str(error).split())[:MAX_QUOTED]
+    """An error's message in one line of at most 160 characters; if it is empty, the name of the error's type."""
+    return " ".join(str(error).split())[:MAX_QUOTED] or type(error).__name__
 
 
 def count_suffix(faults: Sized) -> str:
@@ -141,15 +136,11 @@ def did_you_mean(name: str, offered: Iterable[str]) -> str:
 
     A name whose last part matches (`rte`) takes precedence over one with similar spelling (`glue/rtee`).
     """
-    names = list(offered)
+    names = {other.lower(): other for other in offered}
+    ends = {other.rpartition("/")[2]: names[other] for other in sorted(names, reverse=True)}
     lowered = name.lower()
-    ends = [other for other in names if other.lower().rpartition("/")[2] == lowered]
-    spelt = {other.lower(): other for other in names}
-    parts = {other.rpartition("/")[2]: spelt[other] for other in spelt}
-    similar = [spelt[one] for one in get_close_matches(lowered, spelt, 1)]
-    similar += [parts[one] for one in get_close_matches(lowered, parts, 1)]
-    candidates = [*sorted(ends), *similar]
-    return f"; did you mean {candidates[0]}?" if candidates else ""
+    similar = [lowered] if lowered in ends else get_close_matches(lowered, [*names, *ends], 1)
+    return f"; did you mean {(ends | names)[similar[0]]}?" if similar else ""
 
 
 def require_known(name: str, offered: Iterable[str], message: str, advice: str = "") -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -57,25 +59,19 @@ class Metric:
         return self.from_sums is _mean
 
     def per_example(self, predictions: Values, labels: Values) -> Values:
-        """The contribution of each example to a metric that is a mean over examples, (N,).
-
-        Raises:
-            ValueError: the metric is no mean over examples.
-        """
+        """The contribution of each example, (N,); raises ValueError if the metric is no mean over examples."""
         terms = self.example_terms(predictions, labels)
         if terms.shape[1] != 2 or not np.all(terms[:, 1] == 1):
             raise ValueError(f"{self.name} is not a mean over examples")
         return terms[:, 0]
 
     def from_per_example(self) -> Metric:
-        """The same metric of a task whose metrics use example scores, computed from the examples'
-        contributions in place of predictions.
+        """The same metric, computed from the examples' contributions in place of predictions.
 
         Runs that number regions or answers differently can only be compared by these contributions.
         """
-        return replace(
-            self, example_terms=_example_scores, from_sums=_mean, uses_example_scores=False
-        )
+        terms = partial(_with_count, _given_score)
+        return replace(self, example_terms=terms, from_sums=_mean, uses_example_scores=False)
 
 
 def most_common(values: Values) -> tuple[float, float]:
@@ -108,55 +104,47 @@ def is_degenerate(predictions: Values, labels: Values | None = None) -> bool:
 # -- means over examples -----------------------------------------------------------------------------------------------
 
 
-def _with_count(values: Values) -> Values:
-    """(N,) to (N, 2): the value and 1, whose sums give the mean."""
-    return np.stack([values, np.ones(len(values))], axis=-1).astype(float)
-
-
 def _mean(sums: Values) -> Values:
     total, count = np.moveaxis(sums, -1, 0)
     with np.errstate(invalid="ignore"):  # no examples: NaN
         return total / count
 
 
-def _root_of_mean(sums: Values) -> Values:
-    return np.sqrt(_mean(sums))
+def _with_count(
+    score: Callable[[Values, Values], Values], predictions: Values, labels: Values
+) -> Values:
+    """(N, 2): each example's score and 1, whose sums give the mean."""
+    values = score(predictions, labels)
+    return np.stack([values, np.ones(len(values))], axis=-1).astype(float)
 
 
-def _equal(predictions: Values, labels: Values) -> Values:
-    return _with_count(predictions == labels)
+def _mean_metric(name: str, score: Callable[[Values, Values], Values], **options: Any) -> Metric:
+    """The mean of `score`, which maps predictions and labels to (N,)."""
+    return Metric(name, partial(_with_count, score), _mean, **options)
 
 
 def _squared_error(predictions: Values, labels: Values) -> Values:
-    return _with_count((predictions - labels) ** 2)
+    return (predictions - labels) ** 2
 
 
-def _example_scores(gains: Values, labels: Values) -> Values:
-    return _with_count(gains)
+def _given_score(scores: Values, labels: Values) -> Values:
+    return scores
 
 
 def _region_is_right(predictions: Values, labels: Values) -> Values:
     place = predictions.astype(int)[:, None]
-    return _with_count(np.take_along_axis(labels, place, 1)[:, 0] == 1)
+    return np.take_along_axis(labels, place, 1)[:, 0] == 1
 
 
-def _right_region_among(count: int) -> Callable[[Values, Values], Values]:
-    def terms(outputs: Values, labels: Values) -> Values:
-        # A stable order: ties keep the order of the regions.
-        best = np.argsort(-outputs, axis=1, kind="stable")[:, :count]
-        right = np.take_along_axis(labels, best, 1) == 1
-        return _with_count(right.any(1))
-
-    return terms
-
-
-def _any_region_is_right(outputs: Values, labels: Values) -> Values:
-    return _with_count((labels == 1).any(1))
+def _right_region_among(count: int | None, outputs: Values, labels: Values) -> Values:
+    # A stable order: ties keep the order of the regions.
+    best = np.argsort(-outputs, axis=1, kind="stable")[:, :count]
+    return (np.take_along_axis(labels, best, 1) == 1).any(1)
 
 
 def _score_of_prediction(predictions: Values, labels: Values) -> Values:
     is_predicted = labels[..., 0] == predictions[:, None]
-    return _with_count((labels[..., 1] * is_predicted).sum(1))
+    return (labels[..., 1] * is_predicted).sum(1)
 
 
 # -- counts and correlations -------------------------------------------------------------------------------------------
@@ -173,6 +161,10 @@ def _f1(sums: Values) -> Values:
     twice_right, positives = np.moveaxis(sums, -1, 0)
     # Without any positive, nothing is right: 0 / 1.
     return twice_right / np.maximum(positives, 1)
+
+
+def _root_of_mean(sums: Values) -> Values:
+    return np.sqrt(_mean(sums))
 
 
 def _moments(predictions: Values, labels: Values) -> Values:
@@ -212,7 +204,7 @@ def _matthews(sums: Values) -> Values:
 
 # -- the metrics -------------------------------------------------------------------------------------------------------
 
-ACCURACY = Metric("accuracy", example_terms=_equal, from_sums=_mean)
+ACCURACY = _mean_metric("accuracy", np.equal)
 """Share of right answers."""
 
 F1 = Metric("f1", example_terms=_class_one, from_sums=_f1)
@@ -220,7 +212,8 @@ F1 = Metric("f1", example_terms=_class_one, from_sums=_f1)
 
 
 def _right_and_class_one(predictions: Values, labels: Values) -> Values:
-    return np.concatenate([_equal(predictions, labels), _class_one(predictions, labels)], axis=-1)
+    parts = [metric.example_terms(predictions, labels) for metric in (ACCURACY, F1)]
+    return np.concatenate(parts, axis=-1)
 
 
 def _mean_of_both(sums: Values) -> Values:
@@ -240,83 +233,44 @@ MATTHEWS = Metric("matthews", example_terms=_moments, from_sums=_matthews)
 scikit-learn (GLUE's CoLA).
 """
 
-PEARSON = Metric(
-    "pearson",
-    example_terms=_moments,
-    from_sums=_correlation,
-    is_classification=False,
-)
+PEARSON = Metric("pearson", example_terms=_moments, from_sums=_correlation, is_classification=False)
 """Pearson correlation; 0 for a constant prediction, NaN for constant labels.
 
 A constant prediction has no information about the labels, which is 0, as for Matthews. With NaN (SciPy), a
 degenerate seed would be missing from the median of its runs, and only the good seeds would remain.
 """
 
-SPEARMAN = Metric(
-    "spearman",
-    example_terms=_moments_of_ranks,
-    from_sums=_correlation,
-    is_classification=False,
-)
+SPEARMAN = replace(PEARSON, name="spearman", example_terms=_moments_of_ranks)
 """Spearman correlation: Pearson's of the ranks, ties having their mean rank.
 
 Constant values give the same result as for Pearson.
 """
 
-MSE = Metric(
-    "mse",
-    example_terms=_squared_error,
-    from_sums=_mean,
-    higher_is_better=False,
-    scale=1.0,
-    is_classification=False,
+MSE = _mean_metric(
+    "mse", _squared_error, higher_is_better=False, scale=1.0, is_classification=False
 )
 """Mean squared error."""
 
-RMSE = Metric(
-    "rmse",
-    example_terms=_squared_error,
-    from_sums=_root_of_mean,
-    higher_is_better=False,
-    scale=1.0,
-    is_classification=False,
-)
+RMSE = replace(MSE, name="rmse", from_sums=_root_of_mean)
 """Root of the mean squared error."""
 
-REGION_ACCURACY = Metric(
-    "picked", example_terms=_region_is_right, from_sums=_mean, uses_example_scores=True
-)
+REGION_ACCURACY = _mean_metric("picked", _region_is_right, uses_example_scores=True)
 """Share of examples whose predicted region is right: labels (N, R) are 1 at right regions."""
 
 
-def _recall(count: int) -> Metric:
-    return Metric(
-        f"R@{count}",
-        example_terms=_right_region_among(count),
-        from_sums=_mean,
-        uses_scores=True,
-        uses_example_scores=True,
-    )
+def _recall(name: str, count: int | None) -> Metric:
+    score = partial(_right_region_among, count)
+    return _mean_metric(name, score, uses_scores=True, uses_example_scores=True)
 
 
-RECALLS = (_recall(1), _recall(5), _recall(10))
+RECALLS = (_recall("R@1", 1), _recall("R@5", 5), _recall("R@10", 10))
 """Share of examples with a right region among the best 1, 5 and 10."""
 
-UPPER_BOUND = Metric(
-    "upper bound",
-    example_terms=_any_region_is_right,
-    from_sums=_mean,
-    uses_scores=True,
-    uses_example_scores=True,
-)
+UPPER_BOUND = _recall("upper bound", None)
 """Share of examples that have a right region."""
 
-SCORE = Metric(
-    "score",
-    example_terms=_score_of_prediction,
-    from_sums=_mean,
-    is_classification=False,
-    uses_example_scores=True,
+SCORE = _mean_metric(
+    "score", _score_of_prediction, is_classification=False, uses_example_scores=True
 )
 """Mean score of the predicted answer, for answers with partial credit: labels (N, K, 2) (`OpenAnswer`).
 

@@ -7,8 +7,10 @@ images, K answers with credit.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from textwrap import shorten
 from typing import Literal, TypeVar, get_args, get_type_hints
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.errors import InputError, convert_errors
+from groundling.core.errors import MAX_QUOTED, InputError
 
 AnyOutputType = TypeVar("AnyOutputType", bound="OutputType")
 
@@ -50,7 +52,7 @@ class OutputType:
 
     def parse_label(self, text: str, where: str) -> int | float:
         """A label, converted from its text in a file to a number; an InputError begins with `where`."""
-        raise NotImplementedError
+        raise InputError(f"{where}: label {text!r}, expected none for this task")
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Loss (), summed over examples; the table above gives the shapes of `outputs` and `labels`."""
@@ -66,41 +68,55 @@ class OutputType:
 
 
 @dataclass(frozen=True)
-class Classification(OutputType):
-    """One of several classes."""
+class NamedOutput(OutputType):
+    """One of several classes or answers with names."""
 
     labels: tuple[str, ...]
-    """Class names as spelt in the files, in the order of their numbers."""
+    """Names as spelt in the files, in the order of their numbers."""
+
+    @cached_property
+    def class_index(self) -> dict[str, int]:
+        """The number of each name."""
+        return {label: number for number, label in enumerate(self.labels)}
+
+    @property
+    def head_width(self) -> int:
+        """One per name; raises InputError while a task's answers are unknown."""
+        if not self.labels:
+            raise InputError(
+                "this task's answers are in its data folder; use task.with_answers_of(folder)"
+            )
+        return len(self.labels)
+
+    def parse_label(self, text: str, where: str) -> int:
+        """The number; raises InputError if the text is not one of `labels`."""
+        if text not in self.class_index:
+            names = shorten(", ".join(self.labels), MAX_QUOTED)
+            raise InputError(f"{where}: label {text!r} is not one of {names}")
+        return self.class_index[text]
+
+    def format_prediction(self, prediction: float) -> str:
+        """The name."""
+        return self.labels[int(prediction)]
+
+
+@dataclass(frozen=True)
+class Classification(NamedOutput):
+    """One of several classes."""
+
     kind: Literal["ce", "bce", "each"] = "ce"
     """Loss: `ce`, softmax over classes, or `bce`, each class alone (UNITER's SNLI-VE, VL-BERT's VCR).
 
     `each` is only for `MultipleChoice`; see there.
     """
 
-    @property
-    def head_width(self) -> int:
-        """One per class."""
-        return len(self.labels)
-
-    def parse_label(self, text: str, where: str) -> int:
-        """The class number; raises InputError if the class is not one of `labels`."""
-        if text not in self.labels:
-            raise InputError(f"{where}: label {text!r} is not one of {', '.join(self.labels)}")
-        return self.labels.index(text)
-
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy, or binary cross-entropy of every class, for outputs (B,
-        classes) and labels (B,); summed.
-        """
+        """Cross-entropy, or binary cross-entropy of every class; summed."""
         classes = labels.long()
         if self.kind == "bce":
             targets = F.one_hot(classes, outputs.shape[-1]).to(outputs.dtype)
             return F.binary_cross_entropy_with_logits(outputs, targets, reduction="sum")
         return F.cross_entropy(outputs, classes, reduction="sum")
-
-    def format_prediction(self, prediction: float) -> str:
-        """The class's name."""
-        return self.labels[int(prediction)]
 
 
 @dataclass(frozen=True)
@@ -118,7 +134,7 @@ class MultipleChoice(Classification):
         return 2 if self.kind == "each" else 1
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Loss for scores (B, C), or (B, 2 C) in pairs of wrong and right, and labels (B,); summed."""
+        """Loss for scores (B, C), or (B, 2 C) in pairs of wrong and right; summed."""
         if self.kind != "each":
             return super().loss(outputs, labels)
         choices = outputs.shape[-1] // 2
@@ -126,9 +142,7 @@ class MultipleChoice(Classification):
         return F.cross_entropy(outputs.view(-1, 2), is_right.view(-1), reduction="sum")
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
-        """The choice (N,) with the highest score, for outputs (N, C), or (N, 2 C) in
-        pairs of wrong and right.
-        """
+        """The choice (N,) with the highest right score."""
         scores = outputs[:, 1::2] if self.kind == "each" else outputs
         return scores.argmax(-1)
 
@@ -144,14 +158,15 @@ class Regression(OutputType):
 
     def parse_label(self, text: str, where: str) -> float:
         """The number of a text; raises InputError if it is not a number within bounds."""
-        with convert_errors(f"{where}: label {text!r} is not a number", errors=ValueError):
+        value = np.nan
+        with suppress(ValueError):
             value = float(text)
         if not (np.isfinite(value) and self.low <= value <= self.high):
-            raise InputError(f"{where}: label {value} is outside {self.low} to {self.high}")
+            raise InputError(f"{where}: label {text!r} is no number in {self.low} to {self.high}")
         return value
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Squared error for outputs (B, 1) and labels (B,), summed."""
+        """Squared error, summed."""
         return F.mse_loss(outputs[:, 0], labels.to(outputs.dtype), reduction="sum")
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
@@ -164,11 +179,9 @@ class Regression(OutputType):
 
 
 @dataclass(frozen=True)
-class OpenAnswer(OutputType):
+class OpenAnswer(NamedOutput):
     """One of many answers, several of which may have full or partial credit."""
 
-    labels: tuple[str, ...]
-    """Answers in the order of their classes."""
     kind: Literal["bce", "kl", "ce"] = "bce"
     """Loss: `bce` (UNITER, VL-BERT, LXMERT: ChenRocks/UNITER, model/vqa.py), binary cross-entropy
     per answer; `kl` (VisualBERT: uclanlp/visualbert,
@@ -178,42 +191,16 @@ class OpenAnswer(OutputType):
     excluded_answers: tuple[str, ...] = ()
     """Answers that are never predicted, such as `<unk>` or the empty answer."""
 
-    @cached_property
-    def class_index(self) -> dict[str, int]:
-        """The class number of each answer."""
-        return {answer: number for number, answer in enumerate(self.labels)}
-
-    @property
-    def head_width(self) -> int:
-        """One per answer; raises InputError while the answers are unknown."""
-        if not self.labels:
-            raise InputError(
-                "this task's answers are in its data folder; use task.with_answers_of(folder)"
-            )
-        return len(self.labels)
-
-    def parse_label(self, text: str, where: str) -> int:
-        """The class of the only right answer; raises InputError if it is not among the answers."""
-        if text not in self.class_index:
-            raise InputError(
-                f"{where}: answer {text!r} is not among the {len(self.labels):,} answers"
-            )
-        return self.class_index[text]
-
     def targets(self, scores: Mapping[str, float]) -> np.ndarray:
         """Pairs (K, 2) float32 of class and score, without answers that are not among `labels`."""
-        pairs = []
-        for answer, score in scores.items():
-            if answer in self.class_index:
-                pairs.append((self.class_index[answer], score))
+        known = [answer for answer in scores if answer in self.class_index]
+        pairs = [(self.class_index[answer], scores[answer]) for answer in known]
         return np.array(pairs, np.float32).reshape(-1, 2)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Loss for outputs (B, answers), summed over examples and, for `bce`, over answers,
-        where papers take the mean.
+        """Loss, summed over examples and, for `bce`, over answers, where papers take the mean.
 
-        `labels` are classes (B,), targets (B, answers), or pairs (B, K, 2) of class and score,
-        padded with classes below 0, which are ignored.
+        Pairs (B, K, 2) of class and score are padded with classes below 0, which are ignored.
         """
         if labels.ndim == 1:
             targets = F.one_hot(labels.long(), outputs.shape[-1]).to(outputs.dtype)
@@ -258,10 +245,6 @@ class OpenAnswer(OutputType):
         best = credited[:, 1].argmax()
         return self.labels[int(credited[best, 0])]
 
-    def format_prediction(self, prediction: float) -> str:
-        """The answer's text."""
-        return self.labels[int(prediction)]
-
 
 @dataclass(frozen=True)
 class RegionSelection(OutputType):
@@ -279,18 +262,10 @@ class RegionSelection(OutputType):
     visualbert/pytorch_pretrained_bert/modeling.py).
     """
 
-    def parse_label(self, text: str, where: str) -> int:
-        """Always raises InputError: a region is right by its box, not by a label in a file."""
-        raise InputError(
-            f"{where}: label {text!r}, expected none: regions are right or wrong by their boxes"
-        )
-
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Loss for outputs (B, R), summed over examples and, for `bce`, over regions,
-        where papers take the mean.
+        """Loss, summed over examples and, for `bce`, over regions, where papers take the mean.
 
-        `labels` (B, R): 1 right, 0 wrong, below 0 no region. With `ce` and `kl`, the right regions
-        share the target evenly, and an example without a right region adds 0.
+        With `ce` and `kl`, the right regions share the target evenly, and an example without a right region adds 0.
         """
         is_region = labels >= 0
         if self.kind == "bce":
@@ -306,22 +281,9 @@ class RegionSelection(OutputType):
 
 
 def with_loss(output_type: AnyOutputType, kind: str) -> AnyOutputType:
-    """The output type with another loss.
-
-    Raises InputError if it has no such loss, or if that loss needs other outputs.
-    """
-    kinds = [
-        one for one in get_args(get_type_hints(type(output_type)).get("kind")) if one != "each"
-    ]
+    """The output type with another loss; raises InputError if it has no such loss."""
+    kinds = get_args(get_type_hints(type(output_type)).get("kind"))
     if kind not in kinds:
-        expected = f"expected {' or '.join(kinds)} for this task"
-        raise InputError(
-            f"head_loss={kind}: {expected if kinds else 'this task has only one loss; leave it out'}"
-        )
+        raise InputError(f"head_loss={kind}: this task's losses are {', '.join(kinds) or 'fixed'}")
     changed: AnyOutputType = replace(output_type, kind=kind)  # type: ignore[type-var]
-    if changed.head_width != output_type.head_width:
-        raise InputError(
-            f"head_loss={kind}: this head has {output_type.head_width} outputs, {kind} needs {changed.head_width}; "
-            "also pass linear_head"
-        )
     return changed

@@ -13,7 +13,7 @@ from huggingface_hub import HfApi, constants, get_session, is_offline_mode
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.file_download import repo_folder_name
 
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, flatten_message
 
 WAIT = 2.0
 """Seconds to wait for an answer."""
@@ -43,7 +43,7 @@ def local_only(source: str | Path) -> dict[str, Any]:
 def describe_load_error(source: str | Path, error: BaseException) -> str:
     """A short reason why a hub id or folder could not be loaded."""
     if not local_only(source):
-        return first_line(error).partition(ADVICE)[0]
+        return flatten_message(error).partition(ADVICE)[0]
     reason = "HF_HUB_OFFLINE forbids requests" if is_offline_mode() else "the hub does not answer"
     return f"no such folder, not in the hub's cache, and {reason}"
 

@@ -276,7 +276,7 @@ class TextEncoder(Encoder):
     def _encode_again(
         self, batch: Batch, attention_mask: Tensor | None = None, layers: int | None = None
     ) -> Tensor:
-        """See `RepeatedForwardPass`; raises InputError if the encoder has fewer than `layers` layers."""
+        """See `EncoderOutput.encode_again`; raises InputError if the encoder has fewer than `layers` layers."""
         arguments = self._encoder_arguments(batch)
         if attention_mask is not None:
             arguments["attention_mask"] = _additive_mask(

@@ -206,7 +206,7 @@ def count_steps(step: Step) -> int | None:
         return values.get("steps") or None
     if step.command == "pretrain" and values["text"]:
         examples *= 2  # an epoch counts captions; text without images is drawn as often
-    # Rounded as `batch_sampler.count_steps` rounds.
+    # Rounded as `batch_sampler.plan_batches` rounds.
     return max(1, math.floor(round(values["epochs"] * examples / values["batch"], 10)))
 
 

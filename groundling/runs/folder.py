@@ -180,13 +180,21 @@ def decoded_json(where: object, text: str, decode: Callable[[str], Any] = json.l
 def read_log(path: Path) -> list[dict[str, Any]]:
     """Lines of a run's `log.jsonl`, each with its `step`; empty without a file. Undefined numbers are None.
 
-    A last line that a kill cut off is skipped.
+    A damaged last line is skipped: a kill may have cut it off.
     """
     if not path.exists():
         return []
+    lines: list[dict[str, Any]] = []
     with convert_read_errors(path):
-        *lines, _ = path.read_text(encoding="utf-8").split("\n")  # after the last line's end
-        return [line | {"step": int(line["step"])} for line in map(json.loads, lines)]
+        written = path.read_bytes().rstrip(b"\0\n").split(b"\n")
+        for number, text in enumerate(written, 1):
+            try:
+                line = json.loads(text)
+                lines.append(line | {"step": int(line["step"])})
+            except (ValueError, TypeError, KeyError):
+                if number < len(written):
+                    raise
+    return lines
 
 
 # Whose folder it is.

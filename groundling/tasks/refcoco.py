@@ -18,7 +18,7 @@ from groundling.core.errors import (
     InputError,
     duplicates,
     fault_lines,
-    first_line,
+    flatten_message,
     raise_first,
     require_nonempty,
 )
@@ -111,7 +111,7 @@ def load_plain_pickle(path: Path) -> Any:
             return _PlainUnpickler(stream, encoding="latin1").load()
     except Exception as error:  # a damaged pickle may raise any exception
         what = "not read" if isinstance(error, InputError | OSError) else "not a complete pickle"
-        raise InputError(f"{path}: {what} ({first_line(error)})") from None
+        raise InputError(f"{path}: {what} ({flatten_message(error)})") from None
 
 
 class CocoInstance(NamedTuple):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -66,28 +67,23 @@ def split_by_file(
     ]
 
 
-def steps_per_epoch(sources: Sequence[DataSource], batch: int) -> float:
+def steps_per_epoch(sources: Sequence[DataSource], amounts: Sequence[int], per_step: int) -> float:
     """Optimizer steps in one epoch of the counted sources, where a data set listed several times counts once.
 
-    UNITER lists one data set four times, once per objective. Sources that do not count take their share of
-    the steps, so that an epoch has more steps.
+    UNITER lists one data set four times, once per objective. Sources that do not count take their share of the steps,
+    so that an epoch has more steps. `amounts`: samples or micro-batches of each source; a step takes `per_step`.
     """
-    return _epoch_steps(sources, [len(source.samples) for source in sources], batch)
-
-
-def _epoch_steps(sources: Sequence[DataSource], amounts: Sequence[int], unit: int) -> float:
-    """As `steps_per_epoch`, for `amounts` of samples or micro-batches per source, `unit` of them in a step."""
     pairs = zip(sources, amounts, strict=True)
     amounts_by_data = {
         id(source.samples): amount for source, amount in pairs if source.counts_towards_epoch
     }
     share = sum(source.ratio for source in sources if source.counts_towards_epoch)
     share /= sum(source.ratio for source in sources)
-    return sum(amounts_by_data.values()) / unit / share
+    return sum(amounts_by_data.values()) / per_step / share
 
 
 class BatchIndices(NamedTuple):
-    """The samples of a step or micro-batch, all from one source and epoch."""
+    """The samples of a micro-batch, all from one source and epoch."""
 
     source: int
     """Index of the source."""
@@ -97,14 +93,64 @@ class BatchIndices(NamedTuple):
     """(samples,) indices in the source."""
 
 
-class BatchPlan:
-    """Draws the source of every step by ratio; sub-classes choose the samples. Abstract."""
+Batches = Sequence[np.ndarray] | np.ndarray
+"""Batches of an epoch, each the indices of its samples."""
+
+
+class SourceBatches:
+    """The batches of one source, shuffled anew in every epoch; the last epoch stays in memory."""
 
     def __init__(
-        self, sources: Sequence[DataSource], steps: int, seed: int, per_epoch: float
+        self,
+        shuffle: Callable[[np.random.Generator], Batches],
+        key: tuple[int | str, ...],
+        per_epoch: int = 0,
+    ) -> None:
+        """`shuffle` makes an epoch's batches of indices; `per_epoch`: their number, 0 if it differs between epochs."""
+        self.shuffle = shuffle
+        self.key = key
+        self.per_epoch = per_epoch
+        self._epoch: tuple[int, Batches] = (-1, ())
+        # Index of each epoch's first batch among those of all epochs, as far as computed.
+        self._starts = [0]
+
+    def of_epoch(self, epoch: int) -> Batches:
+        """All batches of an epoch."""
+        if self._epoch[0] != epoch:
+            self._epoch = (epoch, self.shuffle(generator(*self.key, epoch)))
+        return self._epoch[1]
+
+    def find(self, place: int) -> tuple[int, np.ndarray]:
+        """The epoch and the samples of a batch, by its index among those of all epochs."""
+        if self.per_epoch:
+            epoch, within = divmod(place, self.per_epoch)
+            return epoch, self.of_epoch(epoch)[within]
+        while self._starts[-1] <= place:
+            epoch = len(self._starts) - 1
+            self._starts.append(self._starts[-1] + len(self.of_epoch(epoch)))
+        epoch = bisect.bisect_right(self._starts, place) - 1
+        return epoch, self.of_epoch(epoch)[place - self._starts[epoch]]
+
+
+class BatchPlan:
+    """The samples of every micro-batch of a run: a step draws its source by ratio, and takes the next of its batches.
+
+    A step of a fixed number of samples is one batch, split into micro-batches. A step in tokens takes as many batches
+    as it has micro-batches, across the end of an epoch, so every sample is used once per epoch. Steps depend on the
+    number of micro-batches only, not on its split into processes and accumulation.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[DataSource],
+        batches: Sequence[SourceBatches],
+        steps: int,
+        seed: int,
+        per_epoch: float,
     ) -> None:
         """`per_epoch`: number of steps in an epoch of the counted sources."""
         self.sources = sources
+        self.batches = batches
         self.steps = steps
         self.seed = seed
         self.per_epoch = per_epoch
@@ -121,12 +167,50 @@ class BatchPlan:
         return self.steps
 
     def micro_batch(self, step: int, place: int, places: int) -> BatchIndices:
-        """Micro-batch number `place` of the `places` in a step, over all processes. Abstract."""
-        raise NotImplementedError
+        """Micro-batch number `place` of the `places` in a step, over all processes."""
+        number = int(self.step_sources[step])
+        position = int(self.source_positions[step])
+        batches = self.batches[number]
+        if batches.per_epoch:
+            epoch, indices = batches.find(position)
+            return BatchIndices(number, epoch, indices[place::places])
+        epoch, indices = batches.find(position * places + place)
+        return BatchIndices(number, epoch, indices)
 
     def covered_epochs(self) -> float:
         """Number of epochs of the counted sources in all steps."""
         return self.steps / self.per_epoch
+
+
+def plan_batches(
+    sources: Sequence[DataSource],
+    objectives: Sequence[Objective],
+    config: TrainingArguments,
+    processes: int,
+) -> BatchPlan:
+    """The steps of a run on `processes` processes; raises InputError if the data is too small for one step."""
+    batches = []
+    for number, source in enumerate(sources):
+        check_batch(source.name, len(source.samples), 1 if config.batch_tokens else config.batch)
+        key = (config.seed, "order", number)
+        if config.batch_tokens:
+            swaps_inputs = any(one.swaps_inputs for one in objectives if is_scored_by(source, one))
+            sizes = _sample_sizes(source, config.batch_tokens, swaps_inputs)
+            by_size = partial(_shuffle_by_size, sizes, config.batch_tokens)
+            batches.append(SourceBatches(by_size, key))
+        else:
+            by_length = partial(_shuffle_by_length, source.samples, config.batch)
+            batches.append(SourceBatches(by_length, key, len(source.samples) // config.batch))
+    if config.batch_tokens:
+        amounts = [len(one.of_epoch(0)) for one in batches]
+        per_step = config.gradient_accumulation_steps * processes
+    else:
+        amounts = [len(source.samples) for source in sources]
+        per_step = config.batch
+    per_epoch = steps_per_epoch(sources, amounts, per_step)
+    # Round to ten digits first, so that a ratio of 1/6 does not lose a step to rounding errors.
+    whole = max(1, math.floor(round(config.epochs * per_epoch, 10)))
+    return BatchPlan(sources, batches, config.steps or whole, config.seed, per_epoch)
 
 
 def check_batch(source: object, count: int, batch: int) -> None:
@@ -137,197 +221,76 @@ def check_batch(source: object, count: int, batch: int) -> None:
         )
 
 
-class FixedSizeBatchPlan(BatchPlan):
-    """Steps of a fixed number of samples, from shuffled epochs of each source, bucketed by length."""
-
-    def __init__(self, sources: Sequence[DataSource], batch: int, steps: int, seed: int) -> None:
-        """`batch` samples per optimizer step; samples of an incomplete last batch are skipped, others each epoch.
-
-        Raises InputError if a source has fewer samples than a batch.
-        """
-        for source in sources:
-            check_batch(source.name, len(source.samples), batch)
-        super().__init__(sources, steps, seed, steps_per_epoch(sources, batch))
-        self.batch = batch
-        self._epochs: dict[tuple[int, int], np.ndarray] = {}
-
-    def __getitem__(self, step: int) -> BatchIndices:
-        number = int(self.step_sources[step])
-        per_epoch = len(self.sources[number].samples) // self.batch
-        epoch, place = divmod(int(self.source_positions[step]), per_epoch)
-        return BatchIndices(number, epoch, self._epoch(number, epoch)[place])
-
-    def micro_batch(self, step: int, place: int, places: int) -> BatchIndices:
-        """Every `places`-th sample of the step, from `place` on."""
-        draw = self[step]
-        return draw._replace(indices=draw.indices[place::places])
-
-    def _epoch(self, number: int, epoch: int) -> np.ndarray:
-        """All batches of one epoch: (batches, batch) indices."""
-        if (number, epoch) not in self._epochs:
-            # One epoch per source is kept.
-            self._epochs = {key: value for key, value in self._epochs.items() if key[0] != number}
-            self._epochs[number, epoch] = self._shuffle(number, epoch)
-        return self._epochs[number, epoch]
-
-    def _shuffle(self, number: int, epoch: int) -> np.ndarray:
-        samples = self.sources[number].samples
-        rng = generator(self.seed, "order", number, epoch)
-        order = rng.permutation(len(samples))
-        order = order[: len(order) // self.batch * self.batch]
-        size = POOL * self.batch
-        for start in range(0, len(order), size):
-            pool = order[start : start + size]
-            by_length = pool[np.argsort(samples.lengths[pool], kind="stable")]
-            batches = rng.permutation(by_length.reshape(-1, self.batch))
-            order[start : start + size] = batches.ravel()
-        return order.reshape(-1, self.batch)
+def _shuffle_by_length(samples: SampleDataset, batch: int, rng: np.random.Generator) -> np.ndarray:
+    """Batches of `batch` samples of similar length; those of an incomplete last batch are skipped."""
+    order = rng.permutation(len(samples))
+    order = order[: len(order) // batch * batch]
+    size = POOL * batch
+    for start in range(0, len(order), size):
+        pool = order[start : start + size]
+        by_length = pool[np.argsort(samples.lengths[pool], kind="stable")]
+        batches = rng.permutation(by_length.reshape(-1, batch))
+        order[start : start + size] = batches.ravel()
+    return order.reshape(-1, batch)
 
 
-class TokenBudgetBatchPlan(BatchPlan):
-    """Steps of micro-batches of at most a number of tokens, padding included, as in UNITER and VILLA.
+def _sample_sizes(source: DataSource, tokens: int, swaps_inputs: bool) -> np.ndarray:
+    """Each sample's rows, text tokens and visual tokens (samples, 3), with its extra samples.
 
-    Every epoch of a source is split into micro-batches of samples of similar size, in random order. A step
-    takes the next `places` of them, across the end of an epoch, so every sample is used once per epoch.
-    Steps depend on `places` only, not on its split into processes and accumulation.
+    `swaps_inputs`: an objective swaps regions or CLIP texts between samples. Raises InputError if a sample is larger
+    than a micro-batch of `tokens`.
     """
-
-    def __init__(
-        self,
-        sources: Sequence[DataSource],
-        epochs: Sequence[TokenBudgetEpochs],
-        places: int,
-        steps: int,
-        seed: int,
-    ) -> None:
-        amounts = [len(one[0]) for one in epochs]
-        super().__init__(sources, steps, seed, _epoch_steps(sources, amounts, places))
-        self.epochs = epochs
-
-    def micro_batch(self, step: int, place: int, places: int) -> BatchIndices:
-        """A micro-batch of one process."""
-        number = int(self.step_sources[step])
-        epoch, indices = self.epochs[number].batch(
-            int(self.source_positions[step]) * places + place
+    sizes = source.samples.sizes.copy()
+    # Each sample has extra samples, possibly the largest ones.
+    if source.extra_samples is not None:
+        rows, *extra_widths = source.extra_samples.sizes.max(0).tolist()
+        sizes[:, 0] += source.extra_per_sample * rows
+        sizes[:, 1:] = np.maximum(sizes[:, 1:], extra_widths)
+    if swaps_inputs:  # any sample may get the largest one's regions or CLIP text
+        sizes[:, 2] = sizes[:, 2].max()
+    totals = sizes[:, 0] * (sizes[:, 1] + sizes[:, 2])
+    largest = int(totals.argmax())
+    if totals[largest] > tokens:
+        raise InputError(
+            f"batch_tokens = {tokens}: {source.name}: the sample {source.samples.ids[largest]!r} alone has "
+            f"{totals[largest]}, padding included; raise it, or lower max_length or max_regions"
         )
-        return BatchIndices(number, epoch, indices)
+    return sizes
 
 
-class TokenBudgetEpochs:
-    """A source's epochs as micro-batches of at most `tokens` tokens.
+def _shuffle_by_size(sizes: np.ndarray, tokens: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Batches of samples of similar size with at most `tokens` tokens, padding included, as in UNITER and VILLA.
 
-    The size of a micro-batch is its number of rows (samples times choices) times its padded length, which
-    is the length of its longest text plus its largest number of regions.
+    A batch's size is its number of rows (samples times choices) times its padded length, which is the length of its
+    longest text plus its largest number of regions.
     """
-
-    def __init__(
-        self, source: DataSource, number: int, tokens: int, seed: int, swaps_inputs: bool = False
-    ) -> None:
-        """`number`: the source's index; `swaps_inputs`: an objective swaps regions or CLIP texts between samples.
-
-        Raises InputError if there is no sample, or one that is larger than a micro-batch.
-        """
-        if not len(source.samples):
-            raise InputError(f"{source.name}: no samples")
-        self.number = number
-        self.tokens = tokens
-        self.seed = seed
-        sizes = source.samples.sizes.copy()
-        # Each sample has extra samples, possibly the largest ones.
-        if source.extra_samples is not None:
-            rows, *extra_widths = source.extra_samples.sizes.max(0).tolist()
-            sizes[:, 0] += source.extra_per_sample * rows
-            sizes[:, 1:] = np.maximum(sizes[:, 1:], extra_widths)
-        if swaps_inputs:  # any sample may get the largest one's regions or CLIP text
-            sizes[:, 2] = sizes[:, 2].max()
-        self.sizes = sizes
-        sample_sizes = sizes[:, 0] * (sizes[:, 1] + sizes[:, 2])
-        largest = int(sample_sizes.argmax())
-        if sample_sizes[largest] > tokens:
-            rows, text_tokens, visual_tokens = sizes[largest].tolist()
-            raise InputError(
-                f"batch_tokens = {tokens}: {source.name}: the sample {source.samples.ids[largest]!r} alone has "
-                f"{sample_sizes[largest]} (rows x (tokens + regions or CLIP tokens) = {rows} x "
-                f"({text_tokens} + {visual_tokens})); raise it, or lower max_length or max_regions"
-            )
-        self._batches: dict[int, list[np.ndarray]] = {}
-        # Index of each epoch's first micro-batch among those of all epochs, as far as computed.
-        self._starts = [0]
-
-    def __getitem__(self, epoch: int) -> list[np.ndarray]:
-        """All micro-batches of an epoch, each the indices of its samples."""
-        if epoch not in self._batches:
-            self._batches = {epoch: self._shuffle(epoch)}
-        return self._batches[epoch]
-
-    def batch(self, place: int) -> tuple[int, np.ndarray]:
-        """The epoch and the samples of a micro-batch, by its index among those of all epochs."""
-        while self._starts[-1] <= place:
-            epoch = len(self._starts) - 1
-            self._starts.append(self._starts[-1] + len(self[epoch]))
-        epoch = bisect.bisect_right(self._starts, place) - 1
-        return epoch, self[epoch][place - self._starts[epoch]]
-
-    def _shuffle(self, epoch: int) -> list[np.ndarray]:
-        rng = generator(self.seed, "order", self.number, epoch)
-        order = rng.permutation(len(self.sizes))
-        batches = []
-        for start in range(0, len(order), BUCKET):
-            bucket = order[start : start + BUCKET]
-            _, text_tokens, visual_tokens = self.sizes[bucket].T
-            # Which order needs less padding depends on whether regions or tokens vary more.
-            orders = (
-                np.lexsort((text_tokens, visual_tokens)),
-                np.argsort(text_tokens + visual_tokens, kind="stable"),
-            )
-            filled = [self._fill(bucket[order]) for order in orders]
-            fewest = min(filled, key=len)
-            batches += fewest
-        return [batches[place] for place in rng.permutation(len(batches))]
-
-    def _fill(self, order: np.ndarray) -> list[np.ndarray]:
-        starts = [0]
-        rows, text_tokens, visual_tokens = 0, 0, 0
-        for place, (more, most_tokens, most_visual_tokens) in enumerate(self.sizes[order].tolist()):
-            rows += more
-            text_tokens = max(text_tokens, most_tokens)
-            visual_tokens = max(visual_tokens, most_visual_tokens)
-            if rows * (text_tokens + visual_tokens) > self.tokens:
-                starts.append(place)
-                rows, text_tokens, visual_tokens = more, most_tokens, most_visual_tokens
-        return np.split(order, starts[1:])
-
-
-def plan_batches(
-    sources: Sequence[DataSource],
-    objectives: Sequence[Objective],
-    config: TrainingArguments,
-    processes: int,
-) -> BatchPlan:
-    """The steps of a run on `processes` processes; raises InputError if the data is too small for one step."""
-    if not config.batch_tokens:
-        steps = config.steps or count_steps(sources, config.batch, config.epochs)
-        return FixedSizeBatchPlan(sources, config.batch, steps, config.seed)
-    places = config.gradient_accumulation_steps * processes
-    epochs = []
-    for number, source in enumerate(sources):
-        swaps_inputs = any(one.swaps_inputs for one in objectives if is_scored_by(source, one))
-        epochs.append(
-            TokenBudgetEpochs(source, number, config.batch_tokens, config.seed, swaps_inputs)
+    order = rng.permutation(len(sizes))
+    batches = []
+    for start in range(0, len(order), BUCKET):
+        bucket = order[start : start + BUCKET]
+        _, text_tokens, visual_tokens = sizes[bucket].T
+        # Which order needs less padding depends on whether regions or tokens vary more.
+        orders = (
+            np.lexsort((text_tokens, visual_tokens)),
+            np.argsort(text_tokens + visual_tokens, kind="stable"),
         )
-    per_epoch = _epoch_steps(sources, [len(one[0]) for one in epochs], places)
-    steps = config.steps or _whole_steps(per_epoch, config.epochs)
-    return TokenBudgetBatchPlan(sources, epochs, places, steps, config.seed)
+        filled = [_fill_batches(bucket[order], sizes, tokens) for order in orders]
+        fewest = min(filled, key=len)
+        batches += fewest
+    return [batches[place] for place in rng.permutation(len(batches))]
 
 
-def count_steps(sources: Sequence[DataSource], batch: int, epochs: float) -> int:
-    """Number of whole optimizer steps in `epochs` epochs, at least 1."""
-    return _whole_steps(steps_per_epoch(sources, batch), epochs)
-
-
-def _whole_steps(per_epoch: float, epochs: float) -> int:
-    # Round to ten digits first, so that a ratio of 1/6 does not lose a step to rounding errors.
-    return max(1, math.floor(round(epochs * per_epoch, 10)))
+def _fill_batches(order: np.ndarray, sizes: np.ndarray, tokens: int) -> list[np.ndarray]:
+    starts = []
+    rows, text_tokens, visual_tokens = 0, 0, 0
+    for place, (more, most_tokens, most_visual_tokens) in enumerate(sizes[order].tolist()):
+        rows += more
+        text_tokens = max(text_tokens, most_tokens)
+        visual_tokens = max(visual_tokens, most_visual_tokens)
+        if rows * (text_tokens + visual_tokens) > tokens:
+            starts.append(place)
+            rows, text_tokens, visual_tokens = more, most_tokens, most_visual_tokens
+    return np.split(order, starts)
 
 
 class MicroBatchDataset(Dataset[Batch]):

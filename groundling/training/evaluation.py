@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,8 +59,10 @@ class Evaluator:
         """The best evaluation; ties go to the first, and an undefined score is the worst."""
         return max(history, key=self._rank_value)
 
-    def best_step(self, history: EvaluationHistory) -> int:
-        """The step of the best evaluation."""
+    def kept_step(self, history: EvaluationHistory) -> int:
+        """The step of the best evaluation, if its weights are kept; else 0."""
+        if not self.settings.keep_best or not history:
+            return 0
         return int(self.best(history)["step"] or 0)
 
     def should_stop(self, history: EvaluationHistory) -> bool:
@@ -73,25 +74,21 @@ class Evaluator:
 
     def describe(self, history: EvaluationHistory) -> str:
         """The line printed after the latest evaluation."""
-        latest = history[-1]
-        scores = ", ".join(
-            f"{name} {_format_score(one)}" for name, one in latest.items() if name != "step"
-        )
+        latest = dict(history[-1])
+        step = latest.pop("step")
+        scores = ", ".join(f"{name} {_format_score(one)}" for name, one in latest.items())
         best = self.best(history)
-        compared = "best so far"
-        if best is not latest:
-            compared = f"best so far: {_format_score(best[self.metric])} at step {best['step']:,}"
-        return f"step {latest['step']:,}: {self.split} {scores} ({compared})"
+        compared = f"best so far: {_format_score(best[self.metric])} at step {best['step']:,}"
+        return f"step {step:,}: {self.split} {scores} ({compared})"
 
     def report(self, history: EvaluationHistory, step: int, steps: int) -> dict[str, Any]:
         """The summary of all evaluations in a result, after `step` of `steps` planned steps."""
-        kept_step = self.best_step(history) if self.settings.keep_best else step
         return {
             "split": self.split,
             "metric": self.metric,
             "keep_best": self.settings.keep_best,
             "evaluations": len(history),
-            "kept_step": kept_step,
+            "kept_step": self.kept_step(history) or step,
             "stopped_early": step < steps,
             "scores": list(history),
         }
@@ -166,30 +163,24 @@ class EvaluationOutput:
                 file.write(json_text(line) + "\n")
 
 
-def group_examples(examples: Sequence[Example]) -> dict[str, list[str]]:
+def group_examples(examples: Sequence[Example | None]) -> dict[str, list[str]]:
     """Each example's group by kind: `image`, the examples with its images, and `text`, those with its text and choices.
 
     Such examples are not independent: a question has several images in balanced data, an image several questions, a
     passage several statements. A kind is omitted if an example lacks it, or if no group has two examples.
     """
-    return _repeated_groups([_group_keys(example) for example in examples])
-
-
-def _group_keys(example: Example | None) -> dict[str, str]:
-    if example is None:
-        return {}
-    parts = {"image": example.images, "text": (example.text, *example.choices)}
-    return {kind: _short_hash(part) for kind, part in parts.items() if any(part)}
-
-
-def _repeated_groups(keys: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """The groups by kind, of kinds that every example has and in which some examples share a group."""
-    groups = {}
-    for kind in keys[0] if keys else ():
-        names = [own[kind] for own in keys if kind in own]
-        if len(names) == len(keys) and len(set(names)) < len(names):
-            groups[kind] = names
-    return groups
+    parts = {
+        "image": [one.images for one in examples if one is not None],
+        "text": [(one.text, *one.choices) for one in examples if one is not None],
+    }
+    groups = {
+        kind: [_short_hash(own) for own in every if any(own)] for kind, every in parts.items()
+    }
+    return {
+        kind: names
+        for kind, names in groups.items()
+        if len(names) == len(examples) and len(set(names)) < len(names)
+    }
 
 
 def _short_hash(parts: Sequence[str]) -> str:
@@ -227,11 +218,10 @@ class _ExampleOutput(NamedTuple):
     outputs: list[float]
     prediction: float
     label: list[float] | float | None
-    official: str
     likely: list[tuple[int, float]]
     truncated_tokens: int
     truncated_regions: int
-    group_keys: dict[str, str]
+    example: Example | None
 
 
 @torch.no_grad()
@@ -247,44 +237,39 @@ def evaluate(
     `batch`: batch size; 0: a default for the device.
     """
     state = PartialState()
-    device = _device(model, objective)
+    device = device_of(model, objective)
     batch = batch or BATCH_BY_DEVICE.get(device.type, DEFAULT_BATCH)
     training = model.training
     model.eval()
     objective.eval()
     order = np.argsort(samples.lengths, kind="stable")  # sorted by length to reduce padding
-    answers: list[_ExampleOutput] = []
+    rows: list[_ExampleOutput] = []
     starts = range(state.process_index * batch, len(order), batch * state.num_processes)
     for start in track(starts, f"evaluating {task.name}", "batch"):
         chosen = [int(index) for index in order[start : start + batch]]
-        answers += _predict_batch(model, objective, device, chosen, samples.get(chosen, ()))
+        rows += _predict_batch(model, objective, device, chosen, samples.get(chosen, ()))
     model.train(training)
     objective.train(training)
-    every = gather_object(answers) if state.num_processes > 1 else answers
-    gathered = sorted(every, key=lambda answer: answer.place)
-    outputs = _pad_rows([answer.outputs for answer in gathered], -np.inf)
-    predictions = np.array([answer.prediction for answer in gathered])
-    labels = None
-    if gathered and gathered[0].label is not None:
-        labels = _pad_rows([answer.label for answer in gathered], IGNORE)
-    metrics = {} if labels is None else task.score(predictions, labels, outputs)
-    return EvaluationOutput(
-        ids=[samples.ids[answer.place] for answer in gathered],
-        outputs=outputs,
-        predictions=predictions,
-        labels=labels,
-        metrics=metrics,
-        official_ids=[answer.official for answer in gathered],
-        top_classes=[answer.likely for answer in gathered],
-        truncated_tokens=sum(answer.truncated_tokens for answer in gathered),
-        truncated_regions=sum(answer.truncated_regions for answer in gathered),
-        groups=_repeated_groups([answer.group_keys for answer in gathered]),
+    every = gather_object(rows) if state.num_processes > 1 else rows
+    every = sorted(every, key=lambda row: row.place)
+    examples = [row.example for row in every]
+    return _score_rows(
+        task,
+        [row.outputs for row in every],
+        np.array([row.prediction for row in every]),
+        [row.label for row in every],
+        ids=[samples.ids[row.place] for row in every],
+        official_ids=[example.official_id if example else "" for example in examples],
+        top_classes=[row.likely for row in every],
+        truncated_tokens=sum(row.truncated_tokens for row in every),
+        truncated_regions=sum(row.truncated_regions for row in every),
+        groups=group_examples(examples),
     )
 
 
-def _device(model: nn.Module, objective: SupervisedObjective) -> torch.device:
-    """Their device; an adapter may have no parameters outside the head."""
-    return next(chain(model.parameters(), objective.parameters())).device
+def device_of(*modules: nn.Module) -> torch.device:
+    """The device of some modules; an adapter may have no parameters outside the head."""
+    return next(parameter for one in modules for parameter in one.parameters()).device
 
 
 def _predict_batch(
@@ -307,15 +292,14 @@ def _predict_batch(
     )
     return [
         _ExampleOutput(
-            place=place,
-            outputs=output,
-            prediction=prediction,
-            label=label,
-            official=sample.example.official_id if sample.example else "",
-            likely=best,
-            truncated_tokens=sample.truncated_tokens,
-            truncated_regions=sample.truncated_regions,
-            group_keys=_group_keys(sample.example),
+            place,
+            output,
+            prediction,
+            label,
+            best,
+            sample.truncated_tokens,
+            sample.truncated_regions,
+            sample.example,
         )
         for place, sample, output, prediction, label, best in rows
     ]
@@ -325,27 +309,40 @@ def concatenate_outputs(parts: Sequence[EvaluationOutput], task: Task) -> Evalua
     """Concatenate the outputs on several parts of a split."""
     if len(parts) == 1:
         return parts[0]
-    outputs = _pad_rows([row for part in parts for row in part.outputs.tolist()], -np.inf)
-    predictions = np.concatenate([part.predictions for part in parts])
-    labels = None
+    labels: list[Any] = [None]
     if all(part.labels is not None for part in parts):
-        rows = [row for part in parts if part.labels is not None for row in part.labels.tolist()]
-        labels = _pad_rows(rows, IGNORE)
-    return EvaluationOutput(
-        [name for part in parts for name in part.ids],
-        outputs,
-        predictions,
+        labels = [row for part in parts if part.labels is not None for row in part.labels.tolist()]
+    return _score_rows(
+        task,
+        [row for part in parts for row in part.outputs.tolist()],
+        np.concatenate([part.predictions for part in parts]),
         labels,
-        {} if labels is None else task.score(predictions, labels, outputs),
-        [name for part in parts for name in part.official_ids],
-        [likely for part in parts for likely in part.top_classes],
-        sum(part.truncated_tokens for part in parts),
-        sum(part.truncated_regions for part in parts),
-        {
+        ids=[name for part in parts for name in part.ids],
+        official_ids=[name for part in parts for name in part.official_ids],
+        top_classes=[likely for part in parts for likely in part.top_classes],
+        truncated_tokens=sum(part.truncated_tokens for part in parts),
+        truncated_regions=sum(part.truncated_regions for part in parts),
+        groups={
             kind: [name for part in parts for name in part.groups[kind]]
             for kind in parts[0].groups
             if all(kind in part.groups for part in parts)
         },
+    )
+
+
+def _score_rows(
+    task: Task,
+    outputs: Sequence[Sequence[float]],
+    predictions: np.ndarray,
+    labels: Sequence[Any],
+    **rest: Any,
+) -> EvaluationOutput:
+    """Outputs padded, with metrics unless labels are None; `rest`: further fields of the `EvaluationOutput`."""
+    padded = _pad_rows(outputs, -np.inf)
+    known = None if not labels or labels[0] is None else _pad_rows(labels, IGNORE)
+    metrics = {} if known is None else task.score(predictions, known, padded)
+    return EvaluationOutput(
+        outputs=padded, predictions=predictions, labels=known, metrics=metrics, **rest
     )
 
 

@@ -26,7 +26,6 @@ from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import Evaluator
 from groundling.training.held_out_loss import (
     HeldOutLoss,
-    report_held_out,
     selection_bias_note,
     summarize_monitored_terms,
 )
@@ -69,7 +68,8 @@ def fit(
     means, notes = summarize_monitored_terms(objectives, run.folder, result)
     run.note(*notes, *selection_bias_note(result))
     watched = {"watched": means} if means else {}
-    return {**result, **watched, **report_held_out(held_out)}
+    held = {} if held_out is None else {"held": held_out.report()}
+    return {**result, **watched, **held}
 
 
 def save_trained(folder: Path, model: Encoder, objectives: Sequence[Objective]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +13,16 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import nn
 
-from groundling.core.batch import collate
+from groundling.core.batch import Batch, collate
+from groundling.core.errors import convert_read_errors
 from groundling.core.rng import derive_seed
-from groundling.objectives import LossTargets, Objective, order_for_corruption
+from groundling.objectives import Objective, order_for_corruption
 from groundling.runs.folder import read_log
 from groundling.runs.progress import print_notes, track
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.teachers import Teacher, add_features
 from groundling.training.batch_sampler import DataSource, SampleCorruptor, is_scored_by
-from groundling.training.evaluation import Evaluator
+from groundling.training.evaluation import Evaluator, device_of
 from groundling.training.loop import (
     ModelWithObjectives,
     count_items,
@@ -38,27 +37,10 @@ BASELINE_SHARE = 0.98
 
 
 class ConstantBaseline:
-    """Accumulates the targets of terms, and computes the loss of the best constant prediction."""
+    """Accumulates the targets of a term, and computes the loss of the best constant prediction."""
 
-    def __init__(self) -> None:
-        self.gathered: dict[str, _TermSums] = {}
-
-    def add(self, targets: Mapping[str, LossTargets]) -> None:
-        """Add targets, by term."""
-        for term, target in targets.items():
-            self.gathered.setdefault(term, _TermSums(target.kind)).add(target.values.cpu().numpy())
-
-    def losses(self) -> dict[str, float]:
-        """Loss of the constant prediction by term: in nats for classes and probabilities, a squared error for numbers.
-
-        A finite sample lacks some rare classes, so its entropy is too low; Miller's correction (1955) removes
-        about half of this bias.
-        """
-        return {term: one.baseline_loss() for term, one in self.gathered.items() if one.items}
-
-
-class _TermSums:
     def __init__(self, kind: str) -> None:
+        """`kind` of `LossTargets`."""
         self.kind = kind
         self.items = 0
         self.total: np.ndarray = np.zeros(0)
@@ -75,7 +57,12 @@ class _TermSums:
         self.total = values.sum(0) + (self.total if len(self.total) else 0)
         self.squares += float((values**2).sum())
 
-    def baseline_loss(self) -> float:
+    def loss(self) -> float:
+        """Loss of the constant prediction: in nats for classes and probabilities, a squared error for numbers.
+
+        A finite sample lacks some rare classes, so its entropy is too low; Miller's correction (1955) removes
+        about half of this bias.
+        """
         mean = self.total / self.items
         if self.kind == "number":
             return self.squares / self.items - float((mean**2).sum())
@@ -112,25 +99,24 @@ def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, l
     """Mean of each term in every epoch of `log.jsonl`; terms that were not logged are missing.
 
     A line is weighted by the number of steps it covers, and belongs to the epoch of its last step; `epoch`:
-    steps per epoch. Raises InputError as `read_log`.
+    steps per epoch.
     """
-    sums: dict[str, dict[int, tuple[float, int]]] = {term: {} for term in terms}
-    before = 0
-    for line in read_log(log):
-        if "loss" not in line:  # an evaluation, or the terms' gradients
-            continue
-        steps = line["step"] - before
-        before = line["step"]
-        number = ceil(round(before / epoch, 6))
+    means = {}
+    with convert_read_errors(log):
+        # An evaluation has no loss.
+        lines = [line for line in read_log(log) if "loss" in line]
+        ends = np.array([line["step"] for line in lines], int)
+        steps = np.diff(ends, prepend=0)
+        epochs = np.ceil(np.round(ends / epoch, 6))
         for term in terms:
-            if line.get(term) is not None and steps:
-                total, covered = sums[term].get(number, (0.0, 0))
-                sums[term][number] = (total + steps * line[term], covered + steps)
-    return {
-        term: [total / covered for _, (total, covered) in sorted(of_term.items())]
-        for term, of_term in sums.items()
-        if of_term
-    }
+            values = np.array([line.get(term) for line in lines], float)  # NaN for None
+            known = ~np.isnan(values) & (steps > 0)
+            in_epochs = [known & (epochs == number) for number in np.unique(epochs[known])]
+            if in_epochs:
+                means[term] = [
+                    float(np.average(values[own], weights=steps[own])) for own in in_epochs
+                ]
+    return means
 
 
 HELD_OUT_EPOCH = -1
@@ -185,15 +171,13 @@ class HeldOutLoss:
         return Evaluator(settings, split, "loss", self.measure, higher_is_better=False)
 
     def report(self) -> dict[str, Any]:
-        """Number of distinct samples, loss, and mean of every term."""
+        """Number of distinct samples, loss, and mean of every term, which are also printed."""
         terms = self.measure()
         loss = terms.pop("loss")
-        return {self.sample_noun: count_samples(self.sources), "loss": loss, "terms": terms}
-
-    def describe(self, report: Mapping[str, Any]) -> str:
-        """A report as one line of text."""
-        terms = ", ".join(f"{term} {mean:.4g}" for term, mean in report["terms"].items())
-        return f"held-out {self.sample_noun} ({report[self.sample_noun]:,}): loss {report['loss']:.4g} ({terms})"
+        count = count_samples(self.sources)
+        means = ", ".join(f"{term} {mean:.4g}" for term, mean in terms.items())
+        print_notes([f"held-out {self.sample_noun} ({count:,}): loss {loss:.4g} ({means})"])
+        return {self.sample_noun: count, "loss": loss, "terms": terms}
 
     def measure(self) -> dict[str, float]:
         """`loss` and every term's mean over its items for the current model; equal in all processes.
@@ -204,7 +188,7 @@ class HeldOutLoss:
         was_training = self.model.training
         step = ModelWithObjectives(self.model, self.objectives)
         step.eval()
-        device = self._device()
+        device = device_of(self.model, *self.objectives)
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             own = dict(sorted(self._sums(step, device).items()))
         step.train(was_training)
@@ -215,17 +199,22 @@ class HeldOutLoss:
     def baseline_losses(self) -> dict[str, float]:
         """Loss of constant predictions on the same samples, by term; see `ConstantBaseline`."""
         corruption = SampleCorruptor(self.training.seed)
-        baseline = ConstantBaseline()
+        baselines: dict[str, ConstantBaseline] = {}
         for source in self.sources:
-            active = order_for_corruption(
-                [one for one in self.objectives if is_scored_by(source, one)]
-            )
             for start in range(0, len(source.samples), DEFAULT_BATCH):
-                indices = range(start, min(start + DEFAULT_BATCH, len(source.samples)))
-                batch = collate(corruption(source.samples, indices, HELD_OUT_EPOCH, active))
+                indices = np.arange(start, min(start + DEFAULT_BATCH, len(source.samples)))
+                active, batch = self._corrupted_batch(corruption, source, indices)
                 for objective in active:
-                    baseline.add(objective.loss_targets(batch))
-        return baseline.losses()
+                    for term, target in objective.loss_targets(batch).items():
+                        baseline = baselines.setdefault(term, ConstantBaseline(target.kind))
+                        baseline.add(target.values.cpu().numpy())
+        return {term: one.loss() for term, one in baselines.items() if one.items}
+
+    def _corrupted_batch(
+        self, corruption: SampleCorruptor, source: DataSource, indices: np.ndarray
+    ) -> tuple[list[Objective], Batch]:
+        active = order_for_corruption([one for one in self.objectives if is_scored_by(source, one)])
+        return active, collate(corruption(source.samples, indices, HELD_OUT_EPOCH, active))
 
     def _sums(
         self, step: ModelWithObjectives, device: torch.device
@@ -237,10 +226,8 @@ class HeldOutLoss:
         is_main = PartialState().is_main_process
         for number, (source, indices) in enumerate(track(self._batches(), "held out", "batch")):
             torch.manual_seed(derive_seed(self.training.seed, "held out", number))
-            active = order_for_corruption(
-                [one for one in self.objectives if is_scored_by(source, one)]
-            )
-            batch = collate(corruption(source.samples, indices, HELD_OUT_EPOCH, active)).to(device)
+            active, own = self._corrupted_batch(corruption, source, indices)
+            batch = own.to(device)
             for teacher in self.teachers:
                 batch = add_features(teacher, batch)
             counts = count_items(active, [batch.cpu_copy])
@@ -269,11 +256,6 @@ class HeldOutLoss:
                     passes.append((source, own))
         return passes
 
-    def _device(self) -> torch.device:
-        return next(
-            chain(self.model.parameters(), *(o.parameters() for o in self.objectives))
-        ).device
-
 
 def compare_with_baseline(
     held_out_loss: HeldOutLoss, consequence: str
@@ -296,12 +278,3 @@ def compare_with_baseline(
         if not one["loss"] < BASELINE_SHARE * one["guessing"]
     ]
     return comparison, notes
-
-
-def report_held_out(held_out_loss: HeldOutLoss | None) -> dict[str, Any]:
-    """The `held` entry of a result, which is also printed; empty without held-out data."""
-    if held_out_loss is None:
-        return {}
-    report = held_out_loss.report()
-    print_notes([held_out_loss.describe(report)])
-    return {"held": report}

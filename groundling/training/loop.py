@@ -66,6 +66,9 @@ class ModelWithObjectives(nn.Module):
 
     def __init__(self, model: nn.Module, objectives: Sequence[Objective]) -> None:
         super().__init__()
+        names = [objective.name for objective in objectives]
+        if len({"", *names}) <= len(names):  # names are keys of heads and counts
+            raise InputError(f"objectives: expected distinct names, found {names}")
         self.model = model
         self.objectives = nn.ModuleList(objectives)
         self.scored_by: dict[str, Objective] = {}
@@ -170,7 +173,6 @@ class _TrainingLoop:
         self.training_step = training_step
         self.evaluator = evaluator if evaluator and evaluator.settings.eval_every else None
         self.accelerator = _accelerator(config, out)
-        _check_names(objectives)
         self.plan = plan_batches(sources, objectives, config, self.accelerator.num_processes)
         self.module = ModelWithObjectives(model, objectives).to(self.accelerator.device)
         if config.compile:
@@ -235,18 +237,17 @@ class _TrainingLoop:
         if source in self.checked_sources:
             return
         self.checked_sources.add(source)
-        active = self._active(step)
-        for objective in active:
-            batches[0].require(objective.required_fields, objective.name)
-        counting: list[Objective | TrainingStep] = [*active, self.training_step]
+        counting: list[Objective | TrainingStep] = [*self._active(step), self.training_step]
         counted: set[str] = set()
         for one in counting:
+            if isinstance(one, Objective):
+                batches[0].require(one.required_fields, one.name)
             for term, count in one.count(batches[0].cpu_copy).items():
                 # A fraction would be rounded, and the counts of one term added up.
                 if term in counted or not isinstance(count, int | np.integer) or count < 0:
-                    who = f"{type(one).__name__}: `count` returned {count!r} as {term!r}"
                     raise InputError(
-                        f"{who}, expected a term of its own, and an integer, 0 or more"
+                        f"{type(one).__name__}: `count` returned {count!r} as {term!r}, expected a term of its own, "
+                        "and an integer, 0 or more"
                     )
                 counted.add(term)
 
@@ -353,37 +354,26 @@ class _TrainingLoop:
 
     def _evaluate(self, evaluator: Evaluator) -> None:
         counters = self.counters
-        scores = json_safe(
-            {"step": counters.step, **evaluator.measure()}
-        )  # in a checkpoint's JSON types
-        counters.evaluations = [*counters.evaluations, scores]
-        self.log.note(
-            counters.step, {f"{evaluator.split} {k}": scores[k] for k in scores if k != "step"}
-        )
+        scores = json_safe(evaluator.measure())  # in a checkpoint's JSON types
+        counters.evaluations = [*counters.evaluations, {"step": counters.step, **scores}]
+        self.log.note(counters.step, {f"{evaluator.split} {name}": scores[name] for name in scores})
         print_line(evaluator.describe(counters.evaluations))
         if self._best_step() == counters.step and self.accelerator.is_main_process:
             self.checkpoints.save_best(self.module, counters.step)
 
     def _best_step(self) -> int:
         """The step whose weights the model has at the end; 0 for the last step."""
-        if (
-            self.evaluator is None
-            or not self.evaluator.settings.keep_best
-            or not self.counters.evaluations
-        ):
+        if self.evaluator is None:
             return 0
-        return self.evaluator.best_step(self.counters.evaluations)
+        return self.evaluator.kept_step(self.counters.evaluations)
 
     def _check_weights(self) -> None:
-        weights = self.module.state_dict().items()
-        is_finite = {
-            name: value.isfinite().all() for name, value in weights if value.is_floating_point()
-        }
+        weights = self.module.state_dict().values()
+        is_finite = [value.isfinite().all() for value in weights if value.is_floating_point()]
         # Read all at once: each read synchronises with the GPU.
-        if is_finite and not torch.stack([*is_finite.values()]).all():
-            name = next(name for name, is_sound in is_finite.items() if not is_sound)
+        if not torch.stack(is_finite).all():
             raise InputError(
-                f"step {self.counters.step}: weights of {name} are NaN or infinite, so none is written; {ADVICE}"
+                f"step {self.counters.step}: weights are NaN or infinite, so none is written; {ADVICE}"
             )
 
     def _save(self) -> None:
@@ -506,14 +496,6 @@ def _clip_gradients(
     return norm
 
 
-def _check_names(objectives: Sequence[Objective]) -> None:
-    """Raises InputError unless objectives have distinct names, which are keys of terms, heads and counts."""
-    names = [objective.name for objective in objectives]
-    twice = [name for name in names if not name or names.count(name) > 1]
-    if twice:
-        raise InputError(f"objectives: expected distinct names, found {twice[0]!r}; remove one")
-
-
 def count_samples(sources: Sequence[DataSource]) -> int:
     """Number of samples, those of a data set once: UNITER lists one for each objective."""
     return sum({id(source.samples): len(source.samples) for source in sources}.values())
@@ -587,20 +569,11 @@ class _TrainingLog:
         self.window = {"steps": self.steps, "terms": self._totals()}
         line, _ = means_of_windows([self.window])
         # With fp16, a scaler skips steps whose gradient is not finite.
-        checked = {"loss": line["loss"]}
-        if self.accelerator.scaler is None:
-            checked["gradient norm"] = norm
-        for name, value in checked.items():
-            if not math.isfinite(value):
-                raise InputError(f"step {step}: the {name} is {value}; {ADVICE}")
-        if self.accelerator.is_main_process:
-            measured = {
-                **line,
-                "lr": lr,
-                "grad_norm": norm,
-                "seconds": round(seconds, 2),
-            }
-            self.note(step, measured)
+        scales = self.accelerator.scaler is not None
+        if not (math.isfinite(line["loss"]) and (scales or math.isfinite(norm))):
+            loss = line["loss"]
+            raise InputError(f"step {step}: the loss is {loss}, the gradient norm {norm}; {ADVICE}")
+        self.note(step, {**line, "lr": lr, "grad_norm": norm, "seconds": round(seconds, 2)})
         self.sums = {}
         self.counts = {}
         self.steps = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,30 +46,22 @@ class ImageBoxes:
     """Number of detected boxes, which follow the annotated ones."""
     segmentation_file: Path | None = None
     """VCR's json, which has the objects' segmentations; read with the image, because masks take time."""
-
-
-class ImageBoxAnnotations(NamedTuple):
-    """The boxes of one image in files, before the image is opened."""
-
-    size: tuple[int, int]
-    """Width and height in pixels of the annotated image; 0 where a file of detections does not say."""
-    boxes: ImageBoxes
-    """Annotated boxes in the order of their file, with confidence 1, then detections, best first.
-
-    If the size is unknown, boxes are in pixels.
-    """
+    image_size: tuple[int, int] = (0, 0)
+    """Width and height in pixels of the annotated image; 0 if unknown."""
+    in_pixels: bool = False
+    """Whether the boxes are in pixels, because a file of detections does not tell the size of the image."""
 
     def for_image_size(self, size: tuple[int, int]) -> ImageBoxes:
         """The boxes in shares of an image of this width and height.
 
         Raises InputError if the annotated image had another size.
         """
-        if not any(self.size):
-            return _as_shares(self.boxes, size)
-        if self.size != size:
-            actual = f"{size[0]}x{size[1]}"
-            raise InputError(f"{actual} pixels, but annotated as {self.size[0]}x{self.size[1]}")
-        return self.boxes
+        if self.in_pixels:
+            return _as_shares(self, size)
+        if self.image_size not in ((0, 0), size):
+            width, height = self.image_size
+            raise InputError(f"{size[0]}x{size[1]} pixels, but annotated as {width}x{height}")
+        return self
 
 
 def select_boxes(
@@ -152,22 +144,20 @@ def grid_boxes(side: int) -> ImageBoxes:
     return ImageBoxes(boxes.astype(np.float32), np.ones(side * side, np.float32))
 
 
-def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxAnnotations], list[str]]:
+def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxes], list[str]]:
     """Boxes from files, by image file: annotated ones, detected ones, or both for every image.
 
     Sources are COCO's instances json and MAttNet's detections; or one folder, VCR's `vcr1images`,
     with a json beside each image. Also returns the names of the classes, in order of their ids.
-    Crowds are kept; annotated boxes stay in the file's order. Detections without annotations are
-    assumed to be of train2014's images, as RefCOCO's are. Raises InputError for another layout, a
-    file that is listed twice, and detections of an image or class that the annotations lack.
+    Crowds are kept. Annotated boxes stay in the file's order, detections follow, the most confident first.
+    Detections without annotations are assumed to be of train2014's images, as RefCOCO's are. Raises InputError for
+    another layout, a file that is listed twice, and detections of an image or class that the annotations lack.
     """
     if len(sources) == 1 and Path(sources[0]).is_dir():
         return _of_vcr(Path(sources[0]))
     files = _CocoFiles()
     detections: list[tuple[str | Path, list[Detection]]] = []
     for source in sources:
-        if Path(source).is_dir():
-            raise InputError(f"{source}: a folder's boxes (VCR's) cannot be combined with others")
         content = read_json(Path(source))
         if are_detections(content):
             detections.append((source, read_detections(source, content)))
@@ -176,7 +166,10 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxAnnota
     has_annotations = bool(files.files)
     for source, file_detections in detections:
         files.add_detections(source, file_detections, has_annotations)
-    return files.boxes()
+    order = sorted(files.names)
+    place = {category: at for at, category in enumerate(order)}
+    boxes = {file: files.boxes(image, place) for image, file in files.files.items()}
+    return boxes, [files.names[category] for category in order]
 
 
 class _CocoFiles:
@@ -207,37 +200,32 @@ class _CocoFiles:
     ) -> None:
         """Add detected boxes; with annotations, only of their images and classes."""
         for number, detection in enumerate(detections):
-            category = detection.category
-            is_known = detection.image in self.files and category in self.names
+            image, category = detection.image, detection.category
+            is_known = image in self.files and category in self.names
             if not category or (has_annotations and not is_known):
                 raise InputError(
                     f"{path}, entry {number}: expected an image and a category_id, both of the annotations if there "
-                    f"are some; found {detection.image} and {category}"
+                    f"are some; found {image} and {category}"
                 )
             known = self.names.get(category, str(category))
             self._add_class(path, category, detection.name or known)
-            if not has_annotations:
-                file = f"COCO_train2014_{detection.image:012d}.jpg"
-                self.files.setdefault(detection.image, file)
-                self.sizes.setdefault(detection.image, (0, 0))
+            self.files.setdefault(image, f"COCO_train2014_{image:012d}.jpg")
             box = BoxAnnotation(detection.corners.tolist(), category, detection.score)
-            self.annotations.setdefault(detection.image, []).append(box)
-            self.detected.add(detection.image)
+            self.annotations.setdefault(image, []).append(box)
+            self.detected.add(image)
 
-    def boxes(self) -> tuple[dict[str, ImageBoxAnnotations], list[str]]:
-        """Every image's boxes by its file, and the names of the classes."""
-        order = sorted(self.names)
-        place = {category: at for at, category in enumerate(order)}
-        boxes_of = {}
-        for image, file in self.files.items():
-            size = self.sizes[image]
-            boxes = replace(
-                _boxes(self.annotations[image], place), annotated_order=image not in self.detected
-            )
-            boxes_of[file] = ImageBoxAnnotations(
-                size, _as_shares(boxes, size) if any(size) else boxes
-            )
-        return boxes_of, [self.names[category] for category in order]
+    def boxes(self, image: Hashable, place: Mapping[int, int]) -> ImageBoxes:
+        """An image's boxes, the most confident first; `place`: number of a class by its id."""
+        ordered = sorted(self.annotations[image], key=lambda box: -box.confidence)
+        size = self.sizes.get(image)
+        boxes = ImageBoxes(
+            np.array([box.corners for box in ordered], float).reshape(-1, 4),
+            np.array([box.confidence for box in ordered], np.float32),
+            np.array([place[box.category] for box in ordered], np.int64),
+            annotated_order=image not in self.detected,
+            in_pixels=True,
+        )
+        return boxes if size is None else replace(_as_shares(boxes, size), image_size=size)
 
     def _add_class(self, path: str | Path, category: int, name: str) -> None:
         if self.names.setdefault(category, name) != name:
@@ -246,28 +234,21 @@ class _CocoFiles:
             )
 
 
-def _boxes(annotations: Sequence[BoxAnnotation], place: Mapping[int, int]) -> ImageBoxes:
-    """An image's boxes in pixels, the most confident first; `place`: number of a class by its id."""
-    ordered = sorted(annotations, key=lambda annotation: -annotation.confidence)
-    return ImageBoxes(
-        np.array([annotation.corners for annotation in ordered], float).reshape(-1, 4),
-        np.array([annotation.confidence for annotation in ordered], np.float32),
-        np.array([place[annotation.category] for annotation in ordered], np.int64),
-    )
-
-
 def _as_shares(boxes: ImageBoxes, size: tuple[int, int]) -> ImageBoxes:
     """Boxes in pixels, as shares of an image of this width and height, without those that are empty or outside."""
     shares = boxes.boxes.astype(np.float32) / np.array(size * 2, np.float32)
     clipped, valid = clip_boxes(shares)
-    classes = None if boxes.classes is None else boxes.classes[valid]
-    left_out = int((~valid).sum())
-    return ImageBoxes(
-        clipped[valid], boxes.confidence[valid], classes, left_out, boxes.annotated_order
+    return replace(
+        boxes,
+        boxes=clipped[valid],
+        confidence=boxes.confidence[valid],
+        classes=None if boxes.classes is None else boxes.classes[valid],
+        left_out=int((~valid).sum()),
+        in_pixels=False,
     )
 
 
-def _of_vcr(folder: Path) -> tuple[dict[str, ImageBoxAnnotations], list[str]]:
+def _of_vcr(folder: Path) -> tuple[dict[str, ImageBoxes], list[str]]:
     """As `read_annotated_boxes`, for VCR's folder.
 
     Confidence is 1 for all boxes, which keeps the order of the tags' numbers.
@@ -284,8 +265,12 @@ def _of_vcr(folder: Path) -> tuple[dict[str, ImageBoxAnnotations], list[str]]:
         file = path.relative_to(folder).with_suffix(".jpg").as_posix()
         confidence = np.ones_like(objects.confidence)
         classes = np.array([number[name] for name in objects.names], np.int64)
-        image_boxes = ImageBoxes(
-            objects.boxes, confidence, classes, annotated_order=True, segmentation_file=path
+        boxes[file] = ImageBoxes(
+            objects.boxes,
+            confidence,
+            classes,
+            annotated_order=True,
+            segmentation_file=path,
+            image_size=objects.size,
         )
-        boxes[file] = ImageBoxAnnotations(objects.size, image_boxes)
     return boxes, names

@@ -22,8 +22,7 @@ from groundling.data.images import (
     ImageInput,
     check_image_folder,
     image_id,
-    is_image_file,
-    is_outside_folder,
+    images_below,
     read_image,
 )
 from groundling.data.regions.annotations import read_vcr_objects
@@ -34,7 +33,6 @@ from groundling.runs.progress import Progress
 from groundling.settings.input_settings import DetectionSettings, ExtractionSettings
 from groundling.vision.boxes import (
     Detector,
-    ImageBoxAnnotations,
     ImageBoxes,
     grid_boxes,
     read_annotated_boxes,
@@ -150,30 +148,24 @@ def list_images(
     """
     folder = Path(extraction.images)
     check_image_folder(folder)
-    if extraction.boxes:
-        outside = sorted(file for file in files if is_outside_folder(file, folder))
-        paths = sorted(folder / file for file in set(files).difference(outside))
-    else:
-        outside = []
-        paths = sorted(path for path in folder.rglob("*") if is_image_file(path.name))
+    names = files if extraction.boxes else images_below(folder)
     present = []
-    left_out = [f"{file}: leads out of {folder}; not followed" for file in outside]
-    for path in paths:
-        if path.is_file():
+    left_out = []
+    for path in sorted(map(Path, names)):
+        if (folder / path).is_file():
             present.append(path)
         else:
-            left_out.append(f"{path.relative_to(folder)}: no such image in {folder}")
+            left_out.append(f"{path}: no such image in {folder}")
     if not extraction.skip_missing:
         raise_first(left_out, "; add them or pass skip_missing")
     file_of: dict[str, Path] = {}
     for path in present:
-        file = path.relative_to(folder)
-        first = file_of.setdefault(image_id(file.as_posix()), path)
+        first = file_of.setdefault(image_id(path.as_posix()), path)
         if first != path:
-            left_out.append(f"{file}: same id as {first.relative_to(folder)}; the first one counts")
+            left_out.append(f"{path}: same id as {first}; the first one counts")
     if not file_of:
         raise InputError(f"{folder}: no images to read ({', '.join(sorted(IMAGE_ENDINGS))})")
-    return list(file_of.items()), left_out
+    return [(name, folder / path) for name, path in file_of.items()], left_out
 
 
 LoadedImage = tuple[str, Image.Image, ImageBoxes | None]
@@ -187,13 +179,15 @@ class Extractor:
         self,
         extraction: ExtractionSettings,
         device: str,
-        annotations: Mapping[str, ImageBoxAnnotations],
+        annotations: Mapping[str, ImageBoxes],
         names: Sequence[str],
     ) -> None:
         """`annotations`: boxes from files by image file, with classes `names`; empty if there are none."""
         self.extraction = extraction
         self.detection = detection = extraction.detection
-        self.annotations = annotations
+        self.annotations = {
+            Path(extraction.images) / file: annotations[file] for file in annotations
+        }
         self.backbone = Backbone(detection.backbone, detection.shortest_edge, device)
         self.detector: Detector | None = None
         models = {"backbone": detection.backbone}
@@ -214,7 +208,7 @@ class Extractor:
         text = json.dumps(preprocessing, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.key: dict[str, Any] = {"weights": weights, "preprocessing": digest, "boxes": source}
-        if any(one.boxes.segmentation_file for one in annotations.values()):
+        if any(one.segmentation_file for one in annotations.values()):
             self.key["cover"] = "14 x 14"
         self.facts: dict[str, Any] = {
             "model": models,
@@ -261,8 +255,7 @@ class Extractor:
         image = read_image(source)
         if not self.annotations or not isinstance(source, Path):
             return name, image, None
-        annotated = self.annotations[source.relative_to(self.extraction.images).as_posix()]
-        return name, image, annotated.for_image_size(image.size)
+        return name, image, self.annotations[source].for_image_size(image.size)
 
     def _same_size_regions(self, ready: Sequence[LoadedImage]) -> list[ImageRegions]:
         images = [image for _, image, _ in ready]
@@ -345,7 +338,7 @@ def extract(
     device = "cpu"
     if torch.cuda.is_available() and not extraction.cpu:
         device = f"cuda:{process.rank % torch.cuda.device_count()}"
-    annotations: dict[str, ImageBoxAnnotations] = {}
+    annotations: dict[str, ImageBoxes] = {}
     names: list[str] = []
     if extraction.boxes:
         annotations, names = read_annotated_boxes(*extraction.boxes)
@@ -389,15 +382,17 @@ class StoreRegionExtractor:
         ):
             self.extractor = Extractor(ExtractionSettings(detection=detection), device, {}, ())
         now = self.extractor.facts
-        for role, weights in dict(facts.get("weights", {})).items():
-            if now["weights"].get(role) != weights and (features or role == "detector"):
-                raise InputError(
-                    f"{vars(detection)[role]}: its weights differ from those of the {role} that made this model's "
-                    "regions"
-                )
+        weights = facts.get("weights", {})
+        differing = [
+            f"weights of the {role}"
+            for role, own in weights.items()
+            if now["weights"].get(role) != own and (features or role == "detector")
+        ]
         if features and facts.get("identity") not in ("", None, now["identity"]):
+            differing.append("weights or preprocessing of the backbone")
+        if differing:
             raise InputError(
-                f"{detection.backbone}: its preprocessing differs from that in training"
+                f"new images: the {differing[0]} differ from those that made this model's regions"
             )
 
     def __call__(self, images: Mapping[str, ImageInput]) -> tuple[InMemoryRegions, dict[str, str]]:

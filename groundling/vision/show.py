@@ -13,7 +13,13 @@ from PIL import Image, ImageDraw, ImageFont
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError, did_you_mean, prefix_errors
 from groundling.data.image_samples import files_below, single_file
-from groundling.data.images import FileNameMatcher, image_id, is_image_file, read_image
+from groundling.data.images import (
+    SAME_SHAPE,
+    FileNameMatcher,
+    image_id,
+    is_image_file,
+    read_image,
+)
 from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_json
 
@@ -64,7 +70,12 @@ def show_regions(
     row = regions[found]
     descriptions = _describe_regions(regions, row)
     drawn = _draw_boxes(pixels, row, descriptions)
-    return AnnotatedImage(found, drawn, descriptions, _notes(regions, found, file, pixels))
+    notes = []
+    width, height = regions.size(found)
+    if height and abs(width / height - pixels.width / pixels.height) > SAME_SHAPE:
+        size = f"{pixels.width} x {pixels.height} pixels"
+        notes = [f"{file}: {size}, but the regions are from an image of {width} x {height}"]
+    return AnnotatedImage(found, drawn, descriptions, notes)
 
 
 def _id_in(store: RegionStore, image: str) -> str:
@@ -72,23 +83,18 @@ def _id_in(store: RegionStore, image: str) -> str:
     if image in store:
         return image
     fitting = FileNameMatcher(store.ids).find(image_id(image))
-    if len(fitting) > 1:
-        raise InputError(
-            f"{store.folder}: {image} may be {fitting[0]} or {fitting[1]}; write more of its path"
-        )
-    if fitting:
-        return fitting[0]
-    hint = did_you_mean(image_id(Path(image).name), store.ids)
-    raise InputError(f"{store.folder}: no image {image!r} among {len(store):,}{hint}")
+    if len(fitting) != 1:
+        hint = did_you_mean(image_id(Path(image).name), store.ids)
+        several = f": it may be {' or '.join(fitting)}" if fitting else hint
+        raise InputError(f"{store.folder}: no one image {image!r} among {len(store):,}{several}")
+    return fitting[0]
 
 
 def _find_file(store: RegionStore, image: str, folder: str) -> Path:
     """The file of an image, in `folder` or in the folder that the store was made from."""
     folder = folder or _made_of(store.folder)
-    if not folder:
-        raise InputError(f"{store.folder}: the folder of its images is unknown; name it in images")
-    if not Path(folder).is_dir():
-        raise InputError(f"{folder}: no such image folder; name it in images")
+    if not folder or not Path(folder).is_dir():
+        raise InputError(f"{folder or store.folder}: no folder of images; name it in images")
     files = files_below(Path(folder))
     fitting: Collection[str] = [image] if image in files else FileNameMatcher(files).find(image)
     if not fitting:
@@ -106,29 +112,18 @@ def _made_of(store: Path) -> str:
     return ""
 
 
-def _notes(store: RegionStore, name: str, file: Path, image: Image.Image) -> list[str]:
-    width, height = store.size(name)
-    if not width or abs(width / height - image.width / image.height) <= 0.02:
-        return []
-    return [
-        f"{file}: {image.width} x {image.height} pixels, but the regions are from an image of {width} x {height}"
-    ]
-
-
 def _describe_regions(store: RegionStore, row: RegionRow) -> list[str]:
     names = store.manifest.get("class_names") or ()
     lines = []
-    for number in range(len(row.boxes)):
-        words = [str(number)]
+    for number in range(len(row)):
         if row.is_whole_image[number]:
             lines.append(f"{number} whole image")
             continue
+        words = [str(number)]
         if row.classes is not None and row.classes[number].max() > 0:
             best = int(row.classes[number].argmax())
             words.append(str(names[best]) if best < len(names) else f"class {best}")
-        if row.confidence is not None:
-            words.append(f"{row.confidence[number]:.2f}")
-        lines.append(" ".join(words))
+        lines.append(" ".join([*words, f"{row.confidence[number]:.2f}"]))
     return lines
 
 

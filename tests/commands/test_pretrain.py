@@ -26,12 +26,11 @@ from groundling.core.registry import registered
 from groundling.models.heads import HEADS, load_head
 from groundling.models.task_heads import HeadContext
 from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.training import TrainingArguments
 from groundling.tasks.vqa import VQA
 from groundling.training.batch_sampler import (
     DataSource,
-    FixedSizeBatchPlan,
-    count_steps,
-    steps_per_epoch,
+    plan_batches,
 )
 from groundling.vision_language import Architecture
 from groundling.vision_language.loading import load_encoder
@@ -165,11 +164,13 @@ def test_steps_of_an_epoch() -> None:
     more: Any = range(20)
     texts: Any = range(1000)
     kinds = [DataSource(images, ratio) for ratio in (2, 2, 1, 1)]
-    assert steps_per_epoch(kinds, 4) == 10
-    assert steps_per_epoch([*kinds, DataSource(more, 3)], 4) == 15
-    assert steps_per_epoch([*kinds, DataSource(texts, 6, counts_towards_epoch=False)], 4) == 20
-    assert count_steps([*kinds, DataSource(texts, 6, counts_towards_epoch=False)], 4, 1.5) == 30
-    assert FixedSizeBatchPlan(kinds, 4, 25, seed=0).covered_epochs() == 2.5
+    with_text = [*kinds, DataSource(texts, 6, counts_towards_epoch=False)]
+    config = TrainingArguments(batch=4, epochs=1.5)
+    assert plan_batches(kinds, [], config, 1).per_epoch == 10
+    assert plan_batches([*kinds, DataSource(more, 3)], [], config, 1).per_epoch == 15
+    assert plan_batches(with_text, [], config, 1).per_epoch == 20
+    assert len(plan_batches(with_text, [], config, 1)) == 30
+    assert plan_batches(kinds, [], replace(config, steps=25), 1).covered_epochs() == 2.5
 
 
 @pytest.mark.parametrize("kind", ["vlbert", "uniter"])

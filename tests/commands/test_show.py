@@ -89,16 +89,16 @@ def test_the_command_writes_a_picture(store: Path, capsys: pytest.CaptureFixture
 
 def test_what_cannot_be_shown(store: Path) -> None:
     for name, message in (
-        ("beech", "no image 'beech' among 2"),
+        ("beech", "no one image 'beech' among 2"),
         ("grün", "photos: no file of the image 'grün'; name another folder in images"),
     ):
         with pytest.raises(InputError, match=message) as told:
             show_regions(store, name)
         assert "\n" not in str(told.value)
     (store / "config.json").unlink()
-    with pytest.raises(InputError, match="the folder of its images is unknown; name it in images"):
+    with pytest.raises(InputError, match="store: no folder of images; name it in images"):
         show_regions(store, "beach")
-    with pytest.raises(InputError, match="no such image folder"):
+    with pytest.raises(InputError, match="nowhere: no folder of images"):
         show_regions(store, "beach", store.parent / "nowhere")
     put(store.parent / "photos/holiday/beach.jpg", b"x")
     with pytest.raises(InputError, match=r"beach.jpg: does not decode"):

@@ -38,10 +38,11 @@ from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.training import TrainingArguments
 from groundling.teachers import add_features
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher, FrozenCopy
-from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
+from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import PlainTrainingStep, train
 
 KINDS = {
@@ -268,7 +269,6 @@ def widen(batch: Batch, by: int = 5) -> Batch:
             key_mask=pad(clip.key_mask, 0),
             special_tokens_mask=pad(clip.special_tokens_mask, 1),
             word_ids=pad(clip.word_ids, -1),
-            flat_input_ids=pad(clip.flat_input_ids, 7),
         )
     regions = batch.regions
     if regions is not None:
@@ -453,17 +453,21 @@ def test_labels_describe_the_swapped_side(cross, taught):
         SameSentencePrediction(cross.sizes, negatives=1.0),
     ]
     feed = MicroBatchDataset(
-        FixedSizeBatchPlan([DataSource(taught)], 16, 1, 0), objectives, 1, 0, 1
+        plan_batches([DataSource(taught)], [], TrainingArguments(batch=16, steps=1), 1),
+        objectives,
+        1,
+        0,
+        1,
     )
     batch = feed[0]
     scored = batch.labels["clip_tokens"] != IGNORE
     assert scored.any()
-    assert torch.equal(batch.labels["clip_tokens"][scored], batch.clip.flat_input_ids[scored])
+    assert torch.equal(batch.labels["clip_tokens"][scored], toys.clip_ids(batch)[scored])
     own = collate(taught.get([taught.ids.index(i) for i in batch.ids], ()))
     changed = sum(
         not torch.equal(
-            batch.clip.flat_input_ids[b, batch.clip.key_mask[b]],
-            own.clip.flat_input_ids[b, own.clip.key_mask[b]],
+            toys.clip_ids(batch)[b, batch.clip.key_mask[b]],
+            toys.clip_ids(own)[b, own.clip.key_mask[b]],
         )
         for b in range(16)
     )

@@ -5,6 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 import torch
+import toys
 
 from groundling.core.batch import IGNORE, Batch, Sample, TextRow, collate
 from groundling.core.errors import InputError
@@ -82,9 +83,9 @@ def test_windows_are_as_many_as_needed(batch):
     assert clip.row_index.tolist() == [0, 0, 0, 1]
     assert clip.eot_index.tolist() == [2, 3, 1, 2]
     assert clip.token_type_ids.tolist() == [0, 0, 1, 0]
-    assert clip.flat_input_ids.tolist() == [
+    assert toys.clip_ids(batch).tolist() == [
         [3, 6, 4, 3, 7, 7, 4, 3, 4],
-        [3, 5, 4, 8, 8, 8, 8, 8, 8],
+        [3, 5, 4, 0, 0, 0, 0, 0, 0],
     ]
     assert clip.key_mask.tolist() == [[True] * 9, [True] * 3 + [False] * 6]
     assert clip.word_ids.tolist() == [
@@ -101,11 +102,6 @@ def test_join_lays_windows_end_to_end(batch):
     assert torch.equal(joined[0], expected[0])
     assert torch.equal(joined[1, :3], expected[1])
     assert not joined[1, 3:].any()
-    # What is joined is what the flat layout says: ids as states come out as the flat ids.
-    flat = batch.clip.flatten_states(batch.clip.input_ids[..., None].float())[..., 0]
-    assert torch.equal(
-        flat[batch.clip.key_mask], batch.clip.flat_input_ids[batch.clip.key_mask].float()
-    )
     joined.sum().backward()
     assert torch.equal(states.grad[..., 0].bool(), batch.clip.attention_mask)
 
@@ -121,7 +117,7 @@ def test_real_samples_survive_collation(samples):
             batch.text.word_ids[b, batch.text.attention_mask[b]], sample.text.word_ids
         )
         assert np.array_equal(
-            batch.clip.flat_input_ids[b, batch.clip.key_mask[b]], sample.clip.input_ids
+            toys.clip_ids(batch)[b, batch.clip.key_mask[b]], sample.clip.input_ids
         )
         assert batch.text.special_tokens_mask[b, ~batch.text.attention_mask[b]].all()
         own = batch.clip.row_index == b
@@ -175,7 +171,7 @@ def test_to_moves_every_tensor(batch):
         for v in vars(part).values()
         if isinstance(v, torch.Tensor)
     ]
-    assert len(tensors) == 1 + 2 + 2 + 5 + 10
+    assert len(tensors) == 1 + 2 + 2 + 5 + 9
     assert all(t.device.type == "meta" for t in tensors)
     assert moved.ids == batch.ids
     assert moved.truncated_tokens == 5

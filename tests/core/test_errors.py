@@ -13,15 +13,14 @@ from builders.commands import adapting_with
 from homes import put
 
 from groundling.commands.adapt import run as adapting
-from groundling.core.errors import InputError, convert_read_errors, first_line, flatten_message
+from groundling.core.errors import InputError, convert_read_errors, flatten_message
 
 
 def test_an_error_is_quoted_in_one_short_line() -> None:
     error = OSError("\n  first  line\nsecond line " + 200 * "x")
-    assert first_line(error) == "first  line"
     assert flatten_message(error).startswith("first line second line xxx")
-    assert (len(flatten_message(error)), len(first_line(ValueError(200 * "y")))) == (160, 160)
-    assert (first_line(KeyError()), flatten_message(KeyError())) == ("KeyError", "")
+    assert len(flatten_message(error)) == 160
+    assert flatten_message(KeyError()) == "KeyError"
 
 
 def packed(path: Path) -> None:

@@ -943,7 +943,7 @@ def test_a_maker_that_fails_is_one_line(capsys: Any, tmp_path: Path) -> None:
 
 
 UNFINISHED = [
-    (["--objectives", "mine.unfinished:Nameless"], "objectives: expected distinct names, found ''"),
+    (["--objectives", "mine.unfinished:Nameless"], "objectives: expected distinct names, found ["),
     (
         ["--objectives", "mine.unfinished:Uncounted"],
         "Uncounted: this objective has no method `count`",

@@ -39,7 +39,8 @@ from groundling.runs import jobs
 from groundling.runs.folder import PREPARED
 from groundling.runs.hashing import CACHE, cache_folder
 from groundling.settings.input_settings import parse_weighted_files
-from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, split_by_file
+from groundling.settings.training import TrainingArguments
+from groundling.training.batch_sampler import DataSource, plan_batches, split_by_file
 
 NASTY = [
     "",
@@ -346,18 +347,21 @@ def test_files_with_weights_are_drawn_by_them(limit: int, bert_tokenizer, tmp_pa
     sources = split_by_file(DataSource(samples, 2.0, name="--text"), samples.bounds, files)
     assert sum(source.ratio for source in sources) == pytest.approx(2)
     assert [name for source in sources for name in source.samples.ids] == list(samples.ids)
-    plan = FixedSizeBatchPlan(sources, 2, 400, 0)
+    plan = plan_batches(sources, [], TrainingArguments(batch=2, steps=400), 1)
     drawn = Counter()
     for step in range(400):
-        draw = plan[step]
+        draw = plan.micro_batch(step, 0, 1)
         rows = sources[draw.source].samples.get(draw.indices, [])
         assert {sample.id.partition(":")[0] for sample in rows} == {paths[draw.source].name}
         drawn[draw.source] += 1
     shares = [drawn[number] / 400 for number in range(3)]
     assert shares == pytest.approx([1 / 6.5, 5 / 6.5, 0.5 / 6.5], abs=0.05)
     with pytest.raises(InputError, match=r"text: .*\d0\.txt: \d+ samples are fewer"):
-        FixedSizeBatchPlan(
-            split_by_file(DataSource(samples, name="--text"), samples.bounds, files), 31, 1, 0
+        plan_batches(
+            split_by_file(DataSource(samples, name="--text"), samples.bounds, files),
+            [],
+            TrainingArguments(batch=31, steps=1),
+            1,
         )
 
 

@@ -256,7 +256,7 @@ def test_sources_of_boxes_that_contradict_each_other(config: RegionsConfig, tmp_
     with pytest.raises(InputError, match="class 18 is 'cat' here and 'dog' elsewhere"):
         read_annotated_boxes(notes, put(tmp_path / "c.json", other))
     (tmp_path / "vcr1images").mkdir()
-    with pytest.raises(InputError, match=r"a folder's boxes \(VCR's\) cannot be combined"):
+    with pytest.raises(InputError, match=r"vcr1images: cannot be read"):
         read_annotated_boxes(notes, tmp_path / "vcr1images")
     lone = [detection(1, [1, 1, 9, 9], 0.5), detection(1, [1, 1, 9, 9], 0.5, category_name="cow")]
     with pytest.raises(InputError, match="class 18 is 'cow' here and 'dog' elsewhere"):

@@ -863,7 +863,7 @@ def test_hostile_annotations_give_one_line(tmp_path):  # E14
     good = {"names": ["dog"], "width": 40, "height": 30, "segms": [[]]}
     good["boxes"] = [[20, 10, 30, 20, 0.2]]
     boxes, names = read_annotated_boxes(put(folder / "1.json", json.dumps(good)).parent)
-    (number,) = boxes["1.jpg"].boxes.classes
+    (number,) = boxes["1.jpg"].classes
     assert (len(names), number, names[number]) == (80, 16, "dog")  # COCO's number, from 0
     for field in good:
         for value in (None, 0, -3, "xy", [None], [[1]], {}, float("nan"), 10**400):

@@ -22,9 +22,10 @@ from groundling.data.regions.samples import RegionDataset
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.training import TrainingArguments
 from groundling.teachers import Teacher, add_features
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
-from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
+from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import ModelWithObjectives
 
 COUNT = 6
@@ -123,7 +124,11 @@ def test_a_choice_is_masked_and_taught_by_row(bert_tokenizer: Any) -> None:
     plain = texts(CHOICES, bert_tokenizer)
     samples = TeacherDataset(RegionDataset(plain, STORE), Letters(), FeatureCache())
     feed = MicroBatchDataset(
-        FixedSizeBatchPlan([DataSource(samples)], 4, 1, seed=0), [task, masked], 1, 0, 1
+        plan_batches([DataSource(samples)], [], TrainingArguments(batch=4, steps=1), 1),
+        [task, masked],
+        1,
+        0,
+        1,
     )
     batch = feed[0]
     assert batch.text is not None and batch.regions is not None

@@ -625,7 +625,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"images": "photos"}, "reads image regions; pass either regions=STORE"),
         (
             {"regions": "", "images": "photos", "backbone": "other"},
-            "its weights differ from those of the backbone",
+            "new images: the weights of the backbone differ from those",
         ),
         (
             {"data": "few.csv"},

@@ -374,17 +374,33 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
         read_result(out / "seed-0")
 
 
-def test_e14_a_log_is_read_but_for_a_last_line_that_a_kill_cut_off(tmp_path: Path) -> None:
+DAMAGED_LINES = {
+    "cut": b'{"step": 2, "lo',
+    "not UTF-8": b'{"step": 2, "l\xff": 1}',
+    "no object": b"[1]",
+    "no step": b"{}",
+    "blank": b"",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED_LINES.values(), ids=DAMAGED_LINES)
+def test_of_a_log_the_last_line_may_be_damaged(damage: bytes, tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     assert read_log(path) == []
-    for whole in ("", '{"step": 1, "loss": null}\n'):
-        for cut in ("", '{"step": 2, "lo'):
-            put(path, whole + cut)
+    for whole in (b"", b'{"step": 1, "loss": null}\n'):
+        for end in (b"", b"\n", b"\0" * 9):
+            path.write_bytes(whole + damage + end)
             assert [line["step"] for line in read_log(path)] == [1] * bool(whole)
-    for damage in ("[1]", "{}", "half a li", "[" * 10**5):
-        put(path, f'{damage}\n{{"step": 2}}\n')
-        with pytest.raises(InputError, match=r"log.jsonl: cannot be read"):
-            read_log(path)
+    path.write_bytes(damage + b'\n{"step": 2}\n')
+    with pytest.raises(InputError, match=r"^\S+log.jsonl: cannot be read [^\n]*$"):
+        read_log(path)
+
+
+@pytest.mark.parametrize("line", ['{"step": 1, "loss": "low"}', '{"step": [], "loss": 1}'])
+def test_a_log_of_other_numbers_is_one_line(line: str, tmp_path: Path) -> None:
+    path = put(tmp_path / "log.jsonl", f'{line}\n{{"step": 2, "loss": 1}}\n')
+    with pytest.raises(InputError, match=r"^\S+log.jsonl: cannot be read [^\n]*$"):
+        means_by_epoch(path, ["loss"], 3)
 
 
 def test_a_line_of_a_log_that_covers_no_step_counts_for_nothing(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_losses_over_regions_are_those_of_their_formulas() -> None:
     ).tolist() == [1, 0]
     assert (
         refusal(RegionSelection().parse_label, "1", "f, line 2")
-        == "f, line 2: label '1', expected none: regions are right or wrong by their boxes"
+        == "f, line 2: label '1', expected none for this task"
     )
 
 

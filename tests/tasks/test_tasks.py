@@ -204,7 +204,7 @@ def test_the_clear_workbook_and_kaggles_test_file(tmp_path: Path) -> None:
         == f"{path}, line 5: column 'Excerpt' is empty; expected a passage"
     )
     put(path, table(CLEAR, *((n, "", "A.", "inf", 0) for n in range(20))))
-    assert "label inf is outside" in refusal(READABILITY, tmp_path)
+    assert "label 'inf' is no number in" in refusal(READABILITY, tmp_path)
 
 
 # -- choices ---------------------------------------------------------------------------------------------------------

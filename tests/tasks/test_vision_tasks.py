@@ -83,7 +83,7 @@ def test_barred_answers_are_never_predicted() -> None:
     )
     assert (
         refusal(form.parse_label, "maybe", "f.json, line 3")
-        == "f.json, line 3: answer 'maybe' is not among the 4 answers"
+        == "f.json, line 3: label 'maybe' is not one of , yes, no, <unk>"
     )
     assert "use task.with_answers_of(folder)" in refusal(
         lambda: SupervisedObjective(OutputSizes(text=8), output_type=VQA.form)

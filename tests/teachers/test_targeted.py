@@ -52,8 +52,9 @@ from groundling.objectives.td_text import TargetedTextDistillation
 from groundling.objectives.td_words import TargetedWordDistillation
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
+from groundling.settings.training import TrainingArguments
 from groundling.tasks.splits import UnlabelledDataset, missing_label
-from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
+from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.held_out_loss import means_by_epoch
 from groundling.training.loop import ModelWithObjectives, train
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -846,7 +847,7 @@ def mixed(each: int = 2) -> DataSource:
 
 def test_every_step_mixes_labelled_and_unlabelled() -> None:
     source = mixed()
-    plan = FixedSizeBatchPlan([source], 4, 6, 0)
+    plan = plan_batches([source], [], TrainingArguments(batch=4, steps=6), 1)
     whole = MicroBatchDataset(plan, [], 1, 0, 1)
     seen = set()
     for step in range(6):
@@ -860,7 +861,9 @@ def test_every_step_mixes_labelled_and_unlabelled() -> None:
         assert sorted(batch.ids) == sorted(name for half in halves for name in half.ids)
         ranks = [MicroBatchDataset(plan, [], 1, rank, 2)[step] for rank in range(2)]
         assert sorted(batch.ids) == sorted(name for rank in ranks for name in rank.ids)
-        again = MicroBatchDataset(FixedSizeBatchPlan([mixed()], 4, 6, 0), [], 1, 0, 1)[step]
+        again = MicroBatchDataset(
+            plan_batches([mixed()], [], TrainingArguments(batch=4, steps=6), 1), [], 1, 0, 1
+        )[step]
         assert again.ids == batch.ids
     assert len(seen) > 8  # drawn anew for every labelled sample in every epoch
     assert not any(

@@ -19,7 +19,7 @@ from groundling.core.errors import (
     InputError,
     convert_errors,
     convert_read_errors,
-    first_line,
+    flatten_message,
     require_known,
 )
 from groundling.data.captions.captions import CaptionReadOptions, captions_of_images, is_captions
@@ -234,7 +234,7 @@ def _decoded_lines(path: Path) -> Iterator[str]:
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise InputError(f"{path}, line {number}: {first_line(error)}") from None
+                raise InputError(f"{path}, line {number}: {flatten_message(error)}") from None
             yield line
 
 

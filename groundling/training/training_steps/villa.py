@@ -14,11 +14,7 @@ from groundling.core.batch import AdversarialPerturbation
 from groundling.core.errors import InputError
 from groundling.runs.progress import print_notes
 from groundling.settings.objectives import AdversarialSettings
-from groundling.training.training_steps import (
-    MicroBatchContext,
-    Terms,
-    TrainingStep,
-)
+from groundling.training.training_steps import MicroBatchContext, Terms, TrainingStep
 
 MODALITIES = {
     "both": (("text", "regions"),),
@@ -31,9 +27,7 @@ MIN_NORM = 1e-8
 """Minimum norm by which a gradient is divided."""
 MIN_LOGIT = -1e4
 """Minimum logit, in place of the -inf of padding such as missing regions."""
-NO_LOGITS = (
-    "in some steps no objective returns logits; there training_step=villa has no divergence term"
-)
+NO_LOGITS = "in some steps no objective returns logits; there training_step=villa has no divergence"
 
 
 class VillaStep(TrainingStep):
@@ -73,9 +67,12 @@ class VillaStep(TrainingStep):
         for number in range(number_of_passes):
             turn = number % len(parts)
             if turn == 0:
-                perturbation = _require_grad(perturbation)
-            perturbed = replace(micro.batch, perturbation=_select_parts(perturbation, parts[turn]))
-            terms, heads = micro.forward(perturbed)
+                for part in vars(perturbation).values():
+                    if part is not None:
+                        part.requires_grad_()
+            unperturbed = dict.fromkeys(vars(perturbation).keys() - parts[turn])
+            changed = replace(perturbation, **unperturbed)
+            terms, heads = micro.forward(replace(micro.batch, perturbation=changed))
             if clean:
                 terms["divergence"] = self.weight * self._divergence(
                     clean, heads, micro.logit_counts
@@ -91,20 +88,15 @@ class VillaStep(TrainingStep):
                 )
         return logged
 
-    def _parts(self, perturbation: AdversarialPerturbation) -> list[tuple[str, ...]]:
+    def _parts(self, perturbation: AdversarialPerturbation) -> list[set[str]]:
         modality = self.options.adversarial_modality
-        available = [name for name, part in vars(perturbation).items() if part is not None]
-        parts = []
-        for modalities in MODALITIES[modality]:
-            part = tuple(name for name in modalities if name in available)
-            if part:
-                parts.append(part)
-        if not parts:
+        available = {name for name, part in vars(perturbation).items() if part is not None}
+        parts = [available.intersection(one) for one in MODALITIES[modality]]
+        if not any(parts):
             raise InputError(
-                f"adversarial_modality={modality}: this data or model has no {MODALITIES[modality][0][0]} "
-                f"to perturb, only {available[0]}"
+                f"adversarial_modality={modality}: this data or model has only {available.pop()} to perturb"
             )
-        return parts
+        return [part for part in parts if part]
 
     def _divergence(
         self,
@@ -129,22 +121,6 @@ class VillaStep(TrainingStep):
         norm = 2.0 if self.options.adversarial_norm == "l2" else math.inf
         length = torch.linalg.vector_norm(gradient, norm, dim=(1, 2), keepdim=True)
         return part.detach() + self.options.adversarial_lr * gradient / length.clamp(min=MIN_NORM)
-
-
-def _require_grad(perturbation: AdversarialPerturbation) -> AdversarialPerturbation:
-    for part in (perturbation.text, perturbation.regions):
-        if part is not None:
-            part.requires_grad_()
-    return perturbation
-
-
-def _select_parts(
-    perturbation: AdversarialPerturbation, parts: tuple[str, ...]
-) -> AdversarialPerturbation:
-    return AdversarialPerturbation(
-        perturbation.text if "text" in parts else None,
-        perturbation.regions if "regions" in parts else None,
-    )
 
 
 def _symmetric_kl(one: Tensor, other: Tensor) -> Tensor:

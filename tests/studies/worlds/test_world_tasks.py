@@ -212,9 +212,9 @@ def test_one_region_store_and_one_vocabulary_serve_all(
         assert sum(map(len, scenes)) == len(set.union(*scenes))
         assert all(len({e.id for e in examples}) == len(examples) for examples in splits.values())
     # No box tells anything but where: all are as large as the largest thing, and hold theirs.
-    for name, (size, boxes) in given.items():
+    for name, boxes in given.items():
         truth = WORLD.boxes(shown[name.rpartition(".")[0]])
-        assert size == (32, 32) and not boxes.left_out
+        assert boxes.image_size == (32, 32) and not boxes.left_out
         for box, kind, tight in zip(boxes.boxes * 32, boxes.classes, truth, strict=True):
             x, y, w, h = tight["bbox"]
             assert (
@@ -326,8 +326,8 @@ def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
             found.mask(n), render_object(*thing.attributes[1:], thing.fit, 14).cover[:, :, 0] >= 0.5
         )
     given, names = read_annotated_boxes(folder / "vcr" / "vcr1images")
-    size, boxes = given[f"{item.image}.jpg"]
-    assert names == ["thing"] and size == (32, 32) and set(boxes.confidence) == {1}
+    boxes = given[f"{item.image}.jpg"]
+    assert names == ["thing"] and boxes.image_size == (32, 32) and set(boxes.confidence) == {1}
     assert np.array_equal(boxes.boxes, found.boxes) and len(given) == len(
         {i.image for i in _stills(folder)}
     )
