@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.data.regions.inputs import FeatureSource
+from groundling.data.regions.inputs import RegionRequirements
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.attention import AttentionCallback
 
@@ -48,24 +47,8 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
 
-class RegionEncoder(Encoder):
+class RegionEncoder(Encoder, RegionRequirements):
     """A model that reads text and regions, or text and patches. Abstract."""
-
-    region_source: FeatureSource = "features"
-    """Where the features of its regions come from."""
-    reads_whole_image: bool
-    """Whether the first region is the whole image."""
-    has_inclusive_boxes: bool
-    """Whether box coordinates include the last pixel."""
-    reads_tagged_regions: bool = True
-    """Whether a word that names an object also reads the region of that object."""
-    regions_provenance: Mapping[str, Any]
-    """Detector or annotations of the regions it was trained on; empty if unknown."""
-
-    @property
-    def image_sides(self) -> tuple[int, float]:
-        """Length of an image's short side and maximum of its long side, in pixels; 0 if it reads no pixels."""
-        return 0, 0
 
     @property
     def architecture_name(self) -> str:

@@ -11,10 +11,9 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Example
-from groundling.data.captions.captions import CaptionReadOptions
+from groundling.data.captions.captions import settings_by_file
 from groundling.data.corpora.files import (
     EVERYTHING,
-    caption_filters,
     full_blocks,
     iterate_texts,
     line_id,
@@ -24,6 +23,7 @@ from groundling.data.corpora.files import (
 )
 from groundling.data.samples import backend_tokenizer, subsample
 from groundling.data.text.words import TokenizationCache
+from groundling.settings.input_settings import CaptionSettings
 
 
 def corpus(
@@ -32,7 +32,7 @@ def corpus(
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     limit: int = 0,
-    wanted: CaptionReadOptions = EVERYTHING,
+    wanted: CaptionSettings = EVERYTHING,
 ) -> list[Example]:
     """Examples of one or more text files, captions with their images.
 
@@ -50,7 +50,7 @@ def corpus(
     Raises:
         InputError: no file is given, one cannot be read, or `max_length` leaves no room beside special tokens.
     """
-    each = caption_filters(paths, wanted)
+    each = settings_by_file(paths, wanted)
     engine = backend_tokenizer(tokenizer)
     tokens = max_text_tokens(engine, max_length)
     lexicon = TokenizationCache(engine)

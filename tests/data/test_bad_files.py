@@ -22,12 +22,12 @@ from homes import coco, picture, put, rte
         (
             "c.json",
             b'{"images": []}',
-            "c.json: not COCO captions; expected images and annotations",
+            "c.json: cannot be read (KeyError: 'annotations')",
         ),
         (
             "c.json",
             b'{"images": [{"id": 1}], "annotations": []}',
-            "images[0]: expected id and file_name",
+            "c.json: cannot be read (KeyError: 'file_name')",
         ),
         (
             "x.token.txt",

@@ -19,14 +19,15 @@ from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.captions.captions import (
     CaptionedImage,
-    CaptionReadOptions,
     has_splits,
     keep_listed,
     read_captions,
+    settings_by_file,
 )
 from groundling.data.regions.samples import CaptionSampleDataset
 from groundling.data.samples import TextRowEncoder
 from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.input_settings import CaptionSettings
 
 BRIEF = replace(STEPS, batch=4)
 
@@ -75,9 +76,9 @@ def test_karpathys_json(tmp_path: Path) -> None:
     [
         (
             (),
-            "it has several splits; select caption_splits from train, restval, val, test",
+            "select caption_splits from train, restval, val, test",
         ),
-        (("train", "dev"), "no split is called 'dev'; select caption_splits from train"),
+        (("train", "dev"), "select caption_splits from train, restval"),
     ],
 )
 def test_splits_must_be_named_and_there(
@@ -95,16 +96,16 @@ def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> 
     for path in (plain, text):
         assert not has_splits(path)
         with pytest.raises(
-            InputError, match=r"its images have no splits, but the splits train are selected"
+            InputError, match="its images have no splits, as caption_splits selects"
         ):
             read_captions(path, ["train"])
 
 
 def test_of_one_file_everything_is_wanted_without_a_look_at_it() -> None:
-    wanted = CaptionReadOptions(("train",))
-    assert wanted.for_files(["gone.json"]) == [wanted]
+    wanted = CaptionSettings(caption_splits=("train",))
+    assert settings_by_file(["gone.json"], wanted) == [wanted]
     with pytest.raises(InputError, match=r"gone.json: no such file"):
-        wanted.for_files(["gone.json", "lost.json"])
+        settings_by_file(["gone.json", "lost.json"], wanted)
 
 
 @pytest.mark.parametrize("field", ["split", "filename", "sentences"])
@@ -114,7 +115,7 @@ def test_damaged_entries_are_named(field: str, value: object, tmp_path: Path) ->
     path = karpathy(tmp_path / "k.json", good, entry(1, "train") | {field: value})
     accepted: list[object] = [{}] if field == "sentences" else [3, "x"]
     if value not in accepted:
-        with pytest.raises(InputError, match=r"k.json, images\[1\]: expected split") as told:
+        with pytest.raises(InputError, match=r"k.json, images\[1\]: cannot be read") as told:
             read_captions(path, ["train"])
         assert "\n" not in str(told.value)
     else:  # an image without captions is left out
@@ -308,7 +309,7 @@ def test_a_split_for_the_file_that_has_splits(
     assert len([image for image in named if not image.startswith("COCO")]) == 8
     with pytest.raises(InputError, match=r"coco.json: its images have no"):
         pretrain(replace_settings(config, caption_splits=("train",)), BRIEF, tmp_path / "none")
-    with pytest.raises(InputError, match="it has several splits"):
+    with pytest.raises(InputError, match="select caption_splits from"):
         pretrain(replace_settings(both, caption_splits=()), BRIEF, tmp_path / "unsaid")
 
 
@@ -328,7 +329,7 @@ def test_images_that_two_files_name_are_noted(
     ("change", "message"),
     [
         ({"regions": "cc"}, "6 of 6 captioned images are missing"),
-        ({"regions": "coco"}, "cc.tsv: 8 of 8 captioned .* 0.jpg"),
+        ({"regions": "coco"}, "cc.tsv: .*coco: 8 of 8 captioned .* 0.jpg"),
         ({"image_list": "list.txt"}, "list.txt: lists none of the captioned images"),
     ],
 )

@@ -17,12 +17,12 @@ from groundling.core.rng import generator
 from groundling.data import image_samples as module
 from groundling.data.captions.captions import (
     CaptionedImage,
-    caption_lines,
     find_images,
     keep_listed,
     read_captions,
     with_store_ids,
 )
+from groundling.data.corpora.files import corpus_lines
 from groundling.data.image_samples import CaptionedImageDataset, decode_image
 from groundling.data.samples import ClipRowEncoder
 
@@ -46,7 +46,7 @@ def test_coco_captions_are_grouped_by_image(tmp_path: Path) -> None:
         CaptionedImage("7", "COCO_val2014_000000000007.jpg", ("A dog.", "A brown dog.")),
         CaptionedImage("42", "COCO_val2014_000000000042.jpg", ("Two cats sleep.",)),
     ]
-    assert caption_lines(path) == ["A dog.", "A brown dog.", "Two cats sleep."]
+    assert corpus_lines(path) == ["A dog.", "A brown dog.", "Two cats sleep."]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_coco_captions_are_grouped_by_image(tmp_path: Path) -> None:
     [
         (
             [(1, "A dog."), (9, "A cat.")],
-            "the image_id of one of the images (KeyError: '9')",
+            "c.json: cannot be read (KeyError: '9')",
         ),
-        ([(1, "A dog."), (1, None)], "annotations[1]: expected caption"),
-        ([(1, "A dog."), (1, 3)], "annotations[1]: expected caption"),
+        ([(1, "A dog."), (1, None)], "c.json: cannot be read (AttributeError"),
+        ([(1, "A dog."), (1, 3)], "c.json: cannot be read (AttributeError"),
         ([(1, "  ")], "no captions found"),
         ([], "no captions found"),
     ],
@@ -126,7 +126,7 @@ def test_two_addresses_never_share_an_image_file(links: tuple[str, str], tmp_pat
     assert message.startswith(f"{path}, line 3: {two} and {one} both refer to the image file")
     assert "1.jpg" in message
     assert "\n" not in message
-    assert caption_lines(path) == ["a bus", "a dog", "a cat"]  # text alone needs no image
+    assert corpus_lines(path) == ["a bus", "a dog", "a cat"]  # text alone needs no image
 
 
 def test_captions_of_one_address_or_file_are_one_images(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_coco_images_have_an_id_and_a_file_each(tmp_path: Path) -> None:
     path = coco(tmp_path / "c.json", [(1, "1.jpg"), (3, "2.jpg"), (2, "1.jpg")], captions)
     with pytest.raises(InputError, match=r"c.json, annotations\[1\]: 2 and 1 both refer .*1.jpg"):
         read_captions(path)
-    assert caption_lines(path) == ["A dog.", "A cat."]
+    assert corpus_lines(path) == ["A dog.", "A cat."]
     path = coco(tmp_path / "c.json", [(1, "1.jpg"), (2, "2.jpg"), (1, "3.jpg")], captions)
-    with pytest.raises(InputError, match=r"images\[2\]: 1.jpg and 3.jpg have the same id 1"):
+    with pytest.raises(InputError, match=r"c.json: 1.jpg and 3.jpg have the same id 1"):
         read_captions(path)
 
 
@@ -173,17 +173,15 @@ def test_images_that_are_missing(tmp_path: Path) -> None:
     picture(folder / "1.png")
     picture(folder / "3.png")
     (folder / "2.png").mkdir()
-    found = find_images(images, folder)
     with pytest.raises(
         InputError,
-        match=r"2 of 4 captioned images are missing, the first is 0.png; .*skip_missing",
+        match=r"2 of 4 captioned images are missing, the first is 0.png .skip_missing",
     ):
-        found.select_images(False, folder)
-    assert found.select_images(True, folder) == [images[1], images[3]]
-    assert found.missing == [images[0], images[2]]
-    assert find_images(images[1:2], folder).select_images(False, folder) == [images[1]]
-    with pytest.raises(InputError, match="none of the captioned images is in it"):
-        find_images(images[:1], folder).select_images(True, folder)
+        find_images(images, folder)
+    assert find_images(images, folder, skip=True) == ([images[1], images[3]], 2)
+    assert find_images(images[1:2], folder) == ([images[1]], 0)
+    with pytest.raises(InputError, match="1 of 1 captioned images are missing"):
+        find_images(images[:1], folder, skip=True)
 
 
 # -- pixels ----------------------------------------------------------------------------------------------------------

@@ -52,14 +52,7 @@ def test_order_and_shift_change_nothing_and_k_values_are_their_own_centres():
     assert kmeans_1d(np.array([2.0, 1.0]), 2).variance == 0
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ([1.0, 1.0, 2.0], "2 distinct values cannot form 3 clusters"),
-        ([], "0 distinct values cannot form 3 clusters"),
-        ([1.0, np.nan, 2.0, 3.0], "a value is not a finite number"),
-    ],
-)
-def test_what_cannot_be_clustered_is_refused(values, message):
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("values", [[1.0, 1.0, 2.0], [], [1.0, np.nan, 2.0, 3.0]])
+def test_what_cannot_be_clustered_is_refused(values):
+    with pytest.raises(InputError, match="expected finite numbers, at least 3 of them distinct"):
         kmeans_1d(np.array(values), 3)

@@ -12,6 +12,7 @@ from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.errors import InputError
 from groundling.data.corpora import files
 from groundling.data.corpora.files import blocks, corpus_lines, split_long_texts
+from groundling.data.corpora.token_stores import corpus_samples
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text.words import TokenizationCache
 from groundling.settings.fields import make_settings
@@ -148,7 +149,7 @@ def test_ids_of_two_files_of_one_name_differ(bert_tokenizer, tmp_path: Path) -> 
 
 def test_no_text_at_all(bert_tokenizer, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no text to adapt on; set text"):
-        corpus([], "lines", bert_tokenizer, 32)
+        corpus_samples([], "lines", TextRowEncoder(bert_tokenizer, 32), tmp_path)
 
 
 def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:

@@ -19,15 +19,14 @@ from groundling.core.errors import InputError
 from groundling.data import images
 from groundling.data.captions.captions import (
     CaptionedImage,
-    CaptionReadOptions,
-    caption_lines,
     find_images,
     images_in_store,
     read_captions,
+    settings_by_file,
 )
 from groundling.data.corpora.files import corpus_lines
 from groundling.settings.fields import make_settings
-from groundling.settings.input_settings import CaptionColumns
+from groundling.settings.input_settings import CaptionColumns, CaptionSettings
 from groundling.settings.training import TrainingArguments
 
 CAPTIONS = {"1.jpg": ["a red dog", "a dog runs"], "2.jpg": ["two cats"]}
@@ -229,19 +228,19 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "csv, image missing",
         without(csv_named, "photos/2.jpg"),
-        f"captions.csv: 1 of 2 {GONE}2.jpg;",
+        f"1 of 2 {GONE}2.jpg ",
     ),
     (
         "csv, no image",
         edited(csv_named, "captions.csv", "2.jpg", " "),
-        "captions.csv, line 4: column 'Image' is empty; expected an image file",
+        "captions.csv, line 4: column 'Image' is empty",
     ),
     (
         "csv, short row",
         edited(csv_named, "captions.csv", "7,2.jpg,two cats", "7,2.jpg"),
         "captions.csv, line 4: 2 fields, expected 3",
     ),
-    ("tsv, image missing", without(tsv_headed, "images/1.jpg"), f"own.tsv: 1 of 2 {GONE}1.jpg;"),
+    ("tsv, image missing", without(tsv_headed, "images/1.jpg"), f"1 of 2 {GONE}1.jpg "),
     (
         "tsv, a line cut short",
         edited(tsv_plain, "own.tsv", "two cats\t2.jpg", "two cats"),
@@ -260,9 +259,9 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "json, image missing",
         without(json_list, "photos/2024/1.jpg"),
-        f"blip.json: 1 of 2 {GONE}1.jpg;",
+        f"1 of 2 {GONE}1.jpg ",
     ),
-    ("imagefolder, image missing", without(imagefolder, "1.jpg"), f"1 of 2 {GONE}1.jpg;"),
+    ("imagefolder, image missing", without(imagefolder, "1.jpg"), f"1 of 2 {GONE}1.jpg "),
     (
         "beside, not UTF-8",
         lambda folder: (
@@ -278,22 +277,22 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "COCO, another's image",
         edited(coco_tree, "annotations/captions_train2014.json", '"image_id": 1', '"image_id": 2'),
-        "annotations[0]: expected caption, and the image_id of one of the images (KeyError: '2')",
+        "captions_train2014.json: cannot be read (KeyError: '2')",
     ),
     (
         "Karpathy, field missing",
         edited(karpathys, "dataset_coco.json", '"raw": "two cats"', '"tokens": []'),
-        "images[1]: expected split, filename and sentences with raw",
+        "dataset_coco.json, images[1]: cannot be read (KeyError: 'raw')",
     ),
     (
         "Karpathy, image missing",
         without(karpathys, "photos/2.jpg"),
-        f"dataset_coco.json: 1 of 2 {GONE}2.jpg;",
+        f"1 of 2 {GONE}2.jpg ",
     ),
     (
         "Karpathy, no text",
         edited(karpathys, "dataset_coco.json", '"raw": "two cats"', '"raw": null'),
-        "images[1]: expected split, filename and sentences with raw (AttributeError",
+        "dataset_coco.json, images[1]: cannot be read (AttributeError",
     ),
     (
         "COCO, half a character",
@@ -313,7 +312,7 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "csv, a name too long for any disk",
         edited(csv_named, "captions.csv", "2.jpg", "2" * 5000 + ".jpg"),
-        f"captions.csv: 1 of 2 {GONE}2222",
+        f"1 of 2 {GONE}2222",
     ),
     (
         "beside, a Mac's companion files",
@@ -369,9 +368,7 @@ def columns_of(caption: str) -> CaptionColumns:
 
 def test_columns_of_other_names_are_not_guessed(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "nr,bild,satz\n1,a.JPG,ein Hund bellt\n2,b.heic,zwei Katzen\n")
-    with pytest.raises(
-        InputError, match="no column is recognised as captions among nr, bild, satz"
-    ):
+    with pytest.raises(InputError, match="no captions among nr, bild, satz"):
         read_captions(path)
     with pytest.raises(InputError, match="as image files; set image_column"):
         read_captions(path, (), columns_of("satz"))
@@ -386,7 +383,7 @@ def test_columns_of_other_names_are_not_guessed(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("caption\na red dog", "no column is recognised as image files; set image_column"),
-        ("1.jpg,a dog\n2.jpg,two cats", "no column is recognised as captions among 1.jpg, a dog"),
+        ("1.jpg,a dog\n2.jpg,two cats", "no captions among 1.jpg, a dog"),
     ],
 )
 def test_a_table_without_a_column_of_images(text: str, message: str, tmp_path: Path) -> None:
@@ -404,7 +401,7 @@ def test_columns_are_for_tables_alone(tmp_path: Path) -> None:
     columns = columns_of("text")
     assert read_captions(path, (), columns).images[0].captions == ("a dog",)
     own = put(tmp_path / "own.csv", "image,text,more\n1.jpg,a dog,a red dog\n")
-    wanted = CaptionReadOptions((), columns).for_files([path, own])
+    wanted = settings_by_file([path, own], CaptionSettings(columns=columns))
     assert [one.columns.caption_column for one in wanted] == ["text", "text"]
 
 
@@ -413,14 +410,14 @@ def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> N
     with pytest.raises(InputError, match="column 'image' is empty"):
         corpus_lines(own)
     alone = put(tmp_path / "alone.csv", "nr,text\n1,a dog\n2,a cat\n")
-    assert corpus_lines(alone) == caption_lines(alone) == ["a dog", "a cat"]
+    assert corpus_lines(alone) == ["a dog", "a cat"]
     assert corpus_lines(kaggle(tmp_path / "kaggle").captions) == [caption for _, caption in ROWS]
     dataset = karpathy(tmp_path / "dataset_coco.json")
-    assert corpus_lines(dataset, CaptionReadOptions(("test",))) == ["two cats"]
+    assert corpus_lines(dataset, CaptionSettings(caption_splits=("test",))) == ["two cats"]
     plain = put(tmp_path / "plain.txt", "a dog\na cat\n")
     assert corpus_lines(plain) == ["a dog", "a cat"]
-    with pytest.raises(InputError, match="plain text has no splits"):
-        corpus_lines(plain, CaptionReadOptions(("test",)))
+    with pytest.raises(InputError, match="plain text has no splits, as"):
+        corpus_lines(plain, CaptionSettings(caption_splits=("test",)))
 
 
 def test_a_folder_without_captions(tmp_path: Path) -> None:
@@ -440,31 +437,32 @@ def captioned(*files: str) -> list[CaptionedImage]:
 def test_images_are_found_below_the_folder(tmp_path: Path) -> None:
     photos(tmp_path, ["a/1.jpg", "a/2.jpg", "b/2.jpg", "3.png", "4.jpg"])
     wanted = captioned("1.jpg", "b/2.jpg", "photos/4.jpg")
-    found = find_images(wanted, tmp_path)
+    found, _ = find_images(wanted, tmp_path)
     files = ["a/1.jpg", "b/2.jpg", "4.jpg"]
-    assert [image.file for image in found.images] == files
-    assert [image.id for image in found.images] == [image.id for image in wanted]
+    assert [image.file for image in found] == files
+    assert [image.id for image in found] == [image.id for image in wanted]
     with pytest.raises(
         InputError, match=r"train/4.jpg and val/4.jpg both refer to the image 4.jpg"
     ):
         find_images(captioned("train/4.jpg", "val/4.jpg"), tmp_path)
     # Another folder's photo of the same name is another photo.
-    assert find_images(captioned("val/1.jpg"), tmp_path).images == []
+    with pytest.raises(InputError, match="1 of 1 captioned images are missing"):
+        find_images(captioned("val/1.jpg"), tmp_path)
 
 
 def test_a_store_knows_images_in_folders_and_in_either_form() -> None:
     ids = ["train2014/1", unicodedata.normalize("NFD", "grün"), "3"]
     wanted = captioned("1.jpg", UMLAUT, "photos/3.jpg", "4.jpg")
-    found = images_in_store(wanted, ids, "own.csv")
-    assert [image.id for image in found.images] == ["train2014/1", "grün", "3"]
-    told = "own.csv: 1 of 4 captioned images are missing, the first is 4.jpg; add them to store"
+    found, missing = images_in_store(wanted, ids, "store", skip=True)
+    assert [image.id for image in found] == ["train2014/1", "grün", "3"] and missing == 1
+    told = "store: 1 of 4 captioned images are missing, the first is 4.jpg"
     with pytest.raises(InputError, match=told):
-        found.select_images(False, "store")
+        images_in_store(wanted, ids, "store")
 
 
 def test_a_photo_that_lies_in_two_folders_is_ambiguous(tmp_path: Path) -> None:
     photos(tmp_path, ["a/2.jpg", "b/2.jpg"])
-    with pytest.raises(InputError, match=r"2.jpg is ambiguous: a/2.jpg or b/2.jpg; add the folder"):
+    with pytest.raises(InputError, match=r"2.jpg is ambiguous: a/2.jpg or b/2.jpg"):
         find_images([CaptionedImage("2", "2.jpg", ("a dog",))], tmp_path)
 
 

@@ -591,7 +591,7 @@ def test_pixels_that_are_shares_are_no_regions(tmp_path):
     store, _ = taken(tmp_path / "in.tsv", tmp_path / "out")
     assert store.ids == ["good"]
     (reason,) = store.manifest["skipped"]
-    assert "boxes are within one pixel; expected pixels" in reason
+    assert "expected boxes in pixels" in reason
 
 
 def test_lxmerts_tsv(tmp_path):
@@ -613,7 +613,7 @@ def test_lxmerts_tsv(tmp_path):
     ].classes.shape == (2, 1600)
     assert result["boxes_left_out"] == 2
     assert store.manifest["skipped"] == [
-        "cut: line 2: 8 columns, expected 10; the row is cut off",
+        "cut: line 2: damaged, or of another layout (ValueError: not enough values to unpack (expected 10, got 8))",
         "COCO_1: repeated; the first one is used",
         "broken: line 5: damaged, or of another layout (ValueError: buffer size must be a multiple of element size)",
         "small: line 6: all 3 boxes are empty or outside the image",
@@ -624,7 +624,7 @@ def test_bottom_up_attentions_tsv(tmp_path):
     store, _ = taken(put(tmp_path / "trainval.tsv.0", bottom_up("9")), tmp_path / "out")
     like_the_rest(store, "9", (0, 1))
     assert store["9"].confidence.tolist() == [1, 1] and store["9"].classes is None
-    with pytest.raises(InputError, match="line 1: 2 columns without region features"):
+    with pytest.raises(InputError, match=r"no.tsv: nothing to import; expected a TSV"):
         import_regions([put(tmp_path / "no.tsv", "a\tb\n")])
 
 
@@ -696,7 +696,7 @@ def test_a_filter_of_boxes_needs_files_with_confidences(tmp_path):  # F7
     for given, message in (
         (
             {"imports": "plain.tsv"},
-            r"no image can be stored .* no confidences .*leave `filter_imports` out",
+            "no image can be stored .* no confidences for `filter_imports`",
         ),
         ({"imports": "store"}, "`filter_imports` apply to files"),
         ({"images": "."}, "filter_imports: applies only to imports"),
@@ -777,8 +777,8 @@ def test_unknown_files_are_refused(tmp_path, monkeypatch):
         ({"soft_labels": SOFT - 0.5}, "classes of region 0 outside"),
         ({"soft_labels": SOFT + np.inf}, "classes of region 0 outside"),
         ({"features": FEATURES * np.nan}, "features of region 0 are not finite"),
-        ({"features": FEATURES * 0}, "all features are 0 or below"),
-        ({"features": FEATURES * 1e-9}, "all features are 0 or below"),
+        ({"features": FEATURES * 0}, "all features are 0 in half precision"),
+        ({"features": FEATURES * 1e-9}, "all features are 0 in half precision"),
         ({"norm_bb": np.full((3, 6), np.nan)}, "all 3 boxes are empty"),
         ({"norm_bb": np.full((3, 6), 2.0)}, "all 3 boxes are empty"),
     ],

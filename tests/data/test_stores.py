@@ -119,19 +119,21 @@ def test_one_id_of_two_images_is_skipped_and_named(tmp_path: Path) -> None:
     both, _ = merged(tmp_path / "both", tmp_path / "cc", tmp_path / "sbu")
     assert both.ids == ["1", "3"]
     assert both.manifest["skipped"] == [
-        "2: has the sizes [(60, 40), (80, 80)]; give each image an id of its own"
+        "2: has the sizes [(60, 40), (80, 80)], so these are several images"
     ]
 
 
 def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
     first = store(tmp_path / "first", ["1"], backbone="resnet")
-    for name, other, message in (
-        ("wide", {"width": 7, "backbone": "resnet"}, "features have widths 12 and 7"),
-        ("bare", {"classes": 0}, "regions have 5 classes, background False and 0 classes"),
-        ("vit", {"backbone": "vit"}, "made by resnet and by vit; expected the same kind"),
+    for name, other in (
+        ("wide", {"width": 7, "backbone": "resnet"}),
+        ("bare", {"classes": 0}),
+        ("vit", {"backbone": "vit"}),
     ):
         made = store(tmp_path / name, ["2"], **other)  # type: ignore[arg-type]
-        with pytest.raises(InputError, match=message) as told:
+        with pytest.raises(
+            InputError, match="expected features of one model, and classes of"
+        ) as told:
             merged(tmp_path / "both", first, made)
         assert "\n" not in str(told.value) and str(made) in str(told.value)
 

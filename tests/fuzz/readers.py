@@ -34,7 +34,7 @@ from groundling.commands.adapt.evaluation import read_pairs
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.core.registry import resolve
-from groundling.data.captions.captions import caption_lines, keep_listed, read_captions
+from groundling.data.captions.captions import keep_listed, read_captions
 from groundling.data.corpora.files import corpus_lines
 from groundling.data.image_samples import decode_image
 from groundling.data.regions.annotations import read_detections, read_vcr_objects
@@ -366,7 +366,7 @@ def _captions(shelf: LazyFixture) -> dict[str, Reader]:
         ),
         checked=False,
     )
-    made["captions as text"] = Reader(_coco, lambda place: caption_lines(place / "c.json"))
+    made["captions as text"] = Reader(_coco, lambda place: corpus_lines(place / "c.json"))
     return made
 
 

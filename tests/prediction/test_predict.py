@@ -631,10 +631,10 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
             {"data": "few.csv"},
             "few.csv: no column 'photo'; there are: question; name the column with image",
         ),
-        ({"data": "above.csv"}, "in place of regions=STORE"),
+        ({"data": "above.csv"}, "above.csv, line 2: photos/trip/0: not in "),
         (
             {"data": "above.csv", "regions": "", "images": "photos", "backbone": "vit"},
-            "photos; names are relative to that folder, such as trip/0",
+            "photos/trip/0: no such image in",
         ),
         ({"text": "query"}, "no column 'query'"),
         ({"text": "a,b,c"}, "no column 'a'"),

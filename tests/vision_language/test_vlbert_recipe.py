@@ -548,14 +548,12 @@ def test_a_budget_is_counted_and_checked(place: Path, tmp_path: Path) -> None:
     assert result["truncated_tokens"] == 6 * alone.truncated_tokens + sum(
         24 - text for text, _ in sizes
     )
-    with pytest.raises(InputError, match="max_total_length=2: no room for 2 tokens and a region"):
+    with pytest.raises(InputError, match="max_total_length=2: no room for two tokens and a region"):
         pretrain(replace_settings(config, max_total_length=2), TWO, tmp_path / "no")
     texts = TextDataset(
         [Example("a", "b", images=("000", "001"))], TextRowEncoder(toys.bert_words(), 9)
     )
-    with pytest.raises(
-        InputError, match="max_total_length=9: a has 2 images, and only the last would lose"
-    ):
+    with pytest.raises(InputError, match=r"a: 2 images .*max_total_length=9"):
         RegionDataset(texts, kept, RegionOptions(max_sequence=9))
 
 

@@ -28,7 +28,6 @@ from groundling.commands.adapt.sources import text_sources
 from groundling.core.batch import OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
-from groundling.data.captions.captions import CaptionReadOptions
 from groundling.data.corpora.token_stores import CorpusDataset, corpus_samples, stores_folder
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.clip import load_clip_text_tower
@@ -214,12 +213,12 @@ def _texts(
 ) -> tuple[CorpusDataset, CorpusDataset | None]:
     """Training texts, and held-out texts or None; tokenised texts are stored in the run folder."""
     tokens = TextRowEncoder(text.tokenizer, max_length)
-    captions = config.caption_settings
-    selection = CaptionReadOptions(captions.caption_splits, captions.columns)
 
     def read(paths: Sequence[str], limit: int = 0) -> CorpusDataset:
         folder = stores_folder(run.folder)
-        return corpus_samples(paths, layout, tokens, folder, windows, limit, selection)
+        return corpus_samples(
+            paths, layout, tokens, folder, windows, limit, config.caption_settings
+        )
 
     eval_texts = read(config.eval_text) if config.eval_text else None
     files = parse_weighted_files(config.text, "text")

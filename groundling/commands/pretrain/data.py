@@ -11,15 +11,15 @@ from accelerate import PartialState
 
 from groundling.commands.pretrain import EvalTexts, PretrainConfig, TrainTexts
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, raise_first
+from groundling.core.errors import InputError, prefix_errors, raise_first
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.data.captions.captions import (
     CaptionedImage,
-    CaptionReadOptions,
     has_splits,
     images_in_store,
     keep_listed,
     read_captions,
+    settings_by_file,
 )
 from groundling.data.corpora.token_stores import corpus_samples, stores_folder
 from groundling.data.regions.inputs import ImageSampleBuilder
@@ -232,18 +232,16 @@ def _captioned_images(
     """For each file: its name, the captioned images in the store, and the number that the store lacks."""
     store = inputs.store
     assert store is not None  # `regions` is required
-    settings = texts.caption_settings
-    selections = CaptionReadOptions(settings.caption_splits, settings.columns).for_files(
-        [each.file for each in corpora.values()]
-    )
+    selections = settings_by_file([each.file for each in corpora.values()], texts.caption_settings)
     for (name, each), own in zip(corpora.items(), selections, strict=True):
-        captions = read_captions(each.file, own.splits, own.columns)
+        captions = read_captions(each.file, own.caption_splits, own.columns)
         run.note(*captions.notes)
         images = captions.images
         if texts.image_list:
             images = keep_listed(images, texts.image_list)
-        found = images_in_store(images, store, captions.path)
-        yield name, found.select_images(texts.skip_missing, store.folder), len(found.missing)
+        with prefix_errors(each.file):
+            found, missing = images_in_store(images, store, store.folder, texts.skip_missing)
+        yield name, found, missing
 
 
 def _shared_images(samples: Mapping[str, SampleDataset]) -> list[str]:

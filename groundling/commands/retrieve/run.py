@@ -12,10 +12,10 @@ import torch.nn.functional as F
 
 from groundling.commands.retrieve import RetrieveConfig
 from groundling.core.batch import Example, require
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, prefix_errors
 from groundling.data.captions.captions import (
     CaptionedImage,
-    images_in_folder,
+    find_images,
     join_captions,
     keep_listed,
     read_captions,
@@ -142,7 +142,8 @@ def _read_captioned_images(
     if config.image_list:
         images = keep_listed(images, config.image_list)
     place = config.images
-    images, missing = images_in_folder(images, place, config.skip_missing, captions.path)
+    with prefix_errors(config.captions):
+        images, missing = find_images(images, place, config.skip_missing)
     images, bad = split_decodable(images, place, config.skip_bad)
     if len(images) < 2:
         raise InputError(f"{config.captions}: {len(images)} images to search, expected at least 2")

@@ -18,11 +18,12 @@ from tokenizers.trainers import BpeTrainer
 from transformers import CLIPConfig, CLIPModel, CLIPTokenizer, PreTrainedTokenizerBase
 
 from groundling.commands.train_clip import TrainClipConfig
+from groundling.core.errors import prefix_errors
 from groundling.core.rng import derive_seed
 from groundling.data.captions.captions import (
     CaptionedImage,
+    find_images,
     has_splits,
-    images_in_folder,
     keep_listed,
     read_captions,
 )
@@ -190,7 +191,8 @@ def _read(config: TrainClipConfig, run: Run) -> tuple[list[CaptionedImage], int]
     images = captions.images
     if config.image_list:
         images = keep_listed(images, config.image_list)
-    return images_in_folder(images, config.images, config.skip_missing, captions.path)
+    with prefix_errors(config.captions):
+        return find_images(images, config.images, config.skip_missing)
 
 
 def _read_held_out(
@@ -209,7 +211,8 @@ def _read_held_out(
     images = captions.images
     if config.eval_image_list:
         images = keep_listed(images, config.eval_image_list)
-    images, _ = images_in_folder(images, config.images, config.skip_missing, captions.path)
+    with prefix_errors(file):
+        images, _ = find_images(images, config.images, config.skip_missing)
     names, trained = ([one.file for one in some] for some in (images, training))
     run.note(*training_overlap_note(names, trained, "images"))
     return images

@@ -1,8 +1,6 @@
-"""Captioned images, from caption files and folders in common layouts (see `files.py`),
-and where the images are.
+"""Captioned images, from caption files and folders in common layouts (see `files.py`), and where the images are.
 
-Images are files in a folder, or have regions in a store; spelling variants
-of their names are matched.
+Images are files in a folder, or have regions in a store; spelling variants of their names are matched.
 """
 
 from __future__ import annotations
@@ -11,8 +9,8 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from groundling.core.errors import EMPTY, InputError, count_suffix, require_nonempty
 from groundling.data.captions.files import (
@@ -31,7 +29,7 @@ from groundling.data.images import (
     normalize_unicode,
 )
 from groundling.data.tables import DATA_FILES, lines_of, load_json
-from groundling.settings.input_settings import CaptionColumns
+from groundling.settings.input_settings import CaptionColumns, CaptionSettings
 
 NUMBERED = re.compile(r"(\S+\.\w+) \d+")
 """A line of Karpathy's lists: the image's path and its number."""
@@ -49,42 +47,23 @@ class CaptionedImage:
     """All captions of the image, at least one, in the order of the file."""
 
 
-@dataclass(frozen=True)
-class CaptionCollection:
+class CaptionCollection(NamedTuple):
     """The captions of a file or folder."""
 
-    path: Path
-    rows: Sequence[CaptionRow]
-    """The captions with text."""
-    notes: tuple[str, ...] = ()
+    images: list[CaptionedImage]
+    """Images with their captions, in the order of their first captions."""
+    notes: list[str]
     """A note on captions without text, which are left out."""
 
-    @cached_property
-    def images(self) -> list[CaptionedImage]:
-        """Images with their captions, in the order of their first captions."""
-        grouped: dict[tuple[str, str], list[str]] = {}
-        for row in self.rows:
-            grouped.setdefault((row.image, row.file), []).append(row.caption)
-        return [
-            CaptionedImage(image, file, tuple(captions))
-            for (image, file), captions in grouped.items()
-        ]
 
-
-@dataclass(frozen=True)
-class CaptionReadOptions:
-    """Selects captions: by split in Karpathy's json, by column in tables."""
-
-    splits: tuple[str, ...] = ()
-    columns: CaptionColumns = NO_COLUMNS
-
-    def for_files(self, files: Sequence[str | Path]) -> list[CaptionReadOptions]:
-        """The selection for each file; splits that fit no file are kept for all, so that reading reports it."""
-        is_split = [len(files) > 1 and bool(self.splits) and has_splits(file) for file in files]
-        return [
-            self if one or not any(is_split) else CaptionReadOptions((), self.columns)
-            for one in is_split
-        ]
+def settings_by_file(
+    files: Sequence[str | Path], settings: CaptionSettings
+) -> list[CaptionSettings]:
+    """The settings for each file: splits are of the files that have some, or of all if none has, which is refused."""
+    splits = bool(settings.caption_splits) and len(files) > 1
+    are_split = [splits and has_splits(file) for file in files]
+    whole = replace(settings, caption_splits=())
+    return [settings if one or not any(are_split) else whole for one in are_split]
 
 
 def has_splits(path: str | Path) -> bool:
@@ -92,13 +71,21 @@ def has_splits(path: str | Path) -> bool:
     return Path(path).suffix == ".json" and is_karpathy(load_json(Path(path)))
 
 
-def _collect(path: Path, splits: Sequence[str], columns: CaptionColumns) -> CaptionCollection:
+def _rows_with_text(
+    path: Path, splits: Sequence[str], columns: CaptionColumns
+) -> tuple[list[CaptionRow], list[str]]:
     every = list(caption_rows(path, splits, columns))
     rows = [row for row in every if row.caption]
-    empty = [row for row in every if not row.caption]
     require_nonempty(rows, f"{path}: no captions found")
-    notes = [f"{row.place}: {EMPTY}{count_suffix(empty)}" for row in empty[:1]]
-    return CaptionCollection(path, rows, tuple(notes))
+    empty = [row for row in every if not row.caption]
+    return rows, [f"{row.place}: {EMPTY}{count_suffix(empty)}" for row in empty[:1]]
+
+
+def _by_image(rows: Iterable[CaptionRow]) -> list[CaptionedImage]:
+    captions: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        captions.setdefault((row.image, row.file), []).append(row.caption)
+    return [CaptionedImage(image, file, tuple(own)) for (image, file), own in captions.items()]
 
 
 def read_captions(
@@ -109,9 +96,9 @@ def read_captions(
     `splits`: images to take from Karpathy's json. `columns`: columns to read from a table; without,
     they are recognised by name.
     """
-    captions = _collect(Path(path), splits, columns)
+    rows, notes = _rows_with_text(Path(path), splits, columns)
     first: dict[str, CaptionRow] = {}
-    for row in captions.rows:
+    for row in rows:
         if not row.image:
             raise InputError(f"{path}: no column is recognised as image files; set image_column")
         earlier = first.setdefault(row.file, row)
@@ -120,23 +107,16 @@ def read_captions(
             raise InputError(
                 f"{row.place}: {row.image} and {earlier.image} both refer to the image file {row.file}"
             )
-    return captions
-
-
-def caption_lines(
-    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
-) -> list[str]:
-    """All captions as plain text, image by image; images are not checked."""
-    return [caption for caption, _ in captions_of_images(path, splits, columns)]
+    return CaptionCollection(_by_image(rows), notes)
 
 
 def captions_of_images(
     path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
 ) -> list[tuple[str, str]]:
-    """All captions, each with its image's id in region stores; empty for none."""
-    captions = _collect(Path(path), splits, columns)
+    """All captions, image by image, each with its image's id in region stores, or empty; images are not checked."""
+    rows, _ = _rows_with_text(Path(path), splits, columns)
     return [
-        (caption, image_id(image.file)) for image in captions.images for caption in image.captions
+        (caption, image_id(image.file)) for image in _by_image(rows) for caption in image.captions
     ]
 
 
@@ -173,34 +153,12 @@ def join_captions(captions: Sequence[str], count: int) -> tuple[str, ...]:
 # -- the image files ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ImageAvailability:
-    """Captioned images that were found, and those that are missing."""
-
-    images: list[CaptionedImage]
-    """The images found, each with its file's path, or with its id in a store."""
-    missing: list[CaptionedImage]
-    where: str = ""
-    """The captions, for messages."""
-
-    def select_images(self, skip: bool, place: str | Path) -> list[CaptionedImage]:
-        """The images found."""
-        count = len(self.images) + len(self.missing)
-        if self.missing and not skip:
-            raise InputError(
-                f"{self.where}: {len(self.missing)} of {count} captioned images are missing, the first is "
-                f"{self.missing[0].file}; add them to {place}, or set skip_missing"
-            )
-        require_nonempty(self.images, f"{place}: none of the captioned images is in it")
-        return self.images
-
-
 def find_images(
-    images: Sequence[CaptionedImage], folder: str | Path, source: str | Path = ""
-) -> ImageAvailability:
-    """Finds the files of images in a folder: by their path there, or else by their name in its subfolders.
+    images: Sequence[CaptionedImage], folder: str | Path, skip: bool = False
+) -> tuple[list[CaptionedImage], int]:
+    """The images whose files are in a folder, by their path there or else by their name in its subfolders, with it.
 
-    `source`: the captions, for messages.
+    Also returns the number of missing images; raises InputError for one of them unless `skip` is set.
     """
     folder = Path(folder)
     check_image_folder(folder)
@@ -209,64 +167,56 @@ def find_images(
         # Not with Path.is_file, which raises an error for a name that is too long.
         return not is_outside_folder(name, folder) and os.path.isfile(folder / name)
 
-    places = {image.file: os.path.normpath(image.file) for image in images if image.file}
-    place = _match(places, is_here, lambda: images_below(folder), str(source or folder))
+    names = {image.file: os.path.normpath(image.file) for image in images if image.file}
+    place = _match(names, is_here, lambda: images_below(folder), folder)
     found = [replace(one, file=place[one.file]) for one in images if one.file in place]
-    return ImageAvailability(
-        found, [one for one in images if one.file not in place], str(source or folder)
-    )
-
-
-def images_in_folder(
-    images: Sequence[CaptionedImage],
-    folder: str | Path,
-    skip: bool = False,
-    source: str | Path = "",
-) -> tuple[list[CaptionedImage], int]:
-    """The images that exist in `folder`, each with its file's path there, and the number of missing
-    ones (see `find_images`).
-
-    Raises:
-        InputError: no such folder, none of the images in it, or, unless `skip` is
-            set, any of them missing.
-    """
-    found = find_images(images, folder, source)
-    return found.select_images(skip, folder), len(found.missing)
+    _require_images(images, place, skip, folder)
+    return found, len(images) - len(found)
 
 
 def images_in_store(
-    images: Sequence[CaptionedImage], ids: Collection[str], source: str | Path
-) -> ImageAvailability:
-    """The images that a region store with these `ids` has, with their ids there, perhaps with other leading folders."""
+    images: Sequence[CaptionedImage], ids: Collection[str], folder: str | Path, skip: bool = False
+) -> tuple[list[CaptionedImage], int]:
+    """The images that the region store in `folder` with these `ids` has, with their ids there, and as `find_images`."""
     names = {image.file: image_id(image.file) for image in images}
-    place = _match(names, ids.__contains__, lambda: ids, str(source))
+    place = _match(names, ids.__contains__, lambda: ids, folder)
     found = [
         replace(one, id=normalize_unicode(place[one.file])) for one in images if one.file in place
     ]
-    return ImageAvailability(found, [one for one in images if one.file not in place], str(source))
+    _require_images(images, place, skip, folder)
+    return found, len(images) - len(found)
+
+
+def _require_images(
+    images: Sequence[CaptionedImage], found: Collection[str], skip: bool, where: str | Path
+) -> None:
+    missing = [image.file for image in images if image.file not in found]
+    if len(missing) == len(images) or (missing and not skip):
+        raise InputError(
+            f"{where}: {len(missing)} of {len(images)} captioned images are missing, the first is {missing[0]} "
+            "(skip_missing)"
+        )
 
 
 def _match(
     names: Mapping[str, str],
     exists: Callable[[str], bool],
     existing: Callable[[], Iterable[str]],
-    where: str,
+    where: str | Path,
 ) -> dict[str, str]:
     place = {file: name for file, name in names.items() if exists(name)}
     matcher = FileNameMatcher(existing() if len(place) < len(names) else ())
     for file, name in names.items():
         fitting = [] if file in place else matcher.find(name)
         if len(fitting) > 1:
-            raise InputError(
-                f"{where}: {name} is ambiguous: {fitting[0]} or {fitting[1]}; add the folder to the name"
-            )
+            raise InputError(f"{where}: {name} is ambiguous: {fitting[0]} or {fitting[1]}")
         if fitting:
             place[file] = fitting[0]
     _refuse_shared(place, where)
     return place
 
 
-def _refuse_shared(place: Mapping[str, str], where: str) -> None:
+def _refuse_shared(place: Mapping[str, str], where: str | Path) -> None:
     first: dict[str, str] = {}
     for file, name in place.items():
         earlier = first.setdefault(normalize_unicode(name), file)

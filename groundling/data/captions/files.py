@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from groundling.core.errors import InputError, convert_errors, convert_read_errors, prefix_errors
+from groundling.core.errors import InputError, convert_read_errors, prefix_errors
 from groundling.data.images import image_id, images_below
 from groundling.data.tables import (
     ROWS,
@@ -20,11 +20,12 @@ from groundling.data.tables import (
     load_json,
     read_all_columns,
     row_texts,
+    split_columns,
 )
 from groundling.settings.input_settings import CaptionColumns
 
-METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
-"""File names of an imagefolder's captions (Hugging Face's datasets library)."""
+METADATA = "metadata.jsonl"
+"""File of an imagefolder's captions (Hugging Face's datasets library)."""
 KAGGLE_HEADER = b"image,caption"
 """First line of Kaggle's Flickr8k and Flickr30k, which are tables in a .txt file."""
 IMAGES: tuple[str, ...] = (
@@ -60,9 +61,7 @@ def caption_rows(
         yield from _karpathy(path, content["images"], splits)
         return
     if splits:
-        raise InputError(
-            f"{path}: its images have no splits, but the splits {', '.join(splits)} are selected"
-        )
+        raise InputError(f"{path}: its images have no splits, as caption_splits selects")
     if _is_table(path, content):
         yield from _table(path, columns)
         return
@@ -83,12 +82,12 @@ def is_karpathy(content: Any) -> bool:
 
 def _is_table(path: Path, content: object) -> bool:
     if path.is_dir():
-        return _metadata(path) is not None
+        return (path / METADATA).is_file()
     if path.suffix == ".json":
         return isinstance(content, list)
     if path.suffix == ".tsv":  # Conceptual Captions has no header
         return not any(map(_names_image, lines_of(path)[0].split("\t")[1:2]))
-    return path.suffix in ROWS or path.name in METADATA or is_kaggle(path)
+    return path.suffix in ROWS or is_kaggle(path)
 
 
 def is_kaggle(path: Path) -> bool:
@@ -98,10 +97,6 @@ def is_kaggle(path: Path) -> bool:
     with convert_read_errors(path), path.open("rb") as file:
         first = file.readline(2 * len(KAGGLE_HEADER)).removeprefix(b"\xef\xbb\xbf")
     return first.strip().lower() == KAGGLE_HEADER
-
-
-def _metadata(folder: Path) -> Path | None:
-    return next((folder / name for name in METADATA if (folder / name).is_file()), None)
 
 
 def _words(caption: str) -> str:
@@ -123,7 +118,7 @@ def _karpathy(path: Path, images: Sequence[Any], splits: Sequence[str]) -> Itera
     known: dict[str, None] = {}
     for number, image in enumerate(images):
         where = f"{path}, images[{number}]"
-        with convert_errors(f"{where}: expected split, filename and sentences with raw"):
+        with convert_read_errors(where):
             split, file = _name(image["split"]), _name(image["filename"])
             name = _name(image.get("cocoid", file))
             captions = [_words(sentence["raw"]) for sentence in image["sentences"]]
@@ -131,28 +126,20 @@ def _karpathy(path: Path, images: Sequence[Any], splits: Sequence[str]) -> Itera
         if split in splits:
             for caption in captions:
                 yield CaptionRow(where, name, file, caption)
-    unknown = [split for split in splits if split not in known]
-    if unknown or not splits:
-        problem = f"no split is called {unknown[0]!r}" if unknown else "it has several splits"
-        raise InputError(f"{path}: {problem}; select caption_splits from {', '.join(known)}")
+    if not splits or not known.keys() >= set(splits):
+        raise InputError(f"{path}: select caption_splits from {', '.join(known)}")
 
 
 def _coco(path: Path, content: Any) -> Iterator[CaptionRow]:
-    with convert_errors(f"{path}: not COCO captions; expected images and annotations"):
-        images, annotations = list(content["images"]), list(content["annotations"])
     files: dict[str, str] = {}
-    for number, image in enumerate(images):
-        where = f"{path}, images[{number}]"
-        with convert_errors(f"{where}: expected id and file_name"):
+    with convert_read_errors(path):
+        for image in content["images"]:
             name, file = _name(image["id"]), _name(image["file_name"])
-        if files.setdefault(name, file) != file:
-            raise InputError(f"{where}: {files[name]} and {file} have the same id {name}")
-    for number, annotation in enumerate(annotations):
-        where = f"{path}, annotations[{number}]"
-        with convert_errors(f"{where}: expected caption, and the image_id of one of the images"):
+            if files.setdefault(name, file) != file:
+                raise InputError(f"{path}: {files[name]} and {file} have the same id {name}")
+        for number, annotation in enumerate(content["annotations"]):
             name, caption = _name(annotation["image_id"]), _words(annotation["caption"])
-            file = files[name]
-        yield CaptionRow(where, name, file, caption)
+            yield CaptionRow(f"{path}, annotations[{number}]", name, files[name], caption)
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------
@@ -196,14 +183,14 @@ def _image_file(link: str) -> str:
 
 
 def _table(path: Path, columns: CaptionColumns) -> Iterator[CaptionRow]:
-    path = _metadata(path) or path
+    path = path / METADATA if path.is_dir() else path
     header, rows = read_all_columns(path)
     captions, image = choose_columns(path, header, columns)
     for where, row in rows:
         with prefix_errors(where):
             (file,) = row_texts(row, [image]) if image else ("",)
             if image and not file.strip():
-                raise InputError(f"column {image!r} is empty; expected an image file")
+                raise InputError(f"column {image!r} is empty")
             texts = [text for name in captions for text in _captions_in(row, name)]
         for text in texts:
             yield CaptionRow(where, file.strip(), _image_file(file), _words(text))
@@ -214,14 +201,12 @@ def choose_columns(
 ) -> tuple[list[str], str]:
     """The columns of captions and the column of image files, which is empty if there is none."""
     check_named_columns(path, header, vars(columns))
-    captions = [name.strip() for name in columns.caption_column.split(",") if name.strip()]
+    captions = split_columns(columns.caption_column)
     image = columns.image_column or _named(IMAGES, header, captions)
     if not captions and (name := _named(CAPTIONS, header, [image])):
         captions = [name]
     if not captions:
-        raise InputError(
-            f"{path}: no column is recognised as captions among {', '.join(header)}; set caption_column"
-        )
+        raise InputError(f"{path}: no captions among {', '.join(header)}; set caption_column")
     return captions, image
 
 

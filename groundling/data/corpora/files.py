@@ -22,7 +22,7 @@ from groundling.core.errors import (
     flatten_message,
     require_known,
 )
-from groundling.data.captions.captions import CaptionReadOptions, captions_of_images, is_captions
+from groundling.data.captions.captions import captions_of_images, is_captions
 from groundling.data.tables import (
     DATA_FILES,
     PARQUET,
@@ -31,13 +31,14 @@ from groundling.data.tables import (
     read_header,
 )
 from groundling.data.text.words import TokenizationCache
+from groundling.settings.input_settings import CaptionSettings
 
 Item = TypeVar("Item")
 
 CHUNK = 2000
 """Number of texts tokenised at a time."""
-EVERYTHING = CaptionReadOptions()
-"""All captions of files without splits; columns are detected."""
+EVERYTHING = CaptionSettings()
+"""All captions of files without splits; columns are recognised by name."""
 
 
 class CorpusText(NamedTuple):
@@ -51,24 +52,24 @@ class CorpusText(NamedTuple):
     """
 
 
-def corpus_lines(path: str | Path, selection: CaptionReadOptions = EVERYTHING) -> list[str]:
+def corpus_lines(path: str | Path, selection: CaptionSettings = EVERYTHING) -> list[str]:
     """Non-empty lines of a text file, or the selected captions of a file or folder."""
     return [line.text for line in iterate_texts(path, selection)]
 
 
 def iterate_texts(
-    path: str | Path, selection: CaptionReadOptions = EVERYTHING
+    path: str | Path, selection: CaptionSettings = EVERYTHING
 ) -> Iterator[CorpusText]:
     """The same with the captions' images, as an iterator; plain text is held in memory only in part."""
     path = Path(path)
     if is_captions(path):
         yield from (
             CorpusText(*each)
-            for each in captions_of_images(path, selection.splits, selection.columns)
+            for each in captions_of_images(path, selection.caption_splits, selection.columns)
         )
         return
-    if selection.splits:
-        raise InputError(f"{path}: plain text has no splits, but caption_splits is set")
+    if selection.caption_splits:
+        raise InputError(f"{path}: plain text has no splits, as caption_splits selects")
     yield from map(CorpusText, plain_lines(path))
 
 
@@ -181,15 +182,6 @@ def max_text_tokens(engine: Tokenizer, max_length: int) -> int:
     if tokens < 1:
         raise InputError(f"max_length {max_length} leaves no room for text")
     return tokens
-
-
-def caption_filters(
-    paths: Sequence[str | Path], selection: CaptionReadOptions
-) -> list[CaptionReadOptions]:
-    """The selection for each file; raises InputError if there are no files."""
-    if not paths:
-        raise InputError("no text to adapt on; set text to one file or more")
-    return [selection] if len(paths) == 1 else selection.for_files(paths)
 
 
 def names_of(paths: Sequence[str | Path]) -> list[str]:

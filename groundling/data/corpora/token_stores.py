@@ -25,13 +25,13 @@ import tokenizers
 from tokenizers import Tokenizer
 
 from groundling.core.batch import Example, Sample
-from groundling.data.captions.captions import CaptionReadOptions
+from groundling.core.errors import InputError
+from groundling.data.captions.captions import settings_by_file
 from groundling.data.corpora.files import (
     CHUNK,
     EVERYTHING,
     CorpusText,
     batched,
-    caption_filters,
     full_blocks,
     iterate_texts,
     line_id,
@@ -60,6 +60,7 @@ from groundling.runs.folder import PREPARED, disk_errors, json_text
 from groundling.runs.hashing import cache_folder, data_hash
 from groundling.runs.jobs import cores, run_parallel
 from groundling.runs.progress import Progress
+from groundling.settings.input_settings import CaptionSettings
 
 VERSION = 1
 """Raised when texts are read or cut in another way, so that stores are made again."""
@@ -110,7 +111,7 @@ def stores_folder(run: Path) -> Path:
 
 
 def prepare_store(
-    path: str | Path, selection: CaptionReadOptions, spec: TokenizationSpec, place: Path
+    path: str | Path, selection: CaptionSettings, spec: TokenizationSpec, place: Path
 ) -> ShardStore:
     """The store of a file's texts below the folder `place`; it is made, or completed, if necessary."""
     path = Path(path)
@@ -131,7 +132,7 @@ def _digest(text: str) -> str:
 
 
 def _make(
-    path: Path, selection: CaptionReadOptions, spec: TokenizationSpec, writer: ShardWriter
+    path: Path, selection: CaptionSettings, spec: TokenizationSpec, writer: ShardWriter
 ) -> None:
     size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
     shard_size = min(max(size // SHARDS, SMALLEST), LARGEST)
@@ -153,9 +154,7 @@ def _make(
     writer.close({"texts_of": path.name})
 
 
-def _units(
-    path: Path, selection: CaptionReadOptions, spec: TokenizationSpec
-) -> Iterator[CorpusText]:
+def _units(path: Path, selection: CaptionSettings, spec: TokenizationSpec) -> Iterator[CorpusText]:
     """Units that can be tokenised independently: lines, or blocks, each of which begins
     where the previous one ends.
     """
@@ -395,7 +394,7 @@ def corpus_samples(
     place: Path,
     clip: ClipRowEncoder | None = None,
     limit: int = 0,
-    selection: CaptionReadOptions = EVERYTHING,
+    selection: CaptionSettings = EVERYTHING,
 ) -> CorpusDataset:
     """Samples of text files, which are tokenised first if no earlier run has done so.
 
@@ -408,6 +407,8 @@ def corpus_samples(
         text.engine.to_str(),
         "" if clip is None else clip.engine.to_str(),
     )
-    own = caption_filters(paths, selection)
+    if not paths:
+        raise InputError("no text to adapt on; set text to one file or more")
+    own = settings_by_file(paths, selection)
     stores = [prepare_store(path, each, spec, place) for path, each in zip(paths, own, strict=True)]
     return CorpusDataset(list(zip(names_of(paths), stores, strict=True)), text, clip, limit)

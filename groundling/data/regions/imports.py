@@ -1,11 +1,8 @@
 """Imports region features in the field's file formats, recognised by content, and merges region stores.
 
-Pickles are never loaded.
-
-Boxes, features, confidence and classes are imported, sorted by confidence; attributes in LXMERT's
-files are ignored. An image is skipped, with a reason, if its id is repeated, a row has another
-number of columns, features are not finite or all 0, a confidence or a class is out of range, or no
-box lies in the image.
+Pickles are never loaded. Boxes, features, confidence and classes are imported, sorted by confidence; attributes in
+LXMERT's files are ignored. An image is skipped, with a reason, if its id is repeated, its data are damaged, features
+are not finite or all 0, a confidence or a class is out of range, or no box lies in the image.
 """
 
 from __future__ import annotations
@@ -51,10 +48,8 @@ SUBSET = re.compile(r"(?<![a-z])(train|val|test)20\d\d(?!\d)")
 """COCO's subsets; a name with trainval2014 covers two of them, and does not match."""
 STILL = re.compile(r"^vcr_(gt_)?(train|val|test)_")
 """The prefix that UNITER's store adds to the name of a VCR still."""
-PATTERN = "expected one such as COCO_{subset}_{number:012d}, COCO's json files, or VCR's jsonl"
-
 Rename = Callable[[str, Path], str]
-"""From an image's name in a source, and the source, to its id in the store; raises InputError if it has none."""
+"""From an image's name in a source, and the source, to its id in the store; raises an error if it has none."""
 
 
 def read_names(specs: Sequence[str]) -> Rename:
@@ -62,25 +57,20 @@ def read_names(specs: Sequence[str]) -> Rename:
 
     `specs`: a pattern with `{number}` or `{subset}`; COCO's json files, whose images have `id` and
     `file_name`; or VCR's jsonl files: UNITER's store names a still by its split and the last part
-    of its `img_fn`. Raises InputError for an invalid pattern, or files that name no images.
+    of its `img_fn`.
     """
     if all(path.endswith(".jsonl") for path in specs):
         stills = _read_stills(specs)
-        return lambda name, _: _listed(stills, STILL.sub("", name))
+        return lambda name, _: stills[STILL.sub("", name)]
     if len(specs) > 1 or specs[0].endswith(".json"):
         files = {number: file for path in specs for number, file in _read_coco(Path(path))}
-        return lambda name, _: _listed(files, _number(name))
-    pattern = specs[0]
-    with convert_errors(f"ids_as {pattern}: invalid pattern", f"; {PATTERN}"):
-        ids = {pattern.format(subset="train2014", number=number) for number in (1, 2)}
-    if len(ids) < 2:
-        raise InputError(f"ids_as {pattern}: all images would have the id {ids.pop()}; {PATTERN}")
-    return partial(_fill_pattern, pattern)
+        return lambda name, _: files[_number(name)]
+    return partial(_fill_pattern, specs[0])
 
 
 def _read_coco(path: Path) -> Iterator[tuple[int, str]]:
     content = read_json(path)
-    with convert_errors(f"{path}: not COCO's images with id and file_name", f"; {PATTERN}"):
+    with convert_read_errors(path):
         for image in content["images"]:
             # Karpathy's json has other names for these fields.
             number = image["id"] if "id" in image else image["cocoid"]
@@ -99,27 +89,15 @@ def _read_stills(paths: Sequence[str]) -> dict[str, str]:
     return stills
 
 
-def _listed(names: dict[Any, str], key: object) -> str:
-    if key not in names:
-        raise InputError(f"no image in the files of `ids_as` is called {key}")
-    return names[key]
-
-
 def _number(name: str) -> int:
-    ends_with = NUMBER.search(name)
-    if ends_with is None:
-        raise InputError("its id does not end with a number, which `ids_as` needs")
-    return int(ends_with[0])
+    (digits,) = NUMBER.findall(name)
+    return int(digits)
 
 
 def _fill_pattern(pattern: str, name: str, source: Path) -> str:
     subset = SUBSET.search(name) or SUBSET.search(source.name)
-    if subset is None and "{subset" in pattern:
-        raise InputError(
-            f"neither its id nor {source.name} names a subset such as train2014; write it into the pattern of "
-            "`ids_as`, or pass COCO's json files"
-        )
-    return pattern.format(subset=subset[0] if subset else "", number=_number(name))
+    fields = {"number": _number(name)}
+    return pattern.format_map(fields if subset is None else {**fields, "subset": subset[0]})
 
 
 def import_regions(
@@ -137,13 +115,12 @@ def import_regions(
             raise InputError("`ids_as` and `filter_imports` apply to files, not to region stores")
         return merge_stores(paths)
     opened = [(Path(path), *_open(Path(path))) for path in paths]
-    _, layout, _ = opened[0]
-    for path, other, _ in opened:
-        if other != layout:
-            raise InputError(
-                f"{paths[0]} is a {layout['layout']}, {path} a {other['layout']}; expected one layout; make one "
-                "store of each"
-            )
+    layouts = {facts["layout"]: facts for _, facts, _ in opened}
+    if len(layouts) > 1:
+        raise InputError(
+            f"{' and '.join(map(str, paths))}: a {' and a '.join(layouts)}; make a store of each"
+        )
+    (layout,) = layouts.values()
     facts = {
         "source": str(paths[0]) if len(paths) == 1 else [str(path) for path in paths],
         "model": "as the source says",
@@ -175,10 +152,12 @@ def _changed(
     box_filter: DetectionSettings | None,
 ) -> Item:
     new, fault = name, ""
-    try:
-        new = name if rename is None else rename(name, source)
-    except InputError as error:
-        fault = str(error)
+    if rename is not None:
+        try:
+            with convert_errors(f"`ids_as` gives no id to an image of {source.name}"):
+                new = rename(name, source)
+        except InputError as error:
+            fault = str(error)
 
     def changed() -> ImageRegions:
         if fault:
@@ -196,9 +175,7 @@ def _best_boxes(regions: ImageRegions, box_filter: DetectionSettings) -> ImageRe
     The whole image is always kept, and is not counted.
     """
     if not regions.has_confidence:
-        raise InputError(
-            "its boxes have no confidences to filter them by; leave `filter_imports` out"
-        )
+        raise InputError("no confidences for `filter_imports`")
     whole = int(regions.has_whole_image)
     confident = int((regions.confidence[whole:] > box_filter.score_threshold).sum())
     kept = whole + min(box_filter.max_boxes, max(box_filter.min_boxes, confident))
@@ -212,17 +189,15 @@ def _open(path: Path) -> tuple[dict[str, Any], Iterator[Item]]:
         return {"layout": "npz of UNITER", **SOFT}, _files(path, "*.npz", _npz)
     if any(path.glob("*.json")):
         return {"layout": "json of VL-BERT", **SOFT}, _files(path, "*.json", _vlbert)
-    if not path.is_file():
-        raise InputError(f"{path}: nothing to import; expected {LAYOUTS}")
-    with convert_read_errors(path), path.open("rb") as stream:
-        columns = stream.readline().count(b"\t") + 1
+    columns = 0
+    if path.is_file():
+        with convert_read_errors(path), path.open("rb") as stream:
+            columns = stream.readline().count(b"\t") + 1
     if columns == 10:
-        return {"layout": "TSV of LXMERT", **VG}, _tsv(path, columns)
+        return {"layout": "TSV of LXMERT", **VG}, _tsv(path, _lxmert)
     if columns == 6:
-        return {"layout": "TSV of bottom-up-attention"}, _tsv(path, columns)
-    raise InputError(
-        f"{path}, line 1: {columns} columns without region features; expected {LAYOUTS}"
-    )
+        return {"layout": "TSV of bottom-up-attention"}, _tsv(path, _bottom_up)
+    raise InputError(f"{path}: nothing to import; expected {LAYOUTS}")
 
 
 def _item(name: str, where: str, read: Callable[[], ImageRegions]) -> Item:
@@ -249,20 +224,15 @@ def _regions(
     """An image's regions, sorted by confidence; `boxes` (R, 4) are shares, or pixels of an image of `size`."""
     boxes = np.asarray(boxes, np.float32)
     if size is not None:
-        if min(size) < 1:
-            raise InputError(f"image of {size[0]}x{size[1]} pixels")
         if len(boxes) and min(size) > 1 and boxes.max() <= 1:
-            raise InputError("boxes are within one pixel; expected pixels, not shares of the image")
+            raise InputError("expected boxes in pixels, not shares of the image")
         boxes = boxes / np.array([*size, *size], np.float32)
     sure = np.ones(len(boxes), np.float32) if confidence is None else confidence.reshape(-1)
     lengths = {len(one) for one in (boxes, features, sure, classes) if one is not None}
     if features.ndim != 2 or boxes.shape[1:] != (4,) or len(lengths) > 1:
-        raise InputError(
-            f"boxes {boxes.shape}, features {features.shape}, confidence {sure.shape}: "
-            "expected one row per region"
-        )
+        raise InputError(f"{len(boxes)} boxes, but features {features.shape} or others")
     if features.size and np.abs(features).max() < TINY:
-        raise InputError(f"all features are 0 or below {TINY}, which half precision stores as 0")
+        raise InputError("all features are 0 in half precision")
     clipped, valid = clip_boxes(boxes)
     if not valid.any():
         raise InputError(f"all {len(boxes)} boxes are empty or outside the image")
@@ -288,38 +258,35 @@ def _array(text: str | bytes, rows: int, dtype: str = "<f4") -> np.ndarray:
 # -- tab-separated -----------------------------------------------------------------------------------------------------
 
 
-def _tsv(path: Path, columns: int) -> Iterator[Item]:
+def _tsv(path: Path, read: Callable[[str, list[bytes]], ImageRegions]) -> Iterator[Item]:
     with convert_read_errors(path), path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             fields = line.rstrip(b"\r\n").split(b"\t")
             name = fields[0].decode("utf-8", "replace")
-            yield _item(name, f"line {number}", partial(_row, name, fields, columns))
+            yield _item(name, f"line {number}", partial(read, name, fields))
 
 
-def _row(name: str, fields: list[bytes], columns: int) -> ImageRegions:
-    """One line of a TSV.
+def _bottom_up(name: str, fields: list[bytes]) -> ImageRegions:
+    _, width, height, count, boxes, features = fields
+    rows = int(count)
+    return _regions(
+        name, _array(boxes, rows), _array(features, rows), size=(int(width), int(height))
+    )
 
-    Bottom-up-attention: image_id, image_w, image_h, num_boxes, boxes, features. LXMERT: img_id,
-    img_h, img_w, objects_id, objects_conf, attrs_id, attrs_conf, num_boxes, boxes, features.
-    """
-    if len(fields) != columns:
-        raise InputError(f"{len(fields)} columns, expected {columns}; the row is cut off")
-    if columns == 6:
-        size = int(fields[1]), int(fields[2])
-        rows = int(fields[3])
-        return _regions(name, _array(fields[4], rows), _array(fields[5], rows), size=size)
-    size = int(fields[2]), int(fields[1])
-    rows = int(fields[7])
-    classes = _array(fields[3], rows, "<i8")[:, 0]
+
+def _lxmert(name: str, fields: list[bytes]) -> ImageRegions:
+    _, height, width, objects, confidence, _, _, count, boxes, features = fields
+    rows = int(count)
+    classes = _array(objects, rows, "<i8")[:, 0]
     if len(classes) and not 0 <= classes.min() <= classes.max() < VG_CLASSES:
         raise InputError(f"an object's class is outside 0..{VG_CLASSES - 1}")
     return _regions(
         name,
-        boxes=_array(fields[8], rows),
-        features=_array(fields[9], rows),
-        confidence=_array(fields[4], rows),
+        boxes=_array(boxes, rows),
+        features=_array(features, rows),
+        confidence=_array(confidence, rows),
         classes=classes,
-        size=size,
+        size=(int(width), int(height)),
     )
 
 
@@ -417,11 +384,11 @@ def merge_stores(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterator[
     another image. Raises InputError if different models made the stores' features.
     """
     stores = [RegionStore(path) for path in paths]
-    for store in stores[1:]:
-        if unlike := _unlike(stores[0], store):
-            raise InputError(
-                f"{stores[0].folder} and {store.folder}: {unlike}; expected the same kind of regions"
-            )
+    kinds = {(store.width, store.classes, store.background) for store in stores}
+    origins = {store.identity for store in stores if store.identity}
+    if len(kinds) > 1 or len(origins) > 1:
+        names = " and ".join(str(path) for path in paths)
+        raise InputError(f"{names}: expected features of one model, and classes of one detector")
     shared = {
         name: value
         for name, value in stores[0].manifest.items()
@@ -441,24 +408,12 @@ def merge_stores(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterator[
     return facts, ((image, partial(_merged, stores, image)) for image in ids)
 
 
-def _unlike(first: RegionStore, other: RegionStore) -> str:
-    """The difference that keeps a model from reading two stores as one; empty if there is none."""
-    if first.width != other.width:
-        return f"features have widths {first.width} and {other.width}"
-    kinds = [f"{one.classes} classes, background {one.background}" for one in (first, other)]
-    if kinds[0] != kinds[1]:
-        return f"regions have {' and '.join(kinds)}"
-    if first.identity and other.identity and first.identity != other.identity:
-        return f"made by {first.origin} and by {other.origin}"
-    return ""
-
-
 def _merged(stores: Sequence[RegionStore], image_id: str) -> ImageRegions:
     """The regions of an image, store after store; where some have segmentations, others' regions fill their boxes."""
     first, *others = [store.stored(image_id) for store in stores if image_id in store]
     sizes = {one.size for one in (first, *others) if all(one.size)}
     if len(sizes) > 1:
-        raise InputError(f"has the sizes {sorted(sizes)}; give each image an id of its own")
+        raise InputError(f"has the sizes {sorted(sizes)}, so these are several images")
     appended = [one.take(slice(int(one.has_whole_image), None)) for one in others]
     parts = [first, *appended]
     if any(store.has_segmentations for store in stores):

@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal
 
 from groundling.core.batch import Example, OutputSizes
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, prefix_errors
 from groundling.data.image_samples import PixelDataset, RandomFlipDataset, files_below, single_file
-from groundling.data.images import (
-    ImageInput,
-    check_shape,
-    read_image,
-)
+from groundling.data.images import ImageInput, check_shape, read_image
 from groundling.data.regions.samples import RegionDataset, RegionOptions, RegionSource
 from groundling.data.regions.store import RegionStore, describe_mismatch
 from groundling.data.samples import SampleDataset, without_region_tags
@@ -31,36 +27,26 @@ FeatureSource = Literal["features", "pixels", "patches"]
 """Source of visual features: a store's features, pixels in a store's boxes, or pixels in patches."""
 
 
-class RegionRequirements(Protocol):
-    """A model's requirements on its regions."""
+class RegionRequirements:
+    """What a model that reads regions requires of them. Abstract."""
 
-    @property
-    def sizes(self) -> OutputSizes:
-        """Widths of the model; `regions` is the width of a region's features."""
-
-    @property
-    def region_source(self) -> FeatureSource:
-        """Source of the regions' visual features."""
-
-    @property
-    def reads_whole_image(self) -> bool:
-        """Whether the first region is the whole image."""
-
-    @property
-    def has_inclusive_boxes(self) -> bool:
-        """Whether boxes end at their last pixel (VL-BERT's release)."""
-
-    @property
-    def reads_tagged_regions(self) -> bool:
-        """Whether the model links a word that names an object to that object's region."""
-
-    @property
-    def regions_provenance(self) -> Mapping[str, Any]:
-        """Facts about the regions that the model was trained with; empty if unknown."""
+    sizes: OutputSizes
+    """Widths of its outputs; `regions` is the width of a region's features."""
+    region_source: FeatureSource = "features"
+    """Source of the regions' visual features."""
+    reads_whole_image: bool
+    """Whether the first region is the whole image."""
+    has_inclusive_boxes: bool
+    """Whether boxes end at their last pixel (VL-BERT's release)."""
+    reads_tagged_regions: bool = True
+    """Whether a word that names an object also reads the region of that object."""
+    regions_provenance: Mapping[str, Any]
+    """Facts about the regions that the model was trained with; empty if unknown."""
 
     @property
     def image_sides(self) -> tuple[int, float]:
-        """Short side and maximum long side of an image in pixels, for a model that reads pixels."""
+        """Short side and maximum long side of an image in pixels; 0 if the model reads no pixels."""
+        return 0, 0
 
 
 @dataclass(frozen=True)
@@ -122,11 +108,7 @@ class ImageSampleBuilder:
     # -- models --------------------------------------------------------------------------------------------------------
 
     def check_pixels(self, model: RegionRequirements, source: str) -> None:
-        """Raises InputError if a model reads images and there are none, or reads no
-        images and there are some.
-
-        `source` is the model's folder or hub id, for the message.
-        """
+        """Raises InputError if the model of `source` reads images and none are given, or the other way round."""
         if (model.region_source != "features") != bool(self.settings.images):
             advice = (
                 "stored features, no pixels; leave out" if self.settings.images else "pixels; pass"
@@ -139,23 +121,23 @@ class ImageSampleBuilder:
         store: RegionStore | None = None,
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises InputError if features differ in width or origin from those that
-        the model was trained with.
+        """Raises InputError if features differ in width or origin from those that the model was trained with.
 
-        `store`: by default the one of the settings. `provenance`: facts about the training regions, in
-        place of the model's own. A model or a store without such facts matches any, and a model that
-        reads pixels computes its own features.
+        `store`: by default the one of the settings. `provenance`: facts about the training regions, in place of the
+        model's own. A model or a store without such facts matches any, and a model that reads pixels computes its own.
         """
         store = store or self.store
         if store is None or model.region_source != "features":
             return
-        store.require_width(model.sizes.regions)
         facts = model.regions_provenance if provenance is None else provenance
         difference = describe_mismatch(facts, store.manifest)
+        fault = ""
         if difference and not self.settings.allow_region_mismatch:
-            raise InputError(
-                f"{store.folder}: {difference}; make the store in the same way, or pass allow_region_mismatch"
-            )
+            fault = f"{difference}; if you mean this, pass allow_region_mismatch"
+        if store.width != model.sizes.regions:
+            fault = f"features have width {store.width}, the model needs {model.sizes.regions}"
+        if fault:
+            raise InputError(f"{store.folder}: {fault}")
 
     def reads_images(self, model: RegionRequirements) -> bool:
         """Whether a model reads pixels; with `zero_features`, none does."""
@@ -170,33 +152,22 @@ class ImageSampleBuilder:
 
     @cached_property
     def files(self) -> Mapping[str, Sequence[Path]]:
-        """All images of the folder by id; files with the same id are all listed.
-
-        Empty without a folder.
-        """
+        """All images of the folder by id, all files of an id; empty without a folder."""
         return files_below(Path(self.settings.images)) if self.settings.images else {}
 
     def image_sources(
         self, image_ids: Sequence[str], images: Mapping[str, ImageInput] | None = None
     ) -> ImageInputs:
-        """Regions and files of these images, which are listed once each.
+        """Regions and files of these images, which are listed once each; `images` by id replace the folder.
 
-        `images` by id replace the folder.
-
-        Faults of images are returned, not raised. Regions are from the store, or from the
-        `region_finder`, if there is one.
+        Faults of images are returned, not raised. Regions are from the store, or from the `region_finder`, if any.
         """
         store: RegionSource | None = self.store
         missing = [] if store is None else [image for image in image_ids if image not in store]
         finds_regions = self.region_finder is not None and (store is None or bool(missing))
         faults: dict[str, str] = {}
         if missing and self.region_finder is None:
-            fault = f"not in {self.settings.regions}"
-            if len(missing) == len(image_ids) and not self.settings.images and images is None:
-                fault += (
-                    " (to find regions of other images: images=FOLDER in place of regions=STORE)"
-                )
-            faults = dict.fromkeys(missing, fault)
+            faults = dict.fromkeys(missing, f"not in {self.settings.regions}")
         found: dict[str, ImageInput] = {}
         for image in image_ids if self.settings.images or images is not None else ():
             try:
@@ -219,29 +190,16 @@ class ImageSampleBuilder:
                 raise InputError("no such file")
             return image
         if image_id not in self.files:
-            place = self.settings.images
-            raise InputError(f"no such image in {place}{self._nearby(image_id)}")
+            raise InputError(f"no such image in {self.settings.images}")
         return single_file(self.files[image_id])
-
-    def _nearby(self, image: str) -> str:
-        """A hint for a name that begins above the image folder.
-
-        Empty if no suffix of it names an image there.
-        """
-        parts = PurePosixPath(image.replace("\\", "/")).parts
-        ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
-        found = next((end for end in ends if end in self.files), "")
-        return f"; names are relative to that folder, such as {found}" if found else ""
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
     def select_tags(self, examples: Sequence[Example]) -> list[Example]:
         """The examples, without region tags if the settings ignore them."""
-        return (
-            list(examples)
-            if self.settings.object_tags
-            else [without_region_tags(one) for one in examples]
-        )
+        if self.settings.object_tags:
+            return list(examples)
+        return [without_region_tags(one) for one in examples]
 
     def samples(
         self,
@@ -258,8 +216,6 @@ class ImageSampleBuilder:
         """
         if sources.store is None:
             return texts
-        if isinstance(sources.store, RegionStore):
-            _check_images(texts, sources.store)
         options = replace(
             options or RegionOptions(),
             whole_image=model.reads_whole_image,
@@ -271,7 +227,9 @@ class ImageSampleBuilder:
             only_mentioned=self.settings.mentioned_objects_only,
             zero_features=self.zero_features,
         )
-        samples: SampleDataset = RegionDataset(texts, sources.store, options)
+        store = sources.store
+        with prefix_errors(store.folder if isinstance(store, RegionStore) else "images"):
+            samples: SampleDataset = RegionDataset(texts, sources.store, options)
         if not self.reads_images(model):
             return samples
         samples = PixelDataset(samples, sources.folder or sources.images, *model.image_sides)
@@ -280,17 +238,3 @@ class ImageSampleBuilder:
         if mirror is texts:
             return RandomFlipDataset(samples, samples)
         return RandomFlipDataset(samples, self.samples(mirror, model, sources, options))
-
-
-def _check_images(samples: SampleDataset, store: RegionStore) -> None:
-    sample_of: dict[str, str] = {}
-    for sample, images in zip(samples.ids, samples.images, strict=True):
-        for image in images:
-            sample_of.setdefault(image, sample)
-    missing = [image for image in sample_of if image not in store]
-    if not missing:
-        return
-    raise InputError(
-        f"{store.folder}: {len(missing)} of {len(sample_of)} images are not in this region store, the first is "
-        f"{missing[0]!r} of {sample_of[missing[0]]}; add them with `groundling regions`, or remove their rows"
-    )

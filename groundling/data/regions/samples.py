@@ -36,9 +36,7 @@ class RegionSource(Protocol):
         """Width and height of an image in pixels; 0 if unknown."""
 
     def in_annotated_order(self, image: str) -> bool:
-        """Whether an image's regions are all its annotated objects, in annotation order,
-        perhaps followed by others.
-        """
+        """Whether an image's regions are all its annotated objects, in annotation order, perhaps followed by others."""
 
     def appended_detections(self, image: str) -> int:
         """Number of detected regions that follow an image's annotated objects."""
@@ -53,34 +51,23 @@ class RegionOptions:
     """Options for the regions that a model reads."""
 
     whole_image: bool = False
-    """Add the whole image as first region (VL-BERT).
-
-    Without it, a store's own whole-image region is removed.
-    """
+    """Add the whole image as first region (VL-BERT); otherwise a store's own whole-image region is removed."""
     last_pixel: bool = False
     """Boxes end at their last pixel: the whole image is W - 1 by H - 1 (VL-BERT's release)."""
     max_regions: int = 0
     """Maximum number of regions per image, most confident first, without the whole image; 0: all."""
     max_sequence: int = 0
-    """Maximum number of tokens and regions together, with the whole image.
-
-    The longer side is truncated. 0: no limit.
-    """
+    """Maximum number of tokens and regions together, with the whole image, see `truncate_to_budget`; 0: no limit."""
     label_regions: RegionLabeler | None = None
     """Labels the right regions, for tasks that select some."""
     phrases: bool = False
-    """The text's tag is a phrase, not a region's name.
-
-    The phrase's last token becomes the label `query`.
-    """
+    """The text's tag is a phrase, not a region's name; the phrase's last token becomes the label `query`."""
     link_tags: bool = True
     """Link a word that names an object to that object's region; otherwise its tag is ignored."""
     separate_images: bool = False
     """Each image of an example makes a row of its own, with the whole text."""
     only_mentioned: bool = False
-    """Of an example's annotated objects, keep only those that its texts
-    mention, where this is known.
-    """
+    """Of an example's annotated objects, keep only those that its texts mention, where this is known."""
     zero_features: bool = False
     """Zeros in place of features; boxes stay."""
     width: int = 0
@@ -100,28 +87,21 @@ class RegionDataset(SampleWrapper):
         super().__init__(samples)
         self.store = store
         self.options = options or RegionOptions()
-        if 0 < self.options.max_sequence < LEAST_TOKENS + LEAST_REGIONS:
-            raise InputError(
-                f"max_total_length={self.options.max_sequence}: no room for {LEAST_TOKENS} "
-                "tokens and a region; 0 means no limit"
-            )
+        budget = self.options.max_sequence
+        if 0 < budget < LEAST_TOKENS + LEAST_REGIONS:
+            raise InputError(f"max_total_length={budget}: no room for two tokens and a region")
+        # Several images share one budget, and only the last would lose regions.
+        many_images = not budget or self.options.separate_images
         for sample, images in zip(samples.ids, samples.images, strict=True):
-            if self.options.max_sequence and len(images) > 1 and not self.options.separate_images:
+            if not images or (len(images) > 1 and not many_images):
                 raise InputError(
-                    f"max_total_length={self.options.max_sequence}: {sample} has "
-                    f"{len(images)} images, and only the last would lose "
-                    "regions; use max_regions, which limits every image"
-                )
-            if not images:
-                raise InputError(
-                    f"{sample}: the example names no image, so it has no regions; with a file of your own, pass "
-                    "image=COLUMN"
+                    f"{sample}: {len(images)} images (setting `image`); max_total_length={budget}"
                 )
         every = dict.fromkeys(image for images in samples.images for image in images)
         missing = [image for image in every if image not in store]
         if missing:
             raise InputError(
-                f"the region store lacks {len(missing)} images, the first is {missing[0]!r}"
+                f"{len(missing)} of {len(every)} images are not in this region store, the first is {missing[0]!r}"
             )
         # Regions first: both sides are padded, and images differ more in their number of regions
         # than texts in tokens.
@@ -131,10 +111,7 @@ class RegionDataset(SampleWrapper):
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(len(self), 3): rows, tokens, regions.
-
-        Regions are an upper bound, which may be one too high per image.
-        """
+        """(len(self), 3): rows, tokens, regions; regions may be one too many per image."""
         sizes = self.samples.sizes.copy()
         for place, images in enumerate(self.samples.images):
             regions = [self._count(image) + int(self.options.whole_image) for image in images]
@@ -144,10 +121,7 @@ class RegionDataset(SampleWrapper):
         return sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples with regions, in the order of `indices`.
-
-        All choices of a multiple choice have them.
-        """
+        """Samples with regions, in the order of `indices`; all choices of a multiple choice have them."""
         samples = self.samples.get(indices, rngs)
         return [
             self._convert(sample, self.images[index])
@@ -214,9 +188,8 @@ class RegionDataset(SampleWrapper):
             here = int((~regions.is_whole_image & (regions.image_index == number)).sum())
             if not self.store.in_annotated_order(image) or here != expected:
                 raise InputError(
-                    f"{sample.id}: its text names objects of {image!r} by number, but this store lacks the image's "
-                    f"{objects} annotated objects in their order; make a store with `groundling regions "
-                    "--boxes`, or pass object_tags=False"
+                    f"{sample.id}: its text numbers the objects of {image!r}, but the region store lacks the image's "
+                    f"{objects} annotated objects in their order; set object_tags=False, or make it of `boxes`"
                 )
 
     def regions(self, images: Sequence[str]) -> RegionRow:
@@ -255,8 +228,7 @@ LEAST_REGIONS = 1
 
 
 def truncate_to_budget(sample: Sample, regions: RegionRow, budget: int) -> tuple[Sample, RegionRow]:
-    """A sample and its regions, truncated to `budget` together, with the truncated tokens and
-    regions counted; 0: unchanged.
+    """A sample and its regions, truncated to `budget` together; 0: unchanged.
 
     The longer side loses its last entry, and the text in a tie; the text keeps its last token,
     [SEP] (jackroos/VL-BERT, pretrain/data/datasets/conceptual_captions.py). All choices have the
@@ -345,9 +317,7 @@ def add_whole_image(row: RegionRow) -> RegionRow:
 
 
 def clip_to_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
-    """The row with boxes clipped to [0, 0, W - 1, H - 1] in an image of W x H pixels, in shares.
-
-    Unchanged without a size.
+    """The row with boxes, in shares, clipped to [0, 0, W - 1, H - 1] pixels of an image of `size` W x H; 0: unchanged.
 
     As in VL-BERT's release, where this is the box of the whole image.
     """
@@ -359,13 +329,11 @@ def clip_to_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
 
 
 class CaptionSampleDataset(DrawnTextDataset):
-    """Samples of captioned images for pre-training: each epoch reads every caption, or
-    one caption of every image.
+    """Samples of captioned images for pre-training: each epoch reads every caption, or one caption of every image.
 
-    With `pairs`, a sample is VisualBERT's: a caption and a second one, from a random other
-    image in half of the cases; the label `sentence_image` is 1 if both describe the image
-    (VisualBERT Appendix A; its release). Without `pairs`, a sample is one caption without
-    a label (UNITER, VL-BERT).
+    With `pairs`, a sample is VisualBERT's: a caption and a second one, from a random other image in half of the cases;
+    the label `sentence_image` is 1 if both describe the image (VisualBERT Appendix A; its release). Without `pairs`, a
+    sample is one caption without a label (UNITER, VL-BERT).
     """
 
     def __init__(
@@ -375,9 +343,7 @@ class CaptionSampleDataset(DrawnTextDataset):
         pairs: bool = True,
         every_caption: bool = False,
     ) -> None:
-        """With `every_caption`, each caption is a sample, as in all three releases; otherwise each image, with a random
-        one.
-        """
+        """With `every_caption`, each caption is a sample, as in all three releases; otherwise each image, with one."""
         self.captioned = images
         self.pairs = pairs
         self.every_caption = every_caption
@@ -427,12 +393,5 @@ class CaptionSampleDataset(DrawnTextDataset):
 
 def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:
     """Raises InputError if `mentioned_objects_only` would remove nothing: no text names an object by number."""
-    if not tags:
-        raise InputError(
-            "mentioned_objects_only needs texts that name objects, which "
-            "object_tags=False removes; leave one of them out"
-        )
-    if not any(example.mentioned_objects for example in examples):
-        raise InputError(
-            f"mentioned_objects_only: texts of {name} name no objects by number, as VCR's do; leave it out"
-        )
+    if not tags or not any(example.mentioned_objects for example in examples):
+        raise InputError(f"mentioned_objects_only: no text of {name} names an object by number")

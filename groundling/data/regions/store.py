@@ -1,5 +1,4 @@
-"""Image regions on disk, in half precision: written by `groundling regions`, read by
-all single-stream models.
+"""Image regions on disk, in half precision: written by `groundling regions`, read by all single-stream models.
 
 A store is a folder of shards (see `data/shards.py`). For each image: `features` (R, D) float16,
 `boxes` (R, 4) float32, `confidence` (R,) float32, and optionally `classes`: (R, C) float16, or (R,)
@@ -29,10 +28,7 @@ from groundling.data.shards import (
 from groundling.runs.progress import Progress
 
 SLACK = 0.01
-"""Share of the image's side by which a box may leave the image (rounding) and is clipped.
-
-Boxes farther out are left out and counted.
-"""
+"""Share of the image's side by which a box may leave the image, as by rounding; others are left out and counted."""
 ROUNDING = 1e-3
 """Tolerance of 0..1 for probabilities, because of half precision."""
 MOST_TOGETHER = 1.05
@@ -66,15 +62,11 @@ class ImageRegions:
     has_whole_image: bool = False
     """Whether the first region is the whole image."""
     segmentation: np.ndarray | None = None
-    """(R, 14, 14) bool: the cells of the box that the object fills, for objects
-    with a known segmentation.
-    """
+    """(R, 14, 14) bool: the cells of the box that the object fills, for objects with a known segmentation."""
     left_out: int = 0
     """Number of boxes left out: empty or outside the image."""
     annotated_order: bool = False
-    """Whether regions (except the whole image) are in annotation order, none left out:
-    VCR's tags are such numbers.
-    """
+    """Whether regions (except the whole image) are in annotation order, none left out: VCR's tags are such numbers."""
     appended_detections: int = 0
     """Number of detected regions, which follow the annotated objects."""
     has_confidence: bool = True
@@ -136,16 +128,11 @@ def _require_all(name: str, is_good: np.ndarray, fault: str) -> None:
 
 
 Item = tuple[str, Callable[[], ImageRegions]]
-"""An image id and a function that reads its regions.
-
-If it raises InputError, the image is skipped with this reason.
-"""
+"""An image id and a function that reads its regions; if it raises InputError, the image is skipped with this reason."""
 
 
 def clip_boxes(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes (R, 4) in shares, clipped to the image, and which of them (R,) are neither empty
-    nor outside (see `SLACK`).
-    """
+    """Boxes (R, 4) in shares, clipped to the image, and which of them (R,) are neither empty nor outside (`SLACK`)."""
     clipped = boxes.clip(0, 1).astype(np.float32)
     is_near = ((boxes >= -SLACK) & (boxes <= 1 + SLACK)).all(1)
     return clipped, np.asarray(is_near & (clipped[:, 2:] > clipped[:, :2]).all(1))
@@ -168,10 +155,6 @@ class RegionWriter:
         self.shard = shard
         self._shards = ShardWriter(folder, key, process)
         self.folder = self._shards.folder
-
-    def is_complete(self, number: int) -> bool:
-        """Whether a shard is complete."""
-        return self._shards.is_complete(number)
 
     def pending(self, images: int) -> Iterator[int]:
         """The numbers of this process's incomplete shards, for this many images."""
@@ -206,7 +189,7 @@ class RegionWriter:
                 skipped = []
             if name in names_seen:
                 skipped.append(f"{name}: repeated; the first one is used")
-            elif not self.is_complete(number):
+            elif not self._shards.is_complete(number):
                 try:
                     images.append(read())
                 except InputError as error:
@@ -222,8 +205,7 @@ class RegionWriter:
         skipped: Sequence[str] = (),
         barrier: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """Write the manifest, and return its contents: counts, skipped images, and `facts` on how the regions were
-        made.
+        """Write the manifest with `facts` on how the regions were made, and return its contents.
 
         `barrier` waits for all processes, each of which calls this.
         """
@@ -243,7 +225,7 @@ class RegionWriter:
         return self._shards.close({**facts, "counts": counts}, skipped, barrier)
 
     def _flush(self, number: int, images: list[ImageRegions], skipped: list[str]) -> None:
-        if number >= 0 and not self.is_complete(number):
+        if number >= 0 and not self._shards.is_complete(number):
             self.write(number, images, skipped)
 
 
@@ -346,13 +328,6 @@ class RegionStore:
         """Number of an image's regions."""
         return self._shards.length(self._shards.index_of(image_id), "boxes")
 
-    def require_width(self, width: int) -> None:
-        """Raise InputError if the features' width is not the model's `width`."""
-        if self.width != width:
-            raise InputError(
-                f"{self.folder}: features have width {self.width}, the model needs {width}"
-            )
-
     def __getitem__(self, image_id: str) -> RegionRow:
         """The regions of an image, in float32; `image_index` is 0 for all of them."""
         image = self.stored(image_id, without="cover" if self.features else "features")
@@ -415,19 +390,16 @@ def box_source(facts: Mapping[str, Any]) -> str:
 
 def describe_mismatch(model_facts: Mapping[str, Any], store_facts: Mapping[str, Any]) -> str:
     """The difference between a store's regions and those that a model was trained with, in words; empty for none."""
-    model_identity = model_facts.get("identity")
-    store_identity = store_facts.get("identity")
-    if model_identity and store_identity and model_identity != store_identity:
-        return (
-            f"made by {store_facts.get('made_by')}, but the model was trained with "
-            f"{model_facts.get('made_by')}"
-        )
+    trained = "but the model was trained with"
+    identities = {
+        facts["identity"] for facts in (model_facts, store_facts) if facts.get("identity")
+    }
+    if len(identities) > 1:
+        return f"made by {store_facts.get('made_by')}, {trained} {model_facts.get('made_by')}"
     model_boxes = box_source(model_facts)
     store_boxes = box_source(store_facts)
     if model_boxes and store_boxes and model_boxes != store_boxes:
-        return (
-            f"boxes are from {store_boxes}, but the model was trained with boxes from {model_boxes}"
-        )
+        return f"boxes are from {store_boxes}, {trained} boxes from {model_boxes}"
     return ""
 
 

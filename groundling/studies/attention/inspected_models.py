@@ -28,7 +28,7 @@ from groundling.core.output_types import (
 from groundling.core.registry import resolve
 from groundling.core.rng import derive_seed, generator
 from groundling.data.captions.captions import (
-    CaptionCollection,
+    CaptionedImage,
     find_images,
     images_in_store,
     read_captions,
@@ -601,25 +601,24 @@ def read_analysis_examples(
         examples = found.read(data, split or found.dev[0])
     else:
         captions = read_captions(data, (split,) if split else (), columns)
-        examples = _of_captions(captions, subject, photos)
-        notes = list(captions.notes)
+        examples = _of_captions(captions.images, subject, photos)
+        notes = captions.notes
     for example in examples:
         if not example.images:
             raise InputError(f"{data}: {example.id} names no image")
     return examples, notes
 
 
-def _of_captions(captions: CaptionCollection, subject: ModalityModel, folder: str) -> list[Example]:
+def _of_captions(
+    images: Sequence[CaptionedImage], subject: ModalityModel, folder: str
+) -> list[Example]:
     """An example for every caption, with its image's id in the store or in a folder of photos."""
-    images = captions.images
     store = subject.region_model.store if isinstance(subject, PretrainedModalityModel) else None
     if store is None and folder:
-        found = find_images(images, folder, captions.path)
-        images = [*found.images, *found.missing]
+        images, _ = find_images(images, folder)
     images = with_store_ids(images)
     if isinstance(store, RegionStore):
-        found = images_in_store(images, store, captions.path)
-        images = [*found.images, *found.missing]
+        images, _ = images_in_store(images, store, store.folder)
     return [
         Example(f"{image.id}#{number}", caption, images=(image.id,))
         for image in images

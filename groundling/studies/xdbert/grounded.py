@@ -26,7 +26,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError, require_known
 from groundling.core.registry import resolve
 from groundling.core.rng import generator
-from groundling.data.captions.captions import CaptionReadOptions, caption_lines
+from groundling.data.captions.captions import captions_of_images, settings_by_file
 from groundling.data.corpora.files import CHUNK
 from groundling.data.samples import backend_tokenizer
 from groundling.data.text.words import stop_words, word_spans
@@ -71,11 +71,9 @@ def count_captions(config: CaptionTokenCountsConfig, work: CommandContext) -> st
     """
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
-    selections = CaptionReadOptions(
-        config.caption_settings.caption_splits, config.caption_settings.columns
-    ).for_files(config.captions)
-    for file, selection in zip(config.captions, selections, strict=True):
-        captions += caption_lines(file, selection.splits, selection.columns)
+    selections = settings_by_file(config.captions, config.caption_settings)
+    for file, own in zip(config.captions, selections, strict=True):
+        captions += [text for text, _ in captions_of_images(file, own.caption_splits, own.columns)]
     tokens = count_tokens(captions, tokenizer)
     words = count_words(captions)
     provenance = {

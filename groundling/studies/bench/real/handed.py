@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.captions.captions import CaptionedImage, find_images, read_captions
 from groundling.data.corpora.files import plain_lines
@@ -82,11 +82,8 @@ def hand_over_texts(files: RealFiles, writes: bool) -> TextCounts:
         captions = read_captions(
             settings.captions, selected.caption_splits, selected.columns
         ).images
-        found = find_images(captions, settings.images, settings.captions)
-        images, missing = (
-            found.select_images(settings.skip_missing, settings.images),
-            len(found.missing),
-        )
+        with prefix_errors(settings.captions):
+            images, missing = find_images(captions, settings.images, settings.skip_missing)
     texts = [" ".join(caption.split()) for image in images for caption in image.captions]
     if settings.captions:
         _check_batch(settings.captions, texts, settings.batch)
