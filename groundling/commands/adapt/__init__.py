@@ -16,21 +16,21 @@ from groundling.command_line.registered_names import (
     check_training_step,
     parse_arm,
 )
-from groundling.core.errors import InputError
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
+    refuse_settings,
     require_settings,
     settings,
 )
-from groundling.settings.input_settings import CaptionSettings, parse_weighted_files
+from groundling.settings.input_settings import CaptionSettings
 from groundling.settings.objectives import (
     CrossModalEncoderSettings,
     ObjectiveSettings,
     TrainingStepSelection,
 )
-from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
+from groundling.settings.training import EvaluationSettings, TrainingArguments
 
 
 @settings
@@ -102,34 +102,13 @@ C.1)."""
 
 
 def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> ArmObjectives:
-    """The objectives of the arm; raises InputError for settings that are missing or do not fit together."""
+    """The objectives of the arm; raises InputError for settings that are missing or have no effect."""
     arm = parse_arm(config.arm, config.masked_lm)
     taught = ["teacher"] if arm.needs_cross_modal or arm.needs_teacher else []
     require_settings(config, f"arm={config.arm}", "student", *taught, *arm.teacher_settings)
-    check_has_eval_data(
-        config.evaluation, bool(config.eval_text), "eval_text=FILES, held-out texts"
-    )
-    learned_from = {each.file for each in parse_weighted_files(config.text, "text")}
-    for path in config.eval_text:
-        if path in learned_from:
-            raise InputError(
-                f"eval_text={path}: also given as text, so it is not held out; pass other text"
-            )
-    if config.cross_modal.save_joint and not (arm.needs_cross_modal or arm.wraps_encoder):
-        raise InputError(f"save_joint: arm={config.arm} has no cross-modal model; use arm=xdbert")
-    if (config.student_layers or config.student_width) and not config.from_scratch:
-        raise InputError(
-            "student_layers, student_width: a pretrained student has a size; add from_scratch"
-        )
-    if config.keep_projection:
-        projects = {"l1", "contrastive"} & set(
-            arm.names
-        ) and config.objective_settings.distillation.sentence_weight
-        if not projects:
-            raise InputError(
-                f"keep_projection: arm={config.arm} trains no sentence projection; use contrastive or l1 with "
-                "sentence_weight above 0"
-            )
+    if not config.from_scratch:
+        sizes = {"student_layers": config.student_layers, "student_width": config.student_width}
+        refuse_settings(sizes, "a pretrained student has a size; add from_scratch")
     parts = (*arm.names, config.teacher, config.training_step.training_step)
     check_options(config.objective_settings.options.option, parts)
     check_training_step(config.training_step.training_step, config.training_step.adversarial)

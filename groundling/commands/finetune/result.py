@@ -14,7 +14,7 @@ import numpy as np
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.data import dev_splits_trained_on
 from groundling.core.batch import Example
-from groundling.core.metrics import Metric, is_degenerate, most_common
+from groundling.core.metrics import Metric
 from groundling.core.output_types import OpenAnswer, OutputType, RegionSelection, Regression
 from groundling.data.samples import SampleDataset
 from groundling.models.formats import Encoder
@@ -137,23 +137,6 @@ def majority_baseline(
     return {"majority": {"answer": text, "scores": scores}}
 
 
-def constant_answer_note(task: Task, split: str, answers: EvaluationOutput) -> list[str]:
-    """Note if nearly all answers to a split are the same."""
-    if not is_degenerate(answers.predictions, answers.labels):
-        return []
-    answer, share = most_common(answers.predictions)
-    name = (
-        f"{answer:g}"
-        if isinstance(task.form, Regression)
-        else repr(task.form.format_prediction(answer))
-    )
-    note = f"{split}: {100 * share:.0f} % of the answers are {name}"
-    labels = answers.labels
-    if labels is None or labels.ndim > 1:
-        return [note]
-    return [f"{note}; the right answer in {100 * float((labels == answer).mean()):.0f} %"]
-
-
 def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
     """A note for each split on which the median run is no better than the majority answer."""
     notes = []
@@ -162,10 +145,10 @@ def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
     for split, scores in majority["scores"].items():
         score = result["median"].get(split, {}).get(headline.name)
         baseline = scores.get(headline.name)
-        if score is None or baseline is None or np.isnan([score, baseline]).any():
+        if score is None or baseline is None:
             continue
         gain = score - baseline if headline.higher_is_better else baseline - score
-        if gain <= 0:
+        if gain <= 0:  # undefined scores give NaN
             notes.append(
                 f"{split}: the median {headline.name}, {score:.3g}, is no better than always answering "
                 f"{majority['answer']!r} ({baseline:.3g})"
@@ -174,10 +157,15 @@ def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
 
 
 def degenerate_seeds_note(result: Mapping[str, Any]) -> list[str]:
-    """Note if every seed is degenerate."""
-    if not set(result["seeds"]) <= set(result["degenerate_seeds"]):
+    """Note if seeds are degenerate."""
+    seeds = result["degenerate_seeds"]
+    if not seeds:
         return []
-    return ["all seeds are degenerate: each gives nearly the same answer to every example"]
+    names = ", ".join(map(str, seeds))
+    return [
+        f"{len(seeds)} of {len(result['seeds'])} seeds are degenerate ({names}): each gives nearly the same answer to "
+        "every example"
+    ]
 
 
 def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:

@@ -25,7 +25,6 @@ from groundling.commands.finetune.data import (
     training_source,
 )
 from groundling.commands.finetune.result import (
-    constant_answer_note,
     degenerate_seeds_note,
     describe_seed,
     evaluator_of,
@@ -61,9 +60,8 @@ from groundling.prediction.model_description import (
     region_facts,
 )
 from groundling.runs.hashing import sha256_of
-from groundling.runs.progress import print_notes
 from groundling.runs.run import Run, RunFolder
-from groundling.settings.fields import refuse_settings
+from groundling.settings.fields import refuse_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.stats.finished_runs import BASELINE
@@ -110,33 +108,32 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
         torch.manual_seed(derive_seed(seed, "init", "adapter"))
         return ClipFeatureAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     student = load_encoder(config.model, config.model_format, config.architecture)
-    if not config.architecture:
-        about = (
-            "applies only to a new VisualBERT; pass architecture visualbert with a BERT as model, "
-            "or leave it out"
-        )
-        refuse_settings(embedding_flags(config.visualbert), about)
-        if isinstance(student, EndToEndModel):
-            return prepare_end_to_end_model(student, config.pixels)
-        return student
-    if isinstance(student, SingleStreamModel):
+    if config.architecture and not isinstance(student, SingleStreamModel):
+        return _new_student(student, config, seed, store)
+    refuse_settings(embedding_flags(config.visualbert), "applies only to a new VisualBERT")
+    if config.architecture and isinstance(student, SingleStreamModel):
         kind = student.join.kind
-        # A user's own architecture must be named again to load its model.
-        if (
-            not is_import_path(config.architecture)
-            or resolve("vision_language", Architecture, config.architecture).name != kind
-        ):
-            raise InputError(
-                f"architecture={config.architecture}: {config.model} is already a {kind} "
-                "model; leave architecture out"
-            )
-        return student
+        if resolve("vision_language", Architecture, config.architecture).name != kind:
+            raise InputError(f"architecture={config.architecture}: {config.model} is a {kind}")
+    if isinstance(student, EndToEndModel):
+        return prepare_end_to_end_model(student, config.pixels)
+    return student
+
+
+def _new_student(
+    start: Encoder, config: FinetuneConfig, seed: int, store: RegionStore | None
+) -> SingleStreamModel:
+    """A plain BERT as a vision-language model."""
     torch.manual_seed(derive_seed(seed, "init", "join"))
     if store is None:
-        return make_vision_language_model(student, config.architecture, 1)
-    images = config.regions.images
+        return make_vision_language_model(start, config.architecture, 1)
     model = new_vision_language_model(
-        student, config.architecture, store, images, config.pixels, config.visualbert
+        start,
+        config.architecture,
+        store,
+        config.regions.images,
+        config.pixels,
+        config.visualbert,
     )
     model.regions_provenance = store.facts
     return model
@@ -221,29 +218,22 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     reader = task.read
     task = with_extra_splits(task, config.extra_eval)
     trained_on = dev_splits_trained_on(task, config.train_splits)
-    if config.examining.eval_every and task.dev[0] in trained_on:
-        raise InputError(
-            f"eval_every: {task.dev[0]} is a training split (train_splits) and not held out; leave one of the two out"
-        )
     run.note(*(table_notes(reader) if isinstance(reader, TableReader) else []))
     run.note(*task.identical_split_notes(Path(config.data)))
-    if config.adapter_settings.adapter == "none" and not is_adapter(config.model):
-        names, step = config.extra_objectives.objectives, config.training_step.training_step
-        run.note(*unused_settings_note(names, config.objective_settings, step))
+    settings, step = config.objective_settings, config.training_step.training_step
+    if config.adapter_settings.adapter != "none" or is_adapter(config.model):
+        settings = replace_settings(settings, teacher_images="")  # an adapter reads them
+    run.note(*unused_settings_note(config.extra_objectives.objectives, settings, step))
     for one in trained_on:
         run.note(f"{one} is a training split, so its scores are not on held-out data")
 
     run_seed = _seed_runner(task, config, training, run)
-    runs = [
-        run.part(f"seed-{seed}", partial(run_seed, seed))
-        for seed in range(training.seed, training.seed + config.seeds)
-    ]
+    seeds = range(training.seed, training.seed + config.seeds)
+    runs = [run.part(f"seed-{seed}", partial(run_seed, seed)) for seed in seeds]
     result = summary(task, runs, config.model, trained_on)
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
     if config.text_only_baseline:
-        place = run.folder / BASELINE
-        print_notes([f"text_only_baseline: training the text-only baseline in {place}"])
-        other = COMMAND(without_images(config, task), training, place)
+        other = COMMAND(without_images(config, task), training, run.folder / BASELINE)
         kept = ("scores", "median", "degenerate_seeds")
         result["text_alone"] = {name: other[name] for name in kept}
     run.notes += [f"seed {one['seed']}: {note}" for one in runs for note in one.get("notes", ())]
@@ -329,14 +319,13 @@ def one_run(
     trained = fit(
         student,
         objectives,
-        [source],
+        ([source], teachers),
         training,
         part,
-        teachers=teachers,
         training_step=config.training_step,
         evaluator=evaluator_of(student, supervised, task, samples, config.examining),
     )
-    answers = _evaluate_splits(student, supervised, task, samples, part)
+    answers = _evaluate_splits(student, supervised, task, samples, part.folder)
     result = describe_seed(task, config, training.seed, objectives, source)
     result |= {**_scores(task, answers, train_examples, Path(config.data)), **trained}
     if config.save_model:
@@ -402,17 +391,16 @@ def _evaluate_splits(
     objective: SupervisedObjective,
     task: Task,
     samples: Mapping[str, SampleDataset],
-    part: RunFolder,
+    folder: Path,
 ) -> dict[str, EvaluationOutput]:
-    """Evaluate every split but the training split; writes predictions and notes on constant answers."""
+    """Evaluate every split but the training split, and write the predictions."""
     answers = {}
     for split, some in samples.items():
         if split == task.train:
             continue
         answers[split] = evaluate(student, objective, task, some)
         if PartialState().is_main_process:
-            write_predictions(answers[split], task, split, part.folder)
-        part.note(*constant_answer_note(task, split, answers[split]))
+            write_predictions(answers[split], task, split, folder)
     return answers
 
 

@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from groundling.command_line import Command
 from groundling.command_line.input_paths import input_paths
@@ -26,6 +26,7 @@ from groundling.settings.fields import (
     refuse_settings,
     require_settings,
     required,
+    setting_values,
     settings,
 )
 from groundling.settings.input_settings import (
@@ -41,7 +42,7 @@ from groundling.settings.objectives import (
     PretrainingVariantSettings,
     TrainingStepSelection,
 )
-from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
+from groundling.settings.training import EvaluationSettings, TrainingArguments
 
 
 @settings
@@ -107,7 +108,7 @@ of your own; a vision-language model as --model needs its own."""
     pretraining_objectives: PretrainingVariantSettings = field(
         default_factory=PretrainingVariantSettings
     )
-    step_mix: Annotated[tuple[Annotated[float, Ge(0)], ...], may_repeat] = ()
+    step_mix: Annotated[tuple[Annotated[float, Gt(0)], ...], may_repeat] = ()
     """Relative frequency of each kind of training step, in the model's order, for models with one \
 objective per step (UNITER; docs/papers.md); empty: as in UNITER's code. UNITER-large on VCR: 10 1 \
 1."""
@@ -131,39 +132,27 @@ PRETRAINING = TrainingArguments(epochs=10, lr=5e-5, warmup_ratio=0.1, weight_dec
 """Pre-training as in VisualBERT's code (10 epochs, 5e-5 to 1e-4, warm-up 10 %)."""
 
 
+ONLY_CAPTIONS = ("image_list", "caption_splits", "eval_captions", "eval_image_list")
+"""Settings that a task does not read."""
+ONLY_TASK = ("data", "train_splits", "mentioned_objects_only", "partition")
+"""Settings that captions do not read."""
+
+
 def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) -> None:
-    """Raises InputError for settings that are missing or do not fit together."""
-    train_texts, eval_texts = config.train_texts, config.eval_texts
+    """Raises InputError for settings that are missing or have no effect."""
     require_settings(config, "pretrain", "regions")
     check_pixels(config.pixels, config.regions.images)
-    if bool(train_texts.captions) == bool(train_texts.task):
+    captions, task = config.train_texts.captions, config.train_texts.task
+    if bool(captions) == bool(task):
         raise InputError("pretrain needs captions=FILE, or task and data for a task's own texts")
-    if train_texts.task:
-        caption_flags = {
-            "image_list": train_texts.image_list,
-            "caption_splits": train_texts.caption_settings.caption_splits,
-            "eval_captions": eval_texts.eval_captions,
-            "eval_image_list": eval_texts.eval_image_list,
-            "grounded=False": not config.grounded,
-        }
-        refuse_settings(caption_flags, "applies only to captions; leave it out with task")
-    else:
-        answers = config.pretraining_objectives.task_answers
-        task_flags = {
-            "data": train_texts.data,
-            "task_answers": answers if answers != "right" else "",
-            "train_splits": train_texts.train_splits,
-            "mentioned_objects_only": config.regions.mentioned_objects_only,
-            "partition": train_texts.partition,
-        }
-        refuse_settings(task_flags, "applies only to task; pass task and data, or leave it out")
-    flags = "eval_captions=FILES, eval_image_list=FILE or eval_splits=NAMES"
-    check_has_eval_data(config.examining, eval_texts != EvalTexts(), flags)
-    extra = config.extra_objectives
-    parts = (*extra.objectives, extra.teacher, config.training_step.training_step)
+    values = setting_values(config)
+    unread = {name: values[name] for name in (ONLY_TASK if captions else ONLY_CAPTIONS)}
+    refuse_settings(unread, f"applies only to {'task' if captions else 'captions'}; leave it out")
+    extra, step = config.extra_objectives, config.training_step
+    parts = (*extra.objectives, extra.teacher, step.training_step)
     check_options(config.objective_settings.options.option, parts)
-    check_extra_objectives(config.extra_objectives, config.training_step.training_step, "pretrain")
-    check_training_step(config.training_step.training_step, config.training_step.adversarial)
+    check_extra_objectives(extra, step.training_step, "pretrain")
+    check_training_step(step.training_step, step.adversarial)
 
 
 def reads(

@@ -5,7 +5,6 @@ space.
 from __future__ import annotations
 
 from dataclasses import field
-from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge
@@ -16,7 +15,6 @@ from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    refuse_settings,
     required,
     settings,
 )
@@ -64,13 +62,6 @@ until the run ends."""
     """Run on the CPU even if an accelerator is available."""
 
 
-def check(config: RetrieveConfig, out: str | Path) -> None:
-    """Raises InputError for settings that have no effect."""
-    if not config.student:
-        length = {"max_length": config.max_length}
-        refuse_settings(length, "needs student; a CLIP truncates texts to its own window")
-
-
 COMMAND = Command(
     "retrieve",
     "image-text retrieval of a CLIP, and of a text encoder aligned with its space",
@@ -81,7 +72,6 @@ COMMAND = Command(
     "captions_val2017.json --images coco/images --out runs/found",
     common_flags="model captions images student image-list skip-missing cpu",
     prints_output=True,
-    validate=check,
     output=ResumableRun(input_paths),
     formatter="groundling.commands.retrieve.run:format_result",
 )

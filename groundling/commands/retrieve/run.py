@@ -104,17 +104,12 @@ def _student(config: RetrieveConfig, width: int) -> TextEncoder | None:
     if not config.student:
         return None
     text = load_text_encoder(config.student)
-    if text.sentence is None:
-        raise InputError(
-            f"{config.student}: not a sentence-transformers folder, modules.json is missing; "
-            "`adapt --keep-projection` writes one"
-        )
+    sentence = require(text.sentence, "modules.json", config.student)
     any_states = torch.zeros(1, 1, text.sizes.text)
-    own = text.sentence.vectors(any_states, torch.ones(1, 1, dtype=torch.bool)).shape[1]
+    own = sentence.vectors(any_states, torch.ones(1, 1, dtype=torch.bool)).shape[1]
     if own != width:
         raise InputError(
-            f"{config.student}: its vectors have {own} dimensions, but the space of {config.model} has {width}; "
-            "expected a model of `adapt --keep-projection` with this CLIP as teacher"
+            f"{config.student}: its vectors have {own} dimensions, but the space of {config.model} has {width}"
         )
     return text
 
@@ -138,9 +133,7 @@ def _read_captioned_images(
     settings = config.caption_settings
     captions = read_captions(config.captions, settings.caption_splits, settings.columns)
     run.note(*captions.notes)
-    images = captions.images
-    if config.image_list:
-        images = keep_listed(images, config.image_list)
+    images = keep_listed(captions.images, config.image_list)
     place = config.images
     images, missing = images_in_folder(images, place, config.skip_missing, captions.path)
     images, bad = split_decodable(images, place, config.skip_bad)
@@ -215,15 +208,6 @@ def format_result(result: dict[str, Any]) -> str:
         name = f"{DIRECTIONS[TO_IMAGE]}, {some['texts']:,} truncated"
         rows += [_row(f"{name}: {side}", some[side]) for side in sides]
     lines = [f"{result['images']:,} images, {result['texts']:,} texts", format_table(rows)]
-    if result["bad_images"]:
-        first = result["bad_image_names"][0]
-        lines.append(
-            f"skipped: {result['bad_images']:,} images that do not decode, the first is {first}"
-        )
-    for side in sides:
-        cut = result[side]["truncated_texts"]
-        tokens = result[side]["truncated_tokens"]
-        lines.append(f"truncated by the {side}: {cut:,} texts, {tokens:,} tokens")
     for way, name in DIRECTIONS.items():
         if "student" in sides:
             lines.append(_comparison_line(name, result["student_minus_model"][way]))

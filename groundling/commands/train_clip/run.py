@@ -119,7 +119,8 @@ COUNTS = ("images", "captions")
 
 def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
     """Train the CLIP and write `model`, a stock HF CLIP folder; returns the result."""
-    images, missing = _read(config, run)
+    splits = config.caption_settings.caption_splits
+    images, missing = _read(config, run, config.captions, splits, config.image_list)
     run.counts |= {"images": len(images), "missing images": missing}
     held_out = _read_held_out(config, images, run)
     model, cut = _model(run, images, config, training)
@@ -141,10 +142,15 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
         "parameters": parameters,
     }
     if not config.untrained:
-        objectives = [ClipContrastiveLoss(model.sizes)]
-        evaluator = _make_retrieval_evaluator(model, held, config.examining) if held else None
-        sources = [DataSource(samples)]
-        result |= fit(model, objectives, sources, training, run, evaluator=evaluator)
+        result |= fit(
+            model,
+            [ClipContrastiveLoss(model.sizes)],
+            ([DataSource(samples)], ()),
+            training,
+            run,
+            evaluation=config.examining,
+            evaluator=_retrieval_evaluator(model, held, config.examining) if held else None,
+        )
     if config.model:
         result["model"] = config.model
     if held is not None:
@@ -153,12 +159,10 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
     return result
 
 
-def _make_retrieval_evaluator(
-    model: ClipDualEncoder,
-    held_out: CaptionedImageDataset,
-    examining: EvaluationSettings,
-) -> Evaluator | None:
-    """Evaluator of retrieval, judged by mean recall; None without `eval_every`."""
+def _retrieval_evaluator(
+    model: ClipDualEncoder, held_out: CaptionedImageDataset, examining: EvaluationSettings
+) -> Evaluator:
+    """Evaluator of retrieval, judged by mean recall."""
 
     def measure() -> dict[str, float]:
         found = [retrieval(model, held_out)]
@@ -182,14 +186,13 @@ def _model(
     return ClipDualEncoder(clip, tokenizer), None
 
 
-def _read(config: TrainClipConfig, run: Run) -> tuple[list[CaptionedImage], int]:
-    """Training images, and the number of those that are missing."""
-    settings = config.caption_settings
-    captions = read_captions(config.captions, settings.caption_splits, settings.columns)
-    run.note(*captions.notes)
-    images = captions.images
-    if config.image_list:
-        images = keep_listed(images, config.image_list)
+def _read(
+    config: TrainClipConfig, run: Run, file: str, splits: Sequence[str], listing: str
+) -> tuple[list[CaptionedImage], int]:
+    """Images with captions of a file, and the number of those that are missing."""
+    captions = read_captions(file, splits, config.caption_settings.columns)
+    run.note(*(note for note in captions.notes if note not in run.notes))
+    images = keep_listed(captions.images, listing)
     return images_in_folder(images, config.images, config.skip_missing, captions.path)
 
 
@@ -199,17 +202,11 @@ def _read_held_out(
     """Evaluation images; none without evaluation settings."""
     if not config.eval_image_list and not config.eval_captions and not config.eval_splits:
         return []
-    settings = config.caption_settings
     file = config.eval_captions or config.captions
     splits = config.eval_splits
-    if settings.caption_splits and not splits and has_splits(file):
-        splits = settings.caption_splits
-    captions = read_captions(file, splits, settings.columns)
-    run.note(*(note for note in captions.notes if note not in run.notes))
-    images = captions.images
-    if config.eval_image_list:
-        images = keep_listed(images, config.eval_image_list)
-    images, _ = images_in_folder(images, config.images, config.skip_missing, captions.path)
+    if not splits and has_splits(file):
+        splits = config.caption_settings.caption_splits
+    images, _ = _read(config, run, file, splits, config.eval_image_list)
     names, trained = ([one.file for one in some] for some in (images, training))
     run.note(*training_overlap_note(names, trained, "images"))
     return images
