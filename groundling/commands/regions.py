@@ -18,7 +18,6 @@ from groundling.settings.fields import (
     InputKind,
     Settings,
     may_repeat,
-    refuse_settings,
     settings,
 )
 from groundling.settings.input_settings import ExtractionSettings
@@ -56,21 +55,12 @@ otherwise all boxes are kept."""
 
 
 def check(config: RegionsConfig, out: str | Path) -> None:
-    """Raises InputError for settings that do not fit together."""
+    """Raises InputError unless images or imports are given, and boxes or a grid."""
     reads = config.extraction
     if bool(reads.images) == bool(config.imports):
         raise InputError("regions needs either images=FOLDER or imports=FILE")
-    if not config.imports:
-        names = {
-            "ids_as": config.ids_as,
-            "filter_imports": config.filter_imports,
-        }
-        refuse_settings(names, "applies only to imports; leave it out")
-    if bool(reads.boxes) and reads.detection.grid:
+    if reads.boxes and reads.detection.grid:
         raise InputError("regions: boxes and grid both give the boxes; pass only one")
-    if not reads.boxes:
-        settings = {"add_detected_boxes": reads.add_detected_boxes}
-        refuse_settings(settings, "needs boxes; leave it out")
 
 
 def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
@@ -93,20 +83,16 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
 
     part = ProcessRank(run.state.process_index, run.state.num_processes)
     check_starts(config.processes, part.world)
-    if config.imports:
-        if part.world > 1:
-            raise InputError("regions: imports reads in one process; start it without torchrun")
+    if not config.imports:
+        manifest = _extract_store(config, run, part)
+    elif part.world == 1:
         manifest = _import_store(config, run.folder)
     else:
-        manifest = _extract_store(config, run, part)
+        raise InputError("regions: imports reads in one process; start it without torchrun")
     if manifest.get("in_several_stores"):
         shared = format_count(manifest["in_several_stores"], "image")
         run.note(f"{shared} in several stores: the regions of all of them, store after store")
-    first, skipped = manifest["skipped"][:FIRST], manifest["counts"]["skipped"]
-    if skipped:
-        more = f"; ... ({skipped:,} in all, in manifest.json)" if skipped > len(first) else ""
-        names = "; ".join(first) + more
-        run.note(f"{format_count(skipped, 'image')} skipped (no regions in the store): {names}")
+    first = manifest["skipped"][:FIRST]
     return {"store": str(run.folder), **manifest["counts"], "skipped_first": first}
 
 

@@ -332,18 +332,17 @@ def test_a_phase_on_the_texts_of_two_splits(
         pretrain(replace_settings(aside, eval_splits=("dev",)), STEPS, tmp_path / "z")
 
 
-@pytest.mark.parametrize("join", ["visualbert", "uniter"])
 def test_a_model_that_is_joined_already_is_not_joined_again(
-    join: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path
+    trained: dict[str, tuple[Path, dict]], tmp_path: Path
 ) -> None:
     config = make_settings(
         FinetuneConfig,
         model=str(trained["visualbert"][0] / "model"),
         task="vqa",
         data=str(vqa(tmp_path / "vqa")),
-        architecture=join,
+        architecture="uniter",
     )
-    with pytest.raises(InputError, match="is already a visualbert model; leave architecture out"):
+    with pytest.raises(InputError, match=r"architecture=uniter: .*model is a visualbert"):
         finetune(config, replace(STEPS, batch=4), tmp_path / "out")
 
 

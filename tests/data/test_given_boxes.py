@@ -583,8 +583,3 @@ def test_a_name_without_a_number_is_skipped(tmp_path: Path) -> None:
     assert made.manifest["skipped"] == [
         "dog: its id does not end with a number, which `ids_as` needs"
     ]
-
-
-def test_settings_of_imports_alone(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"ids_as=.*: applies only to imports"):
-        regions(make_settings(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")

@@ -9,16 +9,10 @@ import pytest
 
 from groundling.command_line.input_checks import check_inputs
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.finetune.result import degenerate_seeds_note
 from groundling.core.errors import InputError
 from groundling.prediction.predictions import choose_seed_models
 from groundling.runs.folder import write_json
 from groundling.settings.fields import make_settings
-
-
-def test_seeds_that_all_answer_alike_are_told() -> None:
-    assert degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": [0, 1]})
-    assert not degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": [1]})
 
 
 def test_a_run_in_place_of_its_model_is_told_where_the_model_is(tmp_path: Path) -> None:

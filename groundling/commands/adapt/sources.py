@@ -32,6 +32,8 @@ def text_sources(
     if not any(teacher.reads_images for teacher in teacher_set.teachers):
         samples, teachers = teacher_set.wrap(texts)
         return split_by_file(DataSource(samples, name=setting), texts.bounds, files), teachers
+    if not any(texts.images):
+        raise InputError(f"{setting}: no file has images, which an objective reads")
     if not sum(each.weight for each in files):
         spans = zip(texts.bounds[:-1], texts.bounds[1:], strict=True)
         files = [
@@ -69,18 +71,9 @@ def _readable(
         if not pairing:
             return source
         return replace(source, samples=CaptionPairs(source.samples, f"{source.name}: {pairing[0]}"))
-    textual = tuple(one.name for one in objectives if not reads_images(one, teacher_set))
+    seeing = [teacher for teacher in teacher_set.teachers if teacher.reads_images]
+    of_images = {f"features.{name}" for teacher in seeing for name in teacher.feature_names}
+    textual = tuple(one.name for one in objectives if of_images.isdisjoint(one.required_fields))
     if not textual:
         raise InputError(f"{source.name}: its lines have no images, which every objective reads")
     return replace(source, objectives=textual)
-
-
-def reads_images(objective: Objective, teacher_set: TeacherSet) -> bool:
-    """Whether an objective reads features of images."""
-    offered = {
-        f"features.{name}"
-        for teacher in teacher_set.teachers
-        if teacher.reads_images
-        for name in teacher.feature_names
-    }
-    return not offered.isdisjoint(objective.required_fields)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from groundling.commands.finetune import FinetuneConfig
-from groundling.core.batch import Example, OutputSizes
+from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer
 from groundling.core.registry import resolve
@@ -16,7 +16,6 @@ from groundling.core.rng import generator
 from groundling.data.image_samples import LeftRightWordSwap
 from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.samples import RegionOptions, check_mentioned
-from groundling.data.regions.store import RegionStore
 from groundling.data.samples import (
     SampleDataset,
     SampleSubset,
@@ -215,13 +214,6 @@ def missing_segments_note(
     if store is None or store.has_segmentations or not inputs.reads_images(student):
         return []
     return [f"{store.folder}: whole boxes are used, since objects have no segments as in the paper"]
-
-
-def sizes_with_classes(student: Encoder, store: RegionStore | None) -> OutputSizes:
-    """The model's sizes, with the region classes of the training store."""
-    if store is None:
-        return student.sizes
-    return student.sizes._replace(classes=store.classes, background=store.background)
 
 
 def training_source(

@@ -20,7 +20,6 @@ from groundling.commands.finetune.data import (
     read_splits,
     region_inputs,
     samples_of,
-    sizes_with_classes,
     task_of,
     training_source,
 )
@@ -62,7 +61,6 @@ from groundling.prediction.model_description import (
 from groundling.runs.hashing import sha256_of
 from groundling.runs.run import Run, RunFolder
 from groundling.settings.fields import refuse_settings, replace_settings
-from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.stats.finished_runs import BASELINE
 from groundling.tasks import Task, list_oddities
@@ -71,7 +69,6 @@ from groundling.tasks.table import TableReader, table_notes
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_adapter_teacher_set, load_teacher_set
 from groundling.training.evaluation import (
-    EvaluationOutput,
     evaluate,
     score_split,
     write_predictions,
@@ -272,13 +269,13 @@ def _teachers(
     run: Run,
 ) -> TeacherSet:
     """Teachers of the auxiliary objectives, or the CLIP of an adapter."""
-    device, settings = run.state.device, config.objective_settings
+    device = run.state.device
     if isinstance(student, ClipFeatureAdapter):
-        targeted = settings.targeted_distillation
+        targeted = config.objective_settings.targeted_distillation
         return load_adapter_teacher_set(student.base, targeted, device, run.folder)
-    names, teacher = config.extra_objectives.objectives, config.extra_objectives.teacher
-    context = _objective_context(student, names, settings, task.form, store)
-    return load_teacher_set(teacher, names, context, device, run.folder, seed)
+    extra = config.extra_objectives
+    context = _objective_context(student, config, task.form, store)
+    return load_teacher_set(extra.teacher, extra.objectives, context, device, run.folder, seed)
 
 
 def one_run(
@@ -325,9 +322,11 @@ def one_run(
         training_step=config.training_step,
         evaluator=evaluator_of(student, supervised, task, samples, config.examining),
     )
-    answers = _evaluate_splits(student, supervised, task, samples, part.folder)
     result = describe_seed(task, config, training.seed, objectives, source)
-    result |= {**_scores(task, answers, train_examples, Path(config.data)), **trained}
+    result |= _evaluate_splits(
+        student, supervised, task, samples, train_examples, Path(config.data), part.folder
+    )
+    result |= trained
     if config.save_model:
         description = describe_model(task, splits, config, name, inputs.training_store)
         part.save(partial(_save, student, objectives, description))
@@ -354,13 +353,7 @@ def _objectives(
     """The task's loss; and the auxiliary objectives of the paper, if its head is used, and of the settings."""
     loss = "" if config.head_loss == "paper" else config.head_loss
     supervised = SupervisedObjective(student.sizes, output_type=task.form, head=head, loss=loss)
-    context = _objective_context(
-        student,
-        config.extra_objectives.objectives,
-        config.objective_settings,
-        supervised.output_type,
-        store,
-    )
+    context = _objective_context(student, config, supervised.output_type, store)
     paper_objectives: tuple[str, ...] = ()
     is_paper = config.auxiliary_losses and not config.linear_head and config.regions.regions
     if is_paper and isinstance(student, SingleStreamModel):
@@ -376,46 +369,36 @@ def _objectives(
     return supervised, auxiliary
 
 
-def _scores(
-    task: Task, answers: Mapping[str, EvaluationOutput], examples: Sequence[Example], data: Path
-) -> dict[str, Any]:
-    """Scores of every labelled split, and of the majority answer of the training `examples`."""
-    labelled = {split: some for split, some in answers.items() if some.labels is not None}
-    scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
-    counts = {split: len(some.ids) for split, some in labelled.items()}
-    return {"scores": scores, "n": counts, **majority_baseline(task, examples, answers)}
-
-
 def _evaluate_splits(
     student: Encoder,
     objective: SupervisedObjective,
     task: Task,
     samples: Mapping[str, SampleDataset],
-    folder: Path,
-) -> dict[str, EvaluationOutput]:
-    """Evaluate every split but the training split, and write the predictions."""
-    answers = {}
-    for split, some in samples.items():
-        if split == task.train:
-            continue
-        answers[split] = evaluate(student, objective, task, some)
-        if PartialState().is_main_process:
-            write_predictions(answers[split], task, split, folder)
-    return answers
+    train_examples: Sequence[Example],
+    data: Path,
+    out: Path,
+) -> dict[str, Any]:
+    """Scores of every labelled split and of the majority answer in training; writes all predictions."""
+    splits = [split for split in samples if split != task.train]
+    answers = {split: evaluate(student, objective, task, samples[split]) for split in splits}
+    if PartialState().is_main_process:
+        for split, some in answers.items():
+            write_predictions(some, task, split, out)
+    labelled = {split: some for split, some in answers.items() if some.labels is not None}
+    scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
+    counts = {split: len(some.ids) for split, some in labelled.items()}
+    return {"scores": scores, "n": counts, **majority_baseline(task, train_examples, answers)}
 
 
 def _objective_context(
-    student: Encoder,
-    names: Sequence[str],
-    settings: ObjectiveSettings,
-    form: OutputType,
-    store: RegionStore | None,
+    student: Encoder, config: FinetuneConfig, form: OutputType, store: RegionStore | None
 ) -> ObjectiveContext:
-    """Context of the auxiliary objectives `names`, without the teachers' widths."""
+    """Context of the auxiliary objectives, without the teachers' widths; `store`: the training regions."""
+    sizes = student.sizes
+    if store is not None:
+        sizes = sizes._replace(classes=store.classes, background=store.background)
     text = text_encoder_of(student)
-    return ObjectiveContext(
-        sizes_with_classes(student, store),
-        MaskingVocabulary.of(text.tokenizer) if text is not None and names else None,
-        settings,
-        output_type=form,
-    )
+    vocabulary = None
+    if text is not None and config.extra_objectives.objectives:
+        vocabulary = MaskingVocabulary.of(text.tokenizer)
+    return ObjectiveContext(sizes, vocabulary, config.objective_settings, output_type=form)

@@ -26,8 +26,8 @@ from groundling.settings.fields import (
     refuse_settings,
     require_settings,
     required,
-    setting_values,
     settings,
+    settings_of,
 )
 from groundling.settings.input_settings import (
     CaptionSettings,
@@ -50,10 +50,8 @@ class TrainTexts(Settings):
     """Training texts: captions of images, or the texts of a task."""
 
     captions: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
-    """Training captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions' \
-tsv, Flickr8k's token.txt, your own csv, tsv, json or jsonl, or a folder such as an imagefolder \
-(docs/vision.md, "Captions and photos as you have them"). Each step draws one file, by weight or, \
-without weights, by number of samples."""
+    """Training captions, each FILE or FILE=WEIGHT, in a format of docs/vision.md ("Captions and photos \
+as you have them"). Each step draws one file, by weight or, without weights, by number of samples."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the training images, one name per line, or as karpathy_train_images.txt \
@@ -134,7 +132,7 @@ PRETRAINING = TrainingArguments(epochs=10, lr=5e-5, warmup_ratio=0.1, weight_dec
 
 ONLY_CAPTIONS = ("image_list", "caption_splits", "eval_captions", "eval_image_list")
 """Settings that a task does not read."""
-ONLY_TASK = ("data", "train_splits", "mentioned_objects_only", "partition")
+ONLY_TASK = ("data", "train_splits", "mentioned_objects_only", "partition", "task_answers")
 """Settings that captions do not read."""
 
 
@@ -145,8 +143,9 @@ def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) 
     captions, task = config.train_texts.captions, config.train_texts.task
     if bool(captions) == bool(task):
         raise InputError("pretrain needs captions=FILE, or task and data for a task's own texts")
-    values = setting_values(config)
-    unread = {name: values[name] for name in (ONLY_TASK if captions else ONLY_CAPTIONS)}
+    names = ONLY_TASK if captions else ONLY_CAPTIONS
+    changed = [one for one in settings_of(config) if one.name in names and one.value != one.default]
+    unread = {one.name: one.value for one in changed}
     refuse_settings(unread, f"applies only to {'task' if captions else 'captions'}; leave it out")
     extra, step = config.extra_objectives, config.training_step
     parts = (*extra.objectives, extra.teacher, step.training_step)

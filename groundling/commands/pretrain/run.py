@@ -42,7 +42,6 @@ from groundling.objectives import (
 )
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
-from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.tasks import Task
 from groundling.teachers.loading import load_teacher_set
@@ -74,7 +73,9 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     if task is not None and config.regions.mentioned_objects_only:
         check_mentioned([one[0] for one in versions], task.name, config.regions.object_tags)
     architecture.prepare_model(model, [one[0] for one in versions], True)
-    context = _objective_context(model, store, config.objective_settings)
+    sizes = model.sizes._replace(classes=store.classes, background=store.background)
+    vocabulary = MaskingVocabulary.of(model.text.tokenizer)
+    context = ObjectiveContext(sizes, vocabulary, config.objective_settings)
     extra = config.extra_objectives
     teacher_set = load_teacher_set(
         extra.teacher, extra.objectives, context, run.state.device, run.folder, seed
@@ -151,17 +152,6 @@ def _versions(
     tags = phase.keeps_object_tags and config.regions.object_tags
     answers = config.pretraining_objectives.task_answers
     return [] if task is None else task_texts(task, texts, answers, tags)
-
-
-def _objective_context(
-    model: SingleStreamModel, store: RegionStore, settings: ObjectiveSettings
-) -> ObjectiveContext:
-    """Context of the objectives, without the teachers' widths."""
-    return ObjectiveContext(
-        model.sizes._replace(classes=store.classes, background=store.background),
-        MaskingVocabulary.of(model.text.tokenizer),
-        settings,
-    )
 
 
 def _start_model(

@@ -28,9 +28,7 @@ class RetrieveConfig(Settings):
     model: Annotated[str, InputKind.MODEL, required] = ""
     """CLIP-like model with both towers: hub id or folder."""
     captions: Annotated[str, InputKind.PATH, required] = ""
-    """Captions: COCO or Karpathy's json, Conceptual Captions' tsv, Flickr8k's token.txt, your own \
-csv, tsv, json or jsonl, or a folder such as an imagefolder (docs/vision.md, "Captions and photos \
-as you have them")."""
+    """Captions of images, in a format of docs/vision.md ("Captions and photos as you have them")."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images."""

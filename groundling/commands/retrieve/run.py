@@ -24,7 +24,7 @@ from groundling.data.captions.captions import (
 from groundling.data.image_samples import split_decodable
 from groundling.data.samples import TextDataset
 from groundling.models.clip import FrozenClip, load_clip_image_tower, load_clip_text_tower
-from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.models.text_encoder import load_text_encoder
 from groundling.prediction.similarity import sentence_vectors, text_length_limit
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
@@ -68,23 +68,21 @@ def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
     captioned, skipped = _read_captioned_images(config, run)
     texts = [text for image in captioned for text in image.captions]
     text_offsets = np.cumsum([0, *(len(image.captions) for image in captioned)])
+    device = run.state.device
     image = load_clip_image_tower(config.model)
-    student = _student(config, image.embed_dim)
+    encoded, limits = {}, {}
+    if config.student:  # first, since it may not fit
+        encoded["student"], length = _encode_with_student(texts, config, image.embed_dim, device)
+        limits["student"] = {"max_length": length}
     cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
     options = TargetedDistillationSettings(teacher_images=config.images)
-    clip = FrozenClip(image, None)
-    clip.to(run.state.device)
-    teacher = ClipTeacher(clip, ("clip_image",), options)
+    teacher = ClipTeacher(FrozenClip(image, None), ("clip_image",), options).to(device)
     examples = [Example(image.id, "", images=(image.id,)) for image in captioned]
     image_embeds, _ = _features(examples, teacher, "clip_image", cache)
     own = ClipSentenceTeacher(*load_clip_text_tower(config.model), max_windows=config.max_windows)
-    own.to(run.state.device)
-    encoded = {"model": _encode_with_text_tower(texts, own, cache)}
-    limits = {"model": {"window": own.windows.limit, "windows": config.max_windows}}
-    if student is not None:
-        student.to(run.state.device)
-        encoded["student"], length = _encode_with_student(texts, student, config)
-        limits["student"] = {"max_length": length}
+    own.to(device)
+    encoded["model"] = _encode_with_text_tower(texts, own, cache)
+    limits["model"] = {"window": own.windows.limit, "windows": config.max_windows}
     result: dict[str, Any] = {"images": len(captioned), **skipped}
     result |= {"texts": len(texts), "captions_per_text": config.captions_per_text}
     result |= {"ties": "right answer last", "chance": chance_recall(text_offsets)}
@@ -99,30 +97,20 @@ def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
     return result
 
 
-def _student(config: RetrieveConfig, width: int) -> TextEncoder | None:
-    """The student, if there is one; raises InputError if its vectors do not have `width` dimensions."""
-    if not config.student:
-        return None
-    text = load_text_encoder(config.student)
-    sentence = require(text.sentence, "modules.json", config.student)
-    any_states = torch.zeros(1, 1, text.sizes.text)
-    own = sentence.vectors(any_states, torch.ones(1, 1, dtype=torch.bool)).shape[1]
-    if own != width:
-        raise InputError(
-            f"{config.student}: its vectors have {own} dimensions, but the space of {config.model} has {width}"
-        )
-    return text
-
-
 def _encode_with_student(
-    texts: Sequence[str], text: TextEncoder, config: RetrieveConfig
+    texts: Sequence[str], config: RetrieveConfig, width: int, device: torch.device
 ) -> tuple[Encoded, int]:
-    """The student's sentence vectors, and its maximum length; raises InputError if they are not finite."""
-    sentence = require(text.sentence, "sentence", "a student")
+    """The student's sentence vectors, and its maximum length; raises InputError unless they are of CLIP's `width`."""
+    text = load_text_encoder(config.student)
+    text.to(device)
+    sentence = require(text.sentence, "modules.json", config.student)
     length = min(config.max_length or text_length_limit(text, sentence), text.max_length)
     vectors, dropped = sentence_vectors(text, sentence, texts, length)
-    if not torch.isfinite(vectors).all():
-        raise InputError(f"{config.student}: its sentence vectors are not finite numbers")
+    if vectors.shape[1] != width or not torch.isfinite(vectors).all():
+        raise InputError(
+            f"{config.student}: its vectors of {vectors.shape[1]} dimensions are not finite, or not in the space of "
+            f"{config.model}, which has {width}"
+        )
     return (F.normalize(vectors.float(), dim=-1).numpy(), dropped), length
 
 

@@ -31,9 +31,7 @@ class TrainClipConfig(Settings):
 scale. It keeps its sizes: leave --size, --patch-size, --vision-tower, --text-tower, --projection-dim, \
 --vocab-size and --context-length out. Empty: a new CLIP."""
     captions: Annotated[str, InputKind.PATH, required] = ""
-    """Captions: COCO or Karpathy's json, Conceptual Captions' tsv, Flickr8k's token.txt, your own \
-csv, tsv, json or jsonl, or a folder such as an imagefolder (docs/vision.md, "Captions and photos \
-as you have them")."""
+    """Captions of images, in a format of docs/vision.md ("Captions and photos as you have them")."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images, searched recursively."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
@@ -81,29 +79,27 @@ def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
 
 def small_clip(tokenizer: PreTrainedTokenizerBase, config: TrainClipConfig) -> CLIPModel:
     """An untrained HF CLIP; its weights follow torch's global seed."""
-    vision_width, vision_layers = config.vision_tower
-    text_width, text_layers = config.text_tower
     projection = config.projection_dim
-    text_config = {
+
+    def tower(width: int, layers: int) -> dict[str, int]:
+        return {
+            "hidden_size": width,
+            "num_hidden_layers": layers,
+            "num_attention_heads": max(1, width // HEAD_WIDTH),
+            "intermediate_size": 4 * width,
+            "projection_dim": projection,
+        }
+
+    text_config = tower(*config.text_tower) | {
         "vocab_size": len(tokenizer),
-        "hidden_size": text_width,
-        "num_hidden_layers": text_layers,
-        "num_attention_heads": max(1, text_width // HEAD_WIDTH),
-        "intermediate_size": 4 * text_width,
         "max_position_embeddings": config.context_length,
-        "projection_dim": projection,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    vision_config = {
-        "hidden_size": vision_width,
-        "num_hidden_layers": vision_layers,
-        "num_attention_heads": max(1, vision_width // HEAD_WIDTH),
-        "intermediate_size": 4 * vision_width,
+    vision_config = tower(*config.vision_tower) | {
         "image_size": config.size,
         "patch_size": config.patch_size,
-        "projection_dim": projection,
     }
     clip = CLIPModel(
         CLIPConfig(projection_dim=projection, text_config=text_config, vision_config=vision_config)
@@ -178,12 +174,16 @@ def _model(
     """The existing CLIP and its image preprocessing, or a new one, with a tokenizer trained on the captions."""
     if config.model:
         return load_clip_dual_encoder(config.model)
-    with run.state.main_process_first():
-        place = run.folder / PREPARED / "tokenizer"
-        tokenizer = _tokenizer(place, images, config.vocab_size, run.state)
+    folder = run.folder / PREPARED
+    with run.state.main_process_first():  # the others load what it has trained
+        if not (folder / "tokenizer").exists():
+            captions = [caption for image in images for caption in image.captions]
+            with whole_folder(folder) as partial:
+                tokenizer = clip_tokenizer(captions, config.vocab_size)
+                tokenizer.save_pretrained(partial / "tokenizer")
     torch.manual_seed(derive_seed(training.seed, "init"))
-    clip = small_clip(tokenizer, config)
-    return ClipDualEncoder(clip, tokenizer), None
+    loaded = load_tokenizer(folder / "tokenizer")
+    return ClipDualEncoder(small_clip(loaded, config), loaded), None
 
 
 def _read(
@@ -210,14 +210,3 @@ def _read_held_out(
     names, trained = ([one.file for one in some] for some in (images, training))
     run.note(*training_overlap_note(names, trained, "images"))
     return images
-
-
-def _tokenizer(
-    folder: Path, images: Sequence[CaptionedImage], vocabulary: int, state: PartialState
-) -> PreTrainedTokenizerBase:
-    """The run's tokenizer, trained on the captions by the main process and loaded by all others."""
-    if state.is_main_process and not folder.exists():
-        captions = [caption for image in images for caption in image.captions]
-        with whole_folder(folder.parent) as partial:
-            clip_tokenizer(captions, vocabulary).save_pretrained(partial / folder.name)
-    return load_tokenizer(folder)
