@@ -38,18 +38,15 @@ class RegionsConfig(Settings):
 
     extraction: ExtractionSettings = field(default_factory=ExtractionSettings)
     imports: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """Instead of --images: existing region files, all of one layout: TSVs of bottom-up-attention \
-or LXMERT, UNITER's LMDB, or folders of UNITER's npz or VL-BERT's json; or several region stores, \
-whose images become one store, each with its regions of all of them."""
+    """Instead of --images: region files of one layout: TSVs of bottom-up-attention or LXMERT, \
+UNITER's LMDB, or folders of UNITER's npz or VL-BERT's json; or region stores to merge."""
     ids_as: Annotated[tuple[str, ...], may_repeat] = ()
-    """--imports: rename the images, by a pattern in which {number} is the number at the end of an \
-image's id and {subset} the subset (such as train2014) in its id or file name, e.g. \
-`COCO_{subset}_{number:012d}`; or by COCO's json files, which list names by number; or by VCR's \
-jsonl files, from UNITER's image names."""
+    """--imports: rename the images, by a pattern of the {number} at the end of an id and the \
+{subset} in it, such as `COCO_{subset}_{number:012d}`; by COCO's json files, which list names by \
+number; or by VCR's jsonl files, from UNITER's image names."""
     filter_imports: bool = False
-    """--imports of files: of each image keep only the boxes above --score-threshold, best first, at least \
---min-boxes and at most --max-boxes (UNITER and VILLA; VL-BERT with --score-threshold 0.5); \
-otherwise all boxes are kept."""
+    """--imports of files: of each image keep only the boxes above --score-threshold, best first, at \
+least --min-boxes and at most --max-boxes (UNITER and VILLA; VL-BERT with --score-threshold 0.5)."""
     processes: Annotated[int, Ge(1)] = 1
     """Parallel processes, spread over the available GPUs."""
 

@@ -316,8 +316,7 @@ def test_a_phase_on_the_texts_of_two_splits(
     )
     result = pretrain(config, replace(STEPS, batch=4), tmp_path / "phase")
     assert homes.apart(result["notes"]) == [
-        "this model has read the right answers of val of vqa, so these splits are "
-        "not held out for models fine-tuned from it"
+        "this model has read the right answers of vqa, val included, which are no longer held out"
     ]
     with pytest.raises(InputError, match="no labelled split 'test'; there are: train, val"):
         pretrain(replace_settings(config, train_splits=("test",)), STEPS, tmp_path / "x")

@@ -273,7 +273,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes.text(place / "text.txt", 16)
     texts = toys.sentences()
     rows = [f"{texts[n]}\t{texts[n + 1]}\t{n / 2}" for n in range(6)]
-    put(place / "pairs.tsv", "\n".join(["text\tother\tsimilarity", *rows]) + "\n")
+    put(place / "pairs.tsv", "\n".join(rows) + "\n")
     return place
 
 

@@ -273,9 +273,7 @@ def test_labels_that_were_told_are_noted(place: Path, tmp_path: Path) -> None:
         return [note for note in found if "right answers" in note]
 
     (note,) = notes()
-    assert note.startswith(
-        "this model has read the right answers of all training examples of vcr/answer"
-    )
+    assert note.startswith("this model has read the right answers of vcr/answer, as in CLIP-TD")
     assert notes(task_answers="any") == []
     assert notes(partition=str(place / "shots.json")) == []
 

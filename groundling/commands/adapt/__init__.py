@@ -52,9 +52,8 @@ feed-forward layers keep their proportion. 0: as configured."""
 your own; the arm `mlm` needs none."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
     """Training texts, each FILE or FILE=WEIGHT: plain text, also compressed (.gz, .zst) or in a \
-.parquet file (column `text`, or its only column), or captions in any file or folder that \
-`train-clip` reads. Texts are tokenised only once, for this and later runs (docs/running.md). With \
-weights each step draws one file by weight; without weights all files are mixed."""
+.parquet file, or captions that `train-clip` reads. With weights each step draws one file by weight; \
+without, all files are mixed."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, \
@@ -65,8 +64,7 @@ voken_classification, or MODULE:NAME of your own."""
     """l1 and contrastive: also train masked LM, as the control does."""
     text_layout: Literal["auto", "lines", "blocks"] = "auto"
     """lines: one text per line; blocks: documents cut into blocks of exactly --max-length tokens; \
-auto: blocks for xdbert and its objectives, as in the paper, because lines can be matched by their \
-lengths, else lines."""
+auto: blocks for xdbert's objectives, since lines can be matched by their lengths, else lines."""
     max_length: Annotated[int, Ge(0)] = 0
     """Maximum tokens per text for the student; longer texts are split. 0: 128 (blocks: 512), but \
 at most the student's maximum."""
@@ -84,9 +82,8 @@ objectives (without held-out texts: on training texts, with new masks and pairs)
     training_step: TrainingStepSelection = field(default_factory=TrainingStepSelection)
     keep_projection: bool = False
     """l1 and contrastive: train against the teacher's own text embeddings and save the projection \
-with the model, as a sentence-transformers folder (Transformer, Pooling, Dense, Normalize). A text \
-longer than the teacher's context length is truncated for the teacher only, unless --max-windows \
-allows more."""
+with the model, as a sentence-transformers folder. The teacher truncates texts to its context length, \
+unless --max-windows allows more."""
     retain_weight: Annotated[float, Ge(0)] = 10.0
     """Sentence-transformers student: weight of the loss that keeps its sentence vectors close to \
 the original ones; 0: none. Not used by xdbert."""

@@ -91,13 +91,11 @@ on annotated boxes."""
     """Set the regions' features to zero and keep their boxes: the control for tasks that select a \
 region."""
     text_only_baseline: bool = False
-    """Also train the same model without images, with the same seeds, settings and task loss, in \
-the subfolder `text-alone` of the run folder. For a task that selects a region, images are removed \
-with --zero-region-features."""
+    """Also train the same model without images (a task that selects a region: with \
+--zero-region-features), with the same seeds, settings and task loss, in the subfolder `text-alone`."""
     architecture: Annotated[str, InputKind.ARCHITECTURE] = ""
     """Make a plain BERT a vision-language model, without pre-training: visualbert, vlbert, \
-uniter, or MODULE:NAME of your own architecture (also needed to load a model of that \
-architecture)."""
+uniter, or MODULE:NAME of your own architecture, which its models also need to load."""
     visualbert: VisualBertSettings = field(default_factory=VisualBertSettings)
     model_format: str = ""
     """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""

@@ -36,12 +36,16 @@ def describe_seed(
     source: DataSource,
 ) -> dict[str, Any]:
     """What a seed's result is of: the task, its metrics and splits, objectives and unlabelled examples."""
-    result: dict[str, Any] = {"seed": seed, "task": config.task or task.name}
+    result: dict[str, Any] = {
+        "seed": seed,
+        "task": config.task or task.name,
+        "metrics": [metric.name for metric in task.metrics],
+        "splits": list(task.dev),
+        "higher_is_better": task.metrics[0].higher_is_better,
+        "objectives": [one.name for one in objectives],
+    }
     if config.display_name:
         result["display_name"] = config.display_name
-    result |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
-    result |= {"higher_is_better": task.metrics[0].higher_is_better}
-    result |= {"objectives": [one.name for one in objectives]}
     trained_on = dev_splits_trained_on(task, config.train_splits)
     if trained_on:
         result["trained_on"] = trained_on

@@ -60,8 +60,7 @@ does; empty: all."""
     """Skip captions whose image is in no store, and count them; otherwise a missing image is an \
 error."""
     epoch_unit: Literal["captions", "images"] = "captions"
-    """What an epoch contains once: every caption, as in the models' releases, or every image with \
-one of its captions."""
+    """What an epoch contains once: every caption, as in the releases, or every image."""
     task: Annotated[str, InputKind.TASK] = ""
     """Instead of captions: a task's training texts, e.g. vqa (VisualBERT's task-specific phase, \
 UNITER's second stage on VCR)."""
@@ -111,8 +110,7 @@ of your own; a vision-language model as --model needs its own."""
 objective per step (UNITER; docs/papers.md); empty: as in UNITER's code. UNITER-large on VCR: 10 1 \
 1."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
-    """Also train on these texts without images, each FILE or FILE=WEIGHT, as for `adapt --text`; \
-together they are drawn as often as the captions (VL-BERT)."""
+    """Also train on these texts without images, as `adapt --text`, drawn as often as captions (VL-BERT)."""
     max_length: Annotated[int, Ge(0)] = 64
     """Maximum tokens per text; longer texts are truncated and counted."""
     grounded: bool = True

@@ -218,20 +218,15 @@ def _missing_steps(phase: PretrainingPhase, objectives: Sequence[Objective]) -> 
 
 def _read_labels_note(task: Task | None, config: PretrainConfig) -> list[str]:
     """Note if the run read labels that few-shot fine-tuning or evaluation hides."""
-    train_texts, answers = config.train_texts, config.pretraining_objectives.task_answers
+    texts, answers = config.train_texts, config.pretraining_objectives.task_answers
     if task is None or answers == "any":
         return []
     if not (isinstance(task.form, OpenAnswer | MultipleChoice) or answers == "judged"):
         return []
-    eval_splits = [split for split in task.dev if split in train_texts.train_splits]
+    read = f"this model has read the right answers of {task.name}"
+    eval_splits = [split for split in task.dev if split in texts.train_splits]
     if eval_splits:
-        return [
-            f"this model has read the right answers of {' and '.join(eval_splits)} of {task.name}, so these "
-            "splits are not held out for models fine-tuned from it"
-        ]
-    if train_texts.partition:
+        return [f"{read}, {' and '.join(eval_splits)} included, which are no longer held out"]
+    if texts.partition:
         return []
-    return [
-        f"this model has read the right answers of all training examples of {task.name}, as in CLIP-TD: "
-        "few-shot fine-tuning from it is not few-shot; task_answers=any or partition=FILE avoids this"
-    ]
+    return [f"{read}, as in CLIP-TD: few-shot fine-tuning from it is not few-shot"]

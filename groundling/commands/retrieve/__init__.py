@@ -41,11 +41,9 @@ an error."""
     skip_bad: bool = False
     """Skip images that do not decode, and name and count them; otherwise the first is an error."""
     student: Annotated[str, InputKind.MODEL] = ""
-    """Sentence encoder that replaces the model's text tower in a second search: a \
-sentence-transformers folder, as `adapt --keep-projection` writes it."""
+    """Sentence encoder, as of `adapt --keep-projection`, that replaces the text tower in a second search."""
     captions_per_text: Annotated[int, Ge(1)] = 1
-    """Number of captions of an image joined into one text; more than 1 makes long texts. The last \
-text of an image has the remaining captions."""
+    """Number of captions of an image joined into one text; the last text has the remaining ones."""
     max_windows: Annotated[int, Ge(0)] = 1
     """Maximum windows of a long text that the model's text tower reads and averages; 1: truncate \
 to the first, as CLIP does; 0: all."""

@@ -214,9 +214,4 @@ def _comparison_line(name: str, comparison: dict[str, Any]) -> str:
     """The comparison of recall at 10 in one line."""
     gap = comparison["r@10"]
     low, high = gap["interval"]
-    line = f"{name}: R@10 student - model {gap['value']:+.2f} [{low:+.2f}, {high:+.2f}]"
-    ratio = comparison["r@10_ratio"]
-    if ratio["value"] is None:
-        return line
-    ends = "" if ratio["interval"] is None else " [{:.3f}, {:.3f}]".format(*ratio["interval"])
-    return f"{line}, ratio {ratio['value']:.3f}{ends}"
+    return f"{name}: R@10 student - model {gap['value']:+.2f} [{low:+.2f}, {high:+.2f}]"

@@ -27,9 +27,8 @@ class TrainClipConfig(Settings):
     """Training of a small CLIP, from scratch or from an existing CLIP."""
 
     model: Annotated[str, InputKind.WEIGHTS] = ""
-    """CLIP to continue from: hub id or folder, with its tokenizer, image processor and logit \
-scale. It keeps its sizes: leave --size, --patch-size, --vision-tower, --text-tower, --projection-dim, \
---vocab-size and --context-length out. Empty: a new CLIP."""
+    """CLIP to continue from, hub id or folder, which keeps its sizes and its tokenizer; empty: a new \
+CLIP."""
     captions: Annotated[str, InputKind.PATH, required] = ""
     """Captions of images, in a format of docs/vision.md ("Captions and photos as you have them")."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
