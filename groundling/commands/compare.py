@@ -51,9 +51,6 @@ or jsonl file."""
     """Parallel runs, one thread each."""
 
 
-CONTROL = "mlm"
-
-
 def check(
     config: TrainAndCompareConfig,
     adapting: AdaptConfig,
@@ -95,7 +92,7 @@ def _as_recipe(
     tasks: dict[str, dict[str, Any]] = {task: {**shared, "task": task} for task in config.tasks}
     if config.own.label:
         tasks = {Path(config.data).stem: shared}
-    arms = dict.fromkeys([*([CONTROL] if config.control else []), *config.arms])
+    arms = dict.fromkeys([*(["mlm"] if config.control else []), *config.arms])
     adapted = setting_values(adapting, training)
     rows = [row(arm, adapt(arm, adapted, arm=arm), tasks) for arm in arms]
     return Recipe([Table("", rows)], out=out)

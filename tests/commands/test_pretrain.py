@@ -386,7 +386,7 @@ def test_pixels_reach_the_score(
         ({"regions": ""}, "needs regions"),
         ({"captions": ""}, "needs captions=FILE, or task"),
         ({"task": "vqa"}, "needs captions=FILE, or task"),
-        ({"data": "vqa_data"}, "data=vqa_data: applies only to task; pass task and"),
+        ({"data": "vqa_data"}, "data=vqa_data: applies only to task; leave it out"),
         (
             {"captions": "more.token.txt"},
             "1 of 17 captioned images .* gone.jpg",

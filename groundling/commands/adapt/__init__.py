@@ -40,8 +40,7 @@ class AdaptConfig(Settings):
     student: Annotated[str, InputKind.WEIGHTS] = ""
     """Text encoder: hub id or folder, with its tokenizer."""
     from_scratch: bool = False
-    """Take only the configuration and the tokenizer of --student, and start with new weights, drawn \
-from --seed (Vokenization, VidLanKD)."""
+    """Start with new weights, drawn from --seed, as --student is configured (Vokenization, VidLanKD)."""
     student_layers: Annotated[int, Ge(0)] = 0
     """--from-scratch: number of layers; 0: as configured."""
     student_width: Annotated[int, Ge(0)] = 0
@@ -74,8 +73,7 @@ change. 0: as its configuration says. simcse and mcse need some."""
     limit: Annotated[int, Ge(0)] = 0
     """Maximum number of texts, evenly spaced; 0: all."""
     eval_text: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """Held-out text files: the result reports the loss on them and, for xdbert, scores of its \
-objectives (without held-out texts: on training texts, with new masks and pairs)."""
+    """Held-out text files, on which the result reports the loss and, for xdbert, scores of its parts."""
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     objective_settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     cross_modal: CrossModalEncoderSettings = field(default_factory=CrossModalEncoderSettings)

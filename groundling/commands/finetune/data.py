@@ -173,14 +173,13 @@ def add_regions(
     InputError for regions of another kind.
     """
     samples = {}
+    phrases = task.form.head_input == "phrase"
     for split, some in texts.items():
         is_training = split == task.train
         inputs.check(model, inputs.training_store if is_training else inputs.store)
         mark = task.label_train_regions or task.label_regions if is_training else task.label_regions
         options = RegionOptions(
-            label_regions=mark,
-            phrases=task.form.head_input == "phrase",
-            separate_images=separate_images,
+            label_regions=mark, phrases=phrases, separate_images=separate_images
         )
         images = inputs.all_images(is_training)
         samples[split] = inputs.samples(

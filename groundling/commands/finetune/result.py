@@ -71,11 +71,7 @@ def summary(
         more = dict.fromkeys(name for scores in present for name in scores)
         own = [name for name in more if name not in (*names, "constant")]
         official[split] = {name: _median([scores[name] for scores in present]) for name in own}
-    degenerate_seeds = [
-        run["seed"]
-        for run in runs
-        if any("constant" in scores for scores in run["scores"].values())
-    ]
+    degenerate = [one for one in runs if any("constant" in own for own in one["scores"].values())]
     result: dict[str, Any] = {
         "task": task.name,
         "version": task.version,
@@ -85,7 +81,7 @@ def summary(
         "scores": every,
         "median": medians,
         "official": official,
-        "degenerate_seeds": degenerate_seeds,
+        "degenerate_seeds": [run["seed"] for run in degenerate],
         "truncated_tokens": sum(run["truncated_tokens"] for run in runs),
         "truncated_regions": sum(run.get("truncated_regions", 0) for run in runs),
     }
@@ -166,10 +162,8 @@ def degenerate_seeds_note(result: Mapping[str, Any]) -> list[str]:
     if not seeds:
         return []
     names = ", ".join(map(str, seeds))
-    return [
-        f"{len(seeds)} of {len(result['seeds'])} seeds are degenerate ({names}): each gives nearly the same answer to "
-        "every example"
-    ]
+    count = f"{len(seeds)} of {len(result['seeds'])} seeds are degenerate ({names})"
+    return [f"{count}: each gives nearly the same answer to every example"]
 
 
 def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
@@ -196,8 +190,7 @@ def evaluator_of(
     examining: EvaluationSettings,
 ) -> Evaluator | None:
     """Evaluator that runs every --eval-every epochs; None without --eval-every."""
-    split = task.dev[0]
-    metric = task.metrics[0]
+    split, metric = task.dev[0], task.metrics[0]
 
     def measure() -> dict[str, float]:
         return evaluate(student, objective, task, samples[split]).metrics

@@ -92,13 +92,6 @@ from groundling.vision_language.single_stream import SingleStreamModel
 # The model, the head of its task, and the description saved with it.
 
 
-def text_encoder_of(student: Encoder) -> TextEncoder | None:
-    """The text encoder inside a model, whose tokens are masked; None if there is none."""
-    if isinstance(student, TextEncoder):
-        return student
-    return student.text if isinstance(student, CrossModalEncoder | SingleStreamModel) else None
-
-
 def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> Encoder:
     """The model; new multimodal embeddings get the feature width of the training `store`, if there is one."""
     if config.adapter_settings.adapter != "none":
@@ -124,13 +117,9 @@ def _new_student(
     torch.manual_seed(derive_seed(seed, "init", "join"))
     if store is None:
         return make_vision_language_model(start, config.architecture, 1)
+    images, pixels = config.regions.images, config.pixels
     model = new_vision_language_model(
-        start,
-        config.architecture,
-        store,
-        config.regions.images,
-        config.pixels,
-        config.visualbert,
+        start, config.architecture, store, images, pixels, config.visualbert
     )
     model.regions_provenance = store.facts
     return model
@@ -397,8 +386,8 @@ def _objective_context(
     sizes = student.sizes
     if store is not None:
         sizes = sizes._replace(classes=store.classes, background=store.background)
-    text = text_encoder_of(student)
+    text = student.text if isinstance(student, CrossModalEncoder | SingleStreamModel) else student
     vocabulary = None
-    if text is not None and config.extra_objectives.objectives:
+    if isinstance(text, TextEncoder) and config.extra_objectives.objectives:
         vocabulary = MaskingVocabulary.of(text.tokenizer)
     return ObjectiveContext(sizes, vocabulary, config.objective_settings, output_type=form)

@@ -57,9 +57,6 @@ from groundling.vision_language.loading import find_architecture, load_encoder
 from groundling.vision_language.new_models import new_vision_language_model
 from groundling.vision_language.single_stream import SingleStreamModel
 
-GUESSING_ADVICE = "train longer (epochs, steps); fine-tuning would start from this state"
-"""Advice for a model with an objective that is no better than guessing."""
-
 
 def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
     """Pre-train and write `model`, from which `finetune` and further pre-training start; returns the result."""
@@ -127,7 +124,7 @@ def _compare_with_guessing(
     """Losses of the architecture's own objectives beside those of guessing, which read no teacher's features."""
     few_samples = sample_sources(sources, bool(config.regions.images))
     loss = HeldOutLoss("samples", few_samples, model, objectives, (), training)
-    comparison, notes = compare_with_baseline(loss, GUESSING_ADVICE)
+    comparison, notes = compare_with_baseline(loss, "train longer")
     run.note(*notes)
     return comparison
 

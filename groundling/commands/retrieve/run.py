@@ -81,7 +81,10 @@ def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
     image_embeds, _ = _features(examples, teacher, "clip_image", cache)
     own = ClipSentenceTeacher(*load_clip_text_tower(config.model), max_windows=config.max_windows)
     own.to(device)
-    encoded["model"] = _encode_with_text_tower(texts, own, cache)
+    queries = [Example(str(number), text) for number, text in enumerate(texts)]
+    vectors, dropped = _features(queries, own, "sentence", cache)
+    norm = np.linalg.norm(vectors, axis=1, keepdims=True)
+    encoded["model"] = vectors / np.maximum(norm, 1e-12), dropped
     limits["model"] = {"window": own.windows.limit, "windows": config.max_windows}
     result: dict[str, Any] = {"images": len(captioned), **skipped}
     result |= {"texts": len(texts), "captions_per_text": config.captions_per_text}
@@ -125,23 +128,11 @@ def _read_captioned_images(
     place = config.images
     images, missing = images_in_folder(images, place, config.skip_missing, captions.path)
     images, bad = split_decodable(images, place, config.skip_bad)
-    if len(images) < 2:
-        raise InputError(f"{config.captions}: {len(images)} images to search, expected at least 2")
     texts = [
         replace(one, captions=join_captions(one.captions, config.captions_per_text))
         for one in with_store_ids(images)
     ]
     return texts, {"missing_images": missing, "bad_images": len(bad), "bad_image_names": bad}
-
-
-def _encode_with_text_tower(
-    texts: Sequence[str], teacher: ClipSentenceTeacher, cache: FeatureCache
-) -> Encoded:
-    """Texts encoded by the model's own text tower."""
-    examples = [Example(str(number), text) for number, text in enumerate(texts)]
-    vectors, dropped = _features(examples, teacher, "sentence", cache)
-    norm = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(norm, 1e-12), dropped
 
 
 def _features(

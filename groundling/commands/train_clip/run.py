@@ -97,20 +97,14 @@ def small_clip(tokenizer: PreTrainedTokenizerBase, config: TrainClipConfig) -> C
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    vision_config = tower(*config.vision_tower) | {
-        "image_size": config.size,
-        "patch_size": config.patch_size,
-    }
+    sides = {"image_size": config.size, "patch_size": config.patch_size}
+    vision_config = tower(*config.vision_tower) | sides
     clip = CLIPModel(
         CLIPConfig(projection_dim=projection, text_config=text_config, vision_config=vision_config)
     )
     with torch.no_grad():
         clip.text_model.embeddings.token_embedding.weight.mul_(WORD_SPREAD)
     return clip
-
-
-COUNTS = ("images", "captions")
-"""Counts among the scores of `retrieval`."""
 
 
 def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
@@ -131,12 +125,8 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
     )
     samples = make_dataset(images, shift=config.max_shift, flip=config.flip)
     held = make_dataset(held_out, augment=False) if held_out else None
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    result: dict[str, Any] = {
-        "images": len(images),
-        "missing_images": missing,
-        "parameters": parameters,
-    }
+    result: dict[str, Any] = {"images": len(images), "missing_images": missing}
+    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     if not config.untrained:
         result |= fit(
             model,
@@ -163,7 +153,8 @@ def _retrieval_evaluator(
     def measure() -> dict[str, float]:
         found = [retrieval(model, held_out)]
         broadcast_object_list(found)  # processes must not diverge by rounding
-        return {name: value for name, value in found[0].items() if name not in COUNTS}
+        counts = ("images", "captions")
+        return {name: value for name, value in found[0].items() if name not in counts}
 
     return Evaluator(examining, "held-out images", MEAN, measure)
 
