@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING
+from groundling.commands.run import check_runs, run_recipe
+from groundling.recipes.parts import Table, adapt, row
+from groundling.recipes.plan import Recipe
 from groundling.runs.outputs import RunCollection
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import (
@@ -22,9 +25,6 @@ from groundling.settings.fields import (
 )
 from groundling.settings.input_settings import TableTaskSettings, check_one_task
 from groundling.settings.training import TrainingArguments
-
-if TYPE_CHECKING:
-    from groundling.recipes.plan import Recipe
 
 
 @settings
@@ -51,9 +51,6 @@ or jsonl file."""
     """Parallel runs, one thread each."""
 
 
-CONTROL = "mlm"
-
-
 def check(
     config: TrainAndCompareConfig,
     adapting: AdaptConfig,
@@ -62,8 +59,6 @@ def check(
     out: str | Path,
 ) -> None:
     """Raises InputError without data, without tasks or a task table, and for run settings that are not allowed."""
-    from groundling.commands.run import check_runs
-
     check_one_task("compare", config.tasks, config.own, "tasks")
     require_settings(config, "compare", "data")
     check_runs(_as_recipe(config, adapting, training, tuning, Path(out)))
@@ -80,8 +75,6 @@ def compare(
 
     `training` is for adaptation, `tuning` for fine-tuning; finished parts are not repeated.
     """
-    from groundling.commands.run import run_recipe
-
     recipe = _as_recipe(config, adapting, training, tuning, work.out)
     return run_recipe(recipe, recipe.steps(), config.processes)
 
@@ -94,20 +87,12 @@ def _as_recipe(
     out: Path,
 ) -> Recipe:
     """The comparison as a recipe: all arms with the same text, steps and seeds."""
-    from groundling.recipes.parts import Table, adapt, row
-    from groundling.recipes.plan import Recipe
-
-    shared = {
-        **setting_values(tuning, config.own),
-        "data": config.data,
-        "seeds": config.seeds,
-        "limit_train": config.limit_train,
-        "max_length": config.max_length,
-    }
+    shared = setting_values(tuning, config.own)
+    shared |= {name: vars(config)[name] for name in ("data", "seeds", "limit_train", "max_length")}
     tasks: dict[str, dict[str, Any]] = {task: {**shared, "task": task} for task in config.tasks}
     if config.own.label:
         tasks = {Path(config.data).stem: shared}
-    arms = dict.fromkeys([*([CONTROL] if config.control else []), *config.arms])
+    arms = dict.fromkeys([*(["mlm"] if config.control else []), *config.arms])
     adapted = setting_values(adapting, training)
     rows = [row(arm, adapt(arm, adapted, arm=arm), tasks) for arm in arms]
     return Recipe([Table("", rows)], out=out)

@@ -90,11 +90,6 @@ whole split (total). question-type and answer are for VQA."""
     """Take all examples of a stratum that has fewer; otherwise it is an error."""
 
 
-def check_partition(config: FewShotPartitionConfig, out: str | Path) -> None:
-    """Raises InputError if the output is a folder."""
-    check_file(out)
-
-
 def partition(config: FewShotPartitionConfig, work: CommandContext) -> str:
     """Write the partition's manifest to the file `work.out`; returns a line per stratum."""
     from groundling.tasks import Task
@@ -126,6 +121,5 @@ PARTITION = Command(
     example="groundling data partition --task vcr/answer --data vcr_data --per-stratum 100 --out few.json",
     common_flags="task data per-stratum stratify-by seed",
     out_help="Output file, in json; an existing file is replaced.",
-    validate=check_partition,
     output=OutputFile(),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
@@ -15,7 +14,7 @@ from annotated_types import Ge
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.data.tables import ROWS
-from groundling.runs.folder import check_file, json_safe, json_text, write_whole
+from groundling.runs.folder import check_file, disk_errors, json_safe, json_text, write_whole
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext, is_main_process
 from groundling.settings.fields import InputKind, Settings, required, settings
@@ -44,17 +43,12 @@ such rows; otherwise the first is an error."""
 
 
 def check(config: PredictConfig, out: str | Path) -> None:
-    """Raises InputError for an `out` that is not a table, exists already, or has no parent folder."""
-    out = Path(out)
+    """Raises InputError for an `out` that is not a table, or exists already."""
     check_file(out, ROWS)
-    if out.exists():
-        raise InputError(f"{out}: exists already; choose another output folder, or remove it")
-    if not out.parent.is_dir():
-        raise InputError(f"{out}: no folder {out.parent}; create it, or choose another `out`")
+    if Path(out).exists():
+        raise InputError(f"{out}: exists already; choose another `out`, or remove it")
 
 
-BREAKS = re.compile(r"[\t\r\n]+")
-"""Characters that a cell of a tab-separated file cannot hold; replaced by a space."""
 FIRST = 5
 """Number of skipped rows named in the result."""
 
@@ -66,9 +60,6 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
     multiple choice), `x1`, `y1`, `x2`, `y2` (of a region, in pixels) and `probability`, and the
     same with `_2`, `_3` for the next best; all get the prefix `predicted_`, repeated if necessary,
     if the data has a column of one of these names.
-
-    Raises:
-        InputError: A setting or a row does not fit the model.
     """
     from groundling.prediction.fine_tuned import load_saved
     from groundling.prediction.predictions import prediction_columns
@@ -86,6 +77,8 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
     names = prediction_columns(model.form, config.top_k)
     text = _format_table(work.out.suffix, rows, names)
     if is_main_process():
+        with disk_errors(work.out):
+            work.out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(work.out, text)
     work.note(*model.notes)
     faulty = [row for row in rows if row.fault]
@@ -116,11 +109,10 @@ def _format_table(ending: str, rows: Sequence[InputRow], names: Sequence[str]) -
     if ending == ".jsonl":
         return "".join(json_text(line, ensure_ascii=False) + "\n" for line in lines)
     every = [*header, *(f"{prefix}{name}" for name in names)]
-    table = [every, *([_cell(line.get(name)) for name in every] for line in lines)]
-    if ending == ".tsv":
-        return "".join("\t".join(BREAKS.sub(" ", cell) for cell in row) + "\n" for row in table)
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(table)
+    separator = "\t" if ending == ".tsv" else ","
+    writer = csv.writer(buffer, delimiter=separator, lineterminator="\n")
+    writer.writerows([every, *([_cell(line.get(name)) for name in every] for line in lines)])
     return buffer.getvalue()
 
 

@@ -17,7 +17,6 @@ from groundling.settings.fields import (
     InputKind,
     Settings,
     may_repeat,
-    refuse_settings,
     settings,
 )
 from groundling.settings.input_settings import ExtractionSettings
@@ -38,38 +37,26 @@ class RegionsConfig(Settings):
 
     extraction: ExtractionSettings = field(default_factory=ExtractionSettings)
     imports: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """Instead of --images: existing region files, all of one layout: TSVs of bottom-up-attention \
-or LXMERT, UNITER's LMDB, or folders of UNITER's npz or VL-BERT's json; or several region stores, \
-whose images become one store, each with its regions of all of them."""
+    """Instead of --images: region files of one layout: TSVs of bottom-up-attention or LXMERT, \
+UNITER's LMDB, or folders of UNITER's npz or VL-BERT's json; or region stores to merge."""
     ids_as: Annotated[tuple[str, ...], may_repeat] = ()
-    """--imports: rename the images, by a pattern in which {number} is the number at the end of an \
-image's id and {subset} the subset (such as train2014) in its id or file name, e.g. \
-`COCO_{subset}_{number:012d}`; or by COCO's json files, which list names by number; or by VCR's \
-jsonl files, from UNITER's image names."""
+    """--imports: rename the images, by a pattern of the {number} at the end of an id and the \
+{subset} in it, such as `COCO_{subset}_{number:012d}`; by COCO's json files, which list names by \
+number; or by VCR's jsonl files, from UNITER's image names."""
     filter_imports: bool = False
-    """--imports of files: of each image keep only the boxes above --score-threshold, best first, at least \
---min-boxes and at most --max-boxes (UNITER and VILLA; VL-BERT with --score-threshold 0.5); \
-otherwise all boxes are kept."""
+    """--imports of files: of each image keep only the boxes above --score-threshold, best first, at \
+least --min-boxes and at most --max-boxes (UNITER and VILLA; VL-BERT with --score-threshold 0.5)."""
     processes: Annotated[int, Ge(1)] = 1
     """Parallel processes, spread over the available GPUs."""
 
 
 def check(config: RegionsConfig, out: str | Path) -> None:
-    """Raises InputError for settings that do not fit together."""
+    """Raises InputError unless images or imports are given, and boxes or a grid."""
     reads = config.extraction
     if bool(reads.images) == bool(config.imports):
         raise InputError("regions needs either images=FOLDER or imports=FILE")
-    if not config.imports:
-        names = {
-            "ids_as": config.ids_as,
-            "filter_imports": config.filter_imports,
-        }
-        refuse_settings(names, "applies only to imports; leave it out")
-    if bool(reads.boxes) and reads.detection.grid:
+    if reads.boxes and reads.detection.grid:
         raise InputError("regions: boxes and grid both give the boxes; pass only one")
-    if not reads.boxes:
-        settings = {"add_detected_boxes": reads.add_detected_boxes}
-        refuse_settings(settings, "needs boxes; leave it out")
 
 
 def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
@@ -80,20 +67,16 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
 
     part = ProcessRank(run.state.process_index, run.state.num_processes)
     check_starts(config.processes, part.world)
-    if config.imports:
-        if part.world > 1:
-            raise InputError("regions: imports reads in one process; start it without torchrun")
+    if not config.imports:
+        manifest = _extract_store(config, run, part)
+    elif part.world == 1:
         manifest = _import_store(config, run.folder)
     else:
-        manifest = _extract_store(config, run, part)
+        raise InputError("regions: imports reads in one process; start it without torchrun")
     if manifest.get("in_several_stores"):
         shared = format_count(manifest["in_several_stores"], "image")
         run.note(f"{shared} in several stores: the regions of all of them, store after store")
-    first, skipped = manifest["skipped"][:FIRST], manifest["counts"]["skipped"]
-    if skipped:
-        more = f"; ... ({skipped:,} in all, in manifest.json)" if skipped > len(first) else ""
-        names = "; ".join(first) + more
-        run.note(f"{format_count(skipped, 'image')} skipped (no regions in the store): {names}")
+    first = manifest["skipped"][:FIRST]
     return {"store": str(run.folder), **manifest["counts"], "skipped_first": first}
 
 

@@ -4,7 +4,7 @@ each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,19 +33,11 @@ is imported only if it is listed here."""
 
 
 def check(config: VerdictConfig, out: str | Path) -> None:
-    """Raises InputError for fewer than two groups, two of one name, and an unknown published system or group."""
+    """Raises InputError for fewer than two groups, and for an unknown published system or group."""
     groups = groups_of(config.runs)
     if len(groups) < 2:
-        raise InputError(
-            "verdict needs runs=CONTROL_FOLDER OTHER_FOLDER [...], each FOLDER or NAME=FOLDER"
-        )
-    names = [text.partition("=")[0] for text in config.published]
-    for text in config.published:
-        name, _, system = text.partition("=")
-        if names.count(name) > 1:
-            raise InputError(f"published: group {name} is given twice; pass one system per group")
-        require_known(system, published_scores(), f"published={name}={system}: no such system")
-        require_known(name, groups, f"published={text}: no group is called {name!r}")
+        raise InputError("verdict needs runs=CONTROL_FOLDER OTHER_FOLDER [...]")
+    published_of(config.published, groups)
 
 
 def groups_of(runs: Sequence[str]) -> dict[str, str]:
@@ -61,29 +53,30 @@ def groups_of(runs: Sequence[str]) -> dict[str, str]:
     return groups
 
 
+def published_of(
+    published: Sequence[str], groups: Mapping[str, str]
+) -> dict[str, Mapping[str, float]]:
+    """Published scores by the group beside which they are shown; raises InputError for an unknown name."""
+    found = {}
+    for text in published:
+        name, _, system = text.partition("=")
+        require_known(name, groups, f"published={text}: no group is called {name!r}")
+        require_known(system, published_scores(), f"published={text}: no such system")
+        found[name] = published_scores()[system]
+    return found
+
+
 def verdict(config: VerdictConfig, work: CommandContext) -> dict[str, Any]:
     """Compare the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first."""
     from groundling.stats.verdict_report import collect_groups, write_verdict
 
     groups = groups_of(config.runs)
-    published = {}
-    for text in config.published:
-        name, _, system = text.partition("=")
-        published[name] = published_scores()[system]
     collected = collect_groups(groups, trust=config.trust)
     control, *others = collected.values()
     # Before anything is written, so that an earlier verdict's page is kept.
     if all(control.keys().isdisjoint(other) for other in others):
-        raise InputError(
-            f"verdict: no task has finished runs of both {next(iter(groups))} and another group, so "
-            "there is nothing to compare"
-        )
-    for name, scores in published.items():
-        if scores.keys().isdisjoint(collected[name]):
-            raise InputError(
-                f"published={name}: the paper has no scores on {', '.join(collected[name])}; leave it out"
-            )
-    return write_verdict(collected, work.out, print, published)
+        raise InputError("verdict: no task has finished runs of both the control and another group")
+    return write_verdict(collected, work.out, print, published_of(config.published, groups))
 
 
 COMMAND = Command(

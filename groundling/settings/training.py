@@ -130,11 +130,3 @@ bias; off: save those of the last step, as in the papers."""
         if not self.eval_every:
             flags = {"keep_best": self.keep_best, "patience": self.patience}
             refuse_settings(flags, "needs eval_every=EPOCHS, more than 0")
-
-
-def check_has_eval_data(evaluation: EvaluationSettings, has_eval_data: bool, flags: str) -> None:
-    """Raises InputError for evaluation during training without held-out data; `flags` are the
-    flags to pass.
-    """
-    if evaluation.eval_every and not has_eval_data:
-        raise InputError(f"eval_every: there is no held-out data to evaluate on; pass {flags}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from groundling.core.errors import InputError
 from groundling.models.formats import Encoder
 from groundling.objectives import (
     Objective,
@@ -19,7 +20,7 @@ from groundling.objectives import (
 )
 from groundling.runs.run import RunFolder
 from groundling.settings.objectives import TrainingStepSelection
-from groundling.settings.training import TrainingArguments
+from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource
@@ -41,19 +42,33 @@ def taught_objectives(
     return make_objectives(names, context, seed)
 
 
+Data = tuple[Sequence[DataSource], Sequence[Teacher]]
+"""Data sources, and the teachers that run in every step, since the features of their samples are not cached."""
+
+
 def fit(
     model: nn.Module,
     objectives: Sequence[Objective],
-    sources: Sequence[DataSource],
+    data: Data,
     training: TrainingArguments,
     run: RunFolder,
     *,
-    teachers: Sequence[Teacher] = (),
     training_step: TrainingStepSelection = TrainingStepSelection(),  # noqa: B008  (frozen)
-    held_out: HeldOutLoss | None = None,
+    evaluation: EvaluationSettings = EvaluationSettings(),  # noqa: B008  (frozen)
+    held_out: Data | None = None,
     evaluator: Evaluator | None = None,
 ) -> dict[str, Any]:
-    """`train` in the run's folder, with notes on what limits the result; returns it with the loss on held-out data."""
+    """`train` in the run's folder, with notes on what limits the result; returns it with the loss on `held_out`.
+
+    Evaluation during training is by the `evaluator` or, without one, by this loss.
+    """
+    sources, teachers = data
+    loss = None
+    if held_out is not None:
+        loss = HeldOutLoss("texts", held_out[0], model, objectives, held_out[1], training)
+        evaluator = evaluator or loss.evaluator(evaluation)
+    if evaluation.eval_every and evaluator is None:
+        raise InputError("eval_every: there is no held-out data to evaluate on")
     run.note(*in_batch_negatives_note(objectives, training))
     result: dict[str, Any] = train(
         model,
@@ -68,7 +83,7 @@ def fit(
     means, notes = summarize_monitored_terms(objectives, run.folder, result)
     run.note(*notes, *selection_bias_note(result))
     watched = {"watched": means} if means else {}
-    held = {} if held_out is None else {"held": held_out.report()}
+    held = {} if loss is None else {"held": loss.report()}
     return {**result, **watched, **held}
 
 

@@ -317,8 +317,7 @@ def test_a_phase_on_the_texts_of_two_splits(
     )
     result = pretrain(config, replace(STEPS, batch=4), tmp_path / "phase")
     assert homes.apart(result["notes"]) == [
-        "this model has read the right answers of val of vqa, so these splits are "
-        "not held out for models fine-tuned from it"
+        "this model has read the right answers of vqa, val included, which are no longer held out"
     ]
     with pytest.raises(InputError, match="no labelled split 'test'; there are: train, val"):
         pretrain(replace_settings(config, train_splits=("test",)), STEPS, tmp_path / "x")
@@ -333,18 +332,17 @@ def test_a_phase_on_the_texts_of_two_splits(
         pretrain(replace_settings(aside, eval_splits=("dev",)), STEPS, tmp_path / "z")
 
 
-@pytest.mark.parametrize("join", ["visualbert", "uniter"])
 def test_a_model_that_is_joined_already_is_not_joined_again(
-    join: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path
+    trained: dict[str, tuple[Path, dict]], tmp_path: Path
 ) -> None:
     config = make_settings(
         FinetuneConfig,
         model=str(trained["visualbert"][0] / "model"),
         task="vqa",
         data=str(vqa(tmp_path / "vqa")),
-        architecture=join,
+        architecture="uniter",
     )
-    with pytest.raises(InputError, match="is already a visualbert model; leave architecture out"):
+    with pytest.raises(InputError, match=r"architecture=uniter: .*model is a visualbert"):
         finetune(config, replace(STEPS, batch=4), tmp_path / "out")
 
 
@@ -389,7 +387,7 @@ def test_pixels_reach_the_score(
         ({"regions": ""}, "needs regions"),
         ({"captions": ""}, "needs captions=FILE, or task"),
         ({"task": "vqa"}, "needs captions=FILE, or task"),
-        ({"data": "vqa_data"}, "data=vqa_data: applies only to task; pass task and"),
+        ({"data": "vqa_data"}, "data=vqa_data: applies only to task; leave it out"),
         (
             {"captions": "more.token.txt"},
             "1 of 17 captioned images .* gone.jpg",

@@ -328,7 +328,6 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     assert not (out / "result.json").exists()
     whole = retrieve(config_of(place, images=str(images), skip_bad=True), out)
     assert (whole["bad_images"], whole["bad_image_names"]) == (1, ["2.png"])
-    assert "skipped: 1 images that do not decode, the first is 2.png" in capsys.readouterr().out
     (images / "2.png").unlink()
     assert "1 of 6 captioned images are missing, the first is 2.png" in refused(
         place, out, capsys, "--images", str(images)
@@ -342,10 +341,6 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     assert "2.bmp and 2.png differ only in the ending" in said
     empty = put(tmp_path / "empty.txt", "0.png#0\t \n")
     assert "no captions found" in refused(place, out, capsys, "--captions", str(empty))
-    one = put(tmp_path / "one.txt", "0.png#0\ta dog\n")
-    assert "1 images to search, expected at least 2" in refused(
-        place, out, capsys, "--captions", str(one)
-    )
     listing = put(tmp_path / "list.txt", "7.png\n")
     assert "lists none of the captioned images" in refused(
         place, out, capsys, "--image-list", str(listing)
@@ -357,15 +352,14 @@ def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, cap
     out = tmp_path / "out"
     homes.speaking_encoder(tmp_path / "narrow", 8)
     said = refused(place, out, capsys, "--student", str(tmp_path / "narrow"))
-    assert "its vectors have 8 dimensions, but the space of" in said and "has 24" in said
+    assert "its vectors of 8 dimensions" in said and "has 24" in said
     plain = homes.student(tmp_path / "bert")
     said = refused(place, out, capsys, "--student", str(plain))
-    assert "modules.json is missing" in said
+    assert "bert needs `modules.json`" in said
     assert "captions_per_text = '0': expected greater than or equal to 1" in refused(
         place, out, capsys, "--captions-per-text", "0"
     )
     assert "max_windows = '-1': expected" in refused(place, out, capsys, "--max-windows", "-1")
-    assert "max_length=9: needs student" in refused(place, out, capsys, "--max-length", "9")
     assert "retrieve needs images" in refused(place, out, capsys, "--images", "")
     assert "no CLIP-like image tower" in refused(place, out, capsys, "--model", str(plain))
     weights = tmp_path / "nan"

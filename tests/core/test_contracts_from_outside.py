@@ -164,12 +164,6 @@ def test_so_is_one_of_what_is_kept(method: str, answer: Any, told: str, text_onl
 
 DOGS = Task("dogs", Classification(("no", "yes")), lambda folder, split: [], (ACCURACY,), "a test")
 READ = [
-    (lambda folder, split: None, "`read` of split 'train' returned a NoneType"),
-    (
-        lambda folder, split: (Example("a", "b", label=0),),
-        "`read` of split 'train' returned a tuple",
-    ),
-    (lambda folder, split: [{"id": "a"}], "`read` of split 'train' returned a list with a dict"),
     (lambda folder, split: [Example("a", "b", label=2)], "a of 'train' has the label 2"),
     (lambda folder, split: [Example("a", "b", label="yes")], "a of 'train' has the label 'yes'"),
 ]

@@ -313,18 +313,6 @@ def test_a_split_for_the_file_that_has_splits(
         pretrain(replace_settings(both, caption_splits=()), BRIEF, tmp_path / "unsaid")
 
 
-def test_images_that_two_files_name_are_noted(
-    config: PretrainConfig, place: Path, tmp_path: Path
-) -> None:
-    """B6's sibling: Conceptual Captions' `1` may be another image than another collection's."""
-    put(tmp_path / "same.tsv", "".join(f"a tree {n}\t{n}.jpg\n" for n in range(4)))
-    one = replace_settings(config, regions="cc", captions=("cc.tsv", f"{tmp_path}/same.tsv"))
-    notes = homes.apart(pretrain(one, BRIEF, tmp_path / "one")["notes"])
-    assert notes == [
-        "4 images of same, such as '0', are also in an earlier file and share its regions"
-    ]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -699,7 +699,6 @@ def test_a_filter_of_boxes_needs_files_with_confidences(tmp_path):  # F7
             "no image can be stored .* no confidences for `filter_imports`",
         ),
         ({"imports": "store"}, "`filter_imports` apply to files"),
-        ({"images": "."}, "filter_imports: applies only to imports"),
     ):
         paths = {name: str(tmp_path / path) for name, path in given.items()}
         config = make_settings(RegionsConfig, filter_imports=True, **paths)

@@ -149,7 +149,6 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
             "flip: need images=FOLDER",
         ),
         ("verdict --runs a b --published c=BERT-b", "no group is called 'c'; there are: a, b"),
-        ("verdict --runs a b --published b=MLM b=VL-BERT", "published: group b is given twice"),
     ],
 )
 def test_what_nothing_reads_is_refused(

@@ -279,13 +279,8 @@ def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teacher_images": ""}, "an adapter over CLIP needs teacher_images"),
-        ({"regions": "store"}, "regions=store: an adapter reads"),
-        ({"architecture": "uniter"}, "architecture=uniter: an adapter"),
-        ({"objectives": ("td_text",), "teacher": "x"}, "teacher=x: an adapter"),
+        ({"objectives": ("td_text",), "teacher": "x"}, "objectives=td_text: an adapter"),
         ({"training_step": "villa"}, "training_step=villa: an adapter"),
-        ({"td_weight": 1.0}, "leave CLIP-TD's other settings out"),
-        ({"teacher_space": "pre_projection"}, "CLIP-TD's other settings"),
         ({"adapter_layers": 2}, "adapter_layers = 2: expected 1 or 3"),
         ({"adapter": "none"}, "adapter_layers and fusion need adapter=mlp"),
         ({"adapter": "attention"}, "leave adapter_layers and fusion out"),
@@ -322,9 +317,9 @@ def test_a_damaged_folder_or_another_clip(place: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out/seed-0/model"
     plain = over(place, ClipAdapterSettings(), model=str(folder))
     told = refusal(plain, tmp_path / "no", adapter="mlp")
-    assert told == f"{folder}: already an adapter over CLIP; leave adapter out"
+    assert str(folder) in told
     told = refusal(plain, tmp_path / "no", teacher_images="")
-    assert told == "an adapter over CLIP needs teacher_images"
+    assert told.endswith("needs teacher_images=FOLDER")
     about = json.loads((folder / "adapter.json").read_text())
     for change in ({"clip": 3}, {"adapter": "x"}, {"adapter_layers": "3"}, {"fusion": None}):
         put(folder / "adapter.json", json.dumps(about | change))

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from groundling.commands.finetune.result import degenerate_seeds_note
 from groundling.prediction.predictions import choose_seed_models
 from groundling.runs.folder import write_json
-
-
-def test_seeds_that_all_answer_alike_are_told() -> None:
-    assert degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": [0, 1]})
-    assert not degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": [1]})
 
 
 def test_seeds_of_an_earlier_command_do_not_answer(tmp_path: Path) -> None:

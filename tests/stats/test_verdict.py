@@ -497,5 +497,5 @@ def test_a_verdict_on_nothing_leaves_an_earlier_one_alone(here: Path, capsys: An
     assert main(["verdict", "--runs", "a", "b", "--out", "judged"]) == 0
     before = homes.digests(here / "judged")
     assert main(["verdict", "--runs", "a", "c", "--out", "judged"]) == 2
-    assert "there is nothing to compare" in capsys.readouterr().err
+    assert "no task has finished runs of both" in capsys.readouterr().err
     assert homes.digests(here / "judged") == before

@@ -229,10 +229,6 @@ def test_the_default_evaluates_at_the_end_alone(settings: FinetuneConfig, tmp_pa
         ({"keep_best": True}, "keep_best: needs eval_every=EPOCHS"),
         ({"patience": 2}, "patience=2: needs eval_every=EPOCHS"),
         ({"eval_every": -1.0}, "eval_every = -1.0: expected "),
-        (
-            {"eval_every": 1.0, "train_splits": ("train", "dev")},
-            r"eval_every: dev is a training split \(train_splits\)",
-        ),
     ],
 )
 def test_settings_that_do_not_fit(

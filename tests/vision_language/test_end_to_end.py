@@ -414,8 +414,8 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
     for change, message in (
         ({"images": ""}, "pass images"),
         ({"regions": ""}, "needs regions; pass regions=STORE"),
-        ({"model": str(tmp_path / "bert")}, "reads no regions"),
-        ({"images": str(tmp_path / "none")}, "none: no such file or folder"),
+        ({"model": str(tmp_path / "bert")}, "this model reads none"),
+        ({"images": str(tmp_path / "none")}, "none: no such folder"),
     ):
         with pytest.raises(InputError, match=message):
             finetune(replace_settings(config, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]

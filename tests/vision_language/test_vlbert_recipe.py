@@ -216,7 +216,7 @@ def test_a_new_end_to_end_model_learns_vcr_as_the_paper_does(
         TWO,
         tmp_path / "old",
     )
-    assert "plain: no segments of objects, so whole boxes are used" in capsys.readouterr().err
+    assert "plain: whole boxes are used" in capsys.readouterr().err
     assert json.loads((tmp_path / "old/seed-0/result.json").read_text())["notes"]
 
 

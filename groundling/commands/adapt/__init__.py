@@ -15,21 +15,21 @@ from groundling.command_line.registered_names import (
     check_unread,
     parse_arm,
 )
-from groundling.core.errors import InputError
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
+    refuse_settings,
     require_settings,
     settings,
 )
-from groundling.settings.input_settings import CaptionSettings, parse_weighted_files
+from groundling.settings.input_settings import CaptionSettings
 from groundling.settings.objectives import (
     CrossModalEncoderSettings,
     ObjectiveSettings,
     TrainingStepSelection,
 )
-from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
+from groundling.settings.training import EvaluationSettings, TrainingArguments
 
 
 @settings
@@ -39,8 +39,7 @@ class AdaptConfig(Settings):
     student: Annotated[str, InputKind.MODEL] = ""
     """Text encoder: hub id or folder, with its tokenizer."""
     from_scratch: bool = False
-    """Take only the configuration and the tokenizer of --student, and start with new weights, drawn \
-from --seed (Vokenization, VidLanKD)."""
+    """Start with new weights, drawn from --seed, as --student is configured (Vokenization, VidLanKD)."""
     student_layers: Annotated[int, Ge(0)] = 0
     """--from-scratch: number of layers; 0: as configured."""
     student_width: Annotated[int, Ge(0)] = 0
@@ -51,9 +50,8 @@ feed-forward layers keep their proportion. 0: as configured."""
 your own; the arm `mlm` needs none."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
     """Training texts, each FILE or FILE=WEIGHT: plain text, also compressed (.gz, .zst) or in a \
-.parquet file (column `text`, or its only column), or captions in any file or folder that \
-`train-clip` reads. Texts are tokenised only once, for this and later runs (docs/running.md). With \
-weights each step draws one file by weight; without weights all files are mixed."""
+.parquet file, or captions that `train-clip` reads. With weights each step draws one file by weight; \
+without, all files are mixed."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     arm: Annotated[str, InputKind.OBJECT] = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, \
@@ -64,8 +62,7 @@ voken_classification, or MODULE:NAME of your own."""
     """l1 and contrastive: also train masked LM, as the control does."""
     text_layout: Literal["auto", "lines", "blocks"] = "auto"
     """lines: one text per line; blocks: documents cut into blocks of exactly --max-length tokens; \
-auto: blocks for xdbert and its objectives, as in the paper, because lines can be matched by their \
-lengths, else lines."""
+auto: blocks for xdbert's objectives, since lines can be matched by their lengths, else lines."""
     max_length: Annotated[int, Ge(0)] = 0
     """Maximum tokens per text for the student; longer texts are split. 0: 128 (blocks: 512), but \
 at most the student's maximum."""
@@ -75,17 +72,15 @@ change. 0: as its configuration says. simcse and mcse need some."""
     limit: Annotated[int, Ge(0)] = 0
     """Maximum number of texts, evenly spaced; 0: all."""
     eval_text: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """Held-out text files: the result reports the loss on them and, for xdbert, scores of its \
-objectives (without held-out texts: on training texts, with new masks and pairs)."""
+    """Held-out text files, on which the result reports the loss and, for xdbert, scores of its parts."""
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     objective_settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     cross_modal: CrossModalEncoderSettings = field(default_factory=CrossModalEncoderSettings)
     training_step: TrainingStepSelection = field(default_factory=TrainingStepSelection)
     keep_projection: bool = False
     """l1 and contrastive: train against the teacher's own text embeddings and save the projection \
-with the model, as a sentence-transformers folder (Transformer, Pooling, Dense, Normalize). A text \
-longer than the teacher's context length is truncated for the teacher only, unless --max-windows \
-allows more."""
+with the model, as a sentence-transformers folder. The teacher truncates texts to its context length, \
+unless --max-windows allows more."""
     retain_weight: Annotated[float, Ge(0)] = 10.0
     """Sentence-transformers student: weight of the loss that keeps its sentence vectors close to \
 the original ones; 0: none. Not used by xdbert."""
@@ -101,34 +96,13 @@ C.1)."""
 
 
 def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> ArmObjectives:
-    """The objectives of the arm; raises InputError for settings that are missing or do not fit together."""
+    """The objectives of the arm; raises InputError for settings that are missing or have no effect."""
     arm = parse_arm(config.arm, config.masked_lm)
     taught = ["teacher"] if arm.needs_cross_modal or arm.needs_teacher else []
     require_settings(config, f"arm={config.arm}", "student", *taught, *arm.teacher_settings)
-    check_has_eval_data(
-        config.evaluation, bool(config.eval_text), "eval_text=FILES, held-out texts"
-    )
-    learned_from = {each.file for each in parse_weighted_files(config.text, "text")}
-    for path in config.eval_text:
-        if path in learned_from:
-            raise InputError(
-                f"eval_text={path}: also given as text, so it is not held out; pass other text"
-            )
-    if config.cross_modal.save_joint and not (arm.needs_cross_modal or arm.wraps_encoder):
-        raise InputError(f"save_joint: arm={config.arm} has no cross-modal model; use arm=xdbert")
-    if (config.student_layers or config.student_width) and not config.from_scratch:
-        raise InputError(
-            "student_layers, student_width: a pretrained student has a size; add from_scratch"
-        )
-    if config.keep_projection:
-        projects = {"l1", "contrastive"} & set(
-            arm.names
-        ) and config.objective_settings.distillation.sentence_weight
-        if not projects:
-            raise InputError(
-                f"keep_projection: arm={config.arm} trains no sentence projection; use contrastive or l1 with "
-                "sentence_weight above 0"
-            )
+    if not config.from_scratch:
+        sizes = {"student_layers": config.student_layers, "student_width": config.student_width}
+        refuse_settings(sizes, "a pretrained student has a size; add from_scratch")
     check_unread(config, arm.names)
     return arm
 

@@ -4,7 +4,6 @@ before and after.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from scipy.stats import entropy
 
 from groundling.core.batch import IGNORE, Batch, Sample, collate, require
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, convert_errors
 from groundling.core.metrics import SPEARMAN
 from groundling.data.samples import SampleDataset, subsample
 from groundling.data.tables import lines_of
@@ -29,7 +28,6 @@ from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.prediction.similarity import sentence_vectors
-from groundling.runs.progress import print_notes
 from groundling.tasks.glue import STSB
 from groundling.training.batch_sampler import SampleCorruptor
 from groundling.training.held_out_loss import HELD_OUT_EPOCH
@@ -101,17 +99,6 @@ def evaluate_objectives(
     return report
 
 
-def describe_objectives(report: Mapping[str, Any]) -> str:
-    """The scores of `evaluate_objectives` in one line; `held_out`: whether the texts are."""
-    which = "held-out texts" if report["held_out"] else "training texts"
-    scores = ", ".join(
-        f"{name.replace('_', ' ')} {value:.3f}"
-        for name, value in report.items()
-        if name not in ("texts", "held_out")
-    )
-    return f"objectives on {report['texts']} {which}: {scores}"
-
-
 def _batches(model: CrossModalEncoder, samples: Sequence[Sample]) -> Iterator[Batch]:
     device = next(model.parameters()).device
     for start in range(0, len(samples), BATCH):
@@ -170,7 +157,7 @@ class SimilarityPairs(NamedTuple):
 
 
 def read_pairs(path: str | Path) -> SimilarityPairs:
-    """Pairs of a GLUE or STS-B folder (dev.tsv), or of a tsv of text, text, number, with or without a header."""
+    """Pairs of a GLUE or STS-B folder (dev.tsv), or of a tsv of text, text, number without a header."""
     path = Path(path)
     if path.is_dir():
         examples = STSB.read(path, "dev")
@@ -178,11 +165,8 @@ def read_pairs(path: str | Path) -> SimilarityPairs:
         numbers = [float(example.label) for example in examples if isinstance(example.label, float)]
     else:
         texts, numbers = _own_pairs(path)
-    if len(texts) < MIN_PAIRS or len(set(numbers)) < 2:
-        raise InputError(
-            f"{path}: {len(texts)} pairs with {len(set(numbers))} different similarities; expected at least "
-            f"{MIN_PAIRS} pairs with different similarities"
-        )
+    if len(texts) < MIN_PAIRS or not np.ptp(numbers) > 0:
+        raise InputError(f"{path}: expected at least {MIN_PAIRS} pairs, of different similarities")
     return SimilarityPairs(texts, np.array(numbers))
 
 
@@ -190,22 +174,11 @@ def _own_pairs(path: Path) -> tuple[list[tuple[str, str]], list[float]]:
     texts = []
     numbers = []
     for line, content in enumerate(lines_of(path), 1):
-        fields = content.split("\t")
-        similarity = _number(fields[-1])
-        if len(fields) != 3 or not math.isfinite(similarity):
-            if line == 1 and len(fields) == 3:
-                continue  # a header
-            raise InputError(f"{path}, line {line}: expected text<TAB>text<TAB>number")
-        texts.append((fields[0], fields[1]))
-        numbers.append(similarity)
+        with convert_errors(f"{path}, line {line}: expected text<TAB>text<TAB>number"):
+            first, second, similarity = content.split("\t")
+            numbers.append(float(similarity))
+        texts.append((first, second))
     return texts, numbers
-
-
-def _number(field: str) -> float:
-    try:
-        return float(field)
-    except ValueError:
-        return math.nan
 
 
 def retention_report(
@@ -216,8 +189,6 @@ def retention_report(
     report["after"] = similarity_agreement(text, sentence, pairs)["spearman"]
     if text.sentence is not None and text.sentence is not sentence:
         report["projected"] = similarity_agreement(text, text.sentence, pairs)["spearman"]
-    scores = ", ".join(f"{name} {value:.3f}" for name, value in report.items() if name != "pairs")
-    print_notes([f"retention, Spearman on {report['pairs']:,} pairs: {scores}"])
     return {**report, "pooling": "+".join(sentence.pooling.modes), "cut_tokens": before["cut"]}
 
 

@@ -16,7 +16,6 @@ from torch import nn
 from groundling.command_line.registered_names import ArmObjectives, parse_arm
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.evaluation import (
-    describe_objectives,
     evaluate_objectives,
     length_note,
     match_by_length,
@@ -47,17 +46,16 @@ from groundling.objectives.embedding_retention import EmbeddingRetention
 from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.model_card import MLM_HEAD_TEXTS, end_of_path, library_of
-from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
 from groundling.settings.fields import replace_settings
 from groundling.settings.input_settings import WeightedFile, parse_weighted_files
-from groundling.settings.objectives import DistillationSettings, ObjectiveSettings
+from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
-from groundling.training.fit import fit, save_trained, taught_objectives
-from groundling.training.held_out_loss import BASELINE_SHARE, HeldOutLoss
+from groundling.training.fit import Data, fit, save_trained, taught_objectives
+from groundling.training.held_out_loss import BASELINE_SHARE, training_overlap_note
 
 # Text layout: lines, or the blocks of XDBERT's paper.
 
@@ -95,7 +93,9 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     text = _student(config, seed)
     sentence = text.sentence or _pooled(text, config.objective_settings.distillation.pooling)
     before = similarity_agreement(text, sentence, pairs) if pairs else {}
-    run.note(*_unused_settings_note(config, arm))
+    used = replace_settings(config.objective_settings, pooling="own")  # retention uses it too
+    step = config.training_step.training_step
+    run.note(*unused_settings_note(arm.names, used, step, config.cross_modal))
     retains = bool(config.retain_weight) and text.sentence is not None and not arm.needs_cross_modal
     settings = _objective_settings(config, text)
     layout, max_length = text_layout_of(config, arm.needs_cross_modal, text.max_length)
@@ -105,72 +105,62 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         model.sizes, MaskingVocabulary.of(text.tokenizer), settings, config.cross_modal
     )
     # A cross-modal model trains its CLIP side; a teacher has weights of its own and stays frozen.
+    teacher = config.teacher if arm.needs_teacher else ""
+    extra = [FrozenCopy(text)] if retains else []
     teacher_set = load_teacher_set(
-        config.teacher if arm.needs_teacher else "",
-        arm.names,
-        context,
-        run.state.device,
-        run.folder,
-        seed,
-        [FrozenCopy(text)] if retains else [],
-        text.tokenizer,
+        teacher, arm.names, context, run.state.device, run.folder, seed, extra, text.tokenizer
     )
     sizes = teacher_set.sizes(context.sizes)
     model = _wrapped(model, arm.names, sizes, seed)
     objectives = taught_objectives(arm.names, context, teacher_set, seed)
     heads = _start_heads(arm.names, objectives, config, text)
-    run.note(*_new_head_note(config, heads))
     if retains:
         objectives.append(EmbeddingRetention(sizes, weight=config.retain_weight))
+    projection = _projection(objectives) if config.keep_projection else None
     by_length = match_by_length(objectives, texts, seed)
     run.note(*length_note(by_length, layout))
-    result = _fit(config, training, run, model, objectives, texts, eval_texts, teacher_set)
+    data, held_out = _data(config, texts, eval_texts, teacher_set, objectives)
+    result = fit(
+        model,
+        objectives,
+        data,
+        training,
+        run,
+        training_step=config.training_step,
+        evaluation=config.evaluation,
+        held_out=held_out,
+    )
+    run.note(*_guessing_notes(objectives, training, result))
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result["training_parameters"] = _count(nn.ModuleList([model, *objectives]))
     result |= {"text_layout": layout, "max_length": max_length}
     if isinstance(model, CrossModalEncoder) and windows:
         result |= {"max_windows": windows.max_windows, "match_by_length": by_length}
-        result["learned"] = _learned(model, objectives, texts, eval_texts, seed)
-    if config.keep_projection:
-        text.set_sentence_modules(_with_projection(text, objectives))
+        learned = evaluate_objectives(model, objectives, eval_texts or texts, seed)
+        result["learned"] = {**learned, "held_out": eval_texts is not None}
+    if projection is not None and text.sentence is not None:
+        text.set_sentence_modules(text.sentence.with_projection(projection))
     if pairs:
         result["retention"] = retention_report(text, sentence, pairs, before)
     run.save(lambda folder: _save(folder, text, model, objectives, config, training, result))
     return result
 
 
-def _fit(
+def _data(
     config: AdaptConfig,
-    training: TrainingArguments,
-    run: Run,
-    model: Encoder,
-    objectives: Sequence[Objective],
     texts: CorpusDataset,
     eval_texts: CorpusDataset | None,
     teacher_set: TeacherSet,
-) -> dict[str, Any]:
-    """Train on the texts, and evaluate on the held-out ones with the same teachers."""
+    objectives: Sequence[Objective],
+) -> tuple[Data, Data | None]:
+    """Training data, and held-out data or None, with the same teachers."""
     files = parse_weighted_files(config.text, "text")
-    sources, teachers = text_sources(texts, files, teacher_set, objectives, "text")
-    held_out = None
-    if eval_texts is not None:
-        files = [WeightedFile(path) for path in config.eval_text]
-        own, live = text_sources(eval_texts, files, teacher_set, objectives, "eval_text")
-        held_out = HeldOutLoss("texts", own, model, objectives, live, training)
-    result = fit(
-        model,
-        objectives,
-        sources,
-        training,
-        run,
-        teachers=teachers,
-        training_step=config.training_step,
-        held_out=held_out,
-        evaluator=held_out.evaluator(config.evaluation) if held_out else None,
-    )
-    run.note(*_guessing_notes(objectives, training, result))
-    return result
+    data = text_sources(texts, files, teacher_set, objectives, "text")
+    if eval_texts is None:
+        return data, None
+    files = [WeightedFile(path) for path in config.eval_text]
+    return data, text_sources(eval_texts, files, teacher_set, objectives, "eval_text")
 
 
 def _student(config: AdaptConfig, seed: int) -> TextEncoder:
@@ -221,24 +211,11 @@ def _texts(
         )
 
     eval_texts = read(config.eval_text) if config.eval_text else None
-    files = parse_weighted_files(config.text, "text")
-    texts = read([each.file for each in files], config.limit)
+    files = [each.file for each in parse_weighted_files(config.text, "text")]
+    texts = read(files, config.limit)
+    run.note(*training_overlap_note(config.eval_text, files, "files"))
     run.counts |= {"texts": len(texts), "eval texts": len(eval_texts or ())}
     return texts, eval_texts
-
-
-def _learned(
-    model: CrossModalEncoder,
-    objectives: Sequence[Objective],
-    texts: CorpusDataset,
-    eval_texts: CorpusDataset | None,
-    seed: int,
-) -> dict[str, Any]:
-    """Scores of a cross-modal model's objectives, which are also printed."""
-    scores = evaluate_objectives(model, objectives, eval_texts or texts, seed)
-    report = {**scores, "held_out": eval_texts is not None}
-    print_notes([describe_objectives(report)])
-    return report
 
 
 def _save(
@@ -281,24 +258,14 @@ def _objective_settings(config: AdaptConfig, text: TextEncoder) -> ObjectiveSett
     return replace(settings, distillation=projected)
 
 
-def _unused_settings_note(config: AdaptConfig, arm: ArmObjectives) -> list[str]:
-    settings = config.objective_settings
-    if config.retention_pairs:  # uses `pooling`
-        settings = replace_settings(settings, pooling=DistillationSettings().pooling)
-    step = config.training_step.training_step
-    return unused_settings_note(arm.names, settings, step, config.cross_modal)
-
-
-def _with_projection(text: TextEncoder, objectives: Sequence[Objective]) -> SentenceModules:
-    """The student's pooling followed by the trained projection; with two, the one of `contrastive`."""
+def _projection(objectives: Sequence[Objective]) -> nn.Linear:
+    """The projection into the teacher's space; of two, that of `contrastive`."""
     found = [one for one in objectives if isinstance(one, FeatureDistillation)]
-    best = min(found, key=lambda one: one.name)
-    projection = best.project["sentence"]
-    if text.sentence is None or not isinstance(projection, nn.Linear):
-        raise AssertionError(
-            "keep_projection needs a student with a pooling and an objective with a Linear"
-        )
-    return text.sentence.with_projection(projection)
+    trained = [one for one in found if one.part_weights["sentence"]]
+    best = min(trained, key=lambda one: one.name, default=None)
+    projection = require(best, "a sentence projection", "keep_projection").project["sentence"]
+    assert isinstance(projection, nn.Linear)
+    return projection
 
 
 # -- model and heads ---------------------------------------------------------------------------------------------------
@@ -349,17 +316,6 @@ def _start_heads(
     return origins
 
 
-def _new_head_note(config: AdaptConfig, heads: Mapping[str, str]) -> list[str]:
-    """Note if a pretrained student gets a new masked-LM head."""
-    new = [name for name, origin in heads.items() if origin == "new"]
-    if config.from_scratch or not any(find_objective(name).masks_text for name in new):
-        return []
-    return [
-        f"{config.student} has no masked-LM head; the encoder forgets while a new one learns (retention_pairs measures "
-        "how much), and masked_lm=False trains l1 and contrastive without it"
-    ]
-
-
 def _save_lm_head(
     folder: Path, objectives: Sequence[Objective], config: AdaptConfig, text: TextEncoder
 ) -> str:
@@ -390,25 +346,16 @@ def _card(
 ) -> str:
     files = parse_weighted_files(config.text, "text")
     texts = "\n".join(f"- `{Path(each.file).name}`" for each in files)
-    weights = result["loss_weights"]
-    terms = ", ".join(
-        f"{term} {value:.3f}"
-        + (f" (times {weights[term]:.3g})" if weights.get(term, 1) != 1 else "")
-        for term, value in result["train_metrics"].items()
-    )
     kd_teacher = config.objective_settings.state_distillation.kd_teacher
     places = filter(None, (config.teacher, kd_teacher))
     teachers = "`, `".join(map(end_of_path, places))
-    loading = "`AutoModel.from_pretrained`"
-    if library == "sentence-transformers":
-        loading = "`SentenceTransformer`, or its encoder alone with `AutoModel.from_pretrained`"
     return f"""---
 library_name: {library}
 tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 ---
 # {Path(config.student).name}, adapted with groundling ({config.arm})
 
-A stock `transformers` encoder with {result["parameters"]:,} parameters; load it with {loading}.
+A stock `transformers` encoder with {result["parameters"]:,} parameters; for {library}.
 {MLM_HEAD_TEXTS[result["fills_masks"]]}
 
 - student: `{end_of_path(config.student)}`{", new weights" if config.from_scratch else ""}
@@ -417,7 +364,6 @@ A stock `transformers` encoder with {result["parameters"]:,} parameters; load it
 - text ({result["texts"]} texts, {result["truncated_tokens"]} truncated tokens):
 {texts}
 - {result["steps"]} steps of {training.batch_size}, learning rate {training.lr}, seed {training.seed}
-- losses, means over the last {result["train_metrics_steps"]} steps: {terms}
 
 Heads used in training are in `groundling_heads.safetensors`, which transformers ignores. The licences of the
 student, the teacher and the text apply.

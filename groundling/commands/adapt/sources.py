@@ -14,6 +14,7 @@ from groundling.settings.input_settings import WeightedFile
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource, split_by_file
+from groundling.training.fit import Data
 
 
 def text_sources(
@@ -22,21 +23,17 @@ def text_sources(
     teacher_set: TeacherSet,
     objectives: Sequence[Objective],
     setting: str,
-) -> tuple[list[DataSource], list[Teacher]]:
+) -> Data:
     """The sources of a run's texts with teacher features, and the teachers that run in every step.
 
     If a teacher reads images, each file is a source of its own: texts without images train only objectives
     that read no features of images, and objectives on pairs of captions pair each caption of an image with another.
-    Raises InputError if no file has images, a file has some, or one trains no objective.
     """
     if not any(teacher.reads_images for teacher in teacher_set.teachers):
         samples, teachers = teacher_set.wrap(texts)
         return split_by_file(DataSource(samples, name=setting), texts.bounds, files), teachers
     if not any(texts.images):
-        raise InputError(
-            f"{setting} {files[0].file}: has no images, which an objective reads; add captions of images, in a layout "
-            "that `groundling train-clip --captions` reads"
-        )
+        raise InputError(f"{setting}: no file has images, which an objective reads")
     if not sum(each.weight for each in files):
         spans = zip(texts.bounds[:-1], texts.bounds[1:], strict=True)
         files = [
@@ -61,9 +58,7 @@ def _has_images(samples: SampleDataset, name: str) -> bool:
     has_image = [bool(images) for images in samples.images]
     if any(has_image) and not all(has_image):
         lacking = samples.ids[has_image.index(False)]
-        raise InputError(
-            f"{name}: {lacking} has no image, but other lines have; give texts without images in a file of their own"
-        )
+        raise InputError(f"{name}: {lacking} has no image, but other lines have")
     return all(has_image)
 
 
@@ -76,20 +71,9 @@ def _readable(
         if not pairing:
             return source
         return replace(source, samples=CaptionPairs(source.samples, f"{source.name}: {pairing[0]}"))
-    textual = tuple(one.name for one in objectives if not reads_images(one, teacher_set))
+    seeing = [teacher for teacher in teacher_set.teachers if teacher.reads_images]
+    of_images = {f"features.{name}" for teacher in seeing for name in teacher.feature_names}
+    textual = tuple(one.name for one in objectives if of_images.isdisjoint(one.required_fields))
     if not textual:
-        raise InputError(
-            f"{source.name}: its lines have no images, and every objective of this run reads images; leave it out"
-        )
+        raise InputError(f"{source.name}: its lines have no images, which every objective reads")
     return replace(source, objectives=textual)
-
-
-def reads_images(objective: Objective, teacher_set: TeacherSet) -> bool:
-    """Whether an objective reads features of images."""
-    offered = {
-        f"features.{name}"
-        for teacher in teacher_set.teachers
-        if teacher.reads_images
-        for name in teacher.feature_names
-    }
-    return not offered.isdisjoint(objective.required_fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,14 +11,12 @@ from annotated_types import Ge, Interval
 from groundling.command_line import Command
 from groundling.command_line.input_paths import input_paths
 from groundling.command_line.registered_names import check_teacher, check_unread
-from groundling.core.errors import InputError
 from groundling.models.hub import is_adapter
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
     refuse_settings,
-    require_settings,
     required,
     settings,
 )
@@ -34,7 +32,6 @@ from groundling.settings.input_settings import (
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
     ObjectiveSettings,
-    TargetedDistillationSettings,
     TrainingStepSelection,
 )
 from groundling.settings.training import EvaluationSettings, TrainingArguments
@@ -88,13 +85,11 @@ on annotated boxes."""
     """Set the regions' features to zero and keep their boxes: the control for tasks that select a \
 region."""
     text_only_baseline: bool = False
-    """Also train the same model without images, with the same seeds, settings and task loss, in \
-the subfolder `text-alone` of the run folder. For a task that selects a region, images are removed \
-with --zero-region-features."""
+    """Also train the same model without images (a task that selects a region: with \
+--zero-region-features), with the same seeds, settings and task loss, in the subfolder `text-alone`."""
     architecture: Annotated[str, InputKind.OBJECT] = ""
     """Make a plain BERT a vision-language model, without pre-training: visualbert, vlbert, \
-uniter, or MODULE:NAME of your own architecture (also needed to load a model of that \
-architecture)."""
+uniter, or MODULE:NAME of your own architecture, which its models also need to load."""
     visualbert: VisualBertSettings = field(default_factory=VisualBertSettings)
     model_format: Annotated[str, InputKind.OBJECT] = ""
     """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
@@ -123,60 +118,24 @@ other tasks)."""
 
 
 def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) -> None:
-    """Raises InputError for settings that are missing or do not fit together."""
+    """Raises InputError for settings that are missing or have no effect."""
     check_one_task("finetune", config.task, config.own, "task")
-    _check_regions(config)
-    if config.unlabelled_per_labelled:
-        require_settings(config, "unlabelled_per_labelled", "partition", "objectives")
-        if config.objective_settings.targeted_distillation.td_choices == "right":
-            raise InputError(
-                "unlabelled_per_labelled: the right choice of an unlabelled example is unknown; leave td_choices out"
-            )
-    _check_adapter(config, training)
-    check_teacher(config.extra_objectives, config.training_step.training_step)
-    check_unread(config, config.extra_objectives.objectives)
-
-
-def _check_regions(config: FinetuneConfig) -> None:
-    """Raises InputError for region settings, and for a baseline without images, of a model that reads no regions."""
     check_pixels(config.pixels, config.regions.images)
     if not config.regions.regions:
-        region_settings = {
+        unread = {
             "images": config.regions.images,
             "train_regions": config.train_regions,
             "zero_region_features": config.zero_region_features,
             "max_regions": config.regions.max_regions,
+            "text_only_baseline": config.text_only_baseline,
         }
-        refuse_settings(region_settings, "needs regions; pass regions=STORE or leave it out")
-    if config.text_only_baseline and (not config.regions.regions or config.zero_region_features):
-        raise InputError(
-            "text_only_baseline trains the same model without images, but this model "
-            "reads none; pass regions=STORE, or leave it out"
-        )
-
-
-def _check_adapter(config: FinetuneConfig, training: TrainingArguments) -> None:
-    """Raises InputError for settings that an adapter over CLIP does not use."""
-    is_new, is_saved = config.adapter_settings.adapter != "none", is_adapter(config.model)
-    if is_new and is_saved:
-        raise InputError(f"{config.model}: already an adapter over CLIP; leave adapter out")
-    if not (is_new or is_saved):
-        return
-    require_settings(config, "an adapter over CLIP", "teacher_images")
-    unused = {
-        "regions": config.regions.regions,
-        "architecture": config.architecture,
-        "model_format": config.model_format,
-        "teacher": config.extra_objectives.teacher,
-        "objectives": config.extra_objectives.objectives,
-        "training_step": config.training_step.training_step,
-        "batch_tokens": training.batch_tokens,
-    }
-    refuse_settings(unused, "an adapter reads CLIP's features of whole images; leave it out")
-    targeted = config.objective_settings.targeted_distillation
-    cache = replace(targeted, teacher_images="", teacher_cache="")
-    if cache != TargetedDistillationSettings():
-        raise InputError("an adapter distils nothing; leave CLIP-TD's other settings out")
+        refuse_settings(unread, "needs regions; pass regions=STORE or leave it out")
+    extra, step = config.extra_objectives, config.training_step
+    if config.adapter_settings.adapter != "none" or is_adapter(config.model):
+        unread = {"objectives": extra.objectives, "training_step": step.training_step}
+        refuse_settings(unread, "an adapter over CLIP trains only the task's loss; leave it out")
+    check_teacher(extra, step.training_step)
+    check_unread(config, extra.objectives)
 
 
 EXTENDABLE_SETTINGS = ("seeds", "text_only_baseline", "train.seed")

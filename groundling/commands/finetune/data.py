@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from groundling.commands.finetune import FinetuneConfig
-from groundling.core.batch import Example, OutputSizes
+from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classification, OpenAnswer, OutputType
-from groundling.core.registry import require_instance, resolve
+from groundling.core.output_types import Classification, OpenAnswer
+from groundling.core.registry import resolve
 from groundling.core.rng import generator
 from groundling.data.image_samples import LeftRightWordSwap
 from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.samples import RegionOptions, check_mentioned
-from groundling.data.regions.store import RegionStore
 from groundling.data.samples import (
     SampleDataset,
     SampleSubset,
@@ -68,10 +67,9 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     splits = [*train_splits, *task.dev, *(task.test if config.submit else ())]
     parts = {}
     for split in dict.fromkeys(splits):
-        if config.data == "hub":
-            parts[split] = from_hub(task, split)
-        else:
-            parts[split] = _checked(task, split, task.read(folder, split))
+        read = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
+        _check_labels(task, split, read)
+        parts[split] = read
     examples = concatenate_splits({split: parts[split] for split in train_splits})
     labelled: Sequence[Example] = examples
     if config.partition:
@@ -88,36 +86,27 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     }
 
 
-def _checked(task: Task, split: str, examples: object) -> list[Example]:
-    """Examples returned by a task's reader; raises InputError if they are not, or a class is not one of the task's."""
-    read = require_instance(examples, list, f"{task.name}: `read` of split {split!r} returned")
-    classes = len(task.form.labels) if isinstance(task.form, Classification) else 0
-    for one in read:
-        example = require_instance(
-            one, Example, f"{task.name}: `read` of split {split!r} returned a list with"
-        )
-        label = example.label
-        if classes and label is not None and label not in range(classes):
+def _check_labels(task: Task, split: str, examples: Sequence[Example]) -> None:
+    """Raises InputError if a label is not one of the task's classes."""
+    classes = range(len(task.form.labels) if isinstance(task.form, Classification) else 0)
+    for example in examples if classes else ():
+        if example.label is not None and example.label not in classes:
             raise InputError(
-                f"{task.name}: {example.id} of {split!r} has the label {label!r}, expected a number from 0 to "
-                f"{classes - 1}, or None"
+                f"{task.name}: {example.id} of {split!r} has the label {example.label!r}, "
+                f"expected a number from 0 to {classes[-1]}, or None"
             )
-    return read
 
 
 def _unlabelled(
     examples: Sequence[Example], labelled: Sequence[Example], task: Task, config: FinetuneConfig
 ) -> list[Example]:
     """Training examples outside the partition, without labels; raises InputError if there are none."""
-    if task.label_regions is not None:
-        raise InputError(
-            f"unlabelled_per_labelled: the labels of {task.name} come with the regions and cannot be withheld"
-        )
-    rest = examples_outside(examples, labelled, task, Path(config.data))
+    rest: list[Example] = []
+    if task.label_regions is None:  # else labels come with the regions and cannot be withheld
+        rest = examples_outside(examples, labelled, task, Path(config.data))
     if not rest:
         raise InputError(
-            f"unlabelled_per_labelled={config.unlabelled_per_labelled}: {config.partition} contains all "
-            f"{len(examples)} training examples of {task.name}, so no unlabelled example is left"
+            f"unlabelled_per_labelled: {task.name} has no examples without labels outside of a partition"
         )
     return rest
 
@@ -136,17 +125,13 @@ def check_regions_read(
     student: Encoder, task: Task, inputs: ImageSampleBuilder, source: str
 ) -> None:
     """Raises InputError if the task needs regions and has none, or if the model of `source` does not read them."""
-    if not inputs.settings.regions:
-        if task.label_regions is not None:
-            raise InputError(f"{task.name} needs regions; pass regions=STORE")
-        return
-    if not isinstance(student, SingleStreamModel):
-        raise InputError(
-            f"regions={inputs.settings.regions}: this model reads no regions; "
-            "architecture uniter makes a "
-            "BERT read them, and a CLIP reads whole photos with adapter=mlp teacher_images=FOLDER"
-        )
-    inputs.check_pixels(student, source)
+    regions = inputs.settings.regions
+    if regions and isinstance(student, SingleStreamModel):
+        inputs.check_pixels(student, source)
+    elif regions:
+        raise InputError(f"regions={regions}: this model reads none; set architecture for a BERT")
+    elif task.label_regions is not None:
+        raise InputError(f"{task.name} needs regions; pass regions=STORE")
 
 
 def samples_of(
@@ -167,10 +152,10 @@ def samples_of(
         return texts, teachers
     mirror = texts[task.train]
     if head.swaps_left_right and inputs.flip and inputs.reads_images(student):
-        mirrored = {task.train: _mirror_examples(prepared[task.train], task.form)}
-        mirror = _with_teachers(mirrored, student, task.train, teacher_set, max_length)[0][
-            task.train
-        ]
+        labels = task.form.labels if isinstance(task.form, OpenAnswer | Classification) else ()
+        mirrored = {task.train: list(map(LeftRightWordSwap(labels), prepared[task.train]))}
+        mirrors, _ = _with_teachers(mirrored, student, task.train, teacher_set, max_length)
+        mirror = mirrors[task.train]
     return add_regions(texts, student, task, inputs, head.separates_images, mirror), teachers
 
 
@@ -188,14 +173,13 @@ def add_regions(
     InputError for regions of another kind.
     """
     samples = {}
+    phrases = task.form.head_input == "phrase"
     for split, some in texts.items():
         is_training = split == task.train
         inputs.check(model, inputs.training_store if is_training else inputs.store)
         mark = task.label_train_regions or task.label_regions if is_training else task.label_regions
         options = RegionOptions(
-            label_regions=mark,
-            phrases=task.form.head_input == "phrase",
-            separate_images=separate_images,
+            label_regions=mark, phrases=phrases, separate_images=separate_images
         )
         images = inputs.all_images(is_training)
         samples[split] = inputs.samples(
@@ -219,32 +203,16 @@ def _with_teachers(
     return samples, teachers
 
 
-def _mirror_examples(examples: Sequence[Example], form: OutputType) -> list[Example]:
-    """Examples for mirrored images, with left and right swapped in texts and answers."""
-    mirror = LeftRightWordSwap(form.labels if isinstance(form, OpenAnswer | Classification) else ())
-    return [mirror(example) for example in examples]
-
-
 def missing_segments_note(
     student: Encoder, head: TaskHead, inputs: ImageSampleBuilder
 ) -> list[str]:
     """Note if the head's paper uses segments, which the model reads with pixels, and the store has none."""
     store = inputs.training_store
-    if store is None or store.has_segmentations or not head.uses_segments:
+    if not (head.uses_segments and isinstance(student, EndToEndModel)):
         return []
-    if not (isinstance(student, EndToEndModel) and inputs.reads_images(student)):
+    if store is None or store.has_segmentations or not inputs.reads_images(student):
         return []
-    return [
-        f"{store.folder}: no segments of objects, so whole boxes are used; the paper's model uses only the "
-        "segments, which `groundling regions --boxes vcr1images` stores"
-    ]
-
-
-def sizes_with_classes(student: Encoder, store: RegionStore | None) -> OutputSizes:
-    """The model's sizes, with the region classes of the training store."""
-    if store is None:
-        return student.sizes
-    return student.sizes._replace(classes=store.classes, background=store.background)
+    return [f"{store.folder}: whole boxes are used, since objects have no segments as in the paper"]
 
 
 def training_source(
@@ -259,8 +227,7 @@ def training_source(
     if not count:
         return DataSource(samples, name=name)
     if all("labels.label" in objective.required_fields for objective in objectives):
-        names = " ".join(one.name for one in objectives[1:])  # the first is the task's own
-        raise InputError(f"unlabelled_per_labelled={count}: all of objectives={names} need labels")
+        raise InputError(f"unlabelled_per_labelled={count}: every objective needs labels")
     is_labelled = np.array([one.label is not None for one in examples])
     labelled = SampleSubset(samples, np.flatnonzero(is_labelled).tolist())
     (first,) = labelled.get([0], [generator(examples[0].id)])

@@ -14,7 +14,7 @@ import numpy as np
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.data import dev_splits_trained_on
 from groundling.core.batch import Example
-from groundling.core.metrics import Metric, is_degenerate, most_common
+from groundling.core.metrics import Metric
 from groundling.core.output_types import OpenAnswer, OutputType, RegionSelection, Regression
 from groundling.data.samples import SampleDataset
 from groundling.models.formats import Encoder
@@ -36,12 +36,16 @@ def describe_seed(
     source: DataSource,
 ) -> dict[str, Any]:
     """What a seed's result is of: the task, its metrics and splits, objectives and unlabelled examples."""
-    result: dict[str, Any] = {"seed": seed, "task": config.task or task.name}
+    result: dict[str, Any] = {
+        "seed": seed,
+        "task": config.task or task.name,
+        "metrics": [metric.name for metric in task.metrics],
+        "splits": list(task.dev),
+        "higher_is_better": task.metrics[0].higher_is_better,
+        "objectives": [one.name for one in objectives],
+    }
     if config.display_name:
         result["display_name"] = config.display_name
-    result |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
-    result |= {"higher_is_better": task.metrics[0].higher_is_better}
-    result |= {"objectives": [one.name for one in objectives]}
     trained_on = dev_splits_trained_on(task, config.train_splits)
     if trained_on:
         result["trained_on"] = trained_on
@@ -67,11 +71,7 @@ def summary(
         more = dict.fromkeys(name for scores in present for name in scores)
         own = [name for name in more if name not in (*names, "constant")]
         official[split] = {name: _median([scores[name] for scores in present]) for name in own}
-    degenerate_seeds = [
-        run["seed"]
-        for run in runs
-        if any("constant" in scores for scores in run["scores"].values())
-    ]
+    degenerate = [one for one in runs if any("constant" in own for own in one["scores"].values())]
     result: dict[str, Any] = {
         "task": task.name,
         "version": task.version,
@@ -81,7 +81,7 @@ def summary(
         "scores": every,
         "median": medians,
         "official": official,
-        "degenerate_seeds": degenerate_seeds,
+        "degenerate_seeds": [run["seed"] for run in degenerate],
         "truncated_tokens": sum(run["truncated_tokens"] for run in runs),
         "truncated_regions": sum(run.get("truncated_regions", 0) for run in runs),
     }
@@ -137,23 +137,6 @@ def majority_baseline(
     return {"majority": {"answer": text, "scores": scores}}
 
 
-def constant_answer_note(task: Task, split: str, answers: EvaluationOutput) -> list[str]:
-    """Note if nearly all answers to a split are the same."""
-    if not is_degenerate(answers.predictions, answers.labels):
-        return []
-    answer, share = most_common(answers.predictions)
-    name = (
-        f"{answer:g}"
-        if isinstance(task.form, Regression)
-        else repr(task.form.format_prediction(answer))
-    )
-    note = f"{split}: {100 * share:.0f} % of the answers are {name}"
-    labels = answers.labels
-    if labels is None or labels.ndim > 1:
-        return [note]
-    return [f"{note}; the right answer in {100 * float((labels == answer).mean()):.0f} %"]
-
-
 def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
     """A note for each split on which the median run is no better than the majority answer."""
     notes = []
@@ -162,10 +145,10 @@ def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
     for split, scores in majority["scores"].items():
         score = result["median"].get(split, {}).get(headline.name)
         baseline = scores.get(headline.name)
-        if score is None or baseline is None or np.isnan([score, baseline]).any():
+        if score is None or baseline is None:
             continue
         gain = score - baseline if headline.higher_is_better else baseline - score
-        if gain <= 0:
+        if gain <= 0:  # undefined scores give NaN
             notes.append(
                 f"{split}: the median {headline.name}, {score:.3g}, is no better than always answering "
                 f"{majority['answer']!r} ({baseline:.3g})"
@@ -174,10 +157,13 @@ def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
 
 
 def degenerate_seeds_note(result: Mapping[str, Any]) -> list[str]:
-    """Note if every seed is degenerate."""
-    if not set(result["seeds"]) <= set(result["degenerate_seeds"]):
+    """Note if seeds are degenerate."""
+    seeds = result["degenerate_seeds"]
+    if not seeds:
         return []
-    return ["all seeds are degenerate: each gives nearly the same answer to every example"]
+    names = ", ".join(map(str, seeds))
+    count = f"{len(seeds)} of {len(result['seeds'])} seeds are degenerate ({names})"
+    return [f"{count}: each gives nearly the same answer to every example"]
 
 
 def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
@@ -204,8 +190,7 @@ def evaluator_of(
     examining: EvaluationSettings,
 ) -> Evaluator | None:
     """Evaluator that runs every --eval-every epochs; None without --eval-every."""
-    split = task.dev[0]
-    metric = task.metrics[0]
+    split, metric = task.dev[0], task.metrics[0]
 
     def measure() -> dict[str, float]:
         return evaluate(student, objective, task, samples[split]).metrics

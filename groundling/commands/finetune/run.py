@@ -20,12 +20,10 @@ from groundling.commands.finetune.data import (
     read_splits,
     region_inputs,
     samples_of,
-    sizes_with_classes,
     task_of,
     training_source,
 )
 from groundling.commands.finetune.result import (
-    constant_answer_note,
     degenerate_seeds_note,
     describe_seed,
     evaluator_of,
@@ -61,10 +59,8 @@ from groundling.prediction.model_description import (
     region_facts,
 )
 from groundling.runs.hashing import sha256_of
-from groundling.runs.progress import print_notes
 from groundling.runs.run import Run, RunFolder
-from groundling.settings.fields import refuse_settings
-from groundling.settings.objectives import ObjectiveSettings
+from groundling.settings.fields import refuse_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.stats.finished_runs import BASELINE
 from groundling.tasks import Task, list_oddities
@@ -73,7 +69,6 @@ from groundling.tasks.table import TableReader, table_notes
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_adapter_teacher_set, load_teacher_set
 from groundling.training.evaluation import (
-    EvaluationOutput,
     evaluate,
     score_split,
     write_predictions,
@@ -97,46 +92,34 @@ from groundling.vision_language.single_stream import SingleStreamModel
 # The model, the head of its task, and the description saved with it.
 
 
-def text_encoder_of(student: Encoder) -> TextEncoder | None:
-    """The text encoder inside a model, whose tokens are masked; None if there is none."""
-    if isinstance(student, TextEncoder):
-        return student
-    return student.text if isinstance(student, CrossModalEncoder | SingleStreamModel) else None
-
-
 def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> Encoder:
     """The model; new multimodal embeddings get the feature width of the training `store`, if there is one."""
     if config.adapter_settings.adapter != "none":
         torch.manual_seed(derive_seed(seed, "init", "adapter"))
         return ClipFeatureAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     student = load_encoder(config.model, config.model_format, config.architecture)
-    if not config.architecture:
-        about = (
-            "applies only to a new VisualBERT; pass architecture visualbert with a BERT as model, "
-            "or leave it out"
-        )
-        refuse_settings(embedding_flags(config.visualbert), about)
-        if isinstance(student, EndToEndModel):
-            return prepare_end_to_end_model(student, config.pixels)
-        return student
-    if isinstance(student, SingleStreamModel):
+    if config.architecture and not isinstance(student, SingleStreamModel):
+        return _new_student(student, config, seed, store)
+    refuse_settings(embedding_flags(config.visualbert), "applies only to a new VisualBERT")
+    if config.architecture and isinstance(student, SingleStreamModel):
         kind = student.join.kind
-        # A user's own architecture must be named again to load its model.
-        if (
-            not is_import_path(config.architecture)
-            or resolve("vision_language", Architecture, config.architecture).name != kind
-        ):
-            raise InputError(
-                f"architecture={config.architecture}: {config.model} is already a {kind} "
-                "model; leave architecture out"
-            )
-        return student
+        if resolve("vision_language", Architecture, config.architecture).name != kind:
+            raise InputError(f"architecture={config.architecture}: {config.model} is a {kind}")
+    if isinstance(student, EndToEndModel):
+        return prepare_end_to_end_model(student, config.pixels)
+    return student
+
+
+def _new_student(
+    start: Encoder, config: FinetuneConfig, seed: int, store: RegionStore | None
+) -> SingleStreamModel:
+    """A plain BERT as a vision-language model."""
     torch.manual_seed(derive_seed(seed, "init", "join"))
     if store is None:
-        return make_vision_language_model(student, config.architecture, 1)
-    images = config.regions.images
+        return make_vision_language_model(start, config.architecture, 1)
+    images, pixels = config.regions.images, config.pixels
     model = new_vision_language_model(
-        student, config.architecture, store, images, config.pixels, config.visualbert
+        start, config.architecture, store, images, pixels, config.visualbert
     )
     model.regions_provenance = store.facts
     return model
@@ -221,29 +204,22 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     reader = task.read
     task = with_extra_splits(task, config.extra_eval)
     trained_on = dev_splits_trained_on(task, config.train_splits)
-    if config.examining.eval_every and task.dev[0] in trained_on:
-        raise InputError(
-            f"eval_every: {task.dev[0]} is a training split (train_splits) and not held out; leave one of the two out"
-        )
     run.note(*(table_notes(reader) if isinstance(reader, TableReader) else []))
     run.note(*task.identical_split_notes(Path(config.data)))
-    if config.adapter_settings.adapter == "none" and not is_adapter(config.model):
-        names, step = config.extra_objectives.objectives, config.training_step.training_step
-        run.note(*unused_settings_note(names, config.objective_settings, step))
+    settings, step = config.objective_settings, config.training_step.training_step
+    if config.adapter_settings.adapter != "none" or is_adapter(config.model):
+        settings = replace_settings(settings, teacher_images="")  # an adapter reads them
+    run.note(*unused_settings_note(config.extra_objectives.objectives, settings, step))
     for one in trained_on:
         run.note(f"{one} is a training split, so its scores are not on held-out data")
 
     run_seed = _seed_runner(task, config, training, run)
-    runs = [
-        run.part(f"seed-{seed}", partial(run_seed, seed))
-        for seed in range(training.seed, training.seed + config.seeds)
-    ]
+    seeds = range(training.seed, training.seed + config.seeds)
+    runs = [run.part(f"seed-{seed}", partial(run_seed, seed)) for seed in seeds]
     result = summary(task, runs, config.model, trained_on)
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
     if config.text_only_baseline:
-        place = run.folder / BASELINE
-        print_notes([f"text_only_baseline: training the text-only baseline in {place}"])
-        other = COMMAND(without_images(config, task), training, place)
+        other = COMMAND(without_images(config, task), training, run.folder / BASELINE)
         kept = ("scores", "median", "degenerate_seeds")
         result["text_alone"] = {name: other[name] for name in kept}
     run.notes += [f"seed {one['seed']}: {note}" for one in runs for note in one.get("notes", ())]
@@ -282,13 +258,13 @@ def _teachers(
     run: Run,
 ) -> TeacherSet:
     """Teachers of the auxiliary objectives, or the CLIP of an adapter."""
-    device, settings = run.state.device, config.objective_settings
+    device = run.state.device
     if isinstance(student, ClipFeatureAdapter):
-        targeted = settings.targeted_distillation
+        targeted = config.objective_settings.targeted_distillation
         return load_adapter_teacher_set(student.base, targeted, device, run.folder)
-    names, teacher = config.extra_objectives.objectives, config.extra_objectives.teacher
-    context = _objective_context(student, names, settings, task.form, store)
-    return load_teacher_set(teacher, names, context, device, run.folder, seed)
+    extra = config.extra_objectives
+    context = _objective_context(student, config, task.form, store)
+    return load_teacher_set(extra.teacher, extra.objectives, context, device, run.folder, seed)
 
 
 def one_run(
@@ -329,16 +305,17 @@ def one_run(
     trained = fit(
         student,
         objectives,
-        [source],
+        ([source], teachers),
         training,
         part,
-        teachers=teachers,
         training_step=config.training_step,
         evaluator=evaluator_of(student, supervised, task, samples, config.examining),
     )
-    answers = _evaluate_splits(student, supervised, task, samples, part)
     result = describe_seed(task, config, training.seed, objectives, source)
-    result |= {**_scores(task, answers, train_examples, Path(config.data)), **trained}
+    result |= _evaluate_splits(
+        student, supervised, task, samples, train_examples, Path(config.data), part.folder
+    )
+    result |= trained
     if config.save_model:
         description = describe_model(task, splits, config, name, inputs.training_store)
         part.save(partial(_save, student, objectives, description))
@@ -365,13 +342,7 @@ def _objectives(
     """The task's loss; and the auxiliary objectives of the paper, if its head is used, and of the settings."""
     loss = "" if config.head_loss == "paper" else config.head_loss
     supervised = SupervisedObjective(student.sizes, output_type=task.form, head=head, loss=loss)
-    context = _objective_context(
-        student,
-        config.extra_objectives.objectives,
-        config.objective_settings,
-        supervised.output_type,
-        store,
-    )
+    context = _objective_context(student, config, supervised.output_type, store)
     paper_objectives: tuple[str, ...] = ()
     is_paper = config.auxiliary_losses and not config.linear_head and config.regions.regions
     if is_paper and isinstance(student, SingleStreamModel):
@@ -387,47 +358,36 @@ def _objectives(
     return supervised, auxiliary
 
 
-def _scores(
-    task: Task, answers: Mapping[str, EvaluationOutput], examples: Sequence[Example], data: Path
-) -> dict[str, Any]:
-    """Scores of every labelled split, and of the majority answer of the training `examples`."""
-    labelled = {split: some for split, some in answers.items() if some.labels is not None}
-    scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
-    counts = {split: len(some.ids) for split, some in labelled.items()}
-    return {"scores": scores, "n": counts, **majority_baseline(task, examples, answers)}
-
-
 def _evaluate_splits(
     student: Encoder,
     objective: SupervisedObjective,
     task: Task,
     samples: Mapping[str, SampleDataset],
-    part: RunFolder,
-) -> dict[str, EvaluationOutput]:
-    """Evaluate every split but the training split; writes predictions and notes on constant answers."""
-    answers = {}
-    for split, some in samples.items():
-        if split == task.train:
-            continue
-        answers[split] = evaluate(student, objective, task, some)
-        if PartialState().is_main_process:
-            write_predictions(answers[split], task, split, part.folder)
-        part.note(*constant_answer_note(task, split, answers[split]))
-    return answers
+    train_examples: Sequence[Example],
+    data: Path,
+    out: Path,
+) -> dict[str, Any]:
+    """Scores of every labelled split and of the majority answer in training; writes all predictions."""
+    splits = [split for split in samples if split != task.train]
+    answers = {split: evaluate(student, objective, task, samples[split]) for split in splits}
+    if PartialState().is_main_process:
+        for split, some in answers.items():
+            write_predictions(some, task, split, out)
+    labelled = {split: some for split, some in answers.items() if some.labels is not None}
+    scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
+    counts = {split: len(some.ids) for split, some in labelled.items()}
+    return {"scores": scores, "n": counts, **majority_baseline(task, train_examples, answers)}
 
 
 def _objective_context(
-    student: Encoder,
-    names: Sequence[str],
-    settings: ObjectiveSettings,
-    form: OutputType,
-    store: RegionStore | None,
+    student: Encoder, config: FinetuneConfig, form: OutputType, store: RegionStore | None
 ) -> ObjectiveContext:
-    """Context of the auxiliary objectives `names`, without the teachers' widths."""
-    text = text_encoder_of(student)
-    return ObjectiveContext(
-        sizes_with_classes(student, store),
-        MaskingVocabulary.of(text.tokenizer) if text is not None and names else None,
-        settings,
-        output_type=form,
-    )
+    """Context of the auxiliary objectives, without the teachers' widths; `store`: the training regions."""
+    sizes = student.sizes
+    if store is not None:
+        sizes = sizes._replace(classes=store.classes, background=store.background)
+    text = student.text if isinstance(student, CrossModalEncoder | SingleStreamModel) else student
+    vocabulary = None
+    if isinstance(text, TextEncoder) and config.extra_objectives.objectives:
+        vocabulary = MaskingVocabulary.of(text.tokenizer)
+    return ObjectiveContext(sizes, vocabulary, config.objective_settings, output_type=form)

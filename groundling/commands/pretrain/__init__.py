@@ -6,7 +6,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from groundling.command_line import Command
 from groundling.command_line.input_paths import input_paths
@@ -21,6 +21,7 @@ from groundling.settings.fields import (
     require_settings,
     required,
     settings,
+    settings_of,
 )
 from groundling.settings.input_settings import (
     CaptionSettings,
@@ -35,7 +36,7 @@ from groundling.settings.objectives import (
     PretrainingVariantSettings,
     TrainingStepSelection,
 )
-from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
+from groundling.settings.training import EvaluationSettings, TrainingArguments
 
 
 @settings
@@ -43,10 +44,8 @@ class TrainTexts(Settings):
     """Training texts: captions of images, or the texts of a task."""
 
     captions: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
-    """Training captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions' \
-tsv, Flickr8k's token.txt, your own csv, tsv, json or jsonl, or a folder such as an imagefolder \
-(docs/vision.md, "Captions and photos as you have them"). Each step draws one file, by weight or, \
-without weights, by number of samples."""
+    """Training captions, each FILE or FILE=WEIGHT, in a format of docs/vision.md ("Captions and photos \
+as you have them"). Each step draws one file, by weight or, without weights, by number of samples."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the training images, one name per line, or as karpathy_train_images.txt \
@@ -55,8 +54,7 @@ does; empty: all."""
     """Skip captions whose image is in no store, and count them; otherwise a missing image is an \
 error."""
     epoch_unit: Literal["captions", "images"] = "captions"
-    """What an epoch contains once: every caption, as in the models' releases, or every image with \
-one of its captions."""
+    """What an epoch contains once: every caption, as in the releases, or every image."""
     task: Annotated[str, InputKind.OBJECT] = ""
     """Instead of captions: a task's training texts, e.g. vqa (VisualBERT's task-specific phase, \
 UNITER's second stage on VCR)."""
@@ -101,13 +99,12 @@ of your own; a vision-language model as --model needs its own."""
     pretraining_objectives: PretrainingVariantSettings = field(
         default_factory=PretrainingVariantSettings
     )
-    step_mix: Annotated[tuple[Annotated[float, Ge(0)], ...], may_repeat] = ()
+    step_mix: Annotated[tuple[Annotated[float, Gt(0)], ...], may_repeat] = ()
     """Relative frequency of each kind of training step, in the model's order, for models with one \
 objective per step (UNITER; docs/papers.md); empty: as in UNITER's code. UNITER-large on VCR: 10 1 \
 1."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
-    """Also train on these texts without images, each FILE or FILE=WEIGHT, as for `adapt --text`; \
-together they are drawn as often as the captions (VL-BERT)."""
+    """Also train on these texts without images, as `adapt --text`, drawn as often as captions (VL-BERT)."""
     max_length: Annotated[int, Ge(0)] = 64
     """Maximum tokens per text; longer texts are truncated and counted."""
     grounded: bool = True
@@ -125,36 +122,26 @@ PRETRAINING = TrainingArguments(epochs=10, lr=5e-5, warmup_ratio=0.1, weight_dec
 """Pre-training as in VisualBERT's code (10 epochs, 5e-5 to 1e-4, warm-up 10 %)."""
 
 
+ONLY_CAPTIONS = ("image_list", "caption_splits", "eval_captions", "eval_image_list")
+"""Settings that a task does not read."""
+ONLY_TASK = ("data", "train_splits", "mentioned_objects_only", "partition", "task_answers")
+"""Settings that captions do not read."""
+
+
 def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) -> None:
-    """Raises InputError for settings that are missing or do not fit together."""
-    train_texts, eval_texts = config.train_texts, config.eval_texts
+    """Raises InputError for settings that are missing or have no effect."""
     require_settings(config, "pretrain", "regions")
     check_pixels(config.pixels, config.regions.images)
-    if bool(train_texts.captions) == bool(train_texts.task):
+    captions, task = config.train_texts.captions, config.train_texts.task
+    if bool(captions) == bool(task):
         raise InputError("pretrain needs captions=FILE, or task and data for a task's own texts")
-    if train_texts.task:
-        caption_flags = {
-            "image_list": train_texts.image_list,
-            "caption_splits": train_texts.caption_settings.caption_splits,
-            "eval_captions": eval_texts.eval_captions,
-            "eval_image_list": eval_texts.eval_image_list,
-            "grounded=False": not config.grounded,
-        }
-        refuse_settings(caption_flags, "applies only to captions; leave it out with task")
-    else:
-        answers = config.pretraining_objectives.task_answers
-        task_flags = {
-            "data": train_texts.data,
-            "task_answers": answers if answers != "right" else "",
-            "train_splits": train_texts.train_splits,
-            "mentioned_objects_only": config.regions.mentioned_objects_only,
-            "partition": train_texts.partition,
-        }
-        refuse_settings(task_flags, "applies only to task; pass task and data, or leave it out")
-    flags = "eval_captions=FILES, eval_image_list=FILE or eval_splits=NAMES"
-    check_has_eval_data(config.examining, eval_texts != EvalTexts(), flags)
-    check_teacher(config.extra_objectives, config.training_step.training_step)
-    check_unread(config, config.extra_objectives.objectives)
+    names = ONLY_TASK if captions else ONLY_CAPTIONS
+    changed = [one for one in settings_of(config) if one.name in names and one.value != one.default]
+    unread = {one.name: one.value for one in changed}
+    refuse_settings(unread, f"applies only to {'task' if captions else 'captions'}; leave it out")
+    extra, step = config.extra_objectives, config.training_step
+    check_teacher(extra, step.training_step)
+    check_unread(config, extra.objectives)
 
 
 COMMAND = Command(

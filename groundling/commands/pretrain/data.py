@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -26,7 +26,6 @@ from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.samples import CaptionSampleDataset
 from groundling.data.samples import (
     MultiVersionTextDataset,
-    SampleDataset,
     SampleSubset,
     TextDataset,
     concatenate_splits,
@@ -37,7 +36,6 @@ from groundling.objectives import Objective
 from groundling.runs.run import Run
 from groundling.settings.input_settings import (
     WeightedFile,
-    parse_weighted_file,
     parse_weighted_files,
 )
 from groundling.tasks import Task
@@ -60,8 +58,6 @@ def task_texts(
     With `right`, a question is followed by its best answer (the release splits the answer into letters), a choice by
     the right one; a statement stands alone (VisualBERT, Appendix A). With `tags`, texts keep their object tags.
     """
-    if answers == "judged":
-        _check_judged(task)
     folder = Path(texts.data)
     splits = task.splits_to_train(texts.train_splits)
     examples = concatenate_splits({split: task.read(folder, split) for split in splits})
@@ -69,8 +65,10 @@ def task_texts(
     if texts.partition:
         chosen = select_partition(examples, Path(texts.partition), task, folder)
     if answers == "judged":
-        without = [example.id for example in chosen if example.label is None]
-        raise_first([f"{name}: no label, expected right or wrong" for name in without])
+        if not _is_judged(task):
+            raise InputError(f"task_answers=judged: {task.name} has no right and wrong texts")
+        unlabelled = [example.id for example in chosen if example.label is None]
+        raise_first([f"{name}: no label, expected right or wrong" for name in unlabelled])
         return [(replace(_as_text(one, tags), label=one.label),) for one in chosen]
     if answers == "any":
         inside = {example.id for example in chosen}
@@ -89,30 +87,22 @@ def task_texts(
     return [one for one in found if one[0].id in ids]
 
 
+def _is_judged(task: Task) -> bool:
+    """Whether texts are right or wrong: a multiple choice (VCR), or true and false statements (NLVR2)."""
+    is_choice = isinstance(task.form, MultipleChoice)
+    is_pair = isinstance(task.form, Classification) and len(task.form.labels) == 2
+    return (is_choice or is_pair) and task.label_regions is None
+
+
 def _with_answer(example: Example, task: Task) -> Example:
     """The example followed by its right answer."""
     if example.choices:
         if not isinstance(example.label, int):
-            raise InputError(
-                f"{example.id}: a multiple choice without a label cannot be used for pre-training"
-            )
+            raise InputError(f"{example.id}: no label, so its right choice is unknown")
         return with_choice(example, example.label)
     if isinstance(task.form, OpenAnswer):
         return replace(example, text_pair=task.form.best_answer(example.label) or None)
     return example
-
-
-def _check_judged(task: Task) -> None:
-    """Raises InputError for a task without right and wrong texts, which VisualBERT's code reads (VCR, NLVR2)."""
-    form = task.form
-    has_right_and_wrong = isinstance(form, MultipleChoice) or (
-        isinstance(form, Classification) and len(form.labels) == 2
-    )
-    if not has_right_and_wrong or task.label_regions is not None:
-        raise InputError(
-            f"task_answers=judged: {task.name} has no right and wrong texts; expected a multiple choice "
-            "(vcr) or true and false statements (nlvr2)"
-        )
 
 
 def _as_text(example: Example, tags: bool) -> Example:
@@ -136,25 +126,6 @@ BASELINE_PIXEL_SAMPLES = 32
 """The same for a model that reads pixels, which takes a hundred times as long."""
 
 
-def corpora_of(texts: TrainTexts, other_captions: Sequence[str]) -> dict[str, WeightedFile]:
-    """The caption files by their names in messages; a task's own texts are one corpus without a file.
-
-    `other_captions`: the held-out files if these are for training, and vice versa; if two of all files
-    share a name, corpora are named by their paths.
-    """
-    if not texts.captions:
-        return {texts.task: WeightedFile("")}
-    files = parse_weighted_files(texts.captions, "captions")
-    every = dict.fromkeys([*(each.file for each in files), *_eval_files(other_captions)])
-    alike = len({Path(file).stem for file in every}) < len(every)
-    return {each.file if alike else Path(each.file).stem: each for each in files}
-
-
-def _eval_files(captions: Sequence[str]) -> list[str]:
-    """Held-out caption files, without weights."""
-    return [parse_weighted_file(word, "eval_captions").file for word in captions]
-
-
 def read_data(
     config: PretrainConfig,
     run: Run,
@@ -164,46 +135,62 @@ def read_data(
     teacher_set: TeacherSet,
     texts: TrainTexts,
     versions: Sequence[Sequence[Example]],
-    corpora: Mapping[str, WeightedFile],
     mirrored: bool = False,
-) -> tuple[dict[str, SampleDataset], list[Teacher], int]:
-    """Samples of every corpus with regions or pixels, the teachers that the training loop runs, and the number of
-    captioned images that the store lacks.
+) -> tuple[list[DataSource], list[Teacher], int]:
+    """A source of every caption file, or of a task, with regions or pixels, the teachers that the training loop runs,
+    and the number of captioned images that the store lacks.
 
     `versions`: the texts of a task, empty for captions. `mirrored`: mirror half of the images (`flip`).
     """
     rows, _ = model.inputs(config.max_length)
-    samples: dict[str, SampleDataset] = {}
+    sources = []
     left_out = 0
-    if texts.task:
-        answers = config.pretraining_objectives.task_answers
-        (name,) = corpora
-        if answers == "right":
-            samples[name] = TextDataset([examples[0] for examples in versions], rows)
-        else:
-            judged = answers == "judged"
-            samples[name] = MultiVersionTextDataset(versions, rows, labels_correctness=judged)
+    answers = config.pretraining_objectives.task_answers
+    if texts.task and answers == "right":
+        samples = TextDataset([examples[0] for examples in versions], rows)
+        sources.append(DataSource(samples, len(samples), name=texts.task))
+    elif texts.task:
+        several = MultiVersionTextDataset(versions, rows, labels_correctness=answers == "judged")
+        sources.append(DataSource(several, len(several), name=texts.task))
     else:
         pairs, every_caption = phase.has_caption_pairs, texts.epoch_unit == "captions"
-        for name, images, lacking in _captioned_images(texts, corpora, inputs, run):
-            samples[name] = CaptionSampleDataset(images, rows, pairs, every_caption)
+        for file, images, lacking in _captioned_images(texts, inputs, run):
+            captions = CaptionSampleDataset(images, rows, pairs, every_caption)
+            sources.append(DataSource(captions, file.weight or len(captions), name=file.file))
             left_out += lacking
-        run.note(*_shared_images(samples))
     teachers: list[Teacher] = []
-    for name, some in samples.items():
+    for number, source in enumerate(sources):
         # Features of texts that change in every epoch cannot be cached: the loop runs their teacher.
-        taught, teachers = teacher_set.wrap(some, fixed=isinstance(some, TextDataset))
+        is_fixed = isinstance(source.samples, TextDataset)
+        taught, teachers = teacher_set.wrap(source.samples, fixed=is_fixed)
         if config.grounded:
             # The release does not change captions of mirrored images.
             mirror = taught if mirrored else None
             taught = inputs.samples(taught, model, inputs.all_images(), mirror=mirror)
-        samples[name] = taught
-    return samples, teachers, left_out
+        sources[number] = replace(source, samples=taught)
+    return sources, teachers, left_out
 
 
-def images_of(samples: Mapping[str, SampleDataset]) -> list[str]:
+def _captioned_images(
+    texts: TrainTexts, inputs: ImageSampleBuilder, run: Run
+) -> Iterator[tuple[WeightedFile, list[CaptionedImage], int]]:
+    """For each file: the captioned images in the store, and the number that the store lacks."""
+    store = inputs.store
+    assert store is not None  # `regions` is required
+    files = parse_weighted_files(texts.captions, "captions")
+    selections = settings_by_file([each.file for each in files], texts.caption_settings)
+    for each, own in zip(files, selections, strict=True):
+        captions = read_captions(each.file, own.caption_splits, own.columns)
+        run.note(*captions.notes)
+        images = keep_listed(captions.images, texts.image_list)
+        with prefix_errors(each.file):
+            found, missing = images_in_store(images, store, store.folder, texts.skip_missing)
+        yield each, found, missing
+
+
+def images_of(sources: Sequence[DataSource]) -> list[str]:
     """Ids of all images."""
-    every = (image for some in samples.values() for images in some.images for image in images)
+    every = (image for one in sources for images in one.samples.images for image in images)
     return list(dict.fromkeys(every))
 
 
@@ -214,55 +201,21 @@ def eval_texts_of(train_texts: TrainTexts, eval_texts: EvalTexts) -> TrainTexts 
     if train_texts.task:
         return replace(train_texts, train_splits=eval_texts.eval_splits, partition="")
     captions = eval_texts.eval_captions or train_texts.captions
+    files = parse_weighted_files(captions, "eval_captions")
+    settings = train_texts.caption_settings
     splits = eval_texts.eval_splits
-    train_splits = train_texts.caption_settings.caption_splits
-    if train_splits and not splits and any(map(has_splits, _eval_files(captions))):
-        splits = train_splits
+    if settings.caption_splits and not splits and any(has_splits(each.file) for each in files):
+        splits = settings.caption_splits
     return replace(
         train_texts,
         captions=captions,
-        caption_settings=replace(train_texts.caption_settings, caption_splits=splits),
+        caption_settings=replace(settings, caption_splits=splits),
         image_list=eval_texts.eval_image_list,
     )
 
 
-def _captioned_images(
-    texts: TrainTexts, corpora: Mapping[str, WeightedFile], inputs: ImageSampleBuilder, run: Run
-) -> Iterator[tuple[str, list[CaptionedImage], int]]:
-    """For each file: its name, the captioned images in the store, and the number that the store lacks."""
-    store = inputs.store
-    assert store is not None  # `regions` is required
-    selections = settings_by_file([each.file for each in corpora.values()], texts.caption_settings)
-    for (name, each), own in zip(corpora.items(), selections, strict=True):
-        captions = read_captions(each.file, own.caption_splits, own.columns)
-        run.note(*captions.notes)
-        images = captions.images
-        if texts.image_list:
-            images = keep_listed(images, texts.image_list)
-        with prefix_errors(each.file):
-            found, missing = images_in_store(images, store, store.folder, texts.skip_missing)
-        yield name, found, missing
-
-
-def _shared_images(samples: Mapping[str, SampleDataset]) -> list[str]:
-    """Notes on image ids of several corpora, which are one image only if their names say so."""
-    notes = []
-    earlier: set[str] = set()
-    for name, some in samples.items():
-        images = images_of({name: some})
-        shared = [image for image in images if image in earlier]
-        if shared:
-            notes.append(
-                f"{len(shared):,} images of {name}, such as {shared[0]!r}, are also in an earlier file and share "
-                "its regions"
-            )
-        earlier.update(images)
-    return notes
-
-
 def sources_of(
-    samples: Mapping[str, SampleDataset],
-    corpora: Mapping[str, WeightedFile],
+    corpora: Sequence[DataSource],
     phase: PretrainingPhase,
     objectives: Sequence[Objective],
     auxiliary: Sequence[Objective],
@@ -274,15 +227,16 @@ def sources_of(
     """
     names = {objective.name for objective in objectives}
     always = tuple(objective.name for objective in auxiliary)
-    mix = phase.step_mix or [(1.0, tuple(sorted(names)))]
     sources = []
-    for corpus, some in samples.items():
-        weight = corpora[corpus].weight or float(len(some))
-        for ratio, mixed in mix:
+    for corpus in corpora:
+        for ratio, mixed in phase.step_mix or [(1.0, tuple(sorted(names)))]:
             present = tuple(name for name in mixed if name in names)
             if present:
-                name = f"{corpus}: {'+'.join(present)}"
-                sources.append(DataSource(some, ratio * weight, (*present, *always), name))
+                name = f"{corpus.name}: {'+'.join(present)}"
+                own = (*present, *always)
+                sources.append(
+                    replace(corpus, ratio=ratio * corpus.ratio, objectives=own, name=name)
+                )
     return sources
 
 

@@ -14,7 +14,6 @@ import torch
 
 from groundling.commands.pretrain import PretrainConfig, TrainTexts
 from groundling.commands.pretrain.data import (
-    corpora_of,
     eval_texts_of,
     images_of,
     read_data,
@@ -43,7 +42,6 @@ from groundling.objectives import (
 )
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
-from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.tasks import Task
 from groundling.teachers.loading import load_teacher_set
@@ -55,13 +53,9 @@ from groundling.training.held_out_loss import (
     training_overlap_note,
 )
 from groundling.vision_language import Architecture, PretrainingPhase
-from groundling.vision_language.end_to_end import EndToEndModel
 from groundling.vision_language.loading import find_architecture, load_encoder
 from groundling.vision_language.new_models import new_vision_language_model
 from groundling.vision_language.single_stream import SingleStreamModel
-
-GUESSING_ADVICE = "train longer (epochs, steps); fine-tuning would start from this state"
-"""Advice for a model with an objective that is no better than guessing."""
 
 
 def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
@@ -76,40 +70,39 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     if task is not None and config.regions.mentioned_objects_only:
         check_mentioned([one[0] for one in versions], task.name, config.regions.object_tags)
     architecture.prepare_model(model, [one[0] for one in versions], True)
-    context = _objective_context(model, store, config.objective_settings)
+    sizes = model.sizes._replace(classes=store.classes, background=store.background)
+    vocabulary = MaskingVocabulary.of(model.text.tokenizer)
+    context = ObjectiveContext(sizes, vocabulary, config.objective_settings)
     extra = config.extra_objectives
     teacher_set = load_teacher_set(
         extra.teacher, extra.objectives, context, run.state.device, run.folder, seed
     )
     own = _own_objectives(phase, context, config, seed)
     auxiliary = taught_objectives(extra.objectives, context, teacher_set, seed)
-    run.note(*_unused_settings_notes(config), *_read_labels_note(task, config))
-    run.note(*_missing_steps(phase, own))
+    if not is_import_path(config.architecture):  # a user's own may use any; all others mask words
+        names, step = ("mlm", *extra.objectives), config.training_step.training_step
+        run.note(*unused_settings_note(names, config.objective_settings, step))
+    run.note(*_read_labels_note(task, config), *_missing_steps(phase, own))
     read = partial(read_data, config, run, model, phase, inputs, teacher_set)
-    corpora = corpora_of(texts, config.eval_texts.eval_captions)
-    samples, teachers, left_out = read(texts, versions, corpora, mirrored=config.pixels.flip)
-    sources = sources_of(samples, corpora, phase, own, auxiliary)
+    corpora, teachers, left_out = read(texts, versions, mirrored=config.pixels.flip)
+    sources = sources_of(corpora, phase, own, auxiliary)
     sources += text_only_sources(config, model, sources, run)
     run.counts |= {"samples": sum(len(source.samples) for source in sources)}
     held_out = None
     eval_texts = eval_texts_of(texts, config.eval_texts)
     if eval_texts is not None:
-        versions = _versions(config, phase, task, eval_texts)
-        corpora = corpora_of(eval_texts, texts.captions)
-        held, live, _ = read(eval_texts, versions, corpora)
-        run.note(*training_overlap_note(images_of(held), images_of(samples), "images"))
-        held_sources = sources_of(held, corpora, phase, own, auxiliary)
-        held_out = HeldOutLoss("texts", held_sources, model, [*own, *auxiliary], live, training)
+        held, live, _ = read(eval_texts, _versions(config, phase, task, eval_texts))
+        run.note(*training_overlap_note(images_of(held), images_of(corpora), "images"))
+        held_out = sources_of(held, phase, own, auxiliary), live
     result = fit(
         model,
         [*own, *auxiliary],
-        sources,
+        (sources, teachers),
         training,
         run,
-        teachers=teachers,
         training_step=config.training_step,
+        evaluation=config.examining,
         held_out=held_out,
-        evaluator=held_out.evaluator(config.examining) if held_out else None,
     )
     result["guessing"] = _compare_with_guessing(config, training, run, model, own, sources)
     result |= {"architecture": model.join.kind, "left_out": left_out}
@@ -131,7 +124,7 @@ def _compare_with_guessing(
     """Losses of the architecture's own objectives beside those of guessing, which read no teacher's features."""
     few_samples = sample_sources(sources, bool(config.regions.images))
     loss = HeldOutLoss("samples", few_samples, model, objectives, (), training)
-    comparison, notes = compare_with_baseline(loss, GUESSING_ADVICE)
+    comparison, notes = compare_with_baseline(loss, "train longer")
     run.note(*notes)
     return comparison
 
@@ -158,17 +151,6 @@ def _versions(
     return [] if task is None else task_texts(task, texts, answers, tags)
 
 
-def _objective_context(
-    model: SingleStreamModel, store: RegionStore, settings: ObjectiveSettings
-) -> ObjectiveContext:
-    """Context of the objectives, without the teachers' widths."""
-    return ObjectiveContext(
-        model.sizes._replace(classes=store.classes, background=store.background),
-        MaskingVocabulary.of(model.text.tokenizer),
-        settings,
-    )
-
-
 def _start_model(
     config: PretrainConfig, inputs: ImageSampleBuilder, seed: int
 ) -> tuple[SingleStreamModel, RegionStore]:
@@ -179,12 +161,10 @@ def _start_model(
     start: Encoder = load_encoder(config.model, architecture=config.architecture)
     if config.random_init and isinstance(start, TextEncoder):
         start = TextEncoder(type(start.encoder)(start.encoder.config), start.tokenizer)
-    images = config.regions.images
-    if isinstance(start, EndToEndModel) and not images:
-        raise InputError(f"{config.model}: this model reads pixels; pass images=FOLDER")
     model = new_vision_language_model(
-        start, config.architecture, store, images, config.pixels, config.joining
+        start, config.architecture, store, config.regions.images, config.pixels, config.joining
     )
+    inputs.check_pixels(model, config.model)
     inputs.check(model)  # of regions that an earlier run has read
     model.regions_provenance = store.facts
     return model, store
@@ -196,42 +176,22 @@ def _phase(architecture: Architecture, config: PretrainConfig) -> PretrainingPha
     if config.train_texts.task and architecture.task_pretraining is not None:
         phase = architecture.task_pretraining
     if config.pretraining_objectives.task_answers == "judged" and not phase.can_judge_answers:
-        raise InputError(
-            f"task_answers=judged: only VisualBERT predicts what is right, not {architecture.name}; pass right or any"
-        )
+        raise InputError(f"task_answers=judged: only VisualBERT's phase, not {architecture.name}'s")
     if not config.step_mix:
         return phase
     kinds = [names for _, names in phase.step_mix]
-    if len(config.step_mix) != len(kinds) or not all(map(_is_ratio, config.step_mix)):
-        steps = (
-            ", ".join(" or ".join(names) for names in kinds)
-            or "none, every step trains all objectives"
-        )
-        ratios = " ".join(f"{ratio:g}" for ratio in config.step_mix)
-        raise InputError(
-            f"step_mix={ratios}: expected a number above 0 for each kind of step of {architecture.name}: {steps}"
-        )
+    if len(config.step_mix) != len(kinds):
+        steps = ", ".join(map(" or ".join, kinds)) or "none, every step trains all objectives"
+        raise InputError(f"step_mix: expected a number for each kind of step: {steps}")
     return replace(phase, step_mix=tuple(zip(config.step_mix, kinds, strict=True)))
-
-
-def _is_ratio(number: float) -> bool:
-    return 0 < number < float("inf")
 
 
 def _own_objectives(
     phase: PretrainingPhase, context: ObjectiveContext, config: PretrainConfig, seed: int
 ) -> list[Objective]:
     """The objectives of the phase, with new heads or the model's: masked LM, and on a task's texts all others too."""
-    name, options = config.architecture, config.pretraining_objectives
     torch.manual_seed(derive_seed(seed, "init", "heads"))
-    objectives = phase.objectives(context, options)
-    if not all(isinstance(one, Objective) for one in objectives):
-        raise InputError(f"{name}: its phase must return objectives")
-    need_images = [one.name for one in objectives if "regions" in one.required_fields]
-    if need_images and not config.grounded:
-        raise InputError(
-            f"grounded=False: {need_images[0]} of {name} needs images; only VisualBERT learns from captions alone"
-        )
+    objectives = phase.objectives(context, config.pretraining_objectives)
     for objective in objectives:
         check_saved_modules(objective)
         if config.random_init:
@@ -242,18 +202,6 @@ def _own_objectives(
             for head_name, head in objective.saved_modules().items():
                 load_head(Path(config.model), head, head_name)
     return objectives
-
-
-def _unused_settings_notes(config: PretrainConfig) -> list[str]:
-    """Notes on settings that no objective uses; a user's own architecture may use any."""
-    if is_import_path(config.architecture):
-        return []
-    # Every architecture of this library masks words.
-    return unused_settings_note(
-        ("mlm", *config.extra_objectives.objectives),
-        config.objective_settings,
-        config.training_step.training_step,
-    )
 
 
 def _missing_steps(phase: PretrainingPhase, objectives: Sequence[Objective]) -> list[str]:
@@ -267,20 +215,15 @@ def _missing_steps(phase: PretrainingPhase, objectives: Sequence[Objective]) -> 
 
 def _read_labels_note(task: Task | None, config: PretrainConfig) -> list[str]:
     """Note if the run read labels that few-shot fine-tuning or evaluation hides."""
-    train_texts, answers = config.train_texts, config.pretraining_objectives.task_answers
+    texts, answers = config.train_texts, config.pretraining_objectives.task_answers
     if task is None or answers == "any":
         return []
     if not (isinstance(task.form, OpenAnswer | MultipleChoice) or answers == "judged"):
         return []
-    eval_splits = [split for split in task.dev if split in train_texts.train_splits]
+    read = f"this model has read the right answers of {task.name}"
+    eval_splits = [split for split in task.dev if split in texts.train_splits]
     if eval_splits:
-        return [
-            f"this model has read the right answers of {' and '.join(eval_splits)} of {task.name}, so these "
-            "splits are not held out for models fine-tuned from it"
-        ]
-    if train_texts.partition:
+        return [f"{read}, {' and '.join(eval_splits)} included, which are no longer held out"]
+    if texts.partition:
         return []
-    return [
-        f"this model has read the right answers of all training examples of {task.name}, as in CLIP-TD: "
-        "few-shot fine-tuning from it is not few-shot; task_answers=any or partition=FILE avoids this"
-    ]
+    return [f"{read}, as in CLIP-TD: few-shot fine-tuning from it is not few-shot"]

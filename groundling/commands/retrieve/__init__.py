@@ -5,7 +5,6 @@ space.
 from __future__ import annotations
 
 from dataclasses import field
-from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge
@@ -16,7 +15,6 @@ from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    refuse_settings,
     required,
     settings,
 )
@@ -30,9 +28,7 @@ class RetrieveConfig(Settings):
     model: Annotated[str, InputKind.MODEL, required] = ""
     """CLIP-like model with both towers: hub id or folder."""
     captions: Annotated[str, InputKind.PATH, required] = ""
-    """Captions: COCO or Karpathy's json, Conceptual Captions' tsv, Flickr8k's token.txt, your own \
-csv, tsv, json or jsonl, or a folder such as an imagefolder (docs/vision.md, "Captions and photos \
-as you have them")."""
+    """Captions of images, in a format of docs/vision.md ("Captions and photos as you have them")."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images."""
@@ -45,11 +41,9 @@ an error."""
     skip_bad: bool = False
     """Skip images that do not decode, and name and count them; otherwise the first is an error."""
     student: Annotated[str, InputKind.MODEL] = ""
-    """Sentence encoder that replaces the model's text tower in a second search: a \
-sentence-transformers folder, as `adapt --keep-projection` writes it."""
+    """Sentence encoder, as of `adapt --keep-projection`, that replaces the text tower in a second search."""
     captions_per_text: Annotated[int, Ge(1)] = 1
-    """Number of captions of an image joined into one text; more than 1 makes long texts. The last \
-text of an image has the remaining captions."""
+    """Number of captions of an image joined into one text; the last text has the remaining ones."""
     max_windows: Annotated[int, Ge(0)] = 1
     """Maximum windows of a long text that the model's text tower reads and averages; 1: truncate \
 to the first, as CLIP does; 0: all."""
@@ -64,13 +58,6 @@ until the run ends."""
     """Run on the CPU even if an accelerator is available."""
 
 
-def check(config: RetrieveConfig, out: str | Path) -> None:
-    """Raises InputError for settings that have no effect."""
-    if not config.student:
-        length = {"max_length": config.max_length}
-        refuse_settings(length, "needs student; a CLIP truncates texts to its own window")
-
-
 COMMAND = Command(
     "retrieve",
     "image-text retrieval of a CLIP, and of a text encoder aligned with its space",
@@ -81,7 +68,6 @@ COMMAND = Command(
     "captions_val2017.json --images coco/images --out runs/found",
     common_flags="model captions images student image-list skip-missing cpu",
     prints_output=True,
-    validate=check,
     output=ResumableRun(input_paths),
     formatter="groundling.commands.retrieve.run:format_result",
 )

@@ -19,7 +19,7 @@ from groundling.settings.fields import (
     settings,
 )
 from groundling.settings.input_settings import CaptionSettings
-from groundling.settings.training import EvaluationSettings, TrainingArguments, check_has_eval_data
+from groundling.settings.training import EvaluationSettings, TrainingArguments
 
 
 @settings
@@ -27,13 +27,10 @@ class TrainClipConfig(Settings):
     """Training of a small CLIP, from scratch or from an existing CLIP."""
 
     model: Annotated[str, InputKind.MODEL] = ""
-    """CLIP to continue from: hub id or folder, with its tokenizer, image processor and logit \
-scale. It keeps its sizes: leave --size, --patch-size, --vision-tower, --text-tower, --projection-dim, \
---vocab-size and --context-length out. Empty: a new CLIP."""
+    """CLIP to continue from, hub id or folder, which keeps its sizes and its tokenizer; empty: a new \
+CLIP."""
     captions: Annotated[str, InputKind.PATH, required] = ""
-    """Captions: COCO or Karpathy's json, Conceptual Captions' tsv, Flickr8k's token.txt, your own \
-csv, tsv, json or jsonl, or a folder such as an imagefolder (docs/vision.md, "Captions and photos \
-as you have them")."""
+    """Captions of images, in a format of docs/vision.md ("Captions and photos as you have them")."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images, searched recursively."""
@@ -80,34 +77,18 @@ CLIP_TRAINING = TrainingArguments(
 """A small CLIP from scratch."""
 
 
-NEW = [
-    "size",
-    "patch_size",
-    "vision_tower",
-    "text_tower",
-    "projection_dim",
-    "vocab_size",
-    "context_length",
-    "untrained",
-]
+NEW = (
+    *("size", "patch_size", "vision_tower", "text_tower", "projection_dim", "vocab_size"),
+    *("context_length", "untrained"),
+)
 """Settings of a new CLIP only."""
 
 
 def check(config: TrainClipConfig, training: TrainingArguments, out: str | Path) -> None:
-    """Raises InputError for settings of a new CLIP with `model`, and for evaluation without data or training."""
+    """Raises InputError for settings of a new CLIP with `model`."""
     if config.model:
         changed = {name: vars(config)[name] != vars(TrainClipConfig())[name] for name in NEW}
-        refuse_settings(
-            changed, f"is for a new CLIP, and {config.model} keeps its own; leave it out"
-        )
-    held = config.eval_captions or config.eval_image_list or config.eval_splits
-    flags = "eval_captions=FILE, eval_image_list=FILE or eval_splits=NAMES"
-    check_has_eval_data(config.examining, bool(held), flags)
-    if config.untrained:
-        every = {"eval_every": config.examining.eval_every}
-        refuse_settings(
-            every, "untrained does not train, so there is nothing to evaluate; leave it out"
-        )
+        refuse_settings(changed, f"{config.model} keeps its own; leave it out")
 
 
 COMMAND = Command(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
@@ -82,30 +80,26 @@ def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
 
 def small_clip(tokenizer: PreTrainedTokenizerBase, config: TrainClipConfig) -> CLIPModel:
     """An untrained HF CLIP; its weights follow torch's global seed."""
-    vision_width, vision_layers = config.vision_tower
-    text_width, text_layers = config.text_tower
     projection = config.projection_dim
-    text_config = {
+
+    def tower(width: int, layers: int) -> dict[str, int]:
+        return {
+            "hidden_size": width,
+            "num_hidden_layers": layers,
+            "num_attention_heads": max(1, width // HEAD_WIDTH),
+            "intermediate_size": 4 * width,
+            "projection_dim": projection,
+        }
+
+    text_config = tower(*config.text_tower) | {
         "vocab_size": len(tokenizer),
-        "hidden_size": text_width,
-        "num_hidden_layers": text_layers,
-        "num_attention_heads": max(1, text_width // HEAD_WIDTH),
-        "intermediate_size": 4 * text_width,
         "max_position_embeddings": config.context_length,
-        "projection_dim": projection,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    vision_config = {
-        "hidden_size": vision_width,
-        "num_hidden_layers": vision_layers,
-        "num_attention_heads": max(1, vision_width // HEAD_WIDTH),
-        "intermediate_size": 4 * vision_width,
-        "image_size": config.size,
-        "patch_size": config.patch_size,
-        "projection_dim": projection,
-    }
+    sides = {"image_size": config.size, "patch_size": config.patch_size}
+    vision_config = tower(*config.vision_tower) | sides
     clip = CLIPModel(
         CLIPConfig(projection_dim=projection, text_config=text_config, vision_config=vision_config)
     )
@@ -114,13 +108,10 @@ def small_clip(tokenizer: PreTrainedTokenizerBase, config: TrainClipConfig) -> C
     return clip
 
 
-COUNTS = ("images", "captions")
-"""Counts among the scores of `retrieval`."""
-
-
 def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
     """Train the CLIP and write `model`, a stock HF CLIP folder; returns the result."""
-    images, missing = _read(config, run)
+    splits = config.caption_settings.caption_splits
+    images, missing = _read(config, run, config.captions, splits, config.image_list)
     run.counts |= {"images": len(images), "missing images": missing}
     held_out = _read_held_out(config, images, run)
     model, cut = _model(run, images, config, training)
@@ -135,17 +126,18 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
     )
     samples = make_dataset(images, shift=config.max_shift, flip=config.flip)
     held = make_dataset(held_out, augment=False) if held_out else None
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    result: dict[str, Any] = {
-        "images": len(images),
-        "missing_images": missing,
-        "parameters": parameters,
-    }
+    result: dict[str, Any] = {"images": len(images), "missing_images": missing}
+    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     if not config.untrained:
-        objectives = [ClipContrastiveLoss(model.sizes)]
-        evaluator = _make_retrieval_evaluator(model, held, config.examining) if held else None
-        sources = [DataSource(samples)]
-        result |= fit(model, objectives, sources, training, run, evaluator=evaluator)
+        result |= fit(
+            model,
+            [ClipContrastiveLoss(model.sizes)],
+            ([DataSource(samples)], ()),
+            training,
+            run,
+            evaluation=config.examining,
+            evaluator=_retrieval_evaluator(model, held, config.examining) if held else None,
+        )
     if config.model:
         result["model"] = config.model
     if held is not None:
@@ -154,17 +146,16 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
     return result
 
 
-def _make_retrieval_evaluator(
-    model: ClipDualEncoder,
-    held_out: CaptionedImageDataset,
-    examining: EvaluationSettings,
-) -> Evaluator | None:
-    """Evaluator of retrieval, judged by mean recall; None without `eval_every`."""
+def _retrieval_evaluator(
+    model: ClipDualEncoder, held_out: CaptionedImageDataset, examining: EvaluationSettings
+) -> Evaluator:
+    """Evaluator of retrieval, judged by mean recall."""
 
     def measure() -> dict[str, float]:
         found = [retrieval(model, held_out)]
         broadcast_object_list(found)  # processes must not diverge by rounding
-        return {name: value for name, value in found[0].items() if name not in COUNTS}
+        counts = ("images", "captions")
+        return {name: value for name, value in found[0].items() if name not in counts}
 
     return Evaluator(examining, "held-out images", MEAN, measure)
 
@@ -175,23 +166,26 @@ def _model(
     """The existing CLIP and its image preprocessing, or a new one, with a tokenizer trained on the captions."""
     if config.model:
         return load_clip_dual_encoder(config.model)
-    with run.state.main_process_first():
-        place = run.folder / PREPARED / "tokenizer"
-        tokenizer = _tokenizer(place, images, config.vocab_size, run.state)
+    folder = run.folder / PREPARED
+    with run.state.main_process_first():  # the others load what it has trained
+        if not (folder / "tokenizer").exists():
+            captions = [caption for image in images for caption in image.captions]
+            with whole_folder(folder) as partial:
+                tokenizer = clip_tokenizer(captions, config.vocab_size)
+                tokenizer.save_pretrained(partial / "tokenizer")
     torch.manual_seed(derive_seed(training.seed, "init"))
-    clip = small_clip(tokenizer, config)
-    return ClipDualEncoder(clip, tokenizer), None
+    loaded = load_tokenizer(folder / "tokenizer")
+    return ClipDualEncoder(small_clip(loaded, config), loaded), None
 
 
-def _read(config: TrainClipConfig, run: Run) -> tuple[list[CaptionedImage], int]:
-    """Training images, and the number of those that are missing."""
-    settings = config.caption_settings
-    captions = read_captions(config.captions, settings.caption_splits, settings.columns)
-    run.note(*captions.notes)
-    images = captions.images
-    if config.image_list:
-        images = keep_listed(images, config.image_list)
-    with prefix_errors(config.captions):
+def _read(
+    config: TrainClipConfig, run: Run, file: str, splits: Sequence[str], listing: str
+) -> tuple[list[CaptionedImage], int]:
+    """Images with captions of a file, and the number of those that are missing."""
+    captions = read_captions(file, splits, config.caption_settings.columns)
+    run.note(*(note for note in captions.notes if note not in run.notes))
+    images = keep_listed(captions.images, listing)
+    with prefix_errors(file):
         return find_images(images, config.images, config.skip_missing)
 
 
@@ -201,29 +195,11 @@ def _read_held_out(
     """Evaluation images; none without evaluation settings."""
     if not config.eval_image_list and not config.eval_captions and not config.eval_splits:
         return []
-    settings = config.caption_settings
     file = config.eval_captions or config.captions
     splits = config.eval_splits
-    if settings.caption_splits and not splits and has_splits(file):
-        splits = settings.caption_splits
-    captions = read_captions(file, splits, settings.columns)
-    run.note(*(note for note in captions.notes if note not in run.notes))
-    images = captions.images
-    if config.eval_image_list:
-        images = keep_listed(images, config.eval_image_list)
-    with prefix_errors(file):
-        images, _ = find_images(images, config.images, config.skip_missing)
+    if not splits and has_splits(file):
+        splits = config.caption_settings.caption_splits
+    images, _ = _read(config, run, file, splits, config.eval_image_list)
     names, trained = ([one.file for one in some] for some in (images, training))
     run.note(*training_overlap_note(names, trained, "images"))
     return images
-
-
-def _tokenizer(
-    folder: Path, images: Sequence[CaptionedImage], vocabulary: int, state: PartialState
-) -> PreTrainedTokenizerBase:
-    """The run's tokenizer, trained on the captions by the main process and loaded by all others."""
-    if state.is_main_process and not folder.exists():
-        captions = [caption for image in images for caption in image.captions]
-        with whole_folder(folder.parent) as partial:
-            clip_tokenizer(captions, vocabulary).save_pretrained(partial / folder.name)
-    return load_tokenizer(folder)

@@ -127,8 +127,10 @@ def is_captions(path: Path) -> bool:
     return is_kaggle(path)
 
 
-def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[CaptionedImage]:
-    """The images named in a list of file names, one per line, or in one of Karpathy's (see `NUMBERED`)."""
+def keep_listed(images: list[CaptionedImage], listing: str | Path) -> list[CaptionedImage]:
+    """The images named in a list of file names, one per line, or in one of Karpathy's; all without a list."""
+    if not listing:
+        return images
     names = set()
     for line in lines_of(listing):
         names.add(normalize_unicode(line.strip()))
