@@ -117,9 +117,6 @@ val.txt)."""
     shuffled_images_control: bool = True
     """Control: repeat the analysis with the region features of other images, which doubles the \
 time. Accuracy that remains does not come from visual content."""
-    processes: Annotated[int, Ge(1)] = 1
-    """Parallel processes on this machine, which share the texts; results do not depend on it. \
-`torchrun` works too."""
 
 
 def check_heads(config: HeadsConfig, out: str | Path) -> None:
@@ -140,11 +137,11 @@ HEADS = Command(
     title=TITLE,
     example="groundling heads --model runs/uniter/model --data flickr30k --regions runs/store --out "
     "runs/heads",
-    more_flags=("untrained query processes"),
+    more_flags=("untrained query"),
     common_flags="model data regions images task split min-region-attention cpu",
     prints_output=True,
     validate=check_heads,
-    output=ResumableRun(inputs_of_heads, ignored_settings=("processes",)),
+    output=ResumableRun(inputs_of_heads),
     formatter="groundling.studies.attention.heads:format_heads",
 )
 
@@ -315,9 +312,6 @@ without the file ending."""
     relevance: Literal["contextual", "isolated"] = "contextual"
     """--teacher: visual relevance of a word in its context (contextual), or of the word alone \
 (isolated)."""
-    processes: Annotated[int, Ge(1)] = 1
-    """Parallel processes on this machine, which share the examples; results do not depend on it. \
-`torchrun` works too."""
 
 
 def check_modality(config: ModalityConfig, out: str | Path) -> None:
@@ -350,7 +344,7 @@ MODALITY = Command(
     common_flags="model data regions images other ig-examples cpu",
     prints_output=True,
     validate=check_modality,
-    output=ResumableRun(inputs_of_modality, ignored_settings=("processes",)),
+    output=ResumableRun(inputs_of_modality),
     formatter="groundling.studies.attention.modality:format_modality",
 )
 
@@ -384,9 +378,6 @@ to regions (the paper: 20 %); 0: all."""
     shuffled_images_control: bool = True
     """Control: repeat the analysis with the region features of other images, which doubles the \
 time. Accuracy that remains does not come from visual content."""
-    processes: Annotated[int, Ge(1)] = 1
-    """Parallel processes on this machine, which share the captions; results do not depend on it. \
-`torchrun` works too."""
 
 
 def check_syntax(config: SyntaxConfig, out: str | Path) -> None:
@@ -433,7 +424,7 @@ SYNTAX = Command(
     common_flags="model data regions parses split labels cpu",
     prints_output=True,
     validate=check_syntax,
-    output=ResumableRun(inputs_of_syntax, ignored_settings=("processes",)),
+    output=ResumableRun(inputs_of_syntax),
     formatter="groundling.studies.attention.syntax:format_syntax",
 )
 
