@@ -62,7 +62,6 @@ from groundling.stats import verdict_report as judging
 from groundling.stats.linear_probes import read_nouns
 from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip import load_clip_towers
-from groundling.studies.attention.page.attention_views import RankedHeads
 from groundling.studies.bench.results import read_bench
 from groundling.studies.clip_td import combined_runs as ensemble
 from groundling.studies.clip_td import combined_runs as vcr
@@ -849,9 +848,6 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
         ),
         "figures of modality": Reader(
             written("result.json", json.dumps({"models": [model]})), _drawn, checked=False
-        ),
-        "ranked heads": Reader(
-            written("result.json", json.dumps(heads)), RankedHeads.read, checked=False
         ),
         "run folder": Reader(_run_folder, _opened, checked=False),
         "a run's settings": Reader(_run_folder, _about_run, checked=False),
