@@ -33,8 +33,7 @@ from groundling.models.attention import AttentionMap
 from groundling.studies.attention.forward_passes import (
     BATCH,
     AttentionBatch,
-    AttentionPass,
-    run_passes_here,
+    consume_attention,
 )
 from groundling.studies.attention.grounding import HeadGrounding, PhraseSpan
 from groundling.studies.attention.importance import (
@@ -94,14 +93,6 @@ class AllMaps:
         """Add a map."""
         self.maps.append(one.weights)
 
-    def local_result(self) -> Any:
-        """All maps."""
-        return self.maps
-
-    def merge(self, parts: Any) -> None:
-        """Take the parts of the only process."""
-        (self.maps,) = parts
-
 
 def model_of(arguments: argparse.Namespace) -> SingleStreamModel:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -158,7 +149,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
             consumer = ModalityImportance()
         text = TextRowEncoder(model.text.tokenizer, 64)
         samples = RegionDataset(TextDataset(examples, text, max_cached=0), Drawn())
-        run_passes_here([AttentionPass(model, lambda: samples, [consumer])])
+        consume_attention(model, samples, consumer)
         if way == "masses":
             images = [example.images[0] for example in examples]
             ImportanceEstimate(consumer, Bootstrap(images, 0)).to_json()

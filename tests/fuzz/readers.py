@@ -62,7 +62,6 @@ from groundling.stats import verdict_report as judging
 from groundling.stats.linear_probes import read_nouns
 from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip import load_clip_towers
-from groundling.studies.attention.page.attention_views import RankedHeads
 from groundling.studies.bench.results import read_bench
 from groundling.studies.clip_td import combined_runs as ensemble
 from groundling.studies.clip_td import combined_runs as vcr
@@ -70,9 +69,8 @@ from groundling.studies.clip_td import shift as implicit
 from groundling.studies.clip_td.explicit_mitigation import WordNet
 from groundling.studies.clip_td.shortcut_mitigation import read_losses
 from groundling.studies.clip_td.vcr_files import read_lines
-from groundling.studies.knowledge.fact_files import open_facts
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
-from groundling.studies.knowledge.visual_facts import open_visual_facts
+from groundling.studies.knowledge.visual_facts import open_facts
 from groundling.studies.knowledge.winoground import read_winoground
 from groundling.studies.knowledge.word_pairs import read_word_pairs
 from groundling.studies.worlds.tasks import questions_in
@@ -850,9 +848,6 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
         "figures of modality": Reader(
             written("result.json", json.dumps({"models": [model]})), _drawn, checked=False
         ),
-        "ranked heads": Reader(
-            written("result.json", json.dumps(heads)), RankedHeads.read, checked=False
-        ),
         "run folder": Reader(_run_folder, _opened, checked=False),
         "a run's settings": Reader(_run_folder, _about_run, checked=False),
         "finished seeds": Reader(_finished, _resumed_seeds, checked=False),
@@ -1001,18 +996,18 @@ def _probes(shelf: LazyFixture) -> dict[str, Reader]:
     )
     return {
         "CoDa": Reader(
-            copied(shelf.shop, "coda"), lambda place: open_visual_facts(place / "annotations.jsonl")
+            copied(shelf.shop, "coda"), lambda place: open_facts(place / "annotations.jsonl")
         ),
         "Memory Colors": Reader(
             written("memory_colors.jsonl", rows_of(*memory)),
-            lambda place: open_visual_facts(place / "memory_colors.jsonl"),
+            lambda place: open_facts(place / "memory_colors.jsonl"),
         ),
         "ViComTe": Reader(
             written(
                 "distributions/color-dist.jsonl",
                 rows_of({name: [*counts, *[0] * 9] for name, counts in nouns.items()}),
             ),
-            lambda place: open_visual_facts(place / "distributions/color-dist.jsonl"),
+            lambda place: open_facts(place / "distributions/color-dist.jsonl"),
         ),
         "VEC": Reader(
             written("mass.json", rows_of(*masses)),

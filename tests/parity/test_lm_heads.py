@@ -32,7 +32,7 @@ from groundling.settings.fields import make_settings
 from groundling.studies.knowledge.commands import PROBE_FACTS as ask
 from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.studies.knowledge.probing_modes import score_by_fill_mask
-from groundling.studies.knowledge.visual_facts import read_visual_facts
+from groundling.studies.knowledge.visual_facts import open_facts
 
 
 def made(family: Family) -> tuple[Any, PreTrainedTokenizerBase]:
@@ -212,7 +212,7 @@ def test_ask_fills_masks_with_it(first_bert: tuple[Path, Any], tmp_path: Path) -
     assert result["fill-mask"]["head"] == "the checkpoint's"
 
     # What HF's own head says in the place of the first prompt's [MASK], of answers of one token.
-    facts = read_visual_facts(data)
+    facts = open_facts(data).facts
     answers, _ = score_by_fill_mask(folder, facts)
     words = homes.words()
     template, prompt = next(iter(facts[0].prompts.items()))

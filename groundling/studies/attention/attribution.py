@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType, RegionSelection
 from groundling.core.rng import generator
 from groundling.data.samples import MappedDataset, SampleDataset
-from groundling.data.shards import ProcessRank
 from groundling.models.formats import RegionEncoder
 from groundling.studies.attention.forward_passes import SampleArrays, iterate_batches
 from groundling.studies.attention.importance import (
@@ -217,130 +215,85 @@ SHUFFLED = InputCondition(image="shuffled")
 SWAPPED = InputCondition(image="swapped")
 
 
-class AblatedAnswers:
-    """A model's answers with ablated inputs; available once its `passes` have run."""
+def ablate_inputs(
+    subject: ModalityModel, examples: Sequence[Example], seed: int, batch: int, bootstrap: Bootstrap
+) -> tuple[dict[str, Any], list[str]]:
+    """A model's answers with ablated inputs, as `inputs` in `result.json`, and notes on them.
 
-    def __init__(
-        self, subject: ModalityModel, examples: Sequence[Example], seed: int, batch: int
-    ) -> None:
-        self.subject = subject
-        self.examples = examples
-        self.seed = seed
-        self.notes: list[str] = []
-        """Notes on the result; `to_json` adds them."""
-        self.answers: dict[InputCondition, OutcomePass] = {}
-        self.undefined_reasons: dict[InputCondition, str] = {}
-        outcome = subject.outcome
-        if outcome is None:
-            return
-        for condition in INPUT_CONDITIONS:
-            reason = undefined_reason(condition, outcome, subject.form, examples)
-            if reason:
-                self.undefined_reasons[condition] = reason
-                continue
-            samples = partial(self._samples_under, outcome, condition)
-            self.answers[condition] = OutcomePass(subject.model, outcome, samples, batch)
-
-    @property
-    def passes(self) -> list[OutcomePass]:
-        """One for each condition that is defined for the model."""
-        return list(self.answers.values())
-
-    def to_json(self, bootstrap: Bootstrap) -> dict[str, Any]:
-        """The model's `inputs` in `result.json`; `bootstrap` over the examples."""
-        outcome = self.subject.outcome
-        if outcome is None:
-            return {"undefined": "the model has no image-text matching head"}
-        values = {condition: answers.values for condition, answers in self.answers.items()}
-        own = values[OWN]
-        rows = []
-        for condition in INPUT_CONDITIONS:
-            row: dict[str, Any] = {
-                "given": condition.name,
-                "image": condition.image,
-                "text": condition.text,
-            }
-            if condition in self.undefined_reasons:
-                rows.append(row | {"undefined": self.undefined_reasons[condition]})
-                continue
-            means = bootstrap.means(values[condition])
-            changes = bootstrap.means(values[condition] - own)
-            row["values"] = [
-                mean_with_interval(means[:, place]) for place in range(len(outcome.names))
-            ]
-            row["changes"] = [
-                mean_with_interval(changes[:, place]) for place in range(len(outcome.names))
-            ]
-            rows.append(row)
-        shuffled, swapped = values[SHUFFLED], values.get(SWAPPED)
-        if swapped is not None and np.array_equal(shuffled, swapped, equal_nan=True):
-            self.notes.append(
-                f"{SHUFFLED.name} and {SWAPPED.name} give this model the same input: images differ only in their "
-                "features, because all have the same number of regions and equal boxes (as in a grid), or because the "
-                "model reads no boxes"
-            )
-        without = int((~np.isfinite(own[:, 0])).sum())
-        return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}
-
-    def _samples_under(self, outcome: Outcome, condition: InputCondition) -> SampleDataset:
-        """The examples as the model reads them under a condition."""
-        examples = self.examples
-        partner: Mapping[str, str] | None = None
-        if condition.image in ("shuffled", "swapped"):
-            partner = shuffle_images([name for one in examples for name in one.images], self.seed)
-        if condition.image == "swapped" and partner is not None:
-            examples = swap_images(examples, partner)
-        if condition.text == "swapped":
-            examples = swap_texts(examples, choose_swap_partners(examples, self.seed))
-        shuffled = partner if condition.image == "shuffled" else None
-        model = self.subject.model
-        samples = outcome.prepare(self.subject.samples(examples, shuffled))
-        special_ids = model.special_ids
-        if condition.image == "blank":
-            samples = MappedDataset(samples, zero_region_features(model.sizes.regions))
-        if condition.text == "blank":
-            samples = MappedDataset(samples, blank_words(special_ids))
-        if condition.text == "shuffled":
-            samples = MappedDataset(samples, shuffle_words(special_ids, self.seed))
-        return samples
+    `bootstrap` over the examples.
+    """
+    outcome = subject.outcome
+    if outcome is None:
+        return {"undefined": "the model has no image-text matching head"}, []
+    values: dict[InputCondition, np.ndarray] = {}
+    rows = []
+    for condition in INPUT_CONDITIONS:
+        row: dict[str, Any] = {"given": condition.name, **condition._asdict()}
+        reason = undefined_reason(condition, outcome, subject.form, examples)
+        if reason:
+            rows.append(row | {"undefined": reason})
+            continue
+        samples = _samples_under(condition, subject, outcome, examples, seed)
+        values[condition] = measure_outcomes(subject.model, outcome, samples, batch)
+        row["values"] = _with_intervals(bootstrap, values[condition])
+        row["changes"] = _with_intervals(bootstrap, values[condition] - values[OWN])
+        rows.append(row)
+    shuffled, swapped = values[SHUFFLED], values.get(SWAPPED)
+    notes = []
+    if swapped is not None and np.array_equal(shuffled, swapped, equal_nan=True):
+        notes.append(
+            f"{SHUFFLED.name} and {SWAPPED.name} give this model the same input: images differ only in their "
+            "features, because all have the same number of regions and equal boxes (as in a grid), or because the "
+            "model reads no boxes"
+        )
+    without = int((~np.isfinite(values[OWN][:, 0])).sum())
+    return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}, notes
 
 
-class OutcomePass:
-    """A pass that computes a model's outcome for every sample."""
+def _with_intervals(bootstrap: Bootstrap, values: np.ndarray) -> list[dict[str, float | None]]:
+    return [mean_with_interval(draws) for draws in bootstrap.means(values).T]
 
-    def __init__(
-        self,
-        model: RegionEncoder,
-        outcome: Outcome,
-        samples: Callable[[], SampleDataset],
-        batch: int,
-    ) -> None:
-        """`samples` as in `AttentionPass`, prepared by the outcome's `prepare`."""
-        self.model = model
-        self.outcome = outcome
-        self.samples = samples
-        self.batch = batch
-        self.rows = SampleArrays()
 
-    @torch.no_grad()
-    def run(self, process: ProcessRank) -> None:
-        """Run a process's share."""
-        for batch, _, places in iterate_batches(self.model, self.samples(), process, self.batch):
-            values = self.outcome.values(self.model(batch), batch)
-            self.rows.put(places, 0, values.double().cpu().numpy())
+def _samples_under(
+    condition: InputCondition,
+    subject: ModalityModel,
+    outcome: Outcome,
+    examples: Sequence[Example],
+    seed: int,
+) -> SampleDataset:
+    """The examples as the model reads them under a condition."""
+    partner: Mapping[str, str] | None = None
+    if condition.image in ("shuffled", "swapped"):
+        partner = shuffle_images([name for one in examples for name in one.images], seed)
+    if condition.image == "swapped" and partner is not None:
+        examples = swap_images(examples, partner)
+    if condition.text == "swapped":
+        examples = swap_texts(examples, choose_swap_partners(examples, seed))
+    shuffled = partner if condition.image == "shuffled" else None
+    model = subject.model
+    samples = outcome.prepare(subject.samples(examples, shuffled))
+    if condition.image == "blank":
+        samples = MappedDataset(samples, zero_region_features(model.sizes.regions))
+    if condition.text == "blank":
+        samples = MappedDataset(samples, blank_words(model.special_ids))
+    if condition.text == "shuffled":
+        samples = MappedDataset(samples, shuffle_words(model.special_ids, seed))
+    return samples
 
-    def local_result(self) -> Any:
-        """The outcomes of this process's share."""
-        return self.rows.local_result()
 
-    def merge(self, parts: Sequence[Any]) -> None:
-        """Combine the shares of all processes."""
-        self.rows.merge(parts)
+@torch.no_grad()
+def measure_outcomes(
+    model: RegionEncoder, outcome: Outcome, samples: SampleDataset, batch: int
+) -> np.ndarray:
+    """The outcome of every sample, (samples, numbers of the outcome).
 
-    @property
-    def values(self) -> np.ndarray:
-        """The outcomes of every sample, (samples, numbers of the outcome)."""
-        return self.rows.stacked()[:, 0]
+    `samples`: prepared by the outcome's `prepare`.
+    """
+    rows = SampleArrays()
+    for inputs, _, places in iterate_batches(model, samples, batch):
+        values = outcome.values(model(inputs), inputs)
+        rows.put(places, 0, values.double().cpu().numpy())
+    return rows.stacked()[:, 0]
 
 
 # Integrated gradients over words and regions (Sundararajan et al. 2017), and whether attention
@@ -376,47 +329,24 @@ class Attribution:
     """`change` less the attributions of all rows; close to 0 with enough points."""
 
 
-class AttributionPass:
-    """A pass that attributes every sample's answer, for a model that reads stored features."""
+def attribute_answers(
+    model: SingleStreamModel,
+    outcome: Outcome,
+    samples: SampleDataset,
+    batch: int,
+    steps: int = LINE_POINTS,
+) -> list[Attribution]:
+    """Attributions of every sample's answer, for a model that reads stored features.
 
-    def __init__(
-        self,
-        model: SingleStreamModel,
-        outcome: Outcome,
-        samples: Callable[[], SampleDataset],
-        batch: int,
-        steps: int = LINE_POINTS,
-    ) -> None:
-        """`samples` as in `OutcomePass`; `steps`: points on the line."""
-        self.model = model
-        self.outcome = outcome
-        self.samples = samples
-        self.batch = batch
-        self.steps = steps
-        self.by_sample: dict[int, Attribution] = {}
-
-    def run(self, process: ProcessRank) -> None:
-        """Attribute the answers of a process's share."""
-        model = self.model.requires_grad_(False)
-        special_ids = model.text.tokenizer.all_special_ids
-        for batch, samples, places in iterate_batches(model, self.samples(), process, self.batch):
-            attributions = _attribute_batch(
-                model, self.outcome, batch, samples, special_ids, self.steps
-            )
-            self.by_sample.update(zip(places, attributions, strict=True))
-
-    def local_result(self) -> dict[int, Attribution]:
-        """The attributions of this process's share, by index of the sample."""
-        return self.by_sample
-
-    def merge(self, parts: Sequence[dict[int, Attribution]]) -> None:
-        """Combine the shares of all processes."""
-        self.by_sample = {place: one for part in parts for place, one in part.items()}
-
-    @property
-    def attributions(self) -> list[Attribution]:
-        """One for every sample, in their order."""
-        return [self.by_sample[place] for place in sorted(self.by_sample)]
+    `samples` as in `measure_outcomes`; `steps`: points on the line.
+    """
+    model.requires_grad_(False)
+    special_ids = model.text.tokenizer.all_special_ids
+    found: dict[int, Attribution] = {}
+    for inputs, batch_samples, places in iterate_batches(model, samples, batch):
+        attributions = _attribute_batch(model, outcome, inputs, batch_samples, special_ids, steps)
+        found |= zip(places, attributions, strict=True)
+    return [found[place] for place in sorted(found)]
 
 
 def _attribute_batch(
@@ -528,7 +458,7 @@ MIN_COMPLETE_SHARE = 0.9
 
 
 def attribution_summary(
-    explained: AttributionPass,
+    attributions: Sequence[Attribution],
     cls_attention: ClsAttention,
     rows: Sequence[Sample],
     bootstrap: Bootstrap,
@@ -538,21 +468,19 @@ def attribution_summary(
     `cls_attention`: [CLS]'s attention in the same samples, which are `rows`; `bootstrap` over their
     examples.
     """
-    attributions = explained.attributions
-    attention = cls_attention.by_sample.rows
     agreeing = np.stack(
         [
-            attribution_agreement(attention[place], one, row)
-            for place, (one, row) in enumerate(zip(attributions, rows, strict=True))
+            attribution_agreement(attention, one, row)
+            for attention, one, row in zip(
+                cls_attention.by_sample(), attributions, rows, strict=True
+            )
         ]
     )
     change = np.abs([one.change for one in attributions])
     residuals = np.abs([one.residual for one in attributions])
-    layers = cls_attention.layers.numbers
+    layers = cls_attention.layers
     return {
-        "explains": explained.outcome.target_name,
         "examples": len(attributions),
-        "ig_steps": explained.steps,
         "complete": round(
             float((residuals <= np.maximum(COMPLETE_RELATIVE * change, COMPLETE_ABSOLUTE)).mean()),
             6,

@@ -17,7 +17,6 @@ from groundling.settings.fields import (
     InputKind,
     Settings,
     may_repeat,
-    refuse_settings,
     require_settings,
     required,
     settings,
@@ -117,9 +116,6 @@ val.txt)."""
     shuffled_images_control: bool = True
     """Control: repeat the analysis with the region features of other images, which doubles the \
 time. Accuracy that remains does not come from visual content."""
-    processes: Annotated[int, Ge(1)] = 1
-    """Parallel processes on this machine, which share the texts; results do not depend on it. \
-`torchrun` works too."""
 
 
 def check_heads(config: HeadsConfig, out: str | Path) -> None:
@@ -143,7 +139,7 @@ HEADS = Command(
     common_flags="model data regions images task split min-region-attention cpu",
     prints_output=True,
     validate=check_heads,
-    output=ResumableRun(inputs_of_heads, ignored_settings=("processes",)),
+    output=ResumableRun(inputs_of_heads),
     formatter="groundling.studies.attention.heads:format_heads",
 )
 
@@ -156,29 +152,9 @@ pixels wide."""
 
 
 def check_visualize(config: VisualizeConfig, out: str | Path) -> None:
-    """Raises InputError for a setting that would be ignored."""
-    many = bool(config.data or config.predictions)
-    if many:
-        own = {"text": config.text, "pair": config.pair, "image": config.image}
-        refuse_settings(own, "is for a single pair; leave it out with data or predictions")
-    else:
-        require_settings(config, "visualize", "text")
-        if not config.text.strip():
-            raise InputError("text: contains only spaces; expected words")
-    if config.predictions:
-        if len(config.predictions) != 2:
-            raise InputError(f"predictions: expected two files, got {len(config.predictions)}")
-        others = {"data": config.data, "task": config.task}
-        refuse_settings(others, "predictions already selects the pairs; leave it out")
+    """Raises InputError without a text."""
     if not config.data:
-        refuse_settings({"task": config.task}, "needs data=FOLDER, the folder of its files")
-    if not config.task:
-        of_tasks = {"split": config.split, "example": config.example}
-        refuse_settings(of_tasks, "needs task, which has splits and named examples")
-    if len(config.heads) > len(config.model):
-        raise InputError(
-            f"heads: expected at most one result per model, got {len(config.heads)} for {len(config.model)}"
-        )
+        require_settings(config, "visualize", "text")
 
 
 @settings
@@ -209,8 +185,8 @@ folder of a --task."""
     """--task: split to show; empty: the first with labels."""
     example: str = ""
     """--task: show only examples of this image, this Flickr30k caption (IMAGE#NUMBER) or this id."""
-    limit: Annotated[int, Ge(0)] = 0
-    """Show only the first N pairs (--predictions: of each kind); 0: all."""
+    limit: Annotated[int, Ge(0)] = 200
+    """Show only the first N pairs; 0: all."""
     regions: Annotated[str, InputKind.FOLDER] = ""
     """Region store; photos that it lacks get regions extracted like those of the store."""
     detector: Annotated[str, InputKind.MODEL] = ""
@@ -224,27 +200,13 @@ backbone of the training regions."""
 regions."""
     allow_region_mismatch: bool = False
     """Accept regions made by another detector or backbone than those the model was trained on."""
-    heads: Annotated[tuple[str, ...], InputKind.PATH, may_repeat] = ()
-    """A run of `groundling heads` for each model, in the same order: heads are ranked by their \
-grounding accuracy."""
-    other_heads: bool = False
-    """Accept runs of `groundling heads` that were made with another model, with the same number \
-of layers and of heads."""
-    predictions: Annotated[tuple[str, ...], InputKind.FILE, may_repeat] = ()
-    """Two outputs of `groundling predict` for one file: shows answers that became right or wrong \
-from the first to the second. They give the pairs, so leave --data out."""
-    label_column: str = "label"
-    """--predictions: column of the right answer."""
     layers: tuple[Annotated[int, Ge(0)], ...] = ()
     """Show only these layers, counted from 0; none: all."""
     heat_maps: tuple[str, ...] = ()
     """Also draw heat maps of these heads, LAYER-HEAD such as 2-0, of the first model on the first \
-pair, as SVG, PDF and PNG; best: the best active head of --heads in each of the six best layers. \
-If a --task has boxes of phrases, regions are grouped by them."""
+pair, as SVG, PDF and PNG."""
     per_page: Annotated[int, Ge(1)] = 10
     """Pairs per page; further pairs go to linked pages."""
-    max_pairs: Annotated[int, Ge(1)] = 200
-    """Refuse to write more pairs than this."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
@@ -256,7 +218,7 @@ VISUALIZE = Command(
     {"_own": VisualizeConfig()},
     title=TITLE,
     example='groundling visualize runs/read --image pier.jpg --text "is it a dog ?" --out look.html',
-    common_flags="model image text data images regions heads cpu",
+    common_flags="model image text data images regions cpu",
     positional=("--model",),
     file="look.html",
     out_help="Output HTML page; an older page is replaced, any other file is refused.",
@@ -314,9 +276,6 @@ without the file ending."""
     relevance: Literal["contextual", "isolated"] = "contextual"
     """--teacher: visual relevance of a word in its context (contextual), or of the word alone \
 (isolated)."""
-    processes: Annotated[int, Ge(1)] = 1
-    """Parallel processes on this machine, which share the examples; results do not depend on it. \
-`torchrun` works too."""
 
 
 def check_modality(config: ModalityConfig, out: str | Path) -> None:
@@ -348,7 +307,7 @@ MODALITY = Command(
     common_flags="model data regions images other ig-examples cpu",
     prints_output=True,
     validate=check_modality,
-    output=ResumableRun(inputs_of_modality, ignored_settings=("processes",)),
+    output=ResumableRun(inputs_of_modality),
     formatter="groundling.studies.attention.modality:format_modality",
 )
 
@@ -382,9 +341,6 @@ to regions (the paper: 20 %); 0: all."""
     shuffled_images_control: bool = True
     """Control: repeat the analysis with the region features of other images, which doubles the \
 time. Accuracy that remains does not come from visual content."""
-    processes: Annotated[int, Ge(1)] = 1
-    """Parallel processes on this machine, which share the captions; results do not depend on it. \
-`torchrun` works too."""
 
 
 def check_syntax(config: SyntaxConfig, out: str | Path) -> None:
@@ -430,7 +386,7 @@ SYNTAX = Command(
     common_flags="model data regions parses split labels cpu",
     prints_output=True,
     validate=check_syntax,
-    output=ResumableRun(inputs_of_syntax, ignored_settings=("processes",)),
+    output=ResumableRun(inputs_of_syntax),
     formatter="groundling.studies.attention.syntax:format_syntax",
 )
 

@@ -25,7 +25,7 @@ from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text.words import word_spans
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
 from groundling.stats.resampling import bootstrap_sums, interval
-from groundling.studies.attention.forward_passes import AttentionBatch, ExactSums
+from groundling.studies.attention.forward_passes import AttentionBatch
 
 PhrasePooling = Literal["last", "mean"]
 """Query of a phrase: the attention from its last token, or the mean over all of its tokens."""
@@ -201,8 +201,8 @@ class HeadGrounding:
         self.offsets = np.cumsum([0, *(len(own) for own in phrases)])
         self.bits: list[np.ndarray] = []
         self.facts = np.zeros((self.offsets[-1], len(PhraseBaselines._fields)))
-        self.sums: list[ExactSums] = []
-        self.scored_counts = ExactSums(2)
+        self.sums: list[np.ndarray] = []
+        self.scored_counts = np.zeros(2)
         self._now: tuple[AttentionBatch, _PhraseBatch] | None = None
 
     def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
@@ -241,7 +241,7 @@ class HeadGrounding:
         for place in dict.fromkeys(phrases.place.tolist()):
             own = phrases.place == place
             self.bits[number][self.offsets[place] : self.offsets[place + 1]] = bits[own]
-            self.sums[number].add(self.half[place], measures[own & is_scored].sum(0))
+            self.sums[number][self.half[place]] += measures[own & is_scored].sum(0)
 
     def _number(self, attention_map: AttentionMap) -> int:
         """Index of a map among those of text over regions; a new one is appended with its sums."""
@@ -255,7 +255,7 @@ class HeadGrounding:
             self.heads = heads
             self.layers.append(layer)
             self.bits.append(np.zeros((self.offsets[-1], -(-heads // 8)), np.uint8))
-            self.sums.append(ExactSums(2, heads, len(MEASURES)))
+            self.sums.append(np.zeros((2, heads, len(MEASURES))))
         return self.layers.index(layer)
 
     def _rows(self, attention_map: AttentionMap, phrases: _PhraseBatch) -> np.ndarray:
@@ -295,7 +295,7 @@ class HeadGrounding:
             facts = [[one.state, *_baselines_of(one.right, regions)] for one in sample_phrases]
             self.facts[self.offsets[place] : self.offsets[place + 1]] = facts
             count = sum(one.state == PhraseStatus.SCORED for one in sample_phrases)
-            self.scored_counts.add(self.half[place], np.array(count))
+            self.scored_counts[self.half[place]] += count
             phrases += sample_phrases
         most = max(len(one.right) for one in phrases)
         tokens = [len(one.tokens) for one in phrases]
@@ -330,34 +330,6 @@ class HeadGrounding:
             return FIRST, state
         return tokens[-1:] if self.pooling == "last" else tokens, state
 
-    def local_result(self) -> dict[str, Any]:
-        """Bits, statistics, sums and layer names of this process."""
-        self._now = None
-        return {
-            "layers": self.layers,
-            "heads": self.heads,
-            "facts": self.facts,
-            "bits": self.bits,
-            "sums": [one.local_result() for one in self.sums],
-            "scored_counts": self.scored_counts.local_result(),
-        }
-
-    def merge(self, parts: Sequence[dict[str, Any]]) -> None:
-        """Combine the results of all processes; a process without a batch has no layers."""
-        results = [part for part in parts if part["layers"]]
-        self.scored_counts.merge([part["scored_counts"] for part in results])
-        self.layers = results[0]["layers"] if results else []
-        self.heads = results[0]["heads"] if results else 0
-        # Each phrase is in one process; the others have zeros.
-        self.facts = np.sum([part["facts"] for part in parts], axis=0)
-        self.bits = [
-            np.bitwise_or.reduce([part["bits"][number] for part in results])
-            for number in range(len(self.layers))
-        ]
-        self.sums = [ExactSums(2, self.heads, len(MEASURES)) for _ in self.layers]
-        for number, sums in enumerate(self.sums):
-            sums.merge([part["sums"][number] for part in results])
-
     def result(self) -> GroundingResult:
         """The result; raises InputError if the model gave no attention map of text over regions."""
         if not self.layers:
@@ -365,9 +337,7 @@ class HeadGrounding:
         # (layers, Q, H)
         hits = np.unpackbits(np.stack(self.bits), axis=-1, count=self.heads).astype(bool)
         with np.errstate(invalid="ignore"):
-            means = np.stack(
-                [one.values() for one in self.sums], 1
-            ) / self.scored_counts.values().reshape(2, 1, 1, 1)
+            means = np.stack(self.sums, 1) / self.scored_counts.reshape(2, 1, 1, 1)
         state, possible, confident, chance, ranked, regions = self.facts.T
         return GroundingResult(
             PhraseBaselines(

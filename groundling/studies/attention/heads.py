@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,14 @@ import torch
 from groundling.core.batch import Example, require
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
-from groundling.models.loading import saved_sha256
 from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
-from groundling.studies.attention.commands import AnalysedModelSettings, HeadsConfig
-from groundling.studies.attention.forward_passes import AttentionPass, run_passes
+from groundling.studies.attention.commands import HeadsConfig
+from groundling.studies.attention.forward_passes import consume_attention
 from groundling.studies.attention.grounding import (
+    GroundingResult,
     HeadGrounding,
     HeadLeaderboard,
-    PhrasePooling,
     PhraseSpan,
     PhraseStatus,
     assign_halves,
@@ -62,8 +60,6 @@ class GroundingData:
 def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
     """Every head's accuracy as a classifier of phrases, with baselines and a control.
 
-    Several processes share the texts.
-
     Raises:
         InputError: The model reads no regions or gives no attention, a file is missing or
             malformed, a phrase is not in its text, or no phrase is left.
@@ -72,23 +68,13 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
     texts = read_grounding_data(
         task, Path(config.data), config.split, config.include_unrelated_captions
     )
-    make = partial(
-        heads_passes,
-        config.attention,
-        config.task,
-        texts,
-        config.query,
-        config.shuffled_images_control,
-    )
-    passes = make(run.state.device)
-    run_passes(passes, make, config.processes)
-    summary = _summarise(texts, passes, config.min_region_attention, config.attention.seed)
+    results = ground_phrases(config, task, texts, run.state.device)
+    summary = _summarise(texts, results, config.min_region_attention, config.attention.seed)
     run.note(*summary["notes"])
     return {
         "task": config.task,
         "split": config.split,
         "model": config.attention.model,
-        "weights": saved_sha256(config.attention.model),
         "untrained": config.attention.untrained,
         "counted": COUNTED,
         "query": config.query,
@@ -156,35 +142,32 @@ def _by_text(
     return GroundingData(texts, phrases, ordered, skipped)
 
 
-# -- passes ------------------------------------------------------------------------------------------------------------
+# -- scores ------------------------------------------------------------------------------------------------------------
 
 
-def heads_passes(
-    attending: AnalysedModelSettings,
-    task: str,
-    texts: GroundingData,
-    query: PhrasePooling,
-    other_images: bool,
-    device: torch.device,
-) -> list[AttentionPass]:
-    """The pass, and the one with features of other images; `task` is a name, to be picklable."""
+def ground_phrases(
+    config: HeadsConfig, task: Task, texts: GroundingData, device: torch.device
+) -> list[GroundingResult]:
+    """The heads' scores on the phrases, and those with features of other images."""
+    attending = config.attention
     attended = RegionModel(attending, device)
-    mark = attended.mark(require(resolve("tasks", Task, task).label_regions, "mark", task))
+    mark = attended.mark(require(task.label_regions, "mark", task.name))
     halves_of = texts.image_halves(attending.seed)
     half = [halves_of[one.images[0]] for one in texts.examples]
-    passes = []
-    for with_other_images in (False, True)[: 1 + other_images]:
-        samples = partial(attended.samples, texts.examples, with_other_images)
-        grounding = HeadGrounding(texts.phrases, mark, half, query)
-        passes.append(AttentionPass(attended.model, samples, [grounding], attending.batch))
-    return passes
+    results = []
+    for with_other_images in (False, True)[: 1 + config.shuffled_images_control]:
+        samples = attended.samples(texts.examples, with_other_images)
+        grounding = HeadGrounding(texts.phrases, mark, half, config.query)
+        consume_attention(attended.model, samples, grounding, attending.batch)
+        results.append(grounding.result())
+    return results
 
 
 def _summarise(
-    texts: GroundingData, passes: Sequence[AttentionPass], active: float, seed: int
+    texts: GroundingData, results: Sequence[GroundingResult], active: float, seed: int
 ) -> dict[str, Any]:
     """Counts, accuracies and notes of `result.json`; `active`: threshold of active heads."""
-    result, *others = [_grounding(look).result() for look in passes]
+    result, *others = results
     half_of = texts.image_halves(seed)
     number = {image: place for place, image in enumerate(half_of)}
     images = [one.example.images[0] for own in texts.phrases for one in own]
@@ -213,13 +196,6 @@ def _summarise(
             "no region matches any phrase's box, so no head can be right; use a store with smaller or other boxes"
         )
     return {"counts": counts, **report}
-
-
-def _grounding(look: AttentionPass) -> HeadGrounding:
-    """The single consumer of a pass."""
-    (consumer,) = look.consumers
-    assert isinstance(consumer, HeadGrounding)
-    return consumer
 
 
 def _notes(counts: dict[str, Any]) -> list[str]:

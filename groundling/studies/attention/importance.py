@@ -21,12 +21,7 @@ from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
 from groundling.stats.resampling import bootstrap_sums, interval
-from groundling.studies.attention.forward_passes import (
-    AttentionBatch,
-    ExactSums,
-    RaggedSampleArrays,
-    SampleArrays,
-)
+from groundling.studies.attention.forward_passes import AttentionBatch, SampleArrays
 
 ATTENTION_TARGETS = ("visual", "textual", "special")
 """Kinds of positions that attention goes to."""
@@ -61,18 +56,16 @@ def query_attention(attention_map: AttentionMap, query: AttentionQuery) -> Tenso
     return torch.einsum("nr,nhrc->nhc", real / real.sum(1, keepdim=True), attention_map.weights)
 
 
-def check_single_stream(attention_map: AttentionMap) -> None:
-    """Raises InputError for a map of a two-stream model."""
+def covers_regions(attention_map: AttentionMap) -> bool:
+    """Whether a map covers regions: a VisualBERT without early fusion has layers of text alone.
+
+    Raises InputError for a map of a two-stream model.
+    """
     if attention_map.name != "self":
         raise InputError(
             f"modality importance is not defined for a two-stream model (its maps are {attention_map.name!r}): "
             "self-attention covers one modality only; use `groundling heads` for its cross-attention"
         )
-
-
-def covers_regions(attention_map: AttentionMap) -> bool:
-    """Whether a map covers regions: a VisualBERT without early fusion has layers of text alone."""
-    check_single_stream(attention_map)
     return bool(
         torch.isin(
             attention_map.columns.kinds,
@@ -81,21 +74,11 @@ def covers_regions(attention_map: AttentionMap) -> bool:
     )
 
 
-class LayerIndexMap:
-    """Numbers of the layers that a consumer has received, in their order."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-
-    def index(self, layer: int) -> int:
-        """The index of a layer; a new layer is appended."""
-        if layer not in self.numbers:
-            self.numbers.append(layer)
-        return self.numbers.index(layer)
-
-    def merge(self, parts: Sequence[list[int]]) -> None:
-        """Combine the numbers of all processes; a process without samples has none."""
-        self.numbers = max(parts, key=len)
+def index_of_layer(layer: int, layers: list[int]) -> int:
+    """The index of a layer among those that a consumer has received; a new one is appended."""
+    if layer not in layers:
+        layers.append(layer)
+    return layers.index(layer)
 
 
 def attention_by_modality(attention_map: AttentionMap, query: AttentionQuery) -> Tensor:
@@ -117,8 +100,9 @@ class ModalityImportance:
     def __init__(self, query: AttentionQuery = "cls") -> None:
         """`query`: whose attention is measured."""
         self.query = query
-        self.layers = LayerIndexMap()
-        self.heads: list[ExactSums] = []
+        self.layers: list[int] = []
+        """Numbers of the layers that cover regions."""
+        self.heads: list[np.ndarray] = []
         """For each layer, the sums (heads, 3) over samples."""
         self.rows = SampleArrays()
         """Means over heads, (3,) float32 for each sample and layer."""
@@ -135,10 +119,10 @@ class ModalityImportance:
         self._check(batch, attention_map.layer, (masses.sum(-1) - 1).abs().amax(1))
         rows = (len(batch.samples), -1, *masses.shape[1:])
         by_sample = masses.double().view(rows).mean(1).cpu().numpy()
-        number = self.layers.index(attention_map.layer)
+        number = index_of_layer(attention_map.layer, self.layers)
         if number == len(self.heads):
-            self.heads.append(ExactSums(*masses.shape[1:]))
-        self.heads[number].add(slice(None), by_sample.sum(0))
+            self.heads.append(np.zeros(masses.shape[1:]))
+        self.heads[number] += by_sample.sum(0)
         self.rows.put(batch.places, number, by_sample.mean(1).astype(np.float32))
         if number == 0:
             self._count(batch, modality_mask(attention_map.columns))
@@ -159,43 +143,15 @@ class ModalityImportance:
         self.even.put(batch.places, 0, shares.cpu().numpy())
         self.truncated_tokens += sum(sample.truncated_tokens for sample in batch.samples)
 
-    def local_result(self) -> tuple[Any, ...]:
-        """Sums, means, even shares, truncated tokens and layers of this process."""
-        heads = [one.local_result() for one in self.heads]
-        return (
-            heads,
-            self.rows.local_result(),
-            self.even.local_result(),
-            self.truncated_tokens,
-            self.layers.numbers,
-        )
-
-    def merge(self, parts: Sequence[tuple[Any, ...]]) -> None:
-        """Combine the results of all processes."""
-        heads, rows, even, dropped, layers = zip(*parts, strict=True)
-        sums_of_processes = [sums for sums in heads if sums]
-        self.heads = [_merged_sums(sums) for sums in zip(*sums_of_processes, strict=True)]
-        self.rows.merge(rows)
-        self.even.merge(even)
-        self.truncated_tokens = sum(dropped)
-        self.layers.merge(layers)
-
     @property
     def by_head(self) -> np.ndarray:
         """Means over samples, (layers, heads, 3)."""
-        return np.stack([one.values() for one in self.heads]) / len(self.uniform)
+        return np.stack(self.heads) / len(self.uniform)
 
     @property
     def uniform(self) -> np.ndarray:
         """Share of each kind under even attention, (samples, 3)."""
         return self.even.stacked()[:, 0]
-
-
-def _merged_sums(parts: Sequence[np.ndarray]) -> ExactSums:
-    """The sums of all processes."""
-    sums = ExactSums(*parts[0].shape)
-    sums.merge(parts)
-    return sums
 
 
 class ClsAttention:
@@ -205,8 +161,9 @@ class ClsAttention:
     """
 
     def __init__(self) -> None:
-        self.layers = LayerIndexMap()
-        self.by_sample = RaggedSampleArrays()
+        self.layers: list[int] = []
+        """Numbers of the layers that cover regions."""
+        self.attention = SampleArrays()
 
     def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
         """Add a layer's attention for each sample, (T + R,)."""
@@ -216,20 +173,15 @@ class ClsAttention:
         kinds = attention_map.columns.kinds.cpu().numpy()
         is_input = ~np.isin(kinds, (PositionKind.PADDING, PositionKind.ADDED))
         choices = len(kinds) // len(batch.samples)
-        number = self.layers.index(attention_map.layer)
-        for index, (place, sample) in enumerate(zip(batch.places, batch.samples, strict=True)):
-            row = index * choices + right_choice_row(sample)
-            self.by_sample.put(place, number, attention[row][is_input[row]])
+        number = index_of_layer(attention_map.layer, self.layers)
+        rows = [
+            index * choices + right_choice_row(sample) for index, sample in enumerate(batch.samples)
+        ]
+        self.attention.put(batch.places, number, [attention[row][is_input[row]] for row in rows])
 
-    def local_result(self) -> tuple[Any, list[int]]:
-        """The attention of this process's samples."""
-        return self.by_sample.local_result(), self.layers.numbers
-
-    def merge(self, parts: Sequence[tuple[Any, list[int]]]) -> None:
-        """Combine the attention of all processes."""
-        rows, layers = zip(*parts, strict=True)
-        self.by_sample.merge(rows)
-        self.layers.merge(layers)
+    def by_sample(self) -> list[np.ndarray]:
+        """The attention (layers, T + R) of each sample."""
+        return self.attention.by_sample()
 
 
 def right_choice_row(sample: Sample) -> int:
@@ -317,7 +269,7 @@ class ImportanceEstimate:
 
     def __init__(self, importance: ModalityImportance, bootstrap: Bootstrap) -> None:
         """`bootstrap`: over the same samples."""
-        self.layers = importance.layers.numbers
+        self.layers = importance.layers
         self.by_head = importance.by_head
         """For the data alone, (layers, heads, 3)."""
         self.by_layer = _with_gap(bootstrap.means(importance.rows.stacked()))

@@ -4,39 +4,28 @@ Section 5.1 and Figures 2 to 4), as a command.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
-from groundling.data.samples import SampleDataset, subsample
+from groundling.data.samples import subsample
 from groundling.models.clip import load_frozen_clip
 from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.studies.attention import attribution, selected_words
-from groundling.studies.attention.attribution import (
-    COMPLETE_ABSOLUTE,
-    COMPLETE_RELATIVE,
-    AblatedAnswers,
-    AttributionPass,
-)
+from groundling.studies.attention.attribution import COMPLETE_ABSOLUTE, COMPLETE_RELATIVE
 from groundling.studies.attention.commands import AnalysedModelSettings, ModalityConfig
-from groundling.studies.attention.forward_passes import (
-    AttentionConsumer,
-    AttentionPass,
-    ModelPass,
-    run_passes,
-)
+from groundling.studies.attention.forward_passes import AttentionConsumer, consume_attention
 from groundling.studies.attention.importance import (
     ATTENTION_TARGETS,
-    AttentionQuery,
     Bootstrap,
     ClsAttention,
     ImportanceEstimate,
@@ -60,244 +49,184 @@ JsonObject = dict[str, Any]
 def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
     """Modality importance by layer and head, input ablation and attributions, for one model or two.
 
-    Several processes share the examples.
-
     Raises:
         InputError: A model reads no regions or gives no attention, a file is missing or malformed,
             examples have no labels where answers are scored, or settings do not fit the model.
     """
-    make = partial(_ModalityAnalysis, config)
-    analysis = make(run.state.device)
-    run_passes(analysis.passes, partial(modality_passes, make), config.processes)
-    result = analysis.result()
-    selected = _selected_words(config, analysis, run.state.device)
-    run.note(*dict.fromkeys(analysis.notes))
-    header = {"data": config.data, "task": config.task, "query": config.query}
-    return {**header, **result, "selected_words": selected, "notes": run.notes}
-
-
-def modality_passes(
-    make: Callable[[torch.device], _ModalityAnalysis], device: torch.device
-) -> list[ModelPass]:
-    """Every pass of every model; other processes make the same ones."""
-    return make(device).passes
-
-
-class _ModalityAnalysis:
-    """The analysis of one model or two on the same examples, after its passes have run."""
-
-    def __init__(self, config: ModalityConfig, device: torch.device) -> None:
-        settings = [config.attention_model]
-        if config.other:
-            settings.append(replace(config.attention_model, model=config.other, untrained=False))
-        subjects = [
-            load_modality_model(one, config.outcome, device, config.trust) for one in settings
-        ]
-        every, remarks = read_analysis_examples(
-            subjects[0],
-            Path(config.data),
-            config.task,
-            config.split,
-            asking=config.asking,
-            label=config.label,
-            columns=config.columns,
-            photos=config.attention_model.image_settings.images,
-        )
-        self.examples = subsample(every, config.limit)
-        self.word_level_examples = subsample(
-            self.examples, config.ig_examples or len(self.examples)
-        )
-        """The examples that are analysed word by word."""
-        seed = config.attention_model.seed
-        self.bootstrap = Bootstrap(images_of(self.examples), seed)
-        self.word_level_bootstrap = Bootstrap(images_of(self.word_level_examples), seed)
-        self.notes = [*remarks, *(note for subject in subjects for note in subject.notes)]
-        if len(self.examples) < len(every):
-            self.notes.append(
-                f"used {len(self.examples):,} of {len(every):,} examples, evenly spaced"
-            )
-        self.models: list[_ModelAnalysis] = []
-        for one, subject in zip(settings, subjects, strict=True):
-            if config.perturbed_inputs or (config.ig_examples and not reads_pixels(subject)):
-                check_labels(subject, self.examples, config.data)
-            model = _ModelAnalysis(
-                one, subject, self.examples, self.word_level_examples, config.query
-            )
-            if config.perturbed_inputs:
-                model.add_ablation()
-            if config.ig_examples:
-                model.add_attribution(config.ig_steps)
-            if config.teacher or model.attribution_pass is not None:
-                model.add_cls_attention()
-            self.models.append(model)
-
-    @property
-    def passes(self) -> list[ModelPass]:
-        """The passes of all models."""
-        return [one for model in self.models for one in model.passes]
-
-    def result(self) -> JsonObject:
-        """Attention, ablated answers and attributions as in `result.json`; adds to `notes`."""
-        drawn = [model.importance(self.bootstrap) for model in self.models]
-        self.notes += [note for model in self.models for note in model.cut_off]
-        models = [
-            model.to_json(one.to_json(), self.bootstrap, self.word_level_bootstrap)
-            for model, one in zip(self.models, drawn, strict=True)
-        ]
-        self.notes += [note for model in self.models for note in model.notes]
-        return {
-            "examples": len(self.examples),
-            "images": len(set(self.bootstrap.images)),
-            "counted": COUNTED,
-            "models": models,
-            "difference": self._difference(drawn),
-        }
-
-    def _difference(self, estimates: Sequence[ImportanceEstimate]) -> JsonObject | None:
-        if len(estimates) < 2:
-            return None
-        one, other = estimates
-        if not np.allclose(one.uniform[0], other.uniform[0]):
-            self.notes.append(
+    device = run.state.device
+    models = [config.attention_model]
+    if config.other:
+        models.append(replace(config.attention_model, model=config.other, untrained=False))
+    subjects = [load_modality_model(one, config.outcome, device, config.trust) for one in models]
+    examples = _read_examples(config, subjects, run)
+    analyses = [
+        _ModelAnalysis(config, one, subject, examples)
+        for one, subject in zip(models, subjects, strict=True)
+    ]
+    notes = [note for analysis in analyses for note in analysis.notes]
+    difference = None
+    if config.other:
+        first, second = (analysis.importance for analysis in analyses)
+        difference = compare_importance(first, second)
+        if not np.allclose(first.uniform[0], second.uniform[0]):
+            notes.append(
                 "the two models have different numbers of positions for the same examples, so their shares are not "
                 "comparable; compare their ratios to even attention"
             )
-        return compare_importance(one, other)
+    run.note(*dict.fromkeys(notes))
+    return {
+        "data": config.data,
+        "task": config.task,
+        "query": config.query,
+        "examples": len(examples.every),
+        "images": len(set(examples.bootstrap.images)),
+        "counted": COUNTED,
+        "models": [analysis.to_json() for analysis in analyses],
+        "difference": difference,
+        "selected_words": _selected_words(config, analyses, device) if config.teacher else None,
+        "notes": run.notes,
+    }
+
+
+class _AnalysedExamples(NamedTuple):
+    """The examples that all models read, and their resamples."""
+
+    every: list[Example]
+    word_level: list[Example]
+    """Those that are analysed word by word."""
+    bootstrap: Bootstrap
+    word_level_bootstrap: Bootstrap
+
+
+def _read_examples(
+    config: ModalityConfig, subjects: Sequence[ModalityModel], run: Run
+) -> _AnalysedExamples:
+    every, notes = read_analysis_examples(
+        subjects[0],
+        Path(config.data),
+        config.task,
+        config.split,
+        asking=config.asking,
+        label=config.label,
+        columns=config.columns,
+        photos=config.attention_model.image_settings.images,
+    )
+    run.note(*dict.fromkeys([*notes, *(note for subject in subjects for note in subject.notes)]))
+    examples = subsample(every, config.limit)
+    if len(examples) < len(every):
+        run.note(f"used {len(examples):,} of {len(every):,} examples, evenly spaced")
+    for subject in subjects:
+        if config.perturbed_inputs or (config.ig_examples and not reads_pixels(subject)):
+            check_labels(subject, examples, config.data)
+    word_level = subsample(examples, config.ig_examples or len(examples))
+    seed = config.attention_model.seed
+    return _AnalysedExamples(
+        examples,
+        word_level,
+        Bootstrap(images_of(examples), seed),
+        Bootstrap(images_of(word_level), seed),
+    )
 
 
 class _ModelAnalysis:
-    """The analysis of one model; results are available once `passes` have run."""
+    """The analysis of one model."""
 
     def __init__(
         self,
+        config: ModalityConfig,
         attending: AnalysedModelSettings,
         subject: ModalityModel,
-        examples: Sequence[Example],
-        word_level_examples: Sequence[Example],
-        query: AttentionQuery,
+        examples: _AnalysedExamples,
     ) -> None:
-        """`word_level_examples` of the `examples` are analysed word by word."""
+        """Raises InputError if no layer covers regions."""
         self.attending = attending
         self.subject = subject
         self.examples = examples
-        self.word_level_examples = word_level_examples
-        self.importance_consumer = ModalityImportance(query)
-        self.cls_attention = ClsAttention()
-        self.passes: list[ModelPass] = [self._attention_pass(self.importance_consumer, examples)]
-        self.ablation: AblatedAnswers | None = None
-        self.attribution_pass: AttributionPass | None = None
-        self.no_attribution_reason = ""
-        """Why its answers cannot be attributed; empty if they can."""
         self.notes: list[str] = []
-        """Notes on the result; `to_json` adds them."""
+        """Notes for the reader of the result."""
+        importance = ModalityImportance(config.query)
+        self._read(examples.every, importance)
+        if not importance.layers:
+            raise InputError("no layer of this model attends to both text and regions")
+        if importance.truncated_tokens:
+            tokens = format_count(importance.truncated_tokens, "token")
+            self.notes.append(f"truncated {tokens} of texts that are too long (max_length)")
+        self.importance = ImportanceEstimate(importance, examples.bootstrap)
+        self.cls_attention = ClsAttention()
+        """[CLS]'s attention to every position of the word-level examples, where it is needed."""
+        if config.teacher or config.ig_examples:
+            self._read(examples.word_level, self.cls_attention)
+        self.inputs: JsonObject | None = None
+        """Its answers with ablated inputs."""
+        if config.perturbed_inputs:
+            self.inputs, notes = attribution.ablate_inputs(
+                subject, examples.every, attending.seed, attending.batch, examples.bootstrap
+            )
+            self._note(notes)
+        self.attribution = self._attribute(config.ig_steps) if config.ig_examples else None
 
-    def _attention_pass(
-        self, consumer: AttentionConsumer, examples: Sequence[Example]
-    ) -> AttentionPass:
-        samples = partial(self.subject.samples, examples)
-        return AttentionPass(self.subject.model, samples, [consumer], self.attending.batch)
-
-    def add_ablation(self) -> None:
-        """Add the passes with ablated inputs."""
-        batch = self.attending.batch
-        self.ablation = AblatedAnswers(self.subject, self.examples, self.attending.seed, batch)
-        self.passes += self.ablation.passes
-
-    def add_attribution(self, points: int) -> None:
-        """Add a pass that attributes its answers, if any, with `points` points on the line."""
-        outcome = self.subject.outcome
-        if outcome is None:
-            self.no_attribution_reason = "the model has no head whose answer can be attributed"
-            return
-        if reads_pixels(self.subject):
-            self.no_attribution_reason = "the model reads pixels; attributions need stored features"
-            return
-        model = self.subject.model
-        assert isinstance(model, SingleStreamModel)  # no other has an outcome
-
-        def samples() -> SampleDataset:
-            return outcome.prepare(self.subject.samples(self.word_level_examples))
-
-        self.attribution_pass = AttributionPass(
-            model, outcome, samples, self.attending.batch, points
-        )
-        self.passes.append(self.attribution_pass)
-
-    def add_cls_attention(self) -> None:
-        """Add a pass that records [CLS]'s attention to every position of the word-level examples."""
-        self.passes.append(self._attention_pass(self.cls_attention, self.word_level_examples))
+    def _read(self, examples: Sequence[Example], consumer: AttentionConsumer) -> None:
+        samples = self.subject.samples(examples)
+        consume_attention(self.subject.model, samples, consumer, self.attending.batch)
 
     @cached_property
     def rows(self) -> list[Sample]:
         """The word-level examples as the model reads them."""
-        samples = self.subject.samples(self.word_level_examples)
+        samples = self.subject.samples(self.examples.word_level)
         return list(samples.get(range(len(samples)), ()))
 
-    @property
-    def cut_off(self) -> list[str]:
-        """A note on truncated tokens, if there are any."""
-        if not self.importance_consumer.truncated_tokens:
-            return []
-        tokens = format_count(self.importance_consumer.truncated_tokens, "token")
-        return [f"truncated {tokens} of texts that are too long (max_length)"]
-
-    def importance(self, bootstrap: Bootstrap) -> ImportanceEstimate:
-        """Its modality importance with resamples; raises InputError if no layer covers regions."""
-        if not self.importance_consumer.layers.numbers:
-            raise InputError("no layer of this model attends to both text and regions")
-        return ImportanceEstimate(self.importance_consumer, bootstrap)
-
-    def to_json(
-        self, numbers: JsonObject, bootstrap: Bootstrap, word_level_bootstrap: Bootstrap
-    ) -> JsonObject:
-        """The model's entry in `result.json`; `numbers`: its modality importance."""
-        inputs = None
-        if self.ablation is not None:
-            inputs = self.ablation.to_json(bootstrap)
-            self._note(self.ablation.notes)
-        explained: JsonObject | None = None
-        if self.no_attribution_reason:
-            explained = {"undefined": self.no_attribution_reason}
-        elif self.attribution_pass is not None:
-            explained = attribution.attribution_summary(
-                self.attribution_pass, self.cls_attention, self.rows, word_level_bootstrap
-            )
-            self._note(attribution.completeness_notes(explained))
-        return {
-            "model": self.attending.model,
-            "untrained": self.attending.untrained,
-            "kind": self.subject.model.architecture_name,
-            **numbers,
-            "inputs": inputs,
-            "attribution": explained,
-        }
+    def _attribute(self, steps: int) -> JsonObject:
+        """Attributions of its answers, if it has any, with `steps` points on the line."""
+        outcome = self.subject.outcome
+        if outcome is None:
+            return {"undefined": "the model has no head whose answer can be attributed"}
+        if reads_pixels(self.subject):
+            return {"undefined": "the model reads pixels; attributions need stored features"}
+        model = self.subject.model
+        assert isinstance(model, SingleStreamModel)  # no other has an outcome
+        samples = outcome.prepare(self.subject.samples(self.examples.word_level))
+        attributions = attribution.attribute_answers(
+            model, outcome, samples, self.attending.batch, steps
+        )
+        summary: JsonObject = {"explains": outcome.target_name, "ig_steps": steps}
+        summary |= attribution.attribution_summary(
+            attributions, self.cls_attention, self.rows, self.examples.word_level_bootstrap
+        )
+        self._note(attribution.completeness_notes(summary))
+        return summary
 
     def _note(self, notes: Sequence[str]) -> None:
         self.notes += [f"{self.attending.model}: {note}" for note in notes]
 
+    def to_json(self) -> JsonObject:
+        """The model's entry in `result.json`."""
+        return {
+            "model": self.attending.model,
+            "untrained": self.attending.untrained,
+            "kind": self.subject.model.architecture_name,
+            **self.importance.to_json(),
+            "inputs": self.inputs,
+            "attribution": self.attribution,
+        }
+
 
 def _selected_words(
-    config: ModalityConfig, analysis: _ModalityAnalysis, device: torch.device
-) -> JsonObject | None:
-    """Whether models attend to the words that CLIP-TD's teacher selects; None without one."""
-    if not config.teacher:
-        return None
+    config: ModalityConfig, analyses: Sequence[_ModelAnalysis], device: torch.device
+) -> JsonObject:
+    """Whether models attend to the words that CLIP-TD's teacher selects."""
     options = TargetedDistillationSettings(
         teacher_images=config.teacher_images, num_words=config.num_words, relevance=config.relevance
     )
     clip = load_frozen_clip(config.teacher)
-    samples = analysis.models[0].subject.samples(analysis.word_level_examples)
+    examples = analyses[0].examples
     teacher = ClipTeacher(clip, {"clip_words"}, options)
-    teacher.to(device).fit(samples)
+    teacher.to(device).fit(analyses[0].subject.samples(examples.word_level))
     texts = selected_words.teacher_word_scores(
-        teacher, analysis.models[0].rows, config.attention_model.batch
+        teacher, analyses[0].rows, config.attention_model.batch
     )
-    readers = [
-        selected_words.AttentionToWords(model.rows, model.cls_attention)
-        for model in analysis.models
-    ]
+    readers = [selected_words.AttentionToWords(one.rows, one.cls_attention) for one in analyses]
     summary = selected_words.selected_words_summary(
-        texts, readers, config.num_words, analysis.word_level_bootstrap
+        texts, readers, config.num_words, examples.word_level_bootstrap
     )
     header = {"teacher": config.teacher, "words": config.num_words, "relevance": config.relevance}
     return {**header, **summary}

@@ -102,7 +102,7 @@ class AttentionToWords(NamedTuple):
 
     def attentions(self, texts: Sequence[TeacherWordScores]) -> list[np.ndarray]:
         """The attention (layers, K) to each word, for each text."""
-        attention = self.cls_attention.by_sample.rows
+        attention = self.cls_attention.by_sample()
         return [
             sum_word_attention(attention[place], sample, len(text.words))
             for place, (sample, text) in enumerate(zip(self.rows, texts, strict=True))
@@ -136,8 +136,8 @@ def selected_words_summary(
         "examples": len(texts),
         "models": [
             {
-                "ranks": bootstrap.by_layer(one[..., 0], reader.cls_attention.layers.numbers),
-                "overlap": bootstrap.by_layer(one[..., 1], reader.cls_attention.layers.numbers),
+                "ranks": bootstrap.by_layer(one[..., 0], reader.cls_attention.layers),
+                "overlap": bootstrap.by_layer(one[..., 1], reader.cls_attention.layers),
             }
             for one, reader in zip(scores, readers, strict=True)
         ],

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -38,13 +37,12 @@ from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
 from groundling.studies.attention.commands import (
     GOLD_PARSES,
-    AnalysedModelSettings,
     ParserInputConfig,
     SyntaxConfig,
     parses_of,
 )
 from groundling.studies.attention.dependency_labels import LabelScheme, relabel
-from groundling.studies.attention.forward_passes import AttentionPass, ExactSums, run_passes
+from groundling.studies.attention.forward_passes import consume_attention
 from groundling.studies.attention.grounding import (
     MEASURES,
     POINTING,
@@ -266,35 +264,22 @@ class ArcGrounding(HeadGrounding):
         super().__init__(phrases, mark, half, "mean")
         self.relations = relations
         self.count = 1 + max(number for own in relations for number in own)
-        self.shares: list[ExactSums] = []
+        self.shares: list[np.ndarray] = []
 
     def _rows(self, attention_map: AttentionMap, phrases: Any) -> np.ndarray:
         """As in `HeadGrounding`; also sums the attention on regions by relation and half."""
         rows = super()._rows(attention_map, phrases)
         number = self.layers.index((attention_map.name, attention_map.layer))
         if number == len(self.shares):
-            self.shares.append(ExactSums(self.count, 2, self.heads))
+            self.shares.append(np.zeros((self.count, 2, self.heads)))
         is_region = attention_map.columns.kinds.cpu().numpy()[phrases.row] == PositionKind.REGION
         share = np.where(is_region[:, None], rows, 0).sum(-1)
         share[phrases.state != PhraseStatus.SCORED] = 0
         places = dict.fromkeys(phrases.place.tolist())
         relation = np.concatenate([self.relations[place] for place in places])
         half = np.array(self.half)[phrases.place]
-        sums = np.zeros((self.count, 2, self.heads))
-        np.add.at(sums, (relation, half), share)
-        self.shares[number].add(slice(None), sums)
+        np.add.at(self.shares[number], (relation, half), share)
         return rows
-
-    def local_result(self) -> dict[str, Any]:
-        """As in `HeadGrounding`, and the sums by relation."""
-        return {**super().local_result(), "shares": [one.local_result() for one in self.shares]}
-
-    def merge(self, parts: Sequence[dict[str, Any]]) -> None:
-        """As in `HeadGrounding`, and the sums by relation."""
-        super().merge(parts)
-        self.shares = [ExactSums(self.count, 2, self.heads) for _ in self.layers]
-        for number, sums in enumerate(self.shares):
-            sums.merge([part["shares"][number] for part in parts if part["shares"]])
 
     def by_relation(self) -> list[GroundingResult]:
         """The result for each relation's arcs; of `MEASURES`, only the region share is set."""
@@ -302,7 +287,7 @@ class ArcGrounding(HeadGrounding):
         relation = np.concatenate(self.relations)
         half = np.repeat(self.half, [len(own) for own in self.relations])
         is_scored = every.baselines.status == PhraseStatus.SCORED
-        shares = np.stack([one.values() for one in self.shares], 2)  # (relations, 2, layers, H)
+        shares = np.stack(self.shares, 2)  # (relations, 2, layers, H)
         results = []
         for number in range(self.count):
             own = relation == number
@@ -334,7 +319,7 @@ SYNTAX_STATUS_KEYS = {
 def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
     """For every dependency relation, how often each head predicts a region of the word's neighbour.
 
-    Writes the parses of spaCy to the run's folder as `parses.conllu`. Several processes share the captions.
+    Writes the parses of spaCy to the run's folder as `parses.conllu`.
 
     Raises:
         InputError: The model reads no regions or gives no attention, a file is missing or
@@ -348,10 +333,7 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
     parsed = match_parses(every, read_parses(parses), config.labels)
     _check_parsed(parsed, str(parses), len(every), config.shuffled_images_control)
     questions = make_arc_questions(parsed.parsed, config.include_other_phrases)
-    make = partial(syntax_passes, config.attention_model, questions, config.shuffled_images_control)
-    passes = make(run.state.device)
-    run_passes(passes, make, config.processes)
-    arcs = [one for look in passes for one in look.consumers if isinstance(one, ArcGrounding)]
+    arcs = ground_arcs(config, questions, run.state.device)
     relations, rare = _relations(
         questions, arcs, config.min_region_attention, config.attention_model.seed, config.min_arcs
     )
@@ -437,23 +419,22 @@ def _check_parsed(matched: MatchedParses, parses: str, count: int, other_images:
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
-def syntax_passes(
-    attending: AnalysedModelSettings,
-    questions: ArcGroundingData,
-    other_images: bool,
-    device: torch.device,
-) -> list[AttentionPass]:
-    """The pass, and the one with region features of other images."""
+def ground_arcs(
+    config: SyntaxConfig, questions: ArcGroundingData, device: torch.device
+) -> list[ArcGrounding]:
+    """The heads' scores on the arcs, and those with region features of other images."""
+    attending = config.attention_model
     attended = RegionModel(attending, device)
     half_of = questions.halves(attending.seed)
     half = [half_of[one.images[0]] for one in questions.examples]
     mark = attended.mark(require(FLICKR30K.label_regions, "label_regions", "syntax"))
-    passes = []
-    for with_other_images in (False, True)[: 1 + other_images]:
-        samples = partial(attended.samples, questions.examples, with_other_images)
+    groundings = []
+    for with_other_images in (False, True)[: 1 + config.shuffled_images_control]:
+        samples = attended.samples(questions.examples, with_other_images)
         arcs = ArcGrounding(questions.phrases, mark, half, questions.relations)
-        passes.append(AttentionPass(attended.model, samples, [arcs], attending.batch))
-    return passes
+        consume_attention(attended.model, samples, arcs, attending.batch)
+        groundings.append(arcs)
+    return groundings
 
 
 def _too_rare(min_arcs: int, rare: Mapping[str, int], matched: MatchedParses) -> str:

@@ -43,7 +43,7 @@ averaged over templates."""
 
 def probe_facts_inputs(config: ProbeFactsConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
-    from groundling.studies.knowledge.fact_files import open_facts
+    from groundling.studies.knowledge.visual_facts import open_facts
 
     beside = open_facts(config.data).companion_files
     own = {f"data:{path.name}": path for path in beside}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -84,6 +84,22 @@ SAME_ITEMS: dict[tuple[str, str], str] = {
     ("wordsim-353", "rg-65"): "WordSim-353 rated 30 pairs of RG-65 again",
 }
 """Pairs of sets that share items, and how; a mean would count these items twice."""
+
+
+def describe_set(name: str) -> dict[str, Any]:
+    """A published set for `result.json`; empty for another file.
+
+    `published` is the number of items of its evaluation split, and `same_items` names the sets that share
+    items with it, with which it must not be averaged.
+    """
+    if not name:
+        return {}
+    known = SETS.get(name)
+    about: dict[str, Any] = {"name": name, "same_items": sets_with_same_items(name)}
+    if known is not None:
+        about |= {"measure": known.measure, "source": known.source}
+        about |= {"published": known.items} if known.items else {}
+    return {"set": about}
 
 
 def sets_with_same_items(name: str) -> list[str]:

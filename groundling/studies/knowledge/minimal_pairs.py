@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from groundling.core.errors import InputError
-from groundling.data.tables import TABLES, read_header, read_json_lines, read_rows
+from groundling.core.errors import InputError, convert_errors, prefix_errors, require_nonempty
+from groundling.data.tables import ROWS, read_header, read_rows, row_texts
 
 BLIMP = ("sentence_good", "sentence_bad")
 """Fields of BLiMP (Warstadt et al. 2020) and, without any others, of BabyLM's supplement."""
@@ -16,12 +16,6 @@ EWOK = ("Target1", "Target2", "Context1", "Context2", "Domain")
 """Fields of EWoK (Ivanova et al. 2024) with the texts and the group."""
 OWN = ("good", "bad")
 """Columns of your own file; `group` and `id` are optional."""
-LAYOUTS = (
-    f"{' and '.join(BLIMP)} (BLiMP); {', '.join(EWOK)} (EWoK); or {' and '.join(OWN)} (your own)"
-)
-"""The accepted fields, for messages."""
-ENDINGS = (".jsonl", *TABLES)
-"""Extensions of the files that are read."""
 SAME_FIELD = {"syntax/semantics": "syntax_semantics"}
 """BLiMP's files have two spellings of one field."""
 SAME_PHENOMENON = {"s-selection": "argument_structure"}
@@ -62,107 +56,67 @@ def read_minimal_pairs(path: str | Path) -> list[MinimalPair]:
     """Pairs of a file, or of all .jsonl, .csv and .tsv files below a folder, sorted by name.
 
     The fields of the first file determine the layout, which the others must have too. Raises
-    InputError with file and line for a field that is missing or empty, or a duplicate id.
+    InputError with file and line for a field that is missing, or a duplicate id.
     """
     files = _files(Path(path))
-    reader = _reader(files[0])
+    fields = read_header(files[0])
+    columns = next((names for names in LAYOUTS if set(names) <= set(fields)), None)
+    if columns is None:
+        layouts = "; ".join(", ".join(names) for names in LAYOUTS)
+        raise InputError(f"{files[0]}: fields are {', '.join(fields)[:80]}; expected {layouts}")
     pairs: dict[str, MinimalPair] = {}
     for file in files:
-        for where, pair in reader(file):
+        for number, (where, row) in enumerate(read_rows(file, columns), 1):
+            with prefix_errors(where), convert_errors("not a pair"):
+                pair = LAYOUTS[columns](row, file, number)
             if pair.id in pairs:
                 raise InputError(f"{where}: duplicate id {pair.id}; each pair needs its own")
-            for text in pair.texts:
-                if not text.text[text.scored_from :].strip():
-                    raise InputError(f"{where}: an empty sentence; expected all texts of the pair")
             pairs[pair.id] = pair
     return list(pairs.values())
 
 
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
-        if path.suffix not in ENDINGS:
-            raise InputError(f"{path}: expected a {', '.join(ENDINGS)} file, or a folder of them")
         return [path]
     # Archives made on macOS have a second file for each name, which begins with a dot.
     visible = [file for file in sorted(path.rglob("*")) if not file.name.startswith(".")]
-    files = [file for file in visible if file.suffix in ENDINGS]
-    if not files:
-        raise InputError(f"{path}: no {', '.join(ENDINGS)} file there; unpack an archive first")
+    files = [file for file in visible if file.suffix in ROWS]
+    require_nonempty(files, f"{path}: no {', '.join(ROWS)} file there; unpack an archive first")
     return files
 
 
-PairReader = Callable[[Path], Iterator[tuple[str, MinimalPair]]]
-"""Reads the pairs of a file, each with its file and line."""
+def _blimp(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+    paradigm = row.get("UID", file.stem)
+    phenomenon = row.get("linguistics_term", "")
+    field = row.get("field", "")
+    return MinimalPair(
+        f"{paradigm}/{row.get('pairID', number)}",
+        tuple(map(TextWithContext, row_texts(row, BLIMP))),
+        paradigm,
+        SAME_PHENOMENON.get(phenomenon, phenomenon),
+        SAME_FIELD.get(field, field),
+    )
 
 
-def _reader(file: Path) -> PairReader:
-    if file.suffix != ".jsonl":
-        return _own_table
-    _, first = next(read_json_lines(file, ()))
-    fields = list(first)
-    for names, reader in ((BLIMP, _blimp), (EWOK, _ewok), (OWN, _own_lines)):
-        if set(names) <= set(fields):
-            return reader
-    raise InputError(f"{file}, line 1: fields are {', '.join(fields)[:80]}; expected {LAYOUTS}")
+def _ewok(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+    *texts, domain = (text.strip() for text in row_texts(row, EWOK))
+    targets, contexts = texts[:2], texts[2:]
+    scored = tuple(
+        TextWithContext(f"{context} {target}", len(context) + 1)
+        for target in targets
+        for context in contexts
+    )
+    return MinimalPair(f"{file.stem}/{number}", scored, domain)
 
 
-def _blimp(file: Path) -> Iterator[tuple[str, MinimalPair]]:
-    for number, (where, row) in enumerate(read_json_lines(file, BLIMP), 1):
-        paradigm = _text(where, row, "UID", file.stem)
-        phenomenon = _text(where, row, "linguistics_term")
-        field = _text(where, row, "field")
-        yield (
-            where,
-            MinimalPair(
-                f"{paradigm}/{_text(where, row, 'pairID', str(number))}",
-                tuple(TextWithContext(row[name]) for name in BLIMP),
-                paradigm,
-                SAME_PHENOMENON.get(phenomenon, phenomenon),
-                SAME_FIELD.get(field, field),
-            ),
-        )
+def _own(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+    texts = tuple(map(TextWithContext, row_texts(row, OWN)))
+    return MinimalPair(
+        f"{file.stem}/{row.get('id', number)}", texts, str(row.get("group", file.stem))
+    )
 
 
-def _ewok(file: Path) -> Iterator[tuple[str, MinimalPair]]:
-    for number, (where, row) in enumerate(read_json_lines(file, EWOK), 1):
-        texts = []
-        for target in ("Target1", "Target2"):
-            for context in ("Context1", "Context2"):
-                if not row[context].strip():
-                    raise InputError(f"{where}: an empty {context}")
-                before = row[context].strip() + " "
-                texts.append(TextWithContext(before + row[target].strip(), len(before)))
-        yield where, MinimalPair(f"{file.stem}/{number}", tuple(texts), row["Domain"])
-
-
-def _own_lines(file: Path) -> Iterator[tuple[str, MinimalPair]]:
-    for number, (where, row) in enumerate(read_json_lines(file, OWN), 1):
-        yield where, _own_pair(file, where, number, row)
-
-
-def _own_table(file: Path) -> Iterator[tuple[str, MinimalPair]]:
-    if file.suffix not in TABLES:
-        raise InputError(
-            f"{file}: a .jsonl file in a folder with tables; pass one kind of file at a time"
-        )
-    header = read_header(file)
-    columns = [*OWN, *(name for name in ("group", "id") if name in header)]
-    for number, (where, row) in enumerate(read_rows(file, columns), 1):
-        yield where, _own_pair(file, where, number, row)
-
-
-def _own_pair(file: Path, where: str, number: int, row: dict[str, Any]) -> MinimalPair:
-    name = _text(where, row, "id", str(number))
-    texts = tuple(TextWithContext(row[column]) for column in OWN)
-    return MinimalPair(f"{file.stem}/{name}", texts, _text(where, row, "group", file.stem))
-
-
-def _text(where: str, row: dict[str, Any], name: str, default: str = "") -> str:
-    """An optional field; numbers are converted to text."""
-    value = row.get(name, default)
-    is_text = isinstance(value, str | int) and not isinstance(
-        value, bool
-    )  # bool is a subclass of int
-    if not is_text or (name in row and not str(value).strip()):
-        raise InputError(f"{where}: field {name!r} is {value!r}, expected a text")
-    return str(value)
+PairReader = Callable[[dict[str, Any], Path, int], MinimalPair]
+"""Makes the pair of a row, of a file, with the row's number."""
+LAYOUTS: dict[tuple[str, ...], PairReader] = {BLIMP: _blimp, EWOK: _ewok, OWN: _own}
+"""The formats by their columns or fields; the first that a file has is its format."""

@@ -22,7 +22,7 @@ from groundling.runs.folder import json_text, whole_file
 from groundling.runs.run import Run
 from groundling.stats.resampling import bootstrap_sums, interval
 from groundling.studies.knowledge.commands import ProbeFactsConfig
-from groundling.studies.knowledge.fact_files import describe_set, open_facts
+from groundling.studies.knowledge.evaluation_sets import describe_set
 from groundling.studies.knowledge.feature_norms import (
     LEAST,
     average_precisions,
@@ -36,7 +36,7 @@ from groundling.studies.knowledge.probing_modes import (
     score_by_fill_mask,
     score_by_stroop,
 )
-from groundling.studies.knowledge.visual_facts import VisualFact
+from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
 from groundling.training.evaluation import EvaluationOutput
 
 # Can a linear map predict people's answers about a noun from its state? Ridge regression, folds

@@ -31,7 +31,8 @@ from groundling.models.visual_token import (
     load_visual_token_encoder,
 )
 from groundling.runs.progress import track
-from groundling.studies.knowledge.visual_facts import MASK, VisualFact
+from groundling.studies.knowledge.fact_layouts import MASK
+from groundling.studies.knowledge.visual_facts import VisualFact
 
 FRAMES = ("{}", "there is a {} .")
 """Contexts of a word in the embedding mode: none, and a sentence without visual attributes."""

@@ -26,8 +26,11 @@ from groundling.runs.folder import json_text, whole_file
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.studies.knowledge.commands import ProbeWordsConfig
-from groundling.studies.knowledge.evaluation_sets import find_same_items, mean_over_sets
-from groundling.studies.knowledge.fact_files import describe_set
+from groundling.studies.knowledge.evaluation_sets import (
+    describe_set,
+    find_same_items,
+    mean_over_sets,
+)
 from groundling.studies.knowledge.probing_modes import (
     SLOT,
     fill_slot,

@@ -14,7 +14,6 @@ import toys
 from groundling.core.batch import Example
 from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.samples import TextDataset, TextRowEncoder
-from groundling.data.shards import ProcessRank
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.studies.attention import attribution
 from groundling.studies.attention.inspected_models import MatchOutcome
@@ -57,11 +56,7 @@ def missing(model: SingleStreamModel, steps: int) -> np.ndarray:
     samples = RegionDataset(
         TextDataset(examples, TextRowEncoder(toys.bert_words(), 40)), store, seeing
     )
-    explained = attribution.AttributionPass(
-        model, MatchOutcome(head), lambda: samples, EXAMPLES, steps
-    )
-    explained.run(ProcessRank())
-    found = explained.attributions
+    found = attribution.attribute_answers(model, MatchOutcome(head), samples, EXAMPLES, steps)
     return np.array([abs(one.residual) / abs(one.change) for one in found])
 
 

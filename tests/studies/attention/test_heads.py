@@ -9,7 +9,6 @@ import json
 import pickle
 import weakref
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,13 @@ from groundling.core.errors import InputError
 from groundling.data.regions.samples import RegionDataset
 from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
-from groundling.data.shards import ProcessRank
 from groundling.models.attention import (
     AttentionMap,
     SequencePositions,
     region_positions,
     text_positions,
 )
-from groundling.studies.attention.forward_passes import (
-    AttentionPass,
-    ExactSums,
-    RaggedSampleArrays,
-    run_passes_here,
-)
+from groundling.studies.attention.forward_passes import SampleArrays, consume_attention
 from groundling.studies.attention.grounding import (
     GroundingResult,
     HeadGrounding,
@@ -172,7 +165,7 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, many: Any) 
         for s in samples.get([0, 2], ())
     )
     grounding = HeadGrounding(phrases, FLICKR30K.label_regions, [n % 2 for n in range(14)], reading)
-    run_passes_here([AttentionPass(StubAttention(), lambda: samples, [grounding], 4)])
+    consume_attention(StubAttention(), samples, grounding, 4)
     found = grounding.result()
     hits, shares = plainly(samples, phrases, reading)
     assert 0.2 < hits.mean() < 0.9 and len(set(hits.mean(0))) > 3
@@ -184,27 +177,18 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, many: Any) 
     assert (found.baselines.status == PhraseStatus.SCORED).all()
 
 
-def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
+def test_batches_do_not_change_what_is_found(many: Any) -> None:
     samples, phrases, _ = many
-
-    def asked() -> HeadGrounding:
-        return HeadGrounding(phrases, FLICKR30K.label_regions, [n % 2 for n in range(14)])
-
-    whole = asked()
-    run_passes_here([AttentionPass(StubAttention(), lambda: samples, [whole], 3)])
-    for world in (2, 3, 8):  # of 8 processes, three have no sample
-        parts = [asked() for _ in range(world)]
-        for rank, part in enumerate(parts):
-            AttentionPass(StubAttention(), lambda: samples, [part], 3).run(ProcessRank(rank, world))
-        # As they are sent between processes.
-        kept = [pickle.loads(pickle.dumps(part.local_result())) for part in parts]
-        parts[-1].merge(kept)
-        mine, theirs = parts[-1].result(), whole.result()
-        assert mine.heads == theirs.heads
-        for one, other in zip(
-            (*mine.baselines, *mine[1:3]), (*theirs.baselines, *theirs[1:3]), strict=True
-        ):
-            assert (one == other).all(), "bit for bit"
+    results = []
+    for size in (1, 3, 14):
+        grounding = HeadGrounding(phrases, FLICKR30K.label_regions, [n % 2 for n in range(14)])
+        consume_attention(StubAttention(), samples, grounding, size)
+        results.append(grounding.result())
+    one, *others = results
+    for other in others:
+        assert other.heads == one.heads and (other.is_right == one.is_right).all()
+        np.testing.assert_array_equal(np.array(other.baselines), np.array(one.baselines))
+        np.testing.assert_allclose(other.means, one.means, rtol=1e-6)
 
 
 # -- nothing is held, and cost is one pass -----------------------------------------------------------------------------
@@ -231,15 +215,13 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(
     for examples, asked in ((ten[:14], phrases), (ten, phrases * 10)):
         forgets = ForgetfulGrounding(asked, FLICKR30K.label_regions, [0] * len(examples))
         model = StubAttention()
-        run_passes_here(
-            [AttentionPass(model, partial(samples_of, examples, store, text), [forgets], 7)]
-        )
+        consume_attention(model, samples_of(examples, store, text), forgets, 7)
         assert model.runs == len(examples) / 7
         gc.collect()
         assert forgets.alive == 0 and forgets.told[0]() is None
         # One bit per head and phrase; sums do not grow.
         assert sum(bits.size for bits in forgets.bits) == LAYERS * sum(map(len, asked))
-        kept.append(sum(sums.total.size for sums in forgets.sums))
+        kept.append(sum(sums.size for sums in forgets.sums))
         assert not any(isinstance(one, Tensor) for one in gc.get_referents(*vars(forgets).values()))
     assert kept[0] == kept[1]
 
@@ -252,21 +234,13 @@ def test_a_model_of_the_library_is_asked_and_left_as_it_was(text: TextRowEncoder
     ]
     model = toys.seer().train()
     grounding = HeadGrounding(phrases, FLICKR30K.label_regions, [0, 1] * 3)
-    run_passes_here([AttentionPass(model, lambda: samples, [grounding], 4)])
+    consume_attention(model, samples, grounding, 4)
     assert grounding.result().is_right.shape == (6, 2 * 2)
     assert model.training and not any(part._forward_hooks for part in model.modules())
     words = toys.bert_words()
     late = visualbert(toys.bert(len(words)), words, width=12, early=False)
-    run_passes_here(
-        [
-            AttentionPass(
-                late,
-                lambda: samples,
-                [other := HeadGrounding(phrases, FLICKR30K.label_regions, [0, 1] * 3)],
-                4,
-            )
-        ]
-    )
+    other = HeadGrounding(phrases, FLICKR30K.label_regions, [0, 1] * 3)
+    consume_attention(late, samples, other, 4)
     # Without early fusion, only the last layer's text attends to regions.
     assert other.result().heads == [("self", 2, 0), ("self", 2, 1)]
 
@@ -289,7 +263,7 @@ def hits(
     asked = [phrase(example, "dog", *boxes), phrase(example, "a wet", *boxes)]
     samples = samples_of([example], {"i": own}, text, **seeing)
     grounding = HeadGrounding([asked], task.label_regions, [0])
-    run_passes_here([AttentionPass(Pointing(1, len(own)), lambda: samples, [grounding])])
+    consume_attention(Pointing(1, len(own)), samples, grounding)
     found = grounding.result()
     assert (found.is_right[0] == found.is_right[1]).all()
     return found.is_right[0].tolist(), found.baselines
@@ -370,7 +344,7 @@ def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
     asked = [phrase(example, words, LEFT) for words in ("a dog", "a do", "\u200b", "a ball")]
     samples = samples_of([example], {"i": row([LEFT, FAR])}, short)
     grounding = HeadGrounding([asked], FLICKR30K.label_regions, [0])
-    run_passes_here([AttentionPass(Pointing(2, 2), lambda: samples, [grounding])])
+    consume_attention(Pointing(2, 2), samples, grounding)
     found = grounding.result()
     states = [
         PhraseStatus.SCORED,
@@ -385,14 +359,8 @@ def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
     with pytest.raises(
         InputError, match=r"^t-3: a phrase from character 30 to 300 is not in"
     ) as told:
-        run_passes_here(
-            [
-                AttentionPass(
-                    Pointing(1, 2),
-                    lambda: samples,
-                    [HeadGrounding([[away]], FLICKR30K.label_regions, [0])],
-                )
-            ]
+        consume_attention(
+            Pointing(1, 2), samples, HeadGrounding([[away]], FLICKR30K.label_regions, [0])
         )
     assert "\n" not in str(told.value)
 
@@ -412,19 +380,13 @@ def test_regions_without_attention_are_refused(text: TextRowEncoder) -> None:
     samples = samples_of([example], {"i": row([LEFT, FAR])}, text)
     asked = [[phrase(example, "a dog", LEFT)]]
     with pytest.raises(InputError, match=r"^t: a head of layer 0 gives the regions no attention"):
-        run_passes_here(
-            [
-                AttentionPass(
-                    Blind(), lambda: samples, [HeadGrounding(asked, FLICKR30K.label_regions, [0])]
-                )
-            ]
-        )
+        consume_attention(Blind(), samples, HeadGrounding(asked, FLICKR30K.label_regions, [0]))
     grounding = HeadGrounding(asked, FLICKR30K.label_regions, [0])
-    run_passes_here([AttentionPass(Deaf(), lambda: samples, [grounding])])
+    consume_attention(Deaf(), samples, grounding)
     with pytest.raises(InputError, match="no attention from text to regions"):
         grounding.result()
     with pytest.raises(InputError, match="the data contains no examples"):
-        run_passes_here([AttentionPass(StubAttention(), lambda: samples_of([], {}, text), [])])
+        consume_attention(StubAttention(), samples_of([], {}, text), grounding)
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -495,7 +457,7 @@ def looked_at(text: TextRowEncoder, others: bool) -> tuple[GroundingResult, list
     grounding = HeadGrounding(
         phrases, FLICKR30K.label_regions, [half_of[image] for image in images]
     )
-    run_passes_here([AttentionPass(Looking(), lambda: samples, [grounding])])
+    consume_attention(Looking(), samples, grounding)
     return grounding.result(), images
 
 
@@ -584,20 +546,21 @@ def test_intervals_are_over_images() -> None:
     assert apart[1] - apart[0] < 0.5 * (once["interval"][1] - once["interval"][0])
 
 
-def test_sums_do_not_depend_on_the_order() -> None:
-    values = np.random.default_rng(0).normal(size=(1000, 3)) * 100
-    totals = []
-    for order in (np.arange(1000), np.random.default_rng(1).permutation(1000)):
-        parts = ExactSums(2, 3), ExactSums(2, 3)
-        for place in order:
-            parts[place % 2].add(1, values[place])
-        parts[0].merge([part.local_result() for part in parts])
-        totals.append(parts[0].values())
-    assert (totals[0] == totals[1]).all() and totals[0][1] == pytest.approx(values.sum(0))
-    rows = RaggedSampleArrays()
-    rows.put(5, 0, np.ones(2))
-    with pytest.raises(InputError, match="sample 5: the model gave layer 2 out of order"):
-        rows.put(5, 2, np.ones(2))
+def test_arrays_are_in_the_order_of_samples() -> None:
+    arrays = SampleArrays()
+    for places, sizes in (([2, 0], (1, 2)), ([1], (3,))):
+        for layer in (0, 1):
+            rows = [
+                np.full(size, 10.0 * layer + place)
+                for place, size in zip(places, sizes, strict=True)
+            ]
+            arrays.put(places, layer, rows)
+    expected = [[[0, 0], [10, 10]], [[1, 1, 1], [11, 11, 11]], [[2], [12]]]
+    assert [one.tolist() for one in arrays.by_sample()] == expected
+    arrays = SampleArrays()
+    arrays.put([1, 0], 0, np.array([[1.0], [0.0]]))
+    arrays.put([2], 0, np.array([[2.0]]))
+    assert arrays.stacked().tolist() == [[[0]], [[1]], [[2]]]
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -717,7 +680,6 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
             "min_region_attention = '1.5': expected less than or equal to 1",
         ),
         (("--batch", "0"), "batch = '0': expected greater than or equal to 1"),
-        (("--processes", "0"), "processes = '0': expected greater than or equal to 1"),
         (
             ("--task", "refcoco+", "--no-include-unrelated-captions"),
             "include_unrelated_captions=False is for Flickr30k Entities",

@@ -4,11 +4,9 @@ own call.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import homes
-import numpy as np
 import pytest
 import torch
 import toys
@@ -28,9 +26,8 @@ from groundling.settings.fields import make_settings
 from groundling.studies.attention.commands import MODALITY, AnalysedModelSettings, ModalityConfig
 from groundling.studies.attention.forward_passes import (
     AttentionBatch,
-    AttentionPass,
-    RaggedSampleArrays,
-    run_passes_here,
+    SampleArrays,
+    consume_attention,
 )
 from groundling.studies.attention.inspected_models import RegionModel
 from groundling.studies.attention.models.lxmert import Lxmert
@@ -144,13 +141,12 @@ def test_lxmert_is_transformers_own(lxmert: Path) -> None:
     assert not any(part._forward_hooks for part in model.modules())
 
 
-class MapMaxima(RaggedSampleArrays):
+class MapMaxima(SampleArrays):
     """The maximum of every map of text over regions."""
 
     def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
         if one.name == "text over regions":
-            for place, row in zip(seen.places, one.weights.amax((1, 2, 3)), strict=True):
-                self.put(place, one.layer, np.array(float(row)))
+            self.put(seen.places, one.layer, one.weights.amax((1, 2, 3)).numpy())
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +162,7 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     seen = []
     for others in (False, True):
         kept = MapMaxima()
-        run_passes_here(
-            [AttentionPass(attended.model, partial(attended.samples, examples, others), [kept], 3)]
-        )
+        consume_attention(attended.model, attended.samples(examples, others), kept, 3)
         assert kept.stacked().shape == (4, 2)
         seen.append(kept.stacked())
     assert (seen[0] != seen[1]).all(), "looks of other images"
@@ -179,7 +173,7 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
         ),
         device,
     )  # type: ignore[arg-type]
-    run_passes_here([AttentionPass(other.model, lambda: other.samples(examples), [kept])])
+    consume_attention(other.model, other.samples(examples), kept)
     assert (kept.stacked() != seen[0]).all()
 
 

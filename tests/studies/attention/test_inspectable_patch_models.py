@@ -37,13 +37,17 @@ from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.samples import TextDataset
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.settings.fields import make_settings
-from groundling.studies.attention.commands import MODALITY, AnalysedModelSettings, ModalityConfig
+from groundling.studies.attention.commands import (
+    MODALITY,
+    AnalysedModelSettings,
+    ModalityConfig,
+    VisualizeConfig,
+)
 from groundling.studies.attention.grounding import pointing_game
 from groundling.studies.attention.inspected_models import RegionModel, randomize_weights
 from groundling.studies.attention.models import PatchReader, PatchStore, cut_patches
 from groundling.studies.attention.models.clip import ClipTowers, visible_part
 from groundling.studies.attention.models.vilt import Vilt, load_vilt
-from groundling.studies.attention.page import RankedHeads
 from groundling.studies.attention.page.inspected_model import InspectedModel
 from groundling.vision_language.loading import load_encoder, load_for_inspection
 
@@ -294,7 +298,8 @@ def test_narrow_photos_are_refused(place: Path) -> None:
 def looked_at(place: Path, name: str, text: str = TEXTS[0], **settings: Any) -> Any:
     source = str(place / name)
     example = Example("own", text, images=("0",))
-    return InspectedModel(source, "cpu", **settings).view(example, place / "photos/0.png")
+    config = VisualizeConfig(**settings)
+    return InspectedModel(source, "cpu", config).view(example, place / "photos/0.png")
 
 
 def test_vilts_words_and_patches_read_each_other(place: Path) -> None:
@@ -324,7 +329,6 @@ def test_vilts_words_and_patches_read_each_other(place: Path) -> None:
     )
     packed = view.to_json()
     assert packed["patches"] and packed["whole"] == [0]
-    assert set(view.box_attention()) == {("self", 0), ("self", 1)}
 
 
 def test_clips_towers_do_not_meet(place: Path) -> None:
@@ -338,7 +342,6 @@ def test_clips_towers_do_not_meet(place: Path) -> None:
     for layer in view.layers:
         for block in layer.blocks.values():
             np.testing.assert_allclose(block.sum(-1), 1, atol=1e-6)
-    assert view.box_attention() == {}
     made = groundling.visualize(place / "clip", place / "photos/0.png", TEXTS[0], cpu=True)
     assert "separate towers" in made.models[0][1][0]
     alone = looked_at(place, "image")
@@ -354,21 +357,6 @@ def test_a_text_without_a_photo(place: Path) -> None:
     for name in ("vilt", "image"):
         with pytest.raises(InputError, match=f"{name}: this model reads photos; also pass image"):
             groundling.visualize(place / name, text=TEXTS[0], cpu=True)
-
-
-def test_too_many_patches_are_refused_before_they_are_packed(place: Path, monkeypatch: Any) -> None:
-    per_layer = 2 * (19 + 6) ** 2
-    monkeypatch.setattr(
-        "groundling.studies.attention.page.attention_views.MAX_PAGE_CHARACTERS",
-        per_layer * 4 // 3 + 10,
-    )
-    with pytest.raises(InputError, match=r"19 patches .* pass layers with at most 1 of them"):
-        looked_at(place, "vilt")
-    monkeypatch.setattr(
-        "groundling.studies.attention.page.attention_views.MAX_PAGE_CHARACTERS", per_layer
-    )
-    with pytest.raises(InputError, match=r"19 patches .*; a single layer is too large"):
-        looked_at(place, "vilt")
 
 
 # -- heads and masses --------------------------------------------------------------------------------------------------
@@ -439,7 +427,6 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
     assert [one["pointing"] for one in result["heads"]] == list(100 * hits.mean(0))
     assert result["upper_bound"]["value"] == 100 and result["confidence"] is None
     assert result["chance"]["value"] == round(100 * np.mean(chances), 2)
-    assert RankedHeads.read(tmp_path / "out").ranking == "pointing in out"
     drawn = ["figures", "--results", f"{tmp_path}/out", "--formats", "svg"]
     assert main([*drawn, "--out", str(tmp_path / "drawn")]) == 0
     assert "pointing, %" in (tmp_path / "drawn/out-heads.svg").read_text()

@@ -48,16 +48,16 @@ from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.studies.attention import attribution, selected_words
 from groundling.studies.attention.attribution import (
     INPUT_CONDITIONS,
-    OutcomePass,
     blank_words,
     choose_swap_partners,
+    measure_outcomes,
     shuffle_words,
     swap_texts,
     undefined_reason,
     zero_region_features,
 )
 from groundling.studies.attention.commands import MODALITY, ModalityConfig
-from groundling.studies.attention.forward_passes import AttentionBatch, ExactSums, run_passes_here
+from groundling.studies.attention.forward_passes import AttentionBatch
 from groundling.studies.attention.importance import (
     Bootstrap,
     ClsAttention,
@@ -171,8 +171,8 @@ def test_choices_count_as_one_example_and_the_right_one_is_looked_at() -> None:
     of_rows = weights[:, :, 0, 3]
     np.testing.assert_allclose(one.by_head[0, :, 0], of_rows.mean(0), rtol=1e-6)
     np.testing.assert_allclose(one.rows.stacked()[0, 0, 0], of_rows[:2].mean(), rtol=1e-6)
-    np.testing.assert_allclose(looks.by_sample.rows[0][0], weights[1, :, 0].mean(0), rtol=1e-6)
-    np.testing.assert_allclose(looks.by_sample.rows[1][0], weights[2, :, 0].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(looks.by_sample()[0][0], weights[1, :, 0].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(looks.by_sample()[1][0], weights[2, :, 0].mean(0), rtol=1e-6)
     assert right_choice_row(Sample("x", labels={"label": np.array(3)})) == 0
 
 
@@ -180,7 +180,7 @@ def test_layers_of_text_alone_are_passed_over_and_damage_is_named() -> None:
     text = torch.full((1, 1, 3, 3), 1 / 3)
     both = torch.full((1, 1, 4, 4), 1 / 4)
     one = masses(a_map(text, [S, T, S]), a_map(both, [S, T, S, R], layer=1))
-    assert one.layers.numbers == [1] and one.by_head.shape == (1, 1, 3)
+    assert one.layers == [1] and one.by_head.shape == (1, 1, 3)
     with pytest.raises(InputError, match="two-stream"):
         masses(a_map(both, [S, T, S, R], name="text over regions"))
     with pytest.raises(InputError, match="s0: attention of layer 0 does not sum to 1"):
@@ -189,19 +189,18 @@ def test_layers_of_text_alone_are_passed_over_and_damage_is_named() -> None:
         masses(a_map(both * 0.8, [S, T, S, R]))
 
 
-def test_processes_are_merged_in_the_order_of_samples() -> None:
+def test_batches_are_in_the_order_of_samples() -> None:
     weights = torch.rand(4, 2, 4, 4).softmax(-1)
     rows = [[S, T, S, R]]
     whole = masses(a_map(weights, *rows * 4), count=4)
-    parts = [ModalityImportance() for _ in range(3)]
-    for process, chosen in ((0, [1, 2]), (1, [0, 3])):
+    parts = ModalityImportance()
+    for chosen in ([1, 2], [0, 3]):
         some = replace(seen("x", "y"), places=chosen)
-        parts[process].consume(some, a_map(weights[chosen], *rows * 2))
-    parts[2].merge([part.local_result() for part in parts])
-    np.testing.assert_array_equal(parts[2].rows.stacked(), whole.rows.stacked())
-    np.testing.assert_array_equal(parts[2].uniform, whole.uniform)
-    np.testing.assert_allclose(parts[2].by_head, whole.by_head, atol=1e-9)
-    assert parts[2].layers.numbers == [0]
+        parts.consume(some, a_map(weights[chosen], *rows * 2))
+    np.testing.assert_array_equal(parts.rows.stacked(), whole.rows.stacked())
+    np.testing.assert_array_equal(parts.uniform, whole.uniform)
+    np.testing.assert_allclose(parts.by_head, whole.by_head)
+    assert parts.layers == [0]
 
 
 # -- intervals and comparisons -----------------------------------------------------------------------------------------
@@ -211,14 +210,13 @@ def planted(visual: float, seed: int, layers: int = 2) -> ModalityImportance:
     """Importance of 60 examples of 30 images around a visual share."""
     rng = np.random.default_rng(seed)
     one = ModalityImportance()
-    one.layers.numbers = list(range(layers))
+    one.layers = list(range(layers))
     for layer in range(layers):
         share = visual + rng.normal(0, 0.01, (60, 3))
         rows = np.stack([share, 0.9 - share, np.full((60, 3), 0.1)], -1)
-        one.heads.append(ExactSums(3, 3))
-        one.heads[layer].add(slice(None), rows.sum(0))
-        one.rows.put(range(60), layer, rows.mean(1))
-    one.even.put(range(60), 0, np.array([[0.5, 0.4, 0.1]] * 60))
+        one.heads.append(rows.sum(0))
+        one.rows.put(list(range(60)), layer, rows.mean(1))
+    one.even.put(list(range(60)), 0, np.array([[0.5, 0.4, 0.1]] * 60))
     return one
 
 
@@ -386,13 +384,10 @@ def test_attributions_add_up_to_what_the_answer_loses_on_a_blank_input(seer) -> 
     model, head = seer
     samples = toys.seen(3)
     outcome = MatchOutcome(head)
-    explained = attribution.AttributionPass(model, outcome, lambda: samples, 2, 24)
+    found = attribution.attribute_answers(model, outcome, samples, 2, 24)
     kept = model.text.tokenizer.all_special_ids
     blank = MappedDataset(MappedDataset(samples, zero_region_features(12)), blank_words(kept))
-    asked = [OutcomePass(model, outcome, lambda some=some: some, 2) for some in (samples, blank)]
-    run_passes_here([explained, *asked])
-    own, none = (one.values[:, 0] for one in asked)
-    found = explained.attributions
+    own, none = (measure_outcomes(model, outcome, some, 2)[:, 0] for some in (samples, blank))
     np.testing.assert_allclose([one.change for one in found], own - none, atol=1e-5)
     for one, sample in zip(found, samples.get(range(3), ()), strict=True):
         assert abs(one.residual) < 0.02 * max(abs(one.change), 0.05)
@@ -417,9 +412,7 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
     samples = RegionDataset(
         texts, toys.RegionDict({"a": toys.regions(0, 3)}), RegionOptions(model.reads_whole_image)
     )
-    explained = attribution.AttributionPass(model, MatchOutcome(head), lambda: samples, 1, 6)
-    run_passes_here([explained])
-    (found,) = explained.attributions
+    (found,) = attribution.attribute_answers(model, MatchOutcome(head), samples, 1, 6)
     (sample,) = samples.get([0], ())
     batch = collate([sample])
     features = batch.regions.features
@@ -536,7 +529,7 @@ def config_of(home: Path, **settings: Any) -> ModalityConfig:
     return make_settings(ModalityConfig, **settings)
 
 
-def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: None) -> None:
+def test_two_models_on_captions(home: Path, tmp_path: Path, capsys) -> None:
     config = config_of(
         home,
         other="two",
@@ -573,9 +566,6 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: 
     told = capsys.readouterr().out
     assert "even attention" in told and f"attention of {home / 'two'}, %" in told
     assert MODALITY(config, tmp_path) == result
-    MODALITY(replace(config, processes=2), tmp_path / "shared")
-    results = [(folder / "result.json").read_bytes() for folder in (tmp_path, tmp_path / "shared")]
-    assert results[0] == results[1]
 
 
 def test_the_teachers_scores_are_those_by_which_it_selects(home: Path) -> None:

@@ -24,7 +24,6 @@ from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.data.samples import TextRowEncoder
-from groundling.data.shards import ProcessRank
 from groundling.data.text.parses import (
     ROOT,
     Parse,
@@ -35,7 +34,7 @@ from groundling.data.text.parses import (
     read_parses,
 )
 from groundling.studies.attention.dependency_labels import LabelScheme, relabel
-from groundling.studies.attention.forward_passes import AttentionPass, run_passes_here
+from groundling.studies.attention.forward_passes import consume_attention
 from groundling.studies.attention.grounding import PhraseStatus
 from groundling.studies.attention.syntax import (
     TABLE_2,
@@ -383,11 +382,7 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> Non
         return ArcGrounding(asked.phrases, FLICKR30K.label_regions, half, asked.relations)
 
     whole = consumer()
-    run_passes_here([AttentionPass(model, lambda: samples, [whole], 3)])
-    shares = [consumer(), consumer()]
-    for rank, one in enumerate(shares):
-        AttentionPass(model, lambda: samples, [one], 3).run(ProcessRank(rank, 2))
-    shares[0].merge([one.local_result() for one in shares])
+    consume_attention(model, samples, whole, 3)
 
     hits: dict[int, list[list[bool]]] = {}
     mass: dict[tuple[int, int], list[list[float]]] = {}
@@ -415,17 +410,17 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> Non
                     own_hits.append(bool(np.allclose(box, gold.boxes[0])))
             hits.setdefault(relation, []).append(own_hits)
             mass.setdefault((relation, half[place]), []).append(own_mass)
-    for found in (whole.by_relation(), shares[0].by_relation()):
-        assert len(found) == len(asked.names) == len(hits)
-        for relation, one in enumerate(found):
-            assert (one.is_right == np.array(hits[relation])).all()
-            assert (one.baselines.status == PhraseStatus.SCORED).all()
-            for side in (0, 1):
-                expected = mass.get((relation, side))
-                if expected is None:
-                    assert np.isnan(one.means[side, :, 0]).all()
-                else:
-                    assert one.means[side, :, 0] == pytest.approx(np.mean(expected, 0), abs=1e-6)
+    found = whole.by_relation()
+    assert len(found) == len(asked.names) == len(hits)
+    for relation, one in enumerate(found):
+        assert (one.is_right == np.array(hits[relation])).all()
+        assert (one.baselines.status == PhraseStatus.SCORED).all()
+        for side in (0, 1):
+            expected = mass.get((relation, side))
+            if expected is None:
+                assert np.isnan(one.means[side, :, 0]).all()
+            else:
+                assert one.means[side, :, 0] == pytest.approx(np.mean(expected, 0), abs=1e-6)
     assert 0 < np.mean(np.concatenate([np.array(one) for one in hits.values()])) < 1
 
 
@@ -636,18 +631,13 @@ def test_the_command_tells_every_relation(place: Path, tmp_path: Path, capsys: A
     assert any("no head sends more than 100%" in note for note in told["notes"])
 
 
-def test_a_model_of_two_streams_is_asked_by_several_processes(
-    place: Path, tmp_path: Path, in_process: None
-) -> None:
-    """LXMERT: text over regions is scored, and every process's share is merged."""
+def test_a_model_of_two_streams_is_asked(place: Path, tmp_path: Path) -> None:
+    """LXMERT: text over regions is scored."""
     words = toys.bert_words()
     homes.home(place / "lxmert", toys.lxmert(words), words)
     lxmert = ["--model", f"{place}/lxmert", "--min-region-attention", "0", "--batch", "2"]
     few = [*lxmert, "--min-arcs", "1"]
     assert run(place, tmp_path / "one", *few) == 0
-    assert run(place, tmp_path / "two", *few, "--processes", "2") == 0
-    one, two = ((tmp_path / name / "result.json").read_bytes() for name in ("one", "two"))
-    assert one == two
     told = json.loads((tmp_path / "one/result.json").read_text())
     assert told["counts"]["asked"] == 21
     asked = {
@@ -658,11 +648,8 @@ def test_a_model_of_two_streams_is_asked_by_several_processes(
         # Words of LXMERT's cross-attention attend to regions only.
         assert {row["region_share"] for row in one["heads"]} == {100.0}
     data = [f"--data={place}/data", f"--regions={place}/store", "--cpu"]
-    for number in (1, 2):
-        out = f"--out={tmp_path}/heads-{number}"
-        assert main(["heads", *lxmert, *data, f"--processes={number}", out]) == 0
-    found = [(tmp_path / f"heads-{number}/result.json").read_bytes() for number in (1, 2)]
-    assert found[0] == found[1] and json.loads(found[0])["counts"]["asked"] == 9
+    assert main(["heads", *lxmert, *data, f"--out={tmp_path}/heads"]) == 0
+    assert json.loads((tmp_path / "heads/result.json").read_text())["counts"]["asked"] == 9
 
 
 def test_a_parser_is_asked_once_and_what_it_said_is_kept(

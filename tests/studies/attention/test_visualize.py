@@ -23,17 +23,14 @@ from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.models.attention import AttentionMap
 from groundling.studies.attention.commands import VisualizeConfig
-from groundling.studies.attention.page import AttentionPage, make_page
+from groundling.studies.attention.page import MAX_PAGE_CHARACTERS, AttentionPage, make_page
 from groundling.studies.attention.page.attention_views import (
-    MAX_PAGE_CHARACTERS,
-    LayerView,
     ModelAttentionView,
-    RankedHeads,
     RegionBoxesView,
     WordView,
     pack_attention,
 )
-from groundling.studies.attention.page.image_text_pairs import ImageTextPair, select_pairs
+from groundling.studies.attention.page.image_text_pairs import ImageTextPair
 from groundling.studies.attention.page.inspected_model import InspectedModel
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -74,7 +71,8 @@ def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
 
 
 def test_words_are_the_sum_and_the_mean_of_their_tokens(place: Path) -> None:
-    looked = InspectedModel(str(place / "seer"), "cpu", regions=str(place / "store"))
+    config = VisualizeConfig(regions=str(place / "store"))
+    looked = InspectedModel(str(place / "seer"), "cpu", config)
     example = Example("own", TEXT, "it waits", images=("one",))
     view = looked.view(example, place / "photos/one.jpg")
     assert [word.text for word in view.words if word.word_index >= 0] == [
@@ -130,15 +128,6 @@ def test_packed_weights_are_off_by_half_a_step_of_their_row() -> None:
     assert not pack_attention(np.zeros((2, 3, 0))).strip("A=")  # a model without images
 
 
-def test_heads_are_ranked_by_what_words_give_to_boxes() -> None:
-    words = [WordView("[CLS]"), WordView("dog", 0), WordView("runs", 1)]
-    boxes = RegionBoxesView(np.array([[0, 0, 1, 1], [0, 0, 0.5, 1]]), np.array([True, False]))
-    block = np.array([[[0.9, 0.9], [0.5, 0.1], [0.3, 0.3]], [[0, 0], [0, 0.4], [0, 0.6]]])
-    layer = LayerView("self", 3, 2, {("words", "boxes"): block})
-    mass = ModelAttentionView(words, boxes, [layer]).box_attention()
-    np.testing.assert_allclose(mass["self", 3], [0.2, 0.5])  # neither [CLS] nor the whole image
-
-
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -162,9 +151,6 @@ def test_a_photo_of_ones_own(place: Path, tmp_path: Path, capsys: Any) -> None:
     assert len(seer["boxes"]) == 3 and bert["boxes"] == []
     assert bert["notes"] == ["This model reads the text only."]
     assert [len(layer["blocks"]) for layer in seer["layers"]] == [3, 3]
-    assert content["ranks"][1] is None
-    best = content["ranks"][0]["heads"]
-    assert [row[3] for row in best] == sorted((row[3] for row in best), reverse=True)
     replaced = [*line, "--layers", "1", "--heat-maps", "1-0", "--out", str(out)]
     assert main(replaced) == 0  # an older page is replaced
     drawn = json.loads(capsys.readouterr().out)["figures"]
@@ -228,39 +214,6 @@ def test_many_pairs_are_on_pages_with_links(place: Path, tmp_path: Path) -> None
     assert len(groundling.visualize(place / "seer", limit=1, **settings).entries) == 1
 
 
-def test_answers_that_changed(place: Path, tmp_path: Path) -> None:
-    header = ("image", "text", "label", "answer")
-    asked = [("one.jpg", "a dog runs", "yes"), ("two.jpg", "two cats wait", "no")] * 2
-    for name, answers in (("a", "no no no yes"), ("b", "yes yes no yes")):
-        rows = [(*one, said) for one, said in zip(asked, answers.split(), strict=True)]
-        homes.put(tmp_path / f"{name}.csv", homes.table(header, *rows))
-    settings = {"images": place / "photos", "regions": place / "store"}
-    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
-    made = groundling.visualize(place / "seer", predictions=files, **settings)
-    counts = {"became right": 1, "became wrong": 1, "stayed right": 0, "stayed wrong": 2}
-    assert made.counts == counts
-    better, worse = (entry["change"] for entry in made.entries)
-    assert better == {"kind": "became right", "first": "no", "second": "yes", "gold": "yes"}
-    assert worse == {"kind": "became wrong", "first": "no", "second": "yes", "gold": "no"}
-    homes.put(tmp_path / "b.csv", (tmp_path / "b.csv").read_text().replace("two cats", "10 cats"))
-    with pytest.raises(InputError, match=r"b\.csv, line 3: text differs from .*a\.csv, line 3"):
-        groundling.visualize(place / "seer", predictions=files, **settings)
-
-
-def test_heads_are_ranked_by_what_they_found(place: Path, tmp_path: Path) -> None:
-    rows = [("self", 0, 0, 10.0, True), ("self", 0, 1, 60.0, False), ("self", 1, 1, 40.0, True)]
-    names = ("attention", "layer", "head", "accuracy", "active")
-    found = {"heads": [dict(zip(names, row, strict=True)) for row in rows]}
-    homes.put(tmp_path / "found/result.json", json.dumps(found))
-    settings = {"image": place / "photos/one.jpg", "text": TEXT, "regions": place / "store"}
-    made = groundling.visualize(place / "seer", heads=tmp_path / "found", **settings)
-    (ranks,) = content_of(made.html())["ranks"]
-    assert ranks["heads"] == [["self", 1, 1, 0.4], ["self", 0, 0, 0.1], ["self", 0, 1, 0.6]]
-    homes.put(tmp_path / "found/result.json", json.dumps({"heads": [{"layer": 0}]}))
-    with pytest.raises(InputError, match=r"result\.json: not a result of `groundling heads`"):
-        groundling.visualize(place / "seer", heads=tmp_path / "found", **settings)
-
-
 # -- texts stay texts --------------------------------------------------------------------------------------------------
 
 NASTY = '</script><script>alert(1)</script><!-- <b>bold</b> & \u2028 "quotes" {{ title }}'
@@ -298,40 +251,21 @@ OWN = {"text": "", "image": ""}
         ),
         (
             {"regions": "", "grid": "2"},
-            "does not record the image encoder of its training regions; also pass backbone",
+            "neither model nor store records how regions were found",
         ),
         ({"heat-maps": "0-0|1-9"}, "heat_maps=1-9: no such head"),
         ({"layers": "7"}, "layers=7: the model has 2 layers"),
-        ({"data": "pairs.csv"}, ": is for a single pair; leave it out"),
         ({**OWN, "data": "pairs.csv"}, "visualize needs images=FOLDER"),
-        (
-            {**OWN, "data": "pairs.csv", "images": "photos", "max-pairs": "1"},
-            "2 pairs are more than max_pairs=1;",
-        ),
         ({**OWN, "data": "pairs.csv", "images": "photos", "text-column": "x"}, "no column 'x'"),
         (
             {**OWN, "data": "pairs.csv", "images": "photos", "image-column": "text"},
             "no photo 'a dog",
         ),
-        ({**OWN, "predictions": "pairs.csv|pairs.csv", "images": "photos"}, "no column 'answer'"),
-        (
-            {**OWN, "predictions": "pairs.csv", "images": "photos"},
-            "predictions: expected two files, got 1",
-        ),
-        ({"text": "  "}, "text: contains only spaces; expected words"),
-        ({"text": "a \ud83d"}, "the text is not UTF-8"),
-        ({"split": "val"}, "split=val: needs task"),
-        ({"example": "7"}, "example=7: needs task"),
         (
             {"grid": "17"},
             "grid = '17': expected less than or equal to 16",
         ),
-        (
-            {"heat-maps": "best"},
-            "heat_maps=best: pass heads, the model's result of `groundling heads`",
-        ),
         ({"per-page": "0"}, "per_page = '0': expected greater than or equal to 1"),
-        ({"heads": "store|store"}, "heads: expected at most one result per model, got 2 for 1"),
         ({"out": "look.txt"}, "out=look.txt: expected a file name ending in .html"),
         (
             {"out": "mine.html"},
@@ -348,28 +282,6 @@ def test_a_mistake_is_one_line(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"accuracy": float("nan")}, "each with an accuracy of 0 to 100"),
-        ({"layer": float("inf")}, "OverflowError"),
-        ({"layer": -1}, "expected whole numbers of layers and heads, each head once"),
-        ({"head": 0.5}, "expected whole numbers"),
-        ({"head": 0}, "expected whole numbers"),
-        (None, "expected heads, each"),
-    ],
-)
-def test_damaged_heads_are_refused(
-    change: dict[str, float] | None, message: str, tmp_path: Path
-) -> None:
-    head = {"active": True, "attention": "self", "layer": 0, "head": 1, "accuracy": 50.0}
-    heads = [] if change is None else [head | {"head": 0}, head | change]
-    path = homes.put(tmp_path / "result.json", json.dumps({"heads": heads}))
-    with pytest.raises(InputError, match=message) as caught:
-        RankedHeads.read(tmp_path)
-    assert str(caught.value).startswith(f"{path}: not a result of `groundling heads` (")
 
 
 def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
@@ -404,12 +316,12 @@ def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(tmp_path: Path) 
         text="a red dog runs",
         cpu=True,
     )
-    assert len(make_page(config, select_pairs(config)).entries) == 1
+    assert len(make_page(config).entries) == 1
     homes.picture(tmp_path / "one.jpg", size=(120, 80))  # resized: boxes are shares
-    assert len(make_page(config, select_pairs(config)).entries) == 1
+    assert len(make_page(config).entries) == 1
     homes.picture(tmp_path / "one.jpg", size=(40, 60))
     with pytest.raises(InputError) as caught:
-        make_page(config, select_pairs(config))
+        make_page(config)
     told = str(caught.value)
     assert (
         f"{tmp_path}/one.jpg: 40 x 60 pixels, but its regions are from an image of 60 x 40" in told

@@ -20,6 +20,7 @@ from groundling.models.heads import load_head, save_heads
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
+from groundling.studies.attention.commands import VisualizeConfig
 from groundling.studies.attention.page.inspected_model import InspectedModel
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -64,7 +65,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def looked(place: Path, model: str) -> InspectedModel:
-    return InspectedModel(str(place / model), "cpu", regions=str(place / "store"))
+    config = VisualizeConfig(regions=str(place / "store"))
+    return InspectedModel(str(place / model), "cpu", config)
 
 
 def test_a_fine_tuned_models_answer_is_the_one_of_predict(place: Path) -> None:
@@ -118,7 +120,8 @@ def test_a_heat_map_has_a_line_where_even_attention_is(place: Path) -> None:
     )
     *_, scale = made.figure(["0-0"]).axes
     assert made.first_view is not None
-    even = 100 * made.first_view.even("0-0")
+    layer, _ = made.first_view.layer_of("0-0")
+    even = 100 * layer.even["words"].max()
     assert any(list(line.get_ydata()) == [even, even] for line in scale.lines)
     assert f"line: even, {even:.1f}" in scale.get_ylabel()
     low, high = scale.get_ylim()

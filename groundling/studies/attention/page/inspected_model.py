@@ -30,6 +30,7 @@ from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.model_description import detection_settings
 from groundling.prediction.predictions import make_predictions, model_folder
 from groundling.settings.input_settings import DetectionSettings, RegionSettings
+from groundling.studies.attention.commands import VisualizeConfig
 from groundling.studies.attention.inspected_models import is_fine_tuned, load_match_head
 from groundling.studies.attention.models import PatchReader, PatchStore
 from groundling.studies.attention.models.lxmert import Lxmert
@@ -44,6 +45,8 @@ from groundling.vision_language.end_to_end import EndToEndModel
 from groundling.vision_language.loading import load_for_inspection
 from groundling.vision_language.single_stream import SingleStreamModel
 
+NOT_SHOWN = (ClipFeatureAdapter, ClipTextEncoder, CrossModalEncoder, Lxmert)
+"""Models whose words and boxes do not attend to each other in one sequence."""
 MAX_LENGTH = 128
 """Most tokens of a text, for a model whose folder does not record the length."""
 
@@ -51,43 +54,32 @@ MAX_LENGTH = 128
 class InspectedModel:
     """A model whose attention is shown on the page."""
 
-    def __init__(
-        self,
-        source: str,
-        device: str,
-        *,
-        regions: str = "",
-        allow_region_mismatch: bool = False,
-        detector: str = "",
-        backbone: str = "",
-        grid: int = 0,
-    ) -> None:
-        """Load the model and, if it reads regions, their source; arguments as in `visualize`.
+    def __init__(self, source: str, device: str, config: VisualizeConfig) -> None:
+        """Load the model and, if it reads regions, their source.
 
         Raises InputError if there is no such model, or the page does not support its kind.
         """
         self.name = source
         self.device = device
-        self.allow_region_mismatch = allow_region_mismatch
-        self.detector = detector
-        self.backbone = backbone
-        self.grid = grid
+        self.config = config
         self.fine_tuned: FineTunedModel | None = None
         self.folder = str(model_folder(Path(source)))
         """Folder of its weights, or a hub id."""
+        self.notes: list[str] = []
         if is_fine_tuned(source):
             self.fine_tuned = load(source, device=device)
             self.student: Encoder = self.fine_tuned.student
+            self.notes = self.fine_tuned.notes
         else:
             self.student = load_for_inspection(self.folder).to(device).eval()
-        self.notes = [] if self.fine_tuned is None else self.fine_tuned.notes
-        _check_supported(self.student, source)
-        if isinstance(self.student, PatchReader):
-            self.notes = [self.student.note] if self.student.note else []
-            for flag, given in (("grid", grid), ("detector", detector), ("regions", regions)):
-                if given:
-                    self.notes.append(f"{flag} is ignored: this model's own patches are the boxes")
-                    break
+        if isinstance(self.student, NOT_SHOWN):
+            raise InputError(
+                f"model={source}: expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP or a text encoder (the heads of "
+                "LXMERT's cross-attention are scored by `groundling heads`; for XDBERT's cross-modal encoder there "
+                "is `groundling attention`)"
+            )
+        if isinstance(self.student, PatchReader) and self.student.note:
+            self.notes = [self.student.note]
         self.reads_image = (
             isinstance(self.student, RegionEncoder) and self.student.sizes.regions > 0
         )
@@ -97,7 +89,7 @@ class InspectedModel:
         """Whether regions need features; a model that reads pixels computes its own."""
         # Words are not tied to regions; only some fine-tuned heads read such tags.
         settings = RegionSettings(
-            regions, allow_region_mismatch=allow_region_mismatch, object_tags=False
+            config.regions, allow_region_mismatch=config.allow_region_mismatch, object_tags=False
         )
         self.inputs = ImageSampleBuilder(
             settings,
@@ -124,59 +116,32 @@ class InspectedModel:
 
     @cached_property
     def region_finder(self) -> StoreRegionExtractor:
-        """Finds regions of photos that the store lacks; raises InputError if it cannot."""
-        if self.grid and self.detector:
-            raise InputError("grid and detector: both give boxes; pass one of them")
-        facts = self._region_facts
-        if self.grid or self.detector:
-            start = self._with_boxes()
-            facts = {"identity": facts.get("identity")}
-        else:
-            start = self._as_learned()
-        if self.allow_region_mismatch:
-            facts = {}
-        return StoreRegionExtractor(start, facts, self.device, self._features)
+        """Finds regions of photos that the store lacks, like those of training or else of the store.
 
-    @property
-    def _region_manifest(self) -> Mapping[str, Any] | None:
-        """The record of how its training regions, or else the store's, were found, if any."""
-        return next((one for one in self._manifests() if one.get("made_with")), None)
-
-    def _manifests(self) -> list[Mapping[str, Any]]:
-        """The record of its training regions, and the store's."""
-        return [self._region_facts, *([] if self.store is None else [self.store.manifest])]
-
-    def _with_boxes(self) -> DetectionSettings:
-        """Settings with the boxes of --grid or --detector, and --backbone or the known encoder."""
-        facts = self._region_manifest
-        start = DetectionSettings() if facts is None else detection_settings(facts)
-        known = start.backbone if facts else self._backbone_of_files()
-        if not self.backbone and not known and self._features:
-            raise InputError(
-                f"model={self.name}: does not record the image encoder of its training regions; also pass backbone"
-            )
-        backbone = self.backbone or known or start.backbone
-        detector = self.detector or start.detector
-        return replace(start, grid=self.grid, detector=detector, backbone=backbone)
-
-    def _backbone_of_files(self) -> str:
-        """The image encoder recorded with boxes from files; empty if not recorded."""
-        for manifest in self._manifests():
-            models = manifest.get("model")
-            if isinstance(models, dict) and isinstance(models.get("backbone"), str):
-                return str(models["backbone"])
-        return ""
-
-    def _as_learned(self) -> DetectionSettings:
-        """The settings by which its training regions, or else the store's, were found."""
-        facts = self._region_manifest
-        if facts is None:
+        A `grid` or `detector` gives other boxes. Raises InputError if no image encoder is known.
+        """
+        config = self.config
+        expected = self._region_facts
+        manifests = [expected, *([] if self.store is None else [self.store.manifest])]
+        recorded = next((one for one in manifests if one.get("made_with")), None)
+        start = DetectionSettings() if recorded is None else detection_settings(recorded)
+        backbone = start.backbone if recorded else _backbone_of_files(manifests)
+        own_boxes = bool(config.grid or config.detector)
+        if own_boxes:
+            detector = config.detector or start.detector
+            start = replace(start, grid=config.grid, detector=detector)
+            expected = {"identity": expected.get("identity")}
+        backbone = config.backbone or backbone
+        is_known = bool(backbone or not self._features)
+        if not is_known or (recorded is None and not own_boxes):
             raise InputError(
                 f"model={self.name}: this photo is not in the regions store, and neither model nor store records "
                 "how regions were found; pass grid=N or detector=NAME, with backbone=NAME"
             )
-        start = detection_settings(facts)
-        return replace(start, backbone=self.backbone or start.backbone)
+        if config.allow_region_mismatch:
+            expected = {}
+        start = replace(start, backbone=backbone or start.backbone)
+        return StoreRegionExtractor(start, expected, self.device, self._features)
 
     def _image_inputs(self, image: str, photo: Path) -> ImageInputs:
         """A photo as the model reads it; raises InputError if it cannot, or without regions."""
@@ -287,18 +252,13 @@ class InspectedModel:
         return self.inputs.samples(texts, self.student, sources)
 
 
-def _check_supported(student: Encoder, source: str) -> None:
-    """Raises InputError for a model of a kind that the page does not support."""
-    if isinstance(student, ClipFeatureAdapter | ClipTextEncoder | CrossModalEncoder):
-        raise InputError(
-            f"model={source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
-            "or a text encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
-        )
-    if isinstance(student, Lxmert):
-        raise InputError(
-            f"model={source}: two-stream models are not supported; `groundling heads` scores the heads of their "
-            "cross-attention"
-        )
+def _backbone_of_files(manifests: Sequence[Mapping[str, Any]]) -> str:
+    """The image encoder recorded with boxes from files; empty if not recorded."""
+    for manifest in manifests:
+        models = manifest.get("model")
+        if isinstance(models, dict) and isinstance(models.get("backbone"), str):
+            return str(models["backbone"])
+    return ""
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

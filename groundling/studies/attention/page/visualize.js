@@ -6,13 +6,11 @@ const LARGEST = 65535;
 const MEAN = -1; // in place of a head's number
 const TOP = 3; // number of boxes whose share is always printed; one with patches
 const TINY = 80; // photos with fewer pixels are enlarged without smoothing
-const RANKS = 12;
 const STRONG = 0.63; // text on shades from this one on is black, in dark mode too
 const THEMES = ["system", "light", "dark"];
 
 const state = {
   pair: 0,
-  shown: data.pairs.map((_, number) => number), // indices of the pairs that pass the filter
   pick: null, // {kind: "words" | "boxes", panel, index}
   linked: true,
   shared: true,
@@ -209,12 +207,22 @@ function chooseHead(panel, layer, head) {
   update();
 }
 
-// Start with the highest-ranked head of each model ...
+// Start with each model's head whose words attend most to boxes in the first pair ...
 function bestHeads() {
   panels.forEach(({ number, view }) => {
-    const [name, layer, head] = (data.ranks[number] && data.ranks[number].heads[0]) || ["", 0, MEAN];
-    const place = view.layers.findIndex((one) => one.name === name && one.number === layer);
-    if (place >= 0) state.panels[number] = { layer: place, head };
+    const words = [...view.words.keys()].filter(isWord(view));
+    let most = 0;
+    view.layers.forEach((layer, place) => {
+      if (!holds(layer, "words", "boxes")) return;
+      for (let head = 0; head < layer.heads; head += 1) {
+        const shares = words.map((index) => sum(given(view, layer, head, { kind: "words", index }, "boxes"), isBox(view)));
+        const share = sum(shares);
+        if (share > most) {
+          most = share;
+          state.panels[number] = { layer: place, head };
+        }
+      }
+    });
   });
 }
 
@@ -376,22 +384,6 @@ function headsOf(panel) {
   return make("div", {}, table, panel.about);
 }
 
-function ranksOf(panel) {
-  const ranks = data.ranks[panel.number];
-  if (!ranks || !ranks.heads.length) return "";
-  const list = make("ol");
-  ranks.heads.slice(0, RANKS).forEach(([name, number, head, share]) => {
-    const layer = panel.view.layers.findIndex((one) => one.name === name && one.number === number);
-    if (layer < 0) return;
-    const title = titleOf(panel.view.layers[layer]);
-    const label = `layer ${title}, head ${head}: ${percent(share)}`;
-    const button = make("button", { type: "button", "aria-label": label, onclick: () => chooseHead(panel, layer, head) });
-    button.append(make("span", {}, `${title}-${head}`), make("span", {}, percent(share)));
-    list.append(make("li", {}, button));
-  });
-  return make("details", { class: "ranks", open: true }, make("summary", {}, `Heads (layer-head) by ${ranks.by}`), list);
-}
-
 // The model's answers to the text and the photo, best first.
 function answerOf(answer) {
   if (!answer) return "";
@@ -414,7 +406,7 @@ function panelOf(number) {
   if (panel.view.whole.length) left.append(wholesOf(panel));
   if (panel.view.words.length) left.append(wordsOf(panel));
   left.append(panel.legend, panel.said);
-  const right = make("div", {}, pickersOf(panel), headsOf(panel), ranksOf(panel));
+  const right = make("div", {}, pickersOf(panel), headsOf(panel));
   const name = data.models[number].name;
   panel.element = make(
     "section",
@@ -641,11 +633,11 @@ function titleOfPair({ phrase, text }) {
 
 function pairPicker() {
   const picker = make("select", { "aria-label": "Image and text", onchange: () => show(Number(picker.value)) });
-  for (const number of state.shown) picker.append(make("option", { value: number }, `${number + 1 + data.page.before}. ${titleOfPair(data.pairs[number])}`.slice(0, 120)));
+  data.pairs.forEach((pair, number) => picker.append(make("option", { value: number }, `${number + 1 + data.page.before}. ${titleOfPair(pair)}`.slice(0, 120))));
   picker.value = state.pair;
-  const at = state.shown.indexOf(state.pair);
+  const at = state.pair;
   const go = (to) => () => {
-    show(state.shown[to]);
+    show(to);
     document.getElementById(to > at ? "next" : "previous").focus();
   };
   return make(
@@ -653,32 +645,7 @@ function pairPicker() {
     { class: "row" },
     make("button", { type: "button", id: "previous", disabled: at <= 0, "aria-label": "Previous", onclick: go(at - 1) }, "◀"),
     make("label", {}, picker),
-    make("button", { type: "button", id: "next", disabled: at >= state.shown.length - 1, "aria-label": "Next", onclick: go(at + 1) }, "▶"),
-  );
-}
-
-function filter() {
-  const kinds = [...new Set(data.pairs.map((pair) => pair.change && pair.change.kind))].filter(Boolean);
-  const picker = make("select", {
-    onchange: () => {
-      state.filter = picker.value;
-      state.shown = data.pairs.map((_, number) => number).filter((number) => !picker.value || data.pairs[number].change.kind === picker.value);
-      show(state.shown[0]);
-    },
-  });
-  picker.append(make("option", { value: "" }, "all"));
-  for (const kind of kinds) picker.append(make("option", { value: kind }, `${kind} (${data.counts[kind]} in all)`));
-  picker.value = state.filter || "";
-  return make("label", {}, "Answers that ", picker);
-}
-
-function changeOf(change) {
-  const isBetter = change.kind === "became right";
-  return make(
-    "p",
-    { class: isBetter ? "change" : "change worse" },
-    make("b", {}, `${isBetter ? "▲" : "▼"} ${change.kind}`),
-    `: first “${change.first}”, then “${change.second}”; right is “${change.gold}”.`,
+    make("button", { type: "button", id: "next", disabled: at >= data.pairs.length - 1, "aria-label": "Next", onclick: go(at + 1) }, "▶"),
   );
 }
 
@@ -714,14 +681,11 @@ function pages() {
 
 function tools() {
   const parts = [];
-  if (data.pairs.some((pair) => pair.change)) parts.push(filter());
   if (data.pairs.length > 1) parts.push(pairPicker());
   if (data.page.links.length > 1) parts.push(pages());
   if (data.models.length > 1) parts.push(check("same word and head everywhere", "linked"), check("same scale", "shared"));
   if (data.pairs[state.pair].photo) parts.push(check("grey photo", "grey"));
   parts.push(theme());
-  const change = data.pairs[state.pair].change;
-  if (change) parts.push(changeOf(change));
   document.getElementById("tools").replaceChildren(...parts);
 }
 
