@@ -94,7 +94,7 @@ def _as_recipe(
     out: Path,
 ) -> Recipe:
     """The comparison as a recipe: all arms with the same text, steps and seeds."""
-    from groundling.recipes.parts import Table, adapt, row
+    from groundling.recipes import Table, adapt, row
     from groundling.recipes.plan import Recipe
 
     shared = {

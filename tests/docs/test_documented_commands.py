@@ -146,8 +146,8 @@ def _is_another_part(command: TypedCommand, planned: set[tuple[str, str]]) -> bo
     if not part or part[1] not in REPRODUCTIONS:
         return False
     file, flag, name = part.groups()
-    recipe = recipe_of(file)
-    assert recipe.with_table(name) if flag == "table" else recipe.with_rows([name]), command.line
+    chosen = {"table": name} if flag == "table" else {"rows": (name,)}
+    assert recipe_of(file, **chosen).tables, command.line
     if (file, flag) in planned:
         return True
     planned.add((file, flag))

@@ -53,7 +53,7 @@ CASES = [
     (f"compare {OWN} --adapt.text t.txt --arms mlm", "arm=mlm needs student"),
     (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "seeds = '0'"),
     (f"compare --data my.csv --text q --label y {ADAPT}", "no column 'q'"),
-    ("run gone.py", "gone.py: no such file"),
+    ("run gone.py", "gone.py: FileNotFoundError"),
     ("run bad.py", "gone: no such file or folder"),
     ("verdict --runs model gone", "runs=gone: no such file"),
     ("verdict --runs model", "verdict needs runs"),
