@@ -11,14 +11,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from groundling.command_line import COMMANDS
 from groundling.command_line.registered_names import published_scores
 from groundling.core.errors import InputError, prefix_errors
 from groundling.settings.fields import fill_settings, replace_settings, setting_values
-
-Named = TypeVar("Named", bound="Source")
 
 # -- what a paper prints -----------------------------------------------------------------------------------------------
 
@@ -102,15 +100,15 @@ class Source:
     suffix: str = field(default="", kw_only=True)
     """What the setting has before and after the path."""
 
-    def __truediv__(self: Named, part: str) -> Named:
+    def __truediv__(self, part: str) -> Self:
         """A file or folder inside."""
         return replace(self, suffix=f"{self.suffix}/{part}")
 
-    def named(self: Named, name: str) -> Named:
+    def named(self, name: str) -> Self:
         """For settings of the form NAME=FOLDER."""
         return replace(self, prefix=f"{name}=")
 
-    def weighted(self: Named, weight: float) -> Named:
+    def weighted(self, weight: float) -> Self:
         """For settings of the form FILE=WEIGHT."""
         return replace(self, suffix=f"{self.suffix}={weight}")
 
