@@ -195,14 +195,20 @@ def test_a_weight_that_nothing_reads_is_refused(tmp_path: Path) -> None:
     (method,) = find_methods(["contrastive"])
     folder = BenchFolder(tmp_path)
     folder.jobs.mkdir()
-    readings = {"visual": {"choice": 0.5}, "masked LM": {"test": 2.0}}
+    cost = {"steps": 2, "samples": 4, "epochs": [0.5], "seconds": 1.0}
+    cost |= {"extra_parameters": 0, "parameters_after": 0}
+
+    def put(one: ArmRun, loss: float) -> None:
+        readings = {"visual": {"choice": 0.5}, "masked LM": {"test": loss}}
+        result = {"handed": "h", "remarks": [], "cost": cost, "readings": readings}
+        write_json(folder.job(one.name), one.as_json() | result)
+
     for one in grid_runs(method):
-        write_json(folder.job(one.name), {"readings": readings})
+        put(one, 2.0)
     with pytest.raises(InputError, match="all values of distill_weight gave the same model"):
         chosen_weight(folder, method)
     # Equal scores of different models are a tie, which goes to the first value.
-    other = {**readings, "masked LM": {"test": 2.1}}
-    write_json(folder.job(grid_runs(method)[1].name), {"readings": other})
+    put(grid_runs(method)[1], 2.1)
     assert chosen_weight(folder, method) == method.grid[0]
 
 
