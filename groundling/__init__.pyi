@@ -180,11 +180,7 @@ def bench(
     families: tuple[Literal["objects", "pictograms"], ...] = ("objects", "pictograms"),
     adapt_seeds: int = 2,
     probe_seeds: int = 3,
-    probes: tuple[Literal["truth", "category", "order", "odd"], ...] = (
-        "truth",
-        "category",
-        "order",
-    ),
+    probes: Texts = ("truth", "category", "order"),
     curve: Texts = (),
     processes: int = 2,
     plan: bool = False,

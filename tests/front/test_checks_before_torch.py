@@ -58,7 +58,7 @@ CASES = [
     ("verdict --runs model gone", "runs=gone: no such file"),
     ("verdict --runs model", "verdict needs runs"),
     ("bench --method contrast", "no method is called 'contrast'"),
-    ("bench --probes weight", "probes = 'weight'"),
+    ("bench --probes weight", "probes: no question is called 'weight'"),
     ("vcr --answers gone --rationales gone --data photos", "answers=gone: no such folder"),
     ("ensemble --runs gone --task glue/rte --data photos", "runs=gone: no such folder"),
     ("zero-shot --model model --task vqa --data gone --images photos", "data=gone: no such"),

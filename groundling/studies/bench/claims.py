@@ -23,7 +23,7 @@ class FileClaims:
             lock.release()
 
     def take(self, job: Job) -> bool:
-        """Lock a job's file; False if another process has locked it."""
+        """Lock a job's file; False if another process has locked it. On disks without locks every job can be taken."""
         path = self.folder.job(job.name).with_suffix(".lock")
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path, thread_local=False)
@@ -31,6 +31,8 @@ class FileClaims:
             lock.acquire(blocking=False)
         except Timeout:
             return False
+        except (NotImplementedError, OSError):
+            pass
         self.held[job.name] = lock
         return True
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 
 from groundling.command_line import Command
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, require_known
 from groundling.core.registry import is_import_path, resolve_builtin
 from groundling.runs.folder import open_run
 from groundling.runs.outputs import ByPrefix, CommandOutput, Inputs
@@ -18,6 +18,8 @@ from groundling.runs.progress import CommandContext
 from groundling.settings.fields import Settings, settings
 from groundling.studies.bench.real_settings import RealSettings, check_real
 
+QUESTIONS = ("truth", "category", "order", "odd")
+"""Questions that can be fine-tuned on."""
 Family = Literal["objects", "pictograms"]
 FAMILIES: tuple[Family, ...] = ("objects", "pictograms")
 """Families of rendered worlds; no setting was tuned on the second."""
@@ -43,11 +45,7 @@ Weights are chosen in a world of objects."""
     """Adaptation seeds per world and arm."""
     probe_seeds: Annotated[int, Ge(1)] = 3
     """Fine-tuning seeds of the true/false and odd-one-out probes."""
-    probes: tuple[Literal["truth", "category", "order", "odd"], ...] = (
-        "truth",
-        "category",
-        "order",
-    )
+    probes: tuple[str, ...] = ("truth", "category", "order")
     """Questions to fine-tune on: truth, category, order, odd (1,000 steps, slow)."""
     curve: tuple[str, ...] = ()
     """Instead of the whole bench: how the gain grows with images, captions, steps, layers, width, \
@@ -68,6 +66,8 @@ nothing, but the bench is tested."""
 def check(config: BenchConfig, out: str | Path) -> None:
     """Raises InputError for unknown methods, and for a verdict in the world in which weights are chosen."""
     check_real(config.real_encoder)
+    for name in config.probes:
+        require_known(name, QUESTIONS, f"probes: no question is called {name!r}")
     if FAMILIES[0] in config.families and TUNING_SEED in config.worlds:
         raise InputError(
             f"worlds={TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"

@@ -30,7 +30,7 @@ class Schema(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-class Cost(Schema):
+class CostSchema(Schema):
     """Of training."""
 
     steps: PositiveInt
@@ -48,7 +48,7 @@ class _Condition(Schema):
     value: int
 
 
-class _Model(Schema):
+class _ModelHash(Schema):
     sha256: str
 
 
@@ -70,8 +70,8 @@ class _Run(Schema):
 
 
 class _TrainedRun(_Run):
-    cost: Cost
-    model: _Model | None = None
+    cost: CostSchema
+    model: _ModelHash | None = None
     """Left out of published runs of curves."""
     texts: str
     remarks: list[str]

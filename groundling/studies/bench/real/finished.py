@@ -11,7 +11,7 @@ from groundling.core.errors import convert_read_errors
 from groundling.runs.folder import read_object
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.real.readings import KEY, Reading
-from groundling.studies.bench.results import Cost, Schema
+from groundling.studies.bench.results import CostSchema, Schema
 
 BEFORE = "before"
 """The encoder as the user gave it."""
@@ -42,7 +42,7 @@ class _About(Schema):
     controls: dict[str, str]
 
 
-class _Model(Schema):
+class _ModelPath(Schema):
     path: str
 
 
@@ -57,8 +57,8 @@ class _Arm(Schema):
     texts: str
     about: _About | None
     """None: a text control, which methods share."""
-    cost: Cost
-    model: _Model
+    cost: CostSchema
+    model: _ModelPath
 
 
 def read_job(path: Path) -> dict[str, Any]:
