@@ -84,20 +84,18 @@ class Recipe:
     def steps(self) -> list[Step]:
         """Every step in starting order: table by table, column by column, each step after those that it needs.
 
-        Raises InputError for two steps of the same name or folder.
+        Raises InputError for two different steps of one name.
         """
         ordered: dict[str, Step] = {}
-        names: dict[str, str] = {}
 
         def add(step: Step) -> None:
-            other = ordered.get(step.name, step)
-            is_equal = other is step or self.arguments(other) == self.arguments(step)
-            if names.setdefault(step.path, step.name) != step.name or not is_equal:
-                raise InputError(f"two different steps are called {step.name}; rename one")
-            if step.name not in ordered:
+            other = ordered.get(step.name)
+            if other is None:
                 for one in self.before(step):
                     add(one)
                 ordered[step.name] = step
+            elif self.arguments(other) != self.arguments(step):
+                raise InputError(f"two different steps are called {step.name}; rename one")
 
         for table in self.tables:
             for column in zip_longest(*(row.steps for row in table.rows)):
