@@ -19,7 +19,7 @@ sys.path[:0] = [str(Path(__file__).parent)]
 
 from builders.recipes import FILES, recipe_of  # noqa: E402
 
-from groundling.recipes.parts import Input, Step  # noqa: E402
+from groundling.recipes import Input, Source  # noqa: E402
 from groundling.recipes.plan import plan_json  # noqa: E402
 from groundling.settings.fields import setting_values  # noqa: E402
 
@@ -28,7 +28,7 @@ def plan_of(file: Path) -> dict[str, Any]:
     """Inputs, tables with the papers' scores, notes, and steps by name, each with every setting."""
     recipe = recipe_of(file)
 
-    def place(source: Input | Step) -> str:
+    def place(source: Source) -> str:
         return source.name if isinstance(source, Input) else recipe.place(source)
 
     plan = plan_json(recipe)

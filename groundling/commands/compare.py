@@ -12,7 +12,7 @@ from groundling.command_line import Command
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING
 from groundling.commands.run import check_runs, run_recipe
-from groundling.recipes.parts import Table, adapt, row
+from groundling.recipes import Table, adapt, row
 from groundling.recipes.plan import Recipe
 from groundling.runs.outputs import RunCollection
 from groundling.runs.progress import CommandContext
@@ -87,8 +87,13 @@ def _as_recipe(
     out: Path,
 ) -> Recipe:
     """The comparison as a recipe: all arms with the same text, steps and seeds."""
-    shared = setting_values(tuning, config.own)
-    shared |= {name: vars(config)[name] for name in ("data", "seeds", "limit_train", "max_length")}
+    shared = {
+        **setting_values(tuning, config.own),
+        "data": config.data,
+        "seeds": config.seeds,
+        "limit_train": config.limit_train,
+        "max_length": config.max_length,
+    }
     tasks: dict[str, dict[str, Any]] = {task: {**shared, "task": task} for task in config.tasks}
     if config.own.label:
         tasks = {Path(config.data).stem: shared}

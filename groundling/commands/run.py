@@ -8,17 +8,17 @@ import runpy
 import sys
 import traceback
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
 
 from groundling.command_line import COMMANDS, Command
-from groundling.core.errors import InputError, prefix_errors
+from groundling.core.errors import InputError, prefix_errors, require_known
 from groundling.core.registry import is_import_path, resolve_builtin
+from groundling.recipes import Row, Step, Table, slug
 from groundling.recipes.miniature import on_stand_ins, shrink
-from groundling.recipes.parts import Step, Table, slug
 from groundling.recipes.plan import Recipe, exposure_notes, plan_json, plan_lines, state
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import Job, run_jobs
@@ -50,8 +50,6 @@ class RunConfig(Settings):
 def load_recipe(config: RunConfig, out: Path) -> Recipe:
     """The recipe of a file, with the tables, rows and seeds that `config` selects."""
     file = Path(config.file)
-    if not file.is_file():
-        raise InputError(f"{file}: no such file")
     sys.path.insert(0, str(file.parent))  # a recipe may import another one
     try:
         names = runpy.run_path(str(file))
@@ -67,9 +65,40 @@ def load_recipe(config: RunConfig, out: Path) -> Recipe:
         raise InputError(f"{where}: {kind}{error}") from None
     finally:
         sys.path.remove(str(file.parent))
-    recipe = recipe.with_table(config.table) if config.table else recipe
-    recipe = recipe.with_rows(config.rows) if config.rows else recipe
-    return recipe.with_seeds(config.seeds) if config.seeds else recipe
+    return select(recipe, config)
+
+
+def select(recipe: Recipe, config: RunConfig) -> Recipe:
+    """The recipe with the tables, rows and seeds of `config`; raises InputError for unknown names."""
+    if config.table:
+        names = [table.name for table in recipe.tables]
+        require_known(config.table, names, f"no table is called {config.table!r}")
+    tables = [one for one in recipe.tables if config.table in ("", one.name)]
+    offered = dict.fromkeys(row.name for table in tables for row in table.rows)
+    for name in config.rows:
+        require_known(name, offered, f"no row is called {name!r}")
+    chosen = config.rows or offered
+    selected = []
+    for table in tables:
+        rows = [_with_seeds(row, config.seeds) for row in table.rows if row.name in chosen]
+        selected += [Table(table.name, rows)] if rows else []
+    return replace(recipe, tables=selected)
+
+
+def _with_seeds(row: Row, seeds: int) -> Row:
+    """The row with another number of seeds, if not 0; raises InputError if its steps are of one seed each."""
+    if not seeds:
+        return row
+    steps = []
+    for step in row.steps:
+        if "seed" in step.settings:
+            raise InputError(f"seeds: {step.name} has a seed of its own; change the recipe instead")
+        notes = dict(step.notes)
+        if "seeds" in notes:
+            reason = "changed on the command line"
+            notes["seeds"] = replace(notes["seeds"], ours=seeds, reason=reason)
+        steps.append(replace(step, settings={**step.settings, "seeds": seeds}, notes=notes))
+    return replace(row, steps=tuple(steps))
 
 
 def check(config: RunConfig, out: str | Path) -> None:
@@ -81,39 +110,24 @@ def check(config: RunConfig, out: str | Path) -> None:
 
 
 def check_runs(recipe: Recipe) -> None:
-    """Raises InputError, naming the step, for settings that do not fit together, and for missing data or weights."""
-    inputs = recipe.inputs()
-    absent = [one for one in inputs if state(one) == "missing"]
-    known = [*(one.path for one in inputs), f"{recipe.out}/"]
-
-    def is_known(word: str) -> bool:
-        return any(path in word for path in known)
-
-    for step in recipe.steps():
-        with prefix_errors(step.name):
-            _check_task(step.values.get("task", ""))
-    for check_step in (Command.check_settings, partial(Command.check_inputs_exist, skip=is_known)):
-        for step in recipe.steps():
-            with prefix_errors(step.name):
-                check_step(COMMANDS[step.command], arguments(recipe, step))
-        if absent:
-            more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
-            raise InputError(
-                f"{absent[0].name}: {absent[0].path} does not exist; obtain it: {absent[0].available_from}{more}"
-            )
-
-
-def _check_task(name: str) -> None:
-    """Raises InputError for an unknown task, which would end the recipe hours later."""
+    """Raises InputError for a step's settings that do not fit together, and for missing data or weights."""
     from groundling.tasks import Task
 
-    if name and not is_import_path(name):
-        resolve_builtin("tasks", Task, name)
-
-
-def arguments(recipe: Recipe, step: Step) -> list[Any]:
-    """The arguments of a step's command: settings and output."""
-    return [*step.typed(recipe.place), recipe.place(step)]
+    inputs = recipe.inputs()
+    for one in inputs:
+        if state(one) == "missing":
+            raise InputError(
+                f"{one.name}: {one.path} does not exist; obtain it: {one.available_from} (--plan lists all)"
+            )
+    known = [*(one.path for one in inputs), f"{recipe.out}/"]
+    for step in recipe.steps():
+        command, values = COMMANDS[step.command], recipe.arguments(step)
+        task = step.values.get("task", "")
+        with prefix_errors(step.name):
+            command.check_settings(values)
+            command.check_inputs_exist(values, lambda word: any(path in word for path in known))
+            if task and not is_import_path(task):
+                resolve_builtin("tasks", Task, task)
 
 
 def run(config: RunConfig, work: CommandContext) -> dict[str, Any]:
@@ -141,7 +155,7 @@ def run_recipe(recipe: Recipe, steps: Sequence[Step], processes: int) -> dict[st
     jobs = []
     for step in steps:
         after = tuple(one.name for one in recipe.before(step))
-        jobs.append(Job(step.name, COMMANDS[step.command].call, (arguments(recipe, step),), after))
+        jobs.append(Job(step.name, COMMANDS[step.command].call, (recipe.arguments(step),), after))
     run_jobs(jobs, processes, print)
     verdicts = [_judge(table, recipe.out) for table in recipe.tables]
     return verdicts[0] if len(verdicts) == 1 else {"tables": verdicts}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from groundling.core.registry import registered
-from groundling.recipes.parts import Input, Step
+from groundling.core.registry import public_modules
+from groundling.recipes import Step
 from groundling.recipes.plan import Recipe
 
 SIDE = 32
@@ -35,27 +34,15 @@ SMALL: dict[str, Callable[[Any], Any]] = {
 """Reduced value of a setting in a miniature, given its value."""
 
 
-@dataclass(frozen=True)
-class StandInMaker:
-    """Maker of small stand-ins for a recipe's data and weights, in a study's `stand_ins`."""
-
-    name: str
-    """What they are made from."""
-    make: Callable[[Sequence[Input], Path], tuple[dict[str, Input], list[str]]]
-    """From inputs and a folder: stand-ins in the folder, by the inputs' names, and notes on them. Raises InputError \
-for an unsupported kind."""
-
-
 def on_stand_ins(recipe: Recipe) -> Recipe:
-    """The recipe on small stand-ins, made in its folder; its scores mean nothing.
+    """The recipe on small stand-ins, which a study makes in its folder; its scores mean nothing.
 
     Raises InputError for data or weights of an unsupported kind.
     """
-    (maker,) = registered("stand_ins", StandInMaker).values()
-    replaced, notes = maker.make(recipe.inputs(), recipe.out / "stand-ins")
-    for note in notes:
-        print(f"note: {note}")
-    return replace(recipe, replaced=replaced)
+    (study,) = public_modules("stand_ins")
+    return replace(
+        recipe, stand_ins=study.make_stand_ins(recipe.inputs(), recipe.out / "stand-ins")
+    )
 
 
 def shrink(step: Step) -> Step:

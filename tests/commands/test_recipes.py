@@ -109,9 +109,9 @@ def test_the_shipped_recipes_can_be_read(file: Path) -> None:
         len(table.rows) > 1 or table.name.startswith(("Code", "RefCOCO")) for table in recipe.tables
     )
     for step in recipe.steps():
-        for reference in step.references:
-            if reference.suffix == "/joint":
-                assert reference.source.settings["save_joint"] is True
+        for source in step.sources:
+            if source.suffix == "/joint":
+                assert source.settings["save_joint"] is True
 
 
 @pytest.mark.usefixtures("in_process")

@@ -1,9 +1,8 @@
-"""The numbers of docs/bench.md are those of docs/bench.json, which a bench wrote and others can be joined with."""
+"""The numbers of docs/bench.md are those of docs/bench.json, which a bench wrote."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +14,7 @@ from groundling.studies.bench.judge import base_entries, entries_of, judge_metho
 from groundling.studies.bench.method import built_in_methods
 from groundling.studies.bench.protocol import Protocol
 from groundling.studies.bench.readings import READOUT, VISUAL
-from groundling.studies.bench.results import merge, read_bench
+from groundling.studies.bench.results import read_bench
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -88,14 +87,3 @@ def test_published_results_are_those_of_this_protocol_and_its_methods(results: M
         assert changed <= {"source", "paper"}, f"{name}: {changed}; run it again, and publish it"
     made = [one.as_json() for one in judge_methods(bench["runs"], bench["methods"])]
     assert [one["sentence"] for one in made] == [one["sentence"] for one in bench["verdicts"]]
-
-
-def test_other_words_about_a_method_do_not_keep_benches_apart(
-    results: ModuleType, tmp_path: Path
-) -> None:
-    published = json.loads(results.RESULTS.read_text(encoding="utf-8"))
-    published["methods"]["mcse"]["paper"] = "MCSE, in other words"
-    other = tmp_path / "bench.json"
-    other.write_text(json.dumps({**published, "runs": []}), encoding="utf-8")
-    merged, _ = merge([results.RESULTS, other])
-    assert len(merged["runs"]) == len(read_bench(results.RESULTS)["runs"])

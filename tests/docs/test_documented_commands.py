@@ -20,7 +20,6 @@ from groundling.cli import main
 from groundling.studies.xdbert.diversity import attention_report
 
 NEEDS_RESULTS = "results.md runs it, behind the commands whose outputs it reads"
-MERGED = "joins results that take hours; tests/studies/bench/test_bench.py merges small ones"
 NEEDS_DATA = "needs real data; another command of the page runs the same on stand-ins"
 OF_A_BENCH = "reads the folder of a bench, which takes hours; clip_td.md adapts to the same oracle"
 NOT_RUN = {
@@ -47,14 +46,6 @@ NOT_RUN = {
         "--steps 100 --batch 16 --lr 1e-4 --max-length 32 --cpu --method lexi_contrastive caption_to_image "
         "--adapt-seeds 3 --out runs/real6",
     ): NEEDS_DATA,
-    (
-        "bench.md",
-        "groundling bench --merge runs/bench theirs/bench.json --out runs/both",
-    ): MERGED,
-    (
-        "bench.md",
-        "groundling bench --merge docs/bench.json runs/bench --out runs/both",
-    ): MERGED,
     (
         "results.md",
         "groundling adapt --student runs/bench/shared/objects-0/making/encoder/model --text "
@@ -146,8 +137,8 @@ def _is_another_part(command: TypedCommand, planned: set[tuple[str, str]]) -> bo
     if not part or part[1] not in REPRODUCTIONS:
         return False
     file, flag, name = part.groups()
-    recipe = recipe_of(file)
-    assert recipe.with_table(name) if flag == "table" else recipe.with_rows([name]), command.line
+    chosen = {"table": name} if flag == "table" else {"rows": (name,)}
+    assert recipe_of(file, **chosen).tables, command.line
     if (file, flag) in planned:
         return True
     planned.add((file, flag))

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from groundling.command_line.registered_names import parse_arm
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
-from groundling.core.errors import InputError, convert_errors
+from groundling.core.errors import InputError
 from groundling.runs.folder import read_json, read_object, write_json
 from groundling.runs.hashing import data_hash
 from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.cost import Cost
 from groundling.studies.bench.handed import check_handed
-from groundling.studies.bench.leaks import (
-    check_inputs,
-    parameters_of,
-    plain_faults,
-    relative_names,
-    watch_files,
-    watch_writes,
-)
 from groundling.studies.bench.method import (
     CAPTIONS,
     OPTION,
@@ -37,6 +27,7 @@ from groundling.studies.bench.method import (
     is_outside,
     resolve_stage_paths,
 )
+from groundling.studies.bench.plain_models import parameters_of, plain_faults
 from groundling.studies.bench.protocol import (
     ADAPTING,
     MAX_LENGTH,
@@ -54,6 +45,7 @@ from groundling.studies.bench.readings import (
     read_image_tower,
     read_text_tower,
 )
+from groundling.studies.bench.results import read_run
 
 METHOD = "method"
 TEXT_CONTROL = "text control"
@@ -145,12 +137,8 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
     trained = train_arm(folder, protocol, one, key)
     place = folder.world(one.world)
     runs = _folder(folder, one, trained["weight"])
-    hashes = check_handed(place, f"while {one.name} ran")
-    allowed = {os.path.abspath(place.place(name)): value for name, value in hashes.items()}
-    stages = [runs / name for name in trained["stages"]]
-    for stage in stages:
-        check_inputs(stage, allowed, runs)
-    model = stages[-1] / "model"
+    hashes = check_handed(place)
+    model = runs / trained["stages"][-1] / "model"
     handed_encoder = place.place("encoder")
     more = parameters_of(model) - parameters_of(handed_encoder)
     result = {
@@ -161,10 +149,7 @@ def run_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> d
         "cost": trained["spent"] | {"parameters_after": more},
         "handed": key_of(hashes),
         "model": {"path": str(model.relative_to(folder.root)), "sha256": data_hash(model)},
-        "remarks": [
-            *(f"not plain: {fault}" for fault in plain_faults(model, handed_encoder)),
-            *trained["remarks"],
-        ],
+        "remarks": [f"not plain: {fault}" for fault in plain_faults(model, handed_encoder)],
     }
     return finish_job(folder, one.name, result)
 
@@ -175,66 +160,37 @@ def training_name(one: ArmRun) -> str:
 
 
 def train_arm(folder: BenchFolder, protocol: Protocol, one: ArmRun, key: str) -> dict[str, Any]:
-    """Train an arm: its weight, stages, costs, and remarks on what it read and wrote.
+    """Train an arm: its weight, stages and costs.
 
     One of foreign code has a job and a process of its own, so that its model is read where none of its code ran.
     """
     done = finished_job(folder, training_name(one), key) if one.is_foreign else None
     if done is not None:
-        path = folder.job(training_name(one))
-        with convert_errors(f"{path}: damaged", "; delete it to train the arm again"):
-            return {name: done[name] for name in ("weight", "stages", "spent", "remarks")}
+        return done
     place = folder.world(one.world)
     weight = one.weight
     if weight is None and one.arm != TEXT_CONTROL:
         weight = chosen_weight(folder, one.method)
     runs = _folder(folder, one, weight)
-    check_handed(place, f"before {one.name} ran")
-    record = read_object(place.record)
     stages = control_stages(one.method) if one.arm == TEXT_CONTROL else one.method.stages
     base_steps = protocol.scaled(ADAPTING, 0).steps
     steps = one.method.stage_steps(base_steps, one.world.condition.steps)
     cost = Cost()
-    # A method could keep what it reads of one world for a later run on another.
-    private = [one / "private" for one in sorted((folder.root / "shared").iterdir())]
-    # The job's own result is written after this.
-    with watch_files(*private) as opened, watch_writes(*_not_its_own(folder, one)) as written:
-        for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
-            settings = stage_settings(one.method, one.arm, stage, place, runs)
-            if number == len(stages):
-                settings = _with_weight(settings, one, weight)
-            training = stage_training(stage, count, one.seed)
-            config = make_settings(AdaptConfig, **settings)
-            cost.add(ADAPT(config, training, runs / f"stage-{number}"), training)
+    for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
+        settings = stage_settings(one.method, one.arm, stage, place, runs)
+        if number == len(stages):
+            settings = _with_weight(settings, one, weight)
+        training = stage_training(stage, count, one.seed)
+        config = make_settings(AdaptConfig, **settings)
+        cost.add(ADAPT(config, training, runs / f"stage-{number}"), training)
     cost.stop()
-    if read_object(place.record) != record:
-        raise InputError(f"{place.record}: changed while {one.name} ran")
-    remarks = []
-    if opened:
-        (answers, *_) = relative_names(opened, folder.root / "shared")
-        remarks.append(f"leak: opened the world's answers ({answers})")
-    written = {path for path in written if not Path(path).is_relative_to(os.path.realpath(runs))}
-    if written:
-        (first, *_) = relative_names(written, folder.root)
-        remarks.append(f"leak: wrote what is not its own ({first})")
     result = {
         "key": key,
         "weight": weight,
         "stages": [f"stage-{number + 1}" for number in range(len(stages))],
         "spent": cost.as_json(),
-        "remarks": remarks,
     }
     return finish_job(folder, training_name(one), result) if one.is_foreign else result
-
-
-def _not_its_own(folder: BenchFolder, one: ArmRun) -> list[Path]:
-    """Folders and files that an arm may not write: results, models of others, and what is handed over."""
-    shared = sorted((folder.root / "shared").iterdir())
-    places = [folder.jobs, folder.runs(), folder.probes()]
-    places += [world / name for world in shared for name in ("handed", "making", "handed.json")]
-    if one.is_foreign:  # stock teachers keep their features there
-        places += [world / "features" for world in shared]
-    return places
 
 
 def _folder(folder: BenchFolder, one: ArmRun, weight: Weight) -> Path:
@@ -357,12 +313,8 @@ def weight_scores(folder: BenchFolder, method: BenchMethod) -> dict[Weight, floa
     scores: dict[Weight, float] = {}
     readings = []
     for one in grid_runs(method):
-        path = folder.job(one.name)
-        with convert_errors(f"{path}: damaged", "; delete it to run the arm again"):
-            readings.append(read_object(path)["readings"])
-            scores[one.weight] = score = float(readings[-1][VISUAL][CHOICE])
-            if not isfinite(score):
-                raise ValueError(f"a score of {score}")
+        readings.append(read_run(folder.job(one.name))["readings"])
+        scores[one.weight] = readings[-1][VISUAL][CHOICE]
     if readings and all(one == readings[0] for one in readings):
         raise InputError(
             f"method {method.name}: all values of {method.weight} gave the same model, so it does not read this "

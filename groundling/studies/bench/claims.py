@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
+from filelock import FileLock, Timeout
 
 from groundling.runs.jobs import Job
 from groundling.studies.bench.protocol import BenchFolder
@@ -14,31 +13,29 @@ class FileClaims:
 
     def __init__(self, folder: BenchFolder) -> None:
         self.folder = folder
-        self.held: dict[str, int] = {}
+        self.held: dict[str, FileLock] = {}
 
     def __enter__(self) -> FileClaims:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for handle in self.held.values():
-            os.close(handle)
-        self.held.clear()
+        for lock in self.held.values():
+            lock.release()
 
     def take(self, job: Job) -> bool:
         """Lock a job's file; False if another process has locked it. On disks without locks every job can be taken."""
         path = self.folder.job(job.name).with_suffix(".lock")
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT)
+        lock = FileLock(path, thread_local=False)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
+            lock.acquire(blocking=False)
+        except Timeout:
             return False
-        except OSError:
+        except (NotImplementedError, OSError):
             pass
-        self.held[job.name] = handle
+        self.held[job.name] = lock
         return True
 
     def release(self, job: Job) -> None:
         """Unlock a job's file."""
-        os.close(self.held.pop(job.name))
+        self.held.pop(job.name).release()

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
 
 from groundling.command_line import Command
-from groundling.core.errors import InputError
-from groundling.core.registry import is_import_path
+from groundling.core.errors import InputError, require_known
+from groundling.core.registry import is_import_path, resolve_builtin
 from groundling.runs.folder import open_run
 from groundling.runs.outputs import ByPrefix, CommandOutput, Inputs
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import InputKind, Settings, flag_name, may_repeat, settings
+from groundling.settings.fields import Settings, settings
 from groundling.studies.bench.real_settings import RealSettings, check_real
 
 QUESTIONS = ("truth", "category", "order", "odd")
 """Questions that can be fine-tuned on."""
-WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "curve", "scale", "merge")
-"""Settings that a bench on a real encoder does not have."""
-NOT_OF_CURVES = ("adapt_seeds", "probe_seeds", "probes")
-"""Settings that curves do not have."""
-FAMILIES = ("objects", "pictograms")
+Family = Literal["objects", "pictograms"]
+FAMILIES: tuple[Family, ...] = ("objects", "pictograms")
 """Families of rendered worlds; no setting was tuned on the second."""
 TUNING_SEED = 100
 """Seed of the world of the first family in which weights are chosen."""
@@ -41,7 +38,7 @@ class BenchConfig(Settings):
 all of the package."""
     worlds: tuple[Annotated[int, Ge(0)], ...] = (0, 1, 2, 3, 4)
     """Seeds of the rendered worlds of each family; a verdict needs at least three."""
-    families: tuple[str, ...] = FAMILIES
+    families: tuple[Family, ...] = FAMILIES
     """Families of rendered worlds, as in `data make-world --family`; each has its own verdict. \
 Weights are chosen in a world of objects."""
     adapt_seeds: Annotated[int, Ge(1)] = 2
@@ -57,11 +54,9 @@ adaptation seed and linear readings only."""
     processes: Annotated[int, Ge(1)] = 2
     """Parallel runs, one thread each."""
     plan: bool = False
-    """Print what will run, what is done and how long it takes, and stop."""
+    """Print what will run and what is done, and stop."""
     report: bool = False
     """Instead of running: write the table, the page and bench.json of what is finished."""
-    merge: Annotated[tuple[str, ...], InputKind.PATH, may_repeat] = ()
-    """Instead of running: join these benches, each a folder or a bench.json, into --out."""
     scale: Annotated[float, Gt(0)] = 1.0
     """Factor on all steps and, below 1, on the world's size: with less than 1 the models learn \
 nothing, but the bench is tested."""
@@ -69,45 +64,20 @@ nothing, but the bench is tested."""
 
 
 def check(config: BenchConfig, out: str | Path) -> None:
-    """Raises InputError for unknown methods or questions, and for --merge beside settings of a run."""
-    defaults = vars(BenchConfig())
-    changed = [name for name, value in vars(config).items() if value != defaults[name]]
-    check_real(config.real_encoder, [flag_name(name) for name in WORLDS_ONLY if name in changed])
-    for name in NOT_OF_CURVES if config.curve else ():
-        if name in changed:
-            raise InputError(
-                f"curve has one adaptation seed and linear readings only; leave {name} out"
-            )
+    """Raises InputError for unknown methods, and for a verdict in the world in which weights are chosen."""
+    check_real(config.real_encoder)
     for name in config.probes:
-        if name not in QUESTIONS:
-            raise InputError(f"probes={name}: expected some of {', '.join(QUESTIONS)}")
-    if not (config.worlds and config.families):
-        flag = "families" if config.worlds else "worlds"
-        raise InputError(f"{flag}: expected at least one")
+        require_known(name, QUESTIONS, f"probes: no question is called {name!r}")
     if FAMILIES[0] in config.families and TUNING_SEED in config.worlds:
         raise InputError(
             f"worlds={TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"
         )
-    if config.merge:
-        for name in changed:
-            if name != "merge":
-                raise InputError(f"merge runs nothing; leave {name} out")
-        into = Path(out).resolve()
-        for source in map(Path, config.merge):
-            of_file = source.is_file() and source.resolve().parent == into
-            if of_file or (source.is_dir() and into.is_relative_to(source.resolve())):
-                raise InputError(
-                    f"merge={source}: out={out} is in the same folder, where it would be part of that bench; "
-                    "expected a folder elsewhere"
-                )
-        return
-    if config.plan and config.report:
-        raise InputError("plan and report: expected one of them")
     if any(not is_import_path(name) for name in config.method):
-        from groundling.studies.bench.method import check_method_name
+        from groundling.studies.bench.method import BenchMethod
 
         for name in config.method:
-            check_method_name(name)
+            if not is_import_path(name):
+                resolve_builtin("methods", BenchMethod, name)
 
 
 @dataclass(frozen=True)
@@ -119,21 +89,12 @@ class BenchOutput(CommandOutput):
     ) -> Any:
         """The command's result; raises InputError if the folder is not a bench's, or has another scale."""
         config: BenchConfig = settings["_own"]
-        folder = Path(out)
-        if config.merge:
-            taken = folder.exists() and any(
-                one.name not in ("bench.json", "report.html") for one in folder.iterdir()
-            )
-            if taken:
-                raise InputError(f"{out}: is not empty; merge writes into a new folder")
-        else:
-            identity: dict[str, Any] = {"scale": config.scale, "protocol": PROTOCOL_VERSION}
-            inputs: Inputs = {}
-            if config.real_encoder.real:
-                identity, inputs = config.real_encoder.identity(), config.real_encoder.inputs()
-            writes = not (config.plan or config.report)
-            folder = open_run(out, name, identity, inputs, writes)
-        work = CommandContext(folder)
+        identity: dict[str, Any] = {"scale": config.scale, "protocol": PROTOCOL_VERSION}
+        inputs: Inputs = {}
+        if config.real_encoder.real:
+            identity, inputs = config.real_encoder.identity(), config.real_encoder.inputs()
+        writes = not (config.plan or config.report)
+        work = CommandContext(open_run(out, name, identity, inputs, writes))
         return work.with_notes(function(config, work))
 
 
@@ -144,7 +105,7 @@ BENCH = Command(
     {"_own": BenchConfig()},
     title="Bench: which method gives a text encoder visual knowledge?",
     example="groundling bench --method contrastive --worlds 0 1 2 --out runs/bench",
-    common_flags="method worlds families curve plan merge processes",
+    common_flags="method worlds families curve plan processes",
     validate=check,
     prints_output=True,
     out_help="Bench folder; running the same command again resumes, other methods and worlds are added, and several "

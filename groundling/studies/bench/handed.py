@@ -180,14 +180,13 @@ def record_handed(folder: WorldFolder) -> dict[str, Any]:
     return result
 
 
-def check_handed(folder: WorldFolder, while_running: str) -> dict[str, str]:
+def check_handed(folder: WorldFolder) -> dict[str, str]:
     """The recorded hashes; raises InputError if a handed-over file has changed since."""
     hashes: dict[str, str] = read_object(folder.record)["handed"]
     for name, expected in hashes.items():
         if data_hash(folder.place(name)) != expected:
             raise InputError(
-                f"{folder.place(name)}: changed since it was handed over, {while_running}; results with it would not "
-                f"be comparable; delete {folder.root} and all runs on it, or use another output folder"
+                f"{folder.place(name)}: changed since it was handed over; delete {folder.root} and all runs on it"
             )
     return hashes
 

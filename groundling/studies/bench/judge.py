@@ -24,6 +24,8 @@ MIN_WORLDS = 3
 PRICES = (MASKED_LM, PAIRS, "category", "order", "linear/category")
 """Readings that text alone teaches: what a method may cost."""
 LOWER_IS_BETTER = (MASKED_LM,)
+NOT_PLAIN = "its model is not the handed-over one with other weights"
+"""What every remark on a run means."""
 
 Entry = Mapping[str, Any]
 """One arm of a method in one world with one seed, as in `bench.json`."""
@@ -66,7 +68,7 @@ class MethodVerdict:
     holm: float = nan
     """p after Holm's correction over methods."""
     remarks: list[str] = field(default_factory=list)
-    """Leaks, and models that are not plain."""
+    """Why models are not plain."""
     transfers: bool = False
     sentence: str = ""
 
@@ -207,22 +209,10 @@ def _judge_family(
         verdicts.append(verdict)
     for verdict, p in zip(verdicts, holm([one.p for one in verdicts]), strict=True):
         verdict.holm = p
-        is_fair = not why_unfair(verdict.remarks)
-        verdict.transfers = bool(p <= ALPHA) and verdict.shuffled is not None and is_fair
+        is_plain = not verdict.remarks
+        verdict.transfers = bool(p <= ALPHA) and verdict.shuffled is not None and is_plain
         verdict.sentence = _sentence(verdict, sum(isfinite(one.p) for one in verdicts))
     return verdicts
-
-
-def why_unfair(remarks: Sequence[str]) -> str:
-    """Why remarks of a method's runs leave no verdict; empty if they do."""
-    reasons = {
-        "leak": "it read or wrote what it may not",
-        "not plain": "its model is not the handed-over one with other weights",
-    }
-    return next(
-        (reason for start, reason in reasons.items() for one in remarks if one.startswith(start)),
-        "",
-    )
 
 
 def words_of(one: Difference) -> str:
@@ -258,8 +248,8 @@ def _finding(one: MethodVerdict, methods: int) -> str:
             f"{one.method}: no verdict over worlds is possible with {worlds} of them, it takes {MIN_WORLDS}; visual "
             f"attributes minus those of its {both}.{remarks}"
         )
-    if unfair := why_unfair(one.remarks):
-        return f"{one.method}: no verdict, since {unfair}.{remarks}"
+    if one.remarks:
+        return f"{one.method}: no verdict, since {NOT_PLAIN}.{remarks}"
     if not isfinite(one.holm):
         return (
             f"{one.method}: no verdict is possible without repeated adaptation seeds, which show their noise; visual "

@@ -12,14 +12,14 @@ from typing import Any, Literal
 from groundling.command_line.input_paths import NAMES
 from groundling.command_line.registered_names import parse_arm
 from groundling.commands.adapt import AdaptConfig
-from groundling.core.errors import InputError, did_you_mean
+from groundling.core.errors import InputError, prefix_errors
 from groundling.core.registry import (
     IMPORT_PATH,
-    describe_value,
     files_of_object,
     import_object,
     is_import_path,
     registered,
+    resolve_builtin,
 )
 from groundling.runs.hashing import sha256_of
 from groundling.settings.fields import replace_settings, settings_of
@@ -92,31 +92,17 @@ class BenchMethod:
 
     def __post_init__(self) -> None:
         """Raises InputError for a method that the bench cannot run fairly."""
-        where = f"method {self.name or '?'}"
-        if not self.name or not self.stages:
-            raise InputError(f"{where}: a method needs a name and at least one stage")
-        if not self.name.isprintable():
-            raise InputError(f"method {self.name!r}: has characters that cannot be printed")
+        where = f"method {self.name}"
         if self.data not in CLASSES:
             raise InputError(f"{where}: data = {self.data!r}, expected one of {', '.join(CLASSES)}")
-        if bool(self.weight) != bool(self.grid) or len(self.grid) not in (0, 3):
+        is_tuned = bool(self.weight) and len(set(self.grid)) == len(self.grid) == 3
+        if not is_tuned and (self.weight or self.grid):
             raise InputError(
                 f"{where}: every method has a `weight` with a `grid` of three values, or neither"
             )
-        if len(set(self.grid)) != len(self.grid):
-            raise InputError(f"{where}: grid {self.grid} repeats a value")
-        by_file: dict[str, float | str] = {}
-        for value in self.grid:
-            # In the middle of a name, as the files of runs have it.
-            other = by_file.setdefault(slug(f"weight {value} seed"), value)
-            if other is not value:
-                raise InputError(
-                    f"{where}: grid values {other!r} and {value!r} would have the same files; spell one differently"
-                )
         for number, stage in enumerate(self.stages, 1):
-            _check_stage(f"{where}, stage {number}", stage, number, self.data)
-        if self.weight and not self.weight.startswith(OPTION):
-            _check_settings(where, {self.weight: self.grid[0]}, 1)
+            with prefix_errors(f"{where}, stage {number}"):
+                _check_stage(stage, number, self.data)
 
     @property
     def shuffles_captions(self) -> bool:
@@ -168,54 +154,26 @@ class BenchMethod:
         return ""
 
 
-def _check_stage(where: str, stage: Stage, number: int, data: DataClass) -> None:
-    """Raises InputError for a stage that reads what the bench does not hand over."""
-    if not stage.texts:
-        raise InputError(f"{where}: reads no texts, expected some of {', '.join(TEXTS)}")
-    for text in stage.texts:
-        name = text.partition("=")[0]
-        if name not in TEXTS:
-            raise InputError(
-                f"{where}: text {name!r} is not handed over, expected one of {', '.join(TEXTS)}"
-            )
-        if name == CAPTIONS and data == TEACHER:
-            raise InputError(
-                f"{where}: reads captions, so its data class is `{TEXT}` or `{IMAGES}`, not `{data}`"
-            )
-    if len({"=" in text for text in stage.texts}) > 1:
-        raise InputError(
-            f"{where}: texts {', '.join(stage.texts)}: give all of them a weight, such as corpus=1, or none"
-        )
-    if stage.images and data != IMAGES:
-        raise InputError(f"{where}: reads images, so its data class is `{IMAGES}`, not `{data}`")
-    if stage.share <= 0 or not 0 <= stage.batch <= BATCH:
-        raise InputError(
-            f"{where}: share must be above 0, and batch from 0 to {BATCH}, the bench's"
-        )
-    if stage.student and not _is_earlier(stage.student, number):
-        raise InputError(
-            f"{where}: student {stage.student!r}, expected the output of an earlier stage, `stage-1/model`; "
-            "the first student is the bench's"
-        )
-    _check_settings(where, stage.settings, number)
-
-
-def _check_settings(where: str, settings: Mapping[str, Any], number: int) -> None:
-    """Raises InputError for settings that only the bench sets, and for files that it does not hand over."""
+def _check_stage(stage: Stage, number: int, data: DataClass) -> None:
+    """Raises InputError for a stage that reads what the bench does not hand over, or more samples than others."""
+    names = {text.partition("=")[0] for text in stage.texts}
+    reads_captions = CAPTIONS in names and data == TEACHER
+    if reads_captions or (stage.images and data != IMAGES):
+        raise InputError(f"reads captions or images, so its data class is not `{data}`")
+    if stage.batch > BATCH:
+        raise InputError(f"batch = {stage.batch}, the bench's is {BATCH}")
     kinds = {one.name: one.input for one in settings_of(AdaptConfig())}
-    for name, value in settings.items():
-        if name in GIVEN or name.startswith(("eval_", "retention")):
-            raise InputError(f"{where}: {name} is set by the bench; leave it out")
-        is_input = kinds.get(name) not in NAMES
+    foreign = [*sorted(names - set(TEXTS)), *(name for name in stage.settings if name in GIVEN)]
+    for name, value in {"start": stage.student, **stage.settings}.items():
         values = value if isinstance(value, list | tuple) else (value,)
-        names_files = is_input or any(isinstance(one, Path) for one in values)
-        for one in values:
-            names_files = names_files or (isinstance(one, str) and "/" in one)
-            if one and names_files and not _is_earlier(str(one), number):
-                raise InputError(
-                    f"{where}: {name} = {one!r} is not handed over; a method reads the bench's files and outputs of "
-                    "its own earlier stages (`stage-1/model`) only"
-                )
+        is_path = kinds.get(name) not in NAMES or name == "start"
+        paths = [str(one) for one in values if one and (is_path or "/" in str(one))]
+        foreign += [path for path in paths if not _is_earlier(path, number)]
+    if foreign:
+        raise InputError(
+            f"{foreign[0]}: a method reads the bench's texts and models, and outputs of its earlier stages "
+            "(`stage-1/model`)"
+        )
 
 
 def _is_earlier(value: str, number: int) -> bool:
@@ -264,47 +222,27 @@ def built_in_methods() -> dict[str, BenchMethod]:
     return registered("methods", BenchMethod)
 
 
-def check_method_name(name: str) -> None:
-    """Raises InputError for a name that is neither a method of the package nor MODULE:NAME."""
-    offered = built_in_methods()
-    if name in offered or is_import_path(name):
-        return
-    if "." in name:
-        raise InputError(
-            f"method={name}: add the name of a BenchMethod or an objective in this module, {name}:NAME"
-        )
-    raise InputError(
-        f"method={name}: expected {', '.join(offered)}, or MODULE:NAME of your own"
-        f"{did_you_mean(name, offered)}"
-    )
-
-
 def find_methods(names: Sequence[str]) -> list[BenchMethod]:
     """Methods by name or MODULE:NAME; without names, all of the package that can run.
 
     Raises InputError for an unknown method, one that cannot run, and two of one name.
     """
-    offered = built_in_methods()
+    offered = built_in_methods().values()
     if not names:
-        return [one for one in offered.values() if not one.why_not()]
-    found: list[BenchMethod] = []
-    for name in names:
-        if is_import_path(name):
-            found.append(outside_method(name))
-            continue
-        check_method_name(name)
-        found.append(offered[name])
+        return [one for one in offered if not one.why_not()]
+    found = [
+        outside_method(name)
+        if is_import_path(name)
+        else resolve_builtin("methods", BenchMethod, name)
+        for name in names
+    ]
+    titles = [one.name for one in (*found, *(one for one in offered if one not in found))]
     for method in found:
         reason = method.why_not()
+        if titles.count(method.name) > 1:
+            reason = "another method has this name; give yours another"
         if reason:
             raise InputError(f"method={method.name}: cannot run ({reason})")
-    every = [*found, *(one for one in offered.values() if one not in found)]
-    titles = [one.name for one in every]
-    for method in found:
-        if titles.count(method.name) > 1:
-            raise InputError(
-                f"method={method.name}: another method has this name; give yours another"
-            )
     return found
 
 
@@ -320,7 +258,7 @@ def outside_method(place: str) -> BenchMethod:
             for stage in value.stages
         )
         return _OutsideMethod(**{**vars(value), "stages": stages}, place=place)
-    data, reads_text_tower = _data_of_objective(place, value)
+    data, reads_text_tower = _data_of_objective(place)
     texts = (CAPTIONS,) if data == IMAGES else (CORPUS,)
     return _OutsideMethod(
         name=place.rpartition(":")[2],
@@ -360,24 +298,12 @@ IMAGE_FEATURES = {
 """Features of stock teachers that are computed from images."""
 
 
-def _data_of_objective(place: str, value: object) -> tuple[DataClass, bool]:
+def _data_of_objective(place: str) -> tuple[DataClass, bool]:
     """The data class of an objective by the features that it requires, and whether it reads the text tower."""
     from groundling.core.batch import OutputSizes
-    from groundling.objectives import (
-        Objective,
-        ObjectiveContext,
-        ObjectiveSpec,
-        find_objective,
-        required_features,
-    )
+    from groundling.objectives import ObjectiveContext, find_objective, required_features
     from groundling.teachers import TeacherSpec
 
-    is_class = isinstance(value, type) and issubclass(value, Objective)
-    if not (is_class or isinstance(value, ObjectiveSpec)):
-        raise InputError(
-            f"method={place}: expected a BenchMethod, an ObjectiveSpec or a sub-class of Objective, found "
-            f"{describe_value(value)}"
-        )
     if find_objective(place).needs_cross_modal:
         return TEACHER, False
     sizes = OutputSizes(text=8, input_embeddings=(8, 8), pooler_output=8)

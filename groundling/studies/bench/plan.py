@@ -1,18 +1,16 @@
-"""The jobs of a bench: what runs, what is done, how long it takes, and what the finished jobs say."""
+"""The jobs of a bench: what runs, what is done, and what the finished jobs say."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import groundling
-from groundling.core.errors import InputError, convert_errors
-from groundling.runs.folder import difference, read_object
+from groundling.core.errors import InputError
+from groundling.runs.folder import read_object
 from groundling.runs.jobs import Job
-from groundling.runs.report import format_count, format_table
+from groundling.runs.report import format_count
 from groundling.studies.bench.arms import (
     CONTROLS,
     METHOD,
@@ -23,6 +21,7 @@ from groundling.studies.bench.arms import (
     ArmRun,
     best_weight,
     describe_controls,
+    finished_job,
     grid_runs,
     has_arm,
     probes_name,
@@ -41,7 +40,6 @@ from groundling.studies.bench.method import BenchMethod, built_in_methods
 from groundling.studies.bench.protocol import (
     MODELS,
     ONE_SEED,
-    PROBE_STEPS,
     TUNING_WORLD,
     BenchFolder,
     BenchWorld,
@@ -53,12 +51,8 @@ from groundling.studies.bench.results import (
     NOT_DONE,
     VERSION,
     Bench,
-    check_run,
-    check_world,
-    finished_runs,
     read_run,
 )
-from groundling.studies.bench.times import SECONDS, SECONDS_PER_STEP
 
 
 @dataclass(frozen=True)
@@ -125,22 +119,14 @@ class BenchPlan:
 
     def is_done(self, job: Job) -> bool:
         """Whether a job has a result; raises InputError if it was made by another version of the method."""
-        path = self.folder.job(job.name)
-        if job.call is train_arm and not path.exists():
-            path = self.folder.job(job.arguments[2].name)
-        if not path.exists():
-            return False
-        key = self._key_of_job(job)
-        if read_object(path).get("key") != key:
-            raise InputError(
-                f"{path}: was made by another version of this method, or with other settings; use another folder, or "
-                "give the method another name"
-            )
-        return True
-
-    def _key_of_job(self, job: Job) -> str:
         key: str = job.arguments[-1]
-        return key
+        if finished_job(self.folder, job.name, key) is not None:
+            return True
+        # An arm that was read was trained before.
+        return (
+            job.call is train_arm
+            and finished_job(self.folder, job.arguments[2].name, key) is not None
+        )
 
     def _shared(self, world: BenchWorld) -> list[Job]:
         """Jobs that every method of a world shares; in the tuning world, those that the grids need."""
@@ -221,50 +207,8 @@ class BenchPlan:
         arguments = (self.folder, self.protocol, one, questions, seeds, self._key(one))
         return Job(name, run_probes, arguments, (one.name,))
 
-    # -- time --
-
-    def seconds(self, job: Job) -> float:
-        """Estimated seconds of a job on one core."""
-        scale = self.config.scale
-        if job.call is make_shared:
-            return SECONDS[job.arguments[3]] * max(scale, 0.01)
-        if job.call is run_tower:
-            return SECONDS[job.arguments[2]]
-        if job.call is run_probes:
-            seeds = {
-                name: 1 if name in ONE_SEED else self.config.probe_seeds for name in PROBE_STEPS
-            }
-            steps = sum(PROBE_STEPS[name] * seeds[name] for name in job.arguments[3])
-            return steps * scale * SECONDS["probe step"]
-        one: ArmRun = job.arguments[2]
-        steps = sum(one.method.stage_steps(self.protocol.as_json()["steps"]))
-        training = steps * self.seconds_per_step(one)
-        if job.call is train_arm:
-            return SECONDS["arm"] + training
-        return SECONDS["arm"] + (0 if one.is_foreign else training)
-
-    def seconds_per_step(self, one: ArmRun) -> float:
-        """Measured in this folder, or else from the table."""
-        measured = self._measured()
-        name = "text control" if one.arm == TEXT_CONTROL else one.method.name
-        if name in measured:
-            return measured[name]
-        arm = "mlm" if one.arm == TEXT_CONTROL else one.method.stages[-1].arm
-        return SECONDS_PER_STEP.get(arm, SECONDS_PER_STEP["default"])
-
-    def _measured(self) -> dict[str, float]:
-        """Seconds per step by method, from finished runs in the folder."""
-        if "measured" not in self._described:
-            found: dict[str, Any] = {}
-            for one in finished_runs(self.folder.jobs):
-                if "cost" in one and "condition" not in one:
-                    name = one["method"] or "text control"
-                    found[name] = one["cost"]["seconds"] / one["cost"]["steps"]
-            self._described["measured"] = found
-        return self._described["measured"]
-
     def print_plan(self) -> None:
-        """Print the methods, their controls, the jobs that are missing, and how long they take."""
+        """Print the methods, their controls, and the jobs that are missing."""
         for method in self.methods:
             grid = f"; {method.weight} of {', '.join(map(str, method.grid))}" if method.grid else ""
             arms = " then ".join(f"{one.arm} on {' and '.join(one.texts)}" for one in method.stages)
@@ -272,22 +216,10 @@ class BenchPlan:
             for name, words in self.controls(method).items():
                 print(f"    {name}: {words}")
         jobs = self.jobs()
-        missing = self.missing()
-        rows = [
-            {
-                "job": job.name,
-                "state": "missing" if any(job.name == one.name for one in missing) else "done",
-                "seconds": f"{self.seconds(job):.0f}",
-            }
-            for job in jobs
-        ]
-        print(format_table(rows))
-        total = sum(self.seconds(job) for job in missing)
-        took = timedelta(seconds=round(total / self.config.processes))
-        print(
-            f"{len(jobs) - len(missing)} of {format_count(len(jobs), 'job')} are done; the others take about {took} on "
-            f"{format_count(self.config.processes, 'idle core')} (estimated)"
-        )
+        missing = {job.name for job in self.missing()}
+        for job in jobs:
+            print(f"{'missing' if job.name in missing else 'done   '}  {job.name}")
+        print(f"{len(jobs) - len(missing)} of {format_count(len(jobs), 'job')} are done")
 
     # -- results --
 
@@ -315,12 +247,8 @@ class BenchPlan:
         return self.folder.job(f"{world.shared}: hash").exists()
 
     def _world(self, world: BenchWorld) -> dict[str, Any]:
-        record, job = self.folder.world(world).record, self.folder.job(f"{world}: teacher")
-        about = read_object(record)
-        found = about | {"retrieval": read_object(job).get("retrieval")}
-        with convert_errors(f"{record} or {job}: damaged", "; use another output folder"):
-            check_world(found)
-        return found
+        retrieval = read_object(self.folder.job(f"{world}: teacher")).get("retrieval")
+        return read_object(self.folder.world(world).record) | {"retrieval": retrieval}
 
     def _weights(self) -> dict[str, Any]:
         """By method: the grid's scores in the tuning world and the chosen value."""
@@ -345,15 +273,13 @@ class BenchPlan:
             path = self.folder.job(one.name)
             if one.name in entries or not path.exists():
                 continue
-            entries[one.name] = entry = _run_of(path, one)
+            entries[one.name] = entry = read_run(path)
             if one.arm == METHOD:
                 entry["remarks"] = list(dict.fromkeys([*entry["remarks"], *self._remarks(one)]))
             questions = self.questions(one)
             probes = self.folder.job(probes_name(one, questions, self.config.probe_seeds))
             if questions and probes.exists():
-                with convert_errors(f"{probes}: damaged", "; delete it to run the probes again"):
-                    entry["readings"] |= read_object(probes)["readings"]
-                    check_run(entry)
+                entry["readings"] |= read_object(probes)["readings"]
         for name in (tower_name(world, tower) for tower in self.towers(world)):
             path = self.folder.job(name)
             if path.exists():
@@ -380,15 +306,3 @@ class BenchPlan:
             if not method.grid:
                 notes.append(f"{method.name} has no tuned setting; others chose among three")
         return notes
-
-
-def _run_of(path: Path, one: ArmRun) -> dict[str, Any]:
-    """The result of an arm; raises InputError if its file holds another arm's."""
-    run = read_run(path)
-    expected = one.as_json()
-    differing = difference({name: run.get(name) for name in expected}, expected, "run")
-    if differing:
-        raise InputError(
-            f"{path}: holds the result of another run ({differing}); delete it to run the arm again"
-        )
-    return run

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
 
 from groundling.core.errors import InputError
-from groundling.core.registry import is_import_path
 from groundling.runs.outputs import Inputs
 from groundling.settings.fields import (
     InputKind,
     Settings,
+    require_settings,
     setting_values,
     settings,
     settings_of,
@@ -84,13 +82,6 @@ masked-LM head."""
     cpu: bool = False
     """--real: run on the CPU even if an accelerator is available."""
 
-    @property
-    def needs_lm_head(self) -> str:
-        """The flag because of which the encoder needs a masked-LM head; empty if it needs none."""
-        if self.facts and FILL_MASK in self.modes:
-            return f"modes={FILL_MASK}"
-        return "minimal_pairs" if self.minimal_pairs else ""
-
     def identity(self) -> dict[str, Any]:
         """Everything that decides how methods are trained; evaluation sets may be added later."""
         read = (
@@ -106,46 +97,19 @@ masked-LM head."""
         return {name: vars(self)[name] for name in names if vars(self)[name]}
 
 
-def check_real(settings: RealSettings, worlds_only: Sequence[str]) -> None:
-    """Raises InputError for settings that do not fit together.
-
-    `worlds_only`: flags of rendered worlds that the user set.
-    """
+def check_real(settings: RealSettings) -> None:
+    """Raises InputError for settings that do not fit together: after hours nothing could be read, or too little."""
     if not settings.real:
         for one in settings_of(settings):
             if one.value != one.default:
                 raise InputError(f"{one.name} needs real")
         return
-    if worlds_only:
-        raise InputError(f"{worlds_only[0]} is for rendered worlds; leave it out with real")
-    if not settings.student:
-        raise InputError("real needs student, the encoder from which every method starts")
-    if is_import_path(settings.teacher):
-        raise InputError(
-            f"teacher={settings.teacher}: expected a CLIP-like model, from which the controls can be made"
-        )
-    if bool(settings.captions) != bool(settings.images):
-        given, lacking = ("captions", "images") if settings.captions else ("images", "captions")
-        raise InputError(f"{given} needs {lacking}; pass both, or text alone")
-    if not (settings.captions or settings.text):
-        raise InputError("real needs captions and images, or text, which methods read")
-    if not (settings.facts or settings.words):
-        raise InputError("real needs facts or words, the sets on which a gain is read")
-    if settings.facts and not settings.modes:
-        raise InputError("facts needs modes, such as linear")
-    if bool(settings.tasks) != bool(settings.data):
-        given, lacking = ("tasks", "data") if settings.tasks else ("data", "tasks")
-        raise InputError(f"{given} needs {lacking}; pass both or neither")
-    for name in settings.tasks:
-        if not name.startswith("glue/"):
-            raise InputError(f"tasks={name}: expected a task of GLUE, such as glue/rte")
-    _check_distinct(settings)
-
-
-def _check_distinct(settings: RealSettings) -> None:
-    """Raises InputError if two flags name one file, by different spellings of its path."""
-    files = (*settings.facts, *settings.words, *settings.minimal_pairs)
-    places = [Path(file).resolve() for file in files]
-    for file, place in zip(files, places, strict=True):
-        if places.count(place) > 1:
-            raise InputError(f"{file}: is given twice; remove one")
+    require_settings(settings, "real", "student")
+    needs = {
+        "text, or captions and images": settings.text or (settings.captions and settings.images),
+        "facts or words": settings.facts or settings.words,
+        "data": settings.data or not settings.tasks,
+    }
+    lacking = [name for name, value in needs.items() if not value]
+    if lacking:
+        raise InputError(f"real needs {lacking[0]}")

@@ -20,18 +20,13 @@ from groundling.studies.bench.plan import BenchPlan
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.real.run import bench_real
 from groundling.studies.bench.report import make_report
-from groundling.studies.bench.results import NAME, Bench, add_earlier, finished_runs, merge
+from groundling.studies.bench.results import NAME, Bench, add_earlier, finished_runs
 
 
 def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
-    """Run everything that is missing, or merge other benches; prints the report."""
+    """Run everything that is missing; prints the report."""
     if config.real_encoder.real:
         return bench_real(config, work)
-    if config.merge:
-        merged, notes = merge(config.merge)
-        merged["notes"] = list(dict.fromkeys([*merged["notes"], *notes]))
-        work.out.mkdir(parents=True, exist_ok=True)
-        return _conclude(merged, work.out)
     plan = _plan(config, BenchFolder(work.out.resolve()))
     if config.report and not config.method:
         # What the folder's commands have not run is not missing.

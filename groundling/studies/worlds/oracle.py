@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Interval
 from torch import Tensor
 
 from groundling.core.batch import Batch, Example, Sample, require
-from groundling.core.errors import InputError, require_known
+from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.rng import generator
 from groundling.data.text.keywords import select_random_tokens, select_tokens
 from groundling.data.text.words import word_spans
+from groundling.settings.fields import Settings, make_settings, require_settings, settings
 from groundling.settings.objectives import parse_options
 from groundling.studies.worlds.oracle_facts import FactVectors, WorldFacts, read_world
 from groundling.studies.worlds.world import world_settings
@@ -28,7 +30,6 @@ from groundling.teachers.text import StandardizedTextTeacher
 
 ATTRIBUTES = "attributes"
 ANSWER = "answer"
-OPTIONS = ("world", "knows", "noise", "seed", "width")
 TEXT_FEATURES = ("sentence", "words", "has")
 IMAGE_FEATURES = (
     "clip_image",
@@ -43,54 +44,27 @@ SCALE = 10.0
 """Similarity of an image with a right choice; that with a wrong one is 0. CLIP's own scale is at most 100."""
 
 
-@dataclass(frozen=True)
-class OracleOptions:
+@settings
+class OracleOptions(Settings):
     """The values of --option that an oracle reads."""
 
-    world: Path
+    world: str = ""
     """Folder of `data make-world` or `data make-tasks`."""
-    knows: frozenset[str]
-    """`attributes`, `answer`, or both."""
-    noise: float
+    knows: Literal["attributes", "answer", "attributes+answer"] = "attributes"
+    """What it knows of an image."""
+    noise: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Probability that a fact is redrawn; 1 is chance."""
-    seed: int
+    seed: Annotated[int, Ge(0)] = 0
     """Seed of the noise."""
-    width: int
+    width: Annotated[int, Ge(1)] = 128
     """Width E of the features."""
 
 
 def read_options(given: Sequence[str]) -> OracleOptions:
     """The options of an oracle from values of --option; raises InputError for a missing or an unknown one."""
-    options = parse_options(given)
-    for name in options:
-        require_known(name, OPTIONS, f"option {name}: an oracle has no such option")
-    if not options.get("world"):
-        raise InputError(
-            "an oracle needs option world=FOLDER, the out of `groundling data make-world` or `data make-tasks`"
-        )
-    knows = options.get("knows", ATTRIBUTES)
-    for one in knows.split("+"):
-        require_known(one, (ATTRIBUTES, ANSWER), f"option knows={knows}: {one!r}")
-    noise = _number(options, "noise", 0.0)
-    if not 0 <= noise <= 1:
-        raise InputError(f"option noise={options['noise']}: expected a number from 0 to 1")
-    seed = _number(options, "seed", 0)
-    width = _number(options, "width", 128)
-    if seed < 0 or width < 1:
-        raise InputError("option seed and width: expected whole numbers, seed from 0, width from 1")
-    return OracleOptions(
-        Path(options["world"]), frozenset(knows.split("+")), noise, int(seed), int(width)
-    )
-
-
-def _number(options: Mapping[str, str], name: str, default: float) -> float:
-    """The number of an option; a whole one if the default is. Raises InputError for other text."""
-    kind = type(default)
-    try:
-        return kind(options.get(name, default))
-    except ValueError:
-        what = "whole number" if kind is int else "number"
-        raise InputError(f"option {name}={options[name]}: expected a {what}") from None
+    options = make_settings(OracleOptions, **parse_options(given))
+    require_settings(options, "an oracle", "world")
+    return options
 
 
 class OracleTextTeacher(StandardizedTextTeacher):
@@ -314,7 +288,7 @@ def _key(teacher: OracleTextTeacher | OracleTeacher) -> dict[str, object]:
         "teacher": code_hash(type(teacher)),
         "facts": code_hash(WorldFacts),
         "world": world_settings(teacher.facts.world.config),
-        "knows": sorted(options.knows),
+        "knows": options.knows,
         "noise": options.noise,
         "seed": options.seed,
         "width": options.width,
@@ -324,8 +298,9 @@ def _key(teacher: OracleTextTeacher | OracleTeacher) -> dict[str, object]:
 def make_oracle(context: TeacherContext) -> Teacher:
     """The oracle of a run's --option values; raises InputError if it does not know what the objectives read."""
     options = read_options(context.settings.options.option)
-    facts = WorldFacts(read_world(options.world), options.noise, options.seed, context.output_type)
-    _require_offered(context.features)
+    facts = WorldFacts(
+        read_world(Path(options.world)), options.noise, options.seed, context.output_type
+    )
     of_texts = context.features & set(TEXT_FEATURES)
     if not of_texts:
         targeted = context.settings.targeted_distillation
@@ -343,12 +318,6 @@ def make_oracle(context: TeacherContext) -> Teacher:
         )
     standardise = context.settings.distillation.l1_targets == "standard"
     return OracleTextTeacher(options, facts, standardise)
-
-
-def _require_offered(features: Collection[str]) -> None:
-    """Raises InputError for a feature that an oracle does not have."""
-    for name in sorted(features):
-        require_known(name, (*TEXT_FEATURES, *IMAGE_FEATURES), f"an oracle has no feature {name!r}")
 
 
 ORACLE = TeacherSpec("oracle", (*TEXT_FEATURES, *IMAGE_FEATURES), make_oracle)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import Generator
 
 from groundling.core.batch import Example, require
-from groundling.core.errors import InputError, prefix_errors
+from groundling.core.errors import InputError, convert_read_errors
 from groundling.core.output_types import (
     Classification,
     MultipleChoice,
@@ -40,13 +40,11 @@ def read_world(folder: Path) -> World:
     for name, key in FILES.items():
         path = folder / name
         if path.is_file():
-            settings = read_object(path).get(key)
-            if not isinstance(settings, dict):
-                raise InputError(f"{path}: has no settings of a world; write the folder again")
-            family = settings.get("family", WorldConfig.family)
-            with prefix_errors(path):  # a file never names what is imported
-                resolve_builtin("families", WorldFamily, str(family))
-            return World(make_settings(WorldConfig, **settings))
+            with convert_read_errors(path):
+                settings = {**read_object(path)[key]}
+                # A file never names what is imported.
+                resolve_builtin("families", WorldFamily, settings.get("family", WorldConfig.family))
+                return World(make_settings(WorldConfig, **settings))
     raise InputError(
         f"{folder}: is no rendered world; expected the out of `groundling data make-world` or `data make-tasks`"
     )
@@ -94,15 +92,13 @@ class WorldFacts:
 
     def scene(self, example: Example) -> Scene:
         """The scene of an example's image, with noise; raises InputError without exactly one image of the world."""
-        if len(example.images) != 1:
-            raise InputError(
-                f"{example.id}: has {len(example.images)} images; an oracle of attributes needs exactly one"
-            )
-        (name,) = example.images
+        name = " ".join(example.images)
         if name not in self.scenes:
             found = SCENE_ID.search(name)
-            if found is None:
-                raise InputError(f"{name}: is no image of a rendered world that shows one scene")
+            if found is None or len(example.images) != 1:
+                raise InputError(
+                    f"{example.id}: an oracle of attributes needs exactly one image, of one scene of a rendered world"
+                )
             self.scenes[name] = self.redrawn_scene(int(found[1]))
         return self.scenes[name]
 
@@ -185,20 +181,16 @@ class WorldFacts:
                 if kind in kinds
             ]
             return " ".join(asked)
-        label = example.label
-        if label is None:
+        output_type = self.output_type
+        if example.label is None or not isinstance(output_type, OpenAnswer | Classification):
             raise InputError(
-                f"{example.id}: has no label, so an oracle does not know its answer; pass option knows=attributes"
+                f"{example.id}: has no label that is a class or an answer; pass option knows=attributes"
             )
-        if isinstance(self.output_type, OpenAnswer):
-            true = self.output_type.best_answer(label)
-            return self.redraw(true, self.output_type.labels, "answer", example.id)
-        if isinstance(self.output_type, Classification):
-            true = self.output_type.labels[int(label)]
-            return self.redraw(true, self.output_type.labels, "answer", example.id)
-        raise InputError(
-            "knows=answer: this run has no task whose answers are classes or choices; pass option knows=attributes"
-        )
+        if isinstance(output_type, OpenAnswer):
+            true = output_type.best_answer(example.label)
+        else:
+            true = output_type.labels[int(example.label)]
+        return self.redraw(true, output_type.labels, "answer", example.id)
 
     def is_right(self, example: Example) -> bool:
         """Whether a row's choice is right, with noise: then it is right with probability 1 / choices."""
@@ -226,8 +218,7 @@ class WorldFacts:
         tags = list(chain(*example.choice_region_tags))
         if not tags:
             raise InputError(
-                f"{example.id}: its choices have no object tags, so an oracle cannot tell which object they are "
-                "about; leave object_tags=False out, or pass option knows=attributes"
+                f"{example.id}: its choices have no object tags, which an oracle needs"
             )
         words = [text[start:stop] for start, stop in word_spans(text)]
         return tags[0][2], [word for word in words if word in self.kind_of]

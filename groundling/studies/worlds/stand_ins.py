@@ -27,8 +27,8 @@ from groundling.data.regions.store import RegionStore
 from groundling.data.tables import lines_of
 from groundling.models.small_encoder import new_encoder
 from groundling.models.text_encoder import TextEncoder
-from groundling.recipes.miniature import LENGTH, SIDE, StandInMaker
-from groundling.recipes.parts import Input, slug
+from groundling.recipes import Input, slug
+from groundling.recipes.miniature import LENGTH, SIDE
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
 from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import WorldConfig
@@ -78,30 +78,24 @@ PASSAGES = 40
 """Number of passages of READ; their ids decide which are held out."""
 
 
-def make_stand_ins(sources: Sequence[Input], folder: Path) -> tuple[dict[str, Input], list[str]]:
-    """Sources whose paths are stand-ins in `folder`, or their future places, and notes on them.
+def make_stand_ins(sources: Sequence[Input], folder: Path) -> dict[str, Input]:
+    """By the sources' names: inputs whose paths are stand-ins in `folder`, or their future places.
 
     Existing stand-ins are reused. Raises InputError for a kind without stand-in.
     """
     cache = _StandInCache(folder, {source.kind for source in sources})
-    replaced = {}
-    notes = []
+    stand_ins = {}
     for source in sources:
-        if source.kind:
-            path = cache.path(source.kind, source.name)
-            replaced[source.name] = replace(source, path=str(path), made_by=None)
-            if source.made_by is not None:
-                command = source.made_by.command
-                notes.append(f"{source.name}: uses a stand-in instead of `{command}`")
-        elif source.made_by is not None:
-            output = folder / "made" / Path(source.path).name
-            replaced[source.name] = replace(source, path=str(output))
-        else:
+        path = cache.path(source.kind, source.name) if source.kind else None
+        if path is not None and source.made_by is not None:
+            print(f"note: {source.name}: uses a stand-in instead of `{source.made_by.command}`")
+        elif path is None and source.made_by is None:
             raise InputError(f"{source.name}: a stand-in needs a `kind`; add one")
-    return replaced, notes
-
-
-STAND_INS = StandInMaker("rendered world", make_stand_ins)
+        made_here = folder / "made" / Path(source.path).name
+        stand_ins[source.name] = replace(
+            source, path=str(path or made_here), made_by=None if path else source.made_by
+        )
+    return stand_ins
 
 
 class _StandInCache:

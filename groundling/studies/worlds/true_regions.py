@@ -32,10 +32,6 @@ class TrueRegions:
         """Raises InputError for a folder that `data make-tasks` did not write."""
         self.facts = WorldFacts(read_world(folder), noise, seed, None)
         self.path = folder / INSTANCES
-        if not self.path.is_file():
-            raise InputError(
-                f"data={folder}: has no {INSTANCES}; expected the out of `groundling data make-tasks`"
-            )
         self.instances = read_instances(self.path, read_json(self.path))
         names = {number: image_id(file) for number, file in self.instances.files.items()}
         scenes = {number: SCENE_ID.search(name) for number, name in names.items()}

@@ -159,7 +159,7 @@ def test_a_killed_bench_resumes_and_a_finished_one_does_nothing(
     assert "mlm+mine.look:LOOK on captions; option:look_weight of 0.3, 1.0, 3.0" in plan
     BENCH(replace(CONFIG, plan=True, worlds=(0, 1)), inside.out)
     plan = capsys.readouterr().out
-    assert re.search(r"objects 1: encoder +missing +\d", plan) and "idle core (estimated)" in plan
+    assert "missing  objects 1: encoder" in plan
 
 
 def test_a_report_shows_what_is_finished_and_says_what_is_missing(
@@ -174,8 +174,6 @@ def test_a_report_shows_what_is_finished_and_says_what_is_missing(
     assert read_json(inside.out / "bench.json")["runs"] == before["runs"]
     with pytest.raises(InputError, match="nothing is finished yet"):
         BENCH(replace(CONFIG, report=True, worlds=(7,)), inside.out)
-    with pytest.raises(InputError, match="plan and report"):
-        BENCH(replace(CONFIG, report=True, plan=True), inside.out)
     capsys.readouterr()
     BENCH(CONFIG, inside.out)
     assert "not done yet" not in capsys.readouterr().out
@@ -197,14 +195,20 @@ def test_a_weight_that_nothing_reads_is_refused(tmp_path: Path) -> None:
     (method,) = find_methods(["contrastive"])
     folder = BenchFolder(tmp_path)
     folder.jobs.mkdir()
-    readings = {"visual": {"choice": 0.5}, "masked LM": {"test": 2.0}}
+    cost = {"steps": 2, "samples": 4, "epochs": [0.5], "seconds": 1.0}
+    cost |= {"extra_parameters": 0, "parameters_after": 0}
+
+    def put(one: ArmRun, loss: float) -> None:
+        readings = {"visual": {"choice": 0.5}, "masked LM": {"test": loss}}
+        result = {"handed": "h", "remarks": [], "cost": cost, "readings": readings}
+        write_json(folder.job(one.name), one.as_json() | result)
+
     for one in grid_runs(method):
-        write_json(folder.job(one.name), {"readings": readings})
+        put(one, 2.0)
     with pytest.raises(InputError, match="all values of distill_weight gave the same model"):
         chosen_weight(folder, method)
     # Equal scores of different models are a tie, which goes to the first value.
-    other = {**readings, "masked LM": {"test": 2.1}}
-    write_json(folder.job(grid_runs(method)[1].name), {"readings": other})
+    put(grid_runs(method)[1], 2.1)
     assert chosen_weight(folder, method) == method.grid[0]
 
 
@@ -213,7 +217,7 @@ def test_a_plan_writes_nothing_and_compares_with_what_is_there(
 ) -> None:
     out = tmp_path / "new"
     BENCH(replace(CONFIG, plan=True), out)
-    assert "idle core (estimated)" in capsys.readouterr().out
+    assert "missing  objects 0: encoder" in capsys.readouterr().out
     with pytest.raises(InputError, match="curve=seps: expected some of"):
         BENCH(BenchConfig(plan=True, curve=("seps",)), out)
     with pytest.raises(InputError, match="nothing is finished yet"):
@@ -237,105 +241,43 @@ def test_a_small_scale_is_said_before_any_number(ran: Ran) -> None:
     assert scale_warning({"protocol": {"scale": 1.0}}) == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "match"),
-    [
-        ("tok", r"expected .*, or MODULE:NAME of your own$"),
-        ("own.tok", r"add the name of a BenchMethod or an objective in this module, own\.tok:NAME"),
-        ("contrastiv", r"expected .* did you mean contrastive"),
-    ],
-)
-def test_a_module_without_a_name_is_refused(
-    name: str, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("tok.py").write_text("raise SystemExit\n")
-    with pytest.raises(InputError, match=f"^method={name}: {match}") as caught:
-        BENCH(BenchConfig(method=(name,)), tmp_path / "out")
-    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+def test_an_unknown_method_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^no method is called 'contrastiv'.* did you mean contr"):
+        BENCH(BenchConfig(method=("contrastiv",)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
-def test_results_that_no_run_of_the_folder_has_are_left_out(inside: Ran) -> None:
-    """Entries of worlds that were never rendered, written into bench.json by hand."""
+def test_results_of_another_protocol_are_not_mixed(inside: Ran) -> None:
     path = inside.out / "bench.json"
-    honest = read_json(path)
-    forged = json.loads(path.read_text())
-    for seed in (7, 8, 9):
-        world = {**honest["worlds"]["objects 0"], "world": str(seed) * 64}
-        forged["worlds"][f"objects {seed}"] = world
-        for one in honest["runs"]:
-            model = (
-                {"model": {"sha256": f"{seed}{one['model']['sha256']}"}} if one.get("model") else {}
-            )
-            forged["runs"].append({**one, "world": seed} | model)
-    path.write_text(json.dumps(forged))
-    BENCH(CONFIG, inside.out)
-    assert read_json(path)["runs"] == honest["runs"]
-    path.write_text(json.dumps({**honest, "protocol": {**honest["protocol"], "scale": 1.0}}))
+    text = path.read_text()
+    bench = json.loads(text)
+    path.write_text(json.dumps({**bench, "protocol": {**bench["protocol"], "scale": 1.0}}))
     with pytest.raises(InputError, match="another protocol"):
         BENCH(CONFIG, inside.out)
-    path.write_text(json.dumps(honest))
-
-
-@pytest.mark.parametrize("lacks", ["readings", "cost", "handed", "remarks"])
-def test_a_damaged_job_is_one_line(inside: Ran, lacks: str) -> None:
-    (path,) = (inside.out / "jobs").glob("objects-0-contrastive-shuffled-images-seed-0.json")
-    text = path.read_text()
-    damaged = {name: value for name, value in json.loads(text).items() if name != lacks}
-    try:
-        path.write_text(json.dumps(damaged))
-        with pytest.raises(InputError, match=r"seed-0\.json: damaged .*delete it to run") as caught:
-            BENCH(replace(CONFIG, report=True), inside.out)
-        assert "\n" not in str(caught.value)
-    finally:
-        path.write_text(text)
+    path.write_text(text)
 
 
 @pytest.mark.parametrize(
-    ("pattern", "part", "value", "flag"),
+    ("pattern", "part", "value"),
     [
-        ("objects-100-contrastive-method-*0.1*", "remarks", 3, "report"),
-        ("objects-100-contrastive-method-*1.0*", "readings", {}, "report"),
-        ("objects-0-teacher-s-text-tower", "readings", 3, "report"),
-        ("objects-0-contrastive-random*", "cost", {"steps": 0, "seconds": "x"}, "plan"),
-        ("objects-0-teacher", "retrieval", {"text_to_image_r@1": "x"}, "report"),
-        (
-            "objects-0-contrastive-method-seed-0",
-            "readings",
-            {"visual": {"dev": 0.9, "test": 0.9}},
-            "report",
-        ),
-        ("objects-0-contrastive-random*", "cost", {"steps": 1, "seconds": 1e308}, "plan"),
+        ("objects-0-contrastive-shuffled-images-seed-0", "readings", None),
+        ("objects-0-contrastive-shuffled-images-seed-0", "cost", None),
+        ("objects-0-contrastive-shuffled-images-seed-0", "handed", None),
+        ("objects-0-contrastive-random*", "remarks", 3),
+        ("objects-0-teacher-s-text-tower", "readings", 3),
+        ("objects-0-contrastive-random*", "cost", {"steps": 0, "seconds": "x"}),
+        ("objects-0-contrastive-method-seed-0", "readings", {"visual": {"test": float("nan")}}),
+        ("objects-0-contrastive-method-seed-0", "readings", {"visual": {"test": "0.5"}}),
     ],
 )
-def test_the_damaged_job_is_named(
-    inside: Ran, pattern: str, part: str, value: object, flag: str
-) -> None:
-    """Not the job that needs it."""
+def test_a_damaged_job_is_one_line(inside: Ran, pattern: str, part: str, value: object) -> None:
     (path,) = (inside.out / "jobs").glob(f"{pattern}.json")
     text = path.read_text()
     try:
         path.write_text(json.dumps(json.loads(text) | {part: value}))
-        with pytest.raises(InputError, match=f"{re.escape(path.name)}: damaged") as caught:
-            BENCH(replace(CONFIG, **{flag: True}), inside.out)
-        assert "\n" not in str(caught.value)
-    finally:
-        path.write_text(text)
-
-
-@pytest.mark.parametrize(
-    ("part", "value"),
-    [("method", "l1"), ("arm", "random targets"), ("seed", 1), ("world", 1), ("texts", "0" * 8)],
-)
-def test_a_job_of_another_run_is_not_believed(inside: Ran, part: str, value: object) -> None:
-    path = inside.out / "jobs" / "objects-0-contrastive-shuffled-images-seed-0.json"
-    text = path.read_text()
-    try:
-        path.write_text(json.dumps(json.loads(text) | {part: value}))
-        with pytest.raises(
-            InputError, match=rf"seed-0\.json: holds .* another run \(run\.{part}: "
-        ):
+        with pytest.raises(InputError, match=f"{re.escape(path.name)}: cannot be read") as caught:
             BENCH(replace(CONFIG, report=True), inside.out)
+        assert "\n" not in str(caught.value)
     finally:
         path.write_text(text)
 
@@ -362,97 +304,6 @@ def test_methods_of_earlier_commands_stay_in_the_table(
     assert set(after["methods"]) == set(before["methods"])
     assert len(after["runs"]) == len(before["runs"])
     BENCH(CONFIG, inside.out)
-
-
-def test_merging_a_laboratorys_method(
-    inside: Ran, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Their file alone, as if made on another processor."""
-    text = (inside.out / "bench.json").read_text()
-    theirs = json.loads(text)
-    theirs["methods"] = {"theirs": {**theirs["methods"]["look"], "name": "theirs"}}
-    theirs["weights"] = {"theirs": theirs["weights"]["look"]}
-    theirs["runs"] = [
-        {**one, "method": one["method"].replace("look", "theirs"), "handed": "other"}
-        for one in theirs["runs"]
-        if one["method"] != "contrastive"
-    ]
-    path = tmp_path / "theirs.json"
-    path.write_text(json.dumps(theirs))
-    merging = BenchConfig(merge=(str(inside.out), str(path)))
-    BENCH(merging, tmp_path / "both")
-    shown = capsys.readouterr().out
-    assert "theirs" in shown and "its encoder or teachers differ" in shown
-    both = read_json(tmp_path / "both" / "bench.json")
-    assert list(both["methods"]) == ["contrastive", "look", "theirs"]
-    assert "theirs" in (tmp_path / "both" / "report.html").read_text()
-
-    def refused(change: object, match: str) -> None:
-        path.write_text(json.dumps(change))
-        with pytest.raises(InputError, match=match) as caught:
-            BENCH(merging, tmp_path / "both")
-        assert "\n" not in str(caught.value)
-
-    refused({**theirs, "version": 1}, "version 1; expected 'groundling bench', version 2")
-    refused({**theirs, "runs": [{}]}, "damaged")
-    refused({**theirs, "notes": "x"}, "damaged .*in place of a list")
-    refused({**theirs, "weights": {"other": {}}}, "damaged")
-    first = theirs["runs"][0]
-    for change in (
-        {"cost": {**first["cost"], "epochs": None}},
-        {"readings": {"visual": {"test": "high"}}},
-        {"condition": None},
-        {"world": 100},
-        {"world": 5},
-        {"world": "0"},
-        {"weight": [1]},
-        {"remarks": [""]},
-        {"readings": {"visual": {"test": float("nan"), "chance": 0.3}}},
-        {"readings": {"visual": {"test": 1.5, "chance": 0.3}}},
-        {"readings": {"visual": {"dev": 0.5, "test": 0.5, "chance": 0.3}}},
-        {"readings": {"visual": {"test": [0.5], "chance": None}}},
-        {"cost": {**first["cost"], "steps": "2"}},
-        {"cost": {**first["cost"], "core_seconds": "much"}},
-    ):
-        refused({**theirs, "runs": [{**first, **change}, *theirs["runs"][1:]]}, "damaged")
-    refused({**theirs, "runs": [first, *theirs["runs"]]}, "damaged .*is listed twice")
-    texts = [one | {"texts": "x"} if one["arm"] == METHOD else one for one in theirs["runs"]]
-    refused({**theirs, "runs": texts}, "damaged .*runs of theirs read different texts")
-    again = [first, {**first, "seed": 7}, *theirs["runs"][1:]]
-    refused(
-        {**theirs, "runs": again}, "damaged .*one model is listed for .*, seed 0 and for .*, seed 7"
-    )
-    named = {"objects 0": theirs["worlds"]["objects 0"], "objects 7": theirs["worlds"]["objects 0"]}
-    refused({**theirs, "worlds": named}, "damaged .*objects 0 and objects 7 are one world")
-    refused({**theirs, "notes": ["\x1b[2J"]}, "damaged .*cannot be printed")
-    about = {**theirs["worlds"]["objects 0"], "retrieval": {"text_to_image_r@1": "high"}}
-    refused({**theirs, "worlds": {"objects 0": about}}, "damaged .*in place of a number")
-    # Each file alone is sound: their world is ours under another name, their seed is ours.
-    renamed = {**theirs, "runs": [], "worlds": {"objects 7": theirs["worlds"]["objects 0"]}}
-    refused(renamed, "cannot be joined .*objects 0 and objects 7 are one world")
-    seeds = [{**one, "seed": 5} for one in theirs["runs"]]
-    refused({**theirs, "runs": seeds}, "cannot be joined .*one model is listed for")
-    for change in ({"scale": "x"}, {"scale": float("nan")}, {"steps": None}):
-        refused({**theirs, "protocol": {**theirs["protocol"], **change}}, "damaged")
-    protocol = {**theirs["protocol"], "steps": 7}
-    refused({**theirs, "protocol": protocol}, "another protocol .*protocol.steps: 7 there, 2 now")
-    worlds = {"objects 0": {**theirs["worlds"]["objects 0"], "world": "f" * 64}}
-    refused({**theirs, "worlds": worlds}, "world objects 0 has other texts, nouns or images")
-    forged = {**theirs["methods"]["theirs"], "name": "look", "source": {"mine.look": "0" * 64}}
-    other = {**theirs, "methods": {"look": forged}, "weights": {}}
-    refused(other, "another method is called look")
-    merging_both = replace(merging, merge=(str(inside.out), str(inside.out)))
-    with pytest.raises(InputError, match="is given twice"):
-        BENCH(merging_both, tmp_path / "both")
-    with pytest.raises(InputError, match="at least two"):
-        BENCH(BenchConfig(merge=(str(inside.out),)), tmp_path / "one")
-    for out in (inside.out, inside.out / "runs" / "both"):
-        with pytest.raises(InputError, match=r"^merge=.*: out=.* is in the same folder"):
-            BENCH(merging, out)
-    with pytest.raises(InputError, match="is not empty"):
-        BENCH(merging, inside.work)
-    with pytest.raises(InputError, match="merge runs nothing; leave adapt_seeds out"):
-        BENCH(replace(merging, adapt_seeds=1), tmp_path / "both")
 
 
 def test_shuffled_captions_keep_their_texts_and_no_image_keeps_its_own() -> None:

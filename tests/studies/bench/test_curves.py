@@ -27,7 +27,6 @@ from groundling.studies.bench.handed import shuffle_images
 from groundling.studies.bench.judge import judge_methods
 from groundling.studies.bench.method import built_in_methods
 from groundling.studies.bench.protocol import BenchCondition, BenchFolder, BenchWorld
-from groundling.studies.bench.results import merge
 
 STEPS, IMAGES, CAPTIONS = find_axes(["steps", "images", "captions"])
 LOW, MIDDLE, HIGH = (0.00, 0.04, -0.02), (0.10, 0.12, 0.14), (0.20, 0.22, 0.24)
@@ -212,8 +211,6 @@ def test_an_arm_runs_again_only_where_it_reads_what_differs() -> None:
     match = "^curve=captions: contrastive reads nothing that changes with captions; add another"
     with pytest.raises(InputError, match=match):
         CurvePlan(config, [reads_corpus], BenchFolder(Path("out")))
-    with pytest.raises(InputError, match="merge runs nothing; leave curve out"):
-        BENCH(BenchConfig(curve=("steps",), merge=("a", "b")), "out")
 
 
 def test_a_method_with_steps_of_its_own_has_no_curve_over_steps() -> None:
@@ -230,23 +227,6 @@ def test_a_method_with_steps_of_its_own_has_no_curve_over_steps() -> None:
     world = BenchWorld("objects", 0, STEPS.condition(100))
     assert {one.method.name for one in plan.arms(world)} == {"l1"}
     assert reason in plan._notes()
-
-
-@pytest.mark.parametrize(
-    ("changes", "flag"),
-    [
-        ({"adapt_seeds": 3}, "adapt_seeds"),
-        ({"probe_seeds": 1}, "probe_seeds"),
-        ({"probes": ("truth",)}, "probes"),
-    ],
-)
-def test_settings_that_curves_do_not_have_are_refused(
-    changes: dict, flag: str, tmp_path: Path
-) -> None:
-    match = f"^curve has one adaptation seed and linear readings only; leave {flag} out$"
-    with pytest.raises(InputError, match=match):
-        BENCH(BenchConfig(curve=("steps",), **changes), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_thinned_images_show_every_noun_equally_often(tmp_path: Path) -> None:
@@ -343,8 +323,6 @@ def test_curves_share_the_runs_of_a_finished_bench(
     again = read_json(out / "bench.json")
     assert again["curves"] == found["curves"] and len(again["runs"]) == len(found["runs"])
     assert "gain of look" in capsys.readouterr().out
-    merged, _ = merge([ran.out, out])
-    assert len([one for one in merged["runs"] if "condition" in one]) == 2 * 4 + 2
 
 
 def _check_runs(out: Path, runs: list[dict]) -> None:

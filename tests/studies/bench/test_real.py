@@ -260,7 +260,7 @@ def test_a_bench_resumes_does_only_what_is_missing_and_takes_more_sets(
         assert "21 of 21 jobs are done" in re.sub(r"\b(\d+) of \1 jobs", "21 of 21 jobs", plan)
         more = (files / "vicomte/distributions/color-dist.jsonl", files / "colors.jsonl")
         plan = run(settings_for(files, plan=True, facts=more), out)
-        assert len(re.findall(r"3 of 4 +-$", plan, re.MULTILINE)) == 7 and "; 0 steps" in plan
+        assert len(re.findall(r"3 of 4$", plan, re.MULTILINE)) == 7 and "; 0 steps" in plan
         assert "lexi_contrastive (captions with images): mlm+lexi_contrastive on captions" in plan
         said = run(settings_for(files, facts=more), out)
         assert "memory-colors, fill-mask" in said
@@ -314,8 +314,8 @@ def test_a_plan_says_what_is_handed_over_trained_and_read(
         assert words in plan, plan
     # From the times of the folder's jobs: a method of the package that did not run yet.
     plan = run(settings_for(files, plan=True, method=("l1",)), ran[0])
-    assert re.search(r"^l1, method, seed 0 +missing +0 of 3 +\d+$", plan, re.MULTILINE), plan
-    assert re.search(r"; 4 steps of training are missing, about 0:\d\d:\d\d of one process$", plan)
+    assert re.search(r"^l1, method, seed 0 +missing +0 of 3$", plan, re.MULTILINE), plan
+    assert plan.endswith("; 4 steps of training are missing\n")
 
 
 def test_a_report_runs_nothing_and_says_what_is_missing(
@@ -387,14 +387,13 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
     )
     said = run(config, tmp_path / "out")
     assert "has no masked-LM head; methods and controls that train masked LM start" in said
-    with pytest.raises(InputError, match="headless: has no masked-LM head, which modes=fill-mas"):
+    with pytest.raises(InputError, match="no masked-LM head of this encoder is saved there"):
         run(settings_for(files, student=files / "headless"), tmp_path / "other")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch": 64}, r"captions.csv: 12 texts, fewer than a batch of 64; pass more texts"),
         ({"facts": ("captions.csv",)}, "captions.csv: columns are image, caption; expected quest"),
         ({"retention_pairs": "pairs.csv"}, "line 1: expected text<TAB>text<TAB>number"),
         ({"words": ("colors.jsonl",)}, "colors.jsonl"),
@@ -403,7 +402,6 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
         ({"images": "glue"}, "6 of 6 captioned images are missing, the first is 0.png"),
         ({"images": "nowhere"}, "images=.*nowhere: no such file or folder"),
         ({"student": "nowhere"}, "student: .*nowhere: no model found"),
-        ({"steps": 1, "method": ("vokenization",)}, "steps=1: vokenization has 2 stages"),
         ({"method": ("caption_to_image",), "teacher": "encoder"}, "encoder: expected one of"),
         ({"teacher": ""}, "method=contrastive: learns from a CLIP-like teacher; pass teacher"),
         (
@@ -411,15 +409,12 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
             "encoder: a bert model has no CLIP-like text tower|expected one of",
         ),
         ({"captions": "", "images": "", "text": "plain.txt"}, "lexi_contrastive: reads captions"),
-        ({"captions": ""}, "images needs captions; pass both, or text alone"),
-        ({"captions": "", "images": ""}, "real needs captions and images, or text"),
+        ({"captions": ""}, "real needs text, or captions and images"),
         ({"facts": (), "words": ()}, "real needs facts or words"),
         ({"student": ""}, "real needs student"),
         ({"real": False}, "student needs real"),
-        ({"worlds": (0,)}, "worlds is for rendered worlds; leave it out with real"),
-        ({"tasks": ("glue/rte",)}, "tasks needs data; pass both or neither"),
-        ({"tasks": ("swag",), "data": "glue"}, "tasks=swag: expected a task of GLUE"),
-        ({"method": ("guess",)}, "method=guess: expected .*, or MODULE:NAME of your own"),
+        ({"tasks": ("glue/rte",)}, "real needs data"),
+        ({"method": ("guess",)}, "no method is called 'guess'"),
         ({"lr": 0}, "lr = 0: expected "),
     ],
 )
@@ -446,9 +441,6 @@ def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
     again = tmp_path / "again/distributions/color-dist.jsonl"
     source = files / "vicomte/distributions/color-dist.jsonl"
     homes.put(again, source.read_bytes())
-    other = source.parent / "../distributions/color-dist.jsonl"
-    with pytest.raises(InputError, match="is given twice"):
-        BENCH(settings_for(files, facts=(source, other)), tmp_path / "out")
     config = settings_for(
         files, facts=(source, again), words=(), retention_pairs="", method=("l1",)
     )

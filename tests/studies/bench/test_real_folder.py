@@ -148,7 +148,7 @@ def test_a_damaged_job_is_one_line(tmp_path: Path, name: str, changes: dict[str,
     put_command(tmp_path, ["contrastive"], "words x 111111", seeds=1)
     path = BenchFolder(tmp_path).job(name)
     homes.put(path, json.dumps(read_job(path) | changes))
-    message = f"^{path}: not the result of a job .*; delete the file"
+    message = f"^{path}: cannot be read .*; delete it"
     with pytest.raises(InputError, match=message) as caught:
         judged(tmp_path, ["contrastive"])
     assert "\n" not in str(caught.value)

@@ -57,7 +57,7 @@ def test_some_of_these_rows_are_low_shot_and_come_after_pre_training_on_their_da
         if step.command == "finetune" and step.values["partition"]
     ]
     before = [one for step in few for one in recipe.before(step) if one.command == "pretrain"]
-    read = {step.values["data"].source.name for step in before}
+    read = {step.values["data"].name for step in before}
     assert read == {"data:vcr", "data:snli-ve", "data:vqa"}
     assert all(step.values["task_answers"] == "any" for step in before)
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from builders.recipes import recipe_of
 
-from groundling.recipes.parts import Step, format_setting
+from groundling.recipes import Step, format_setting
 from groundling.recipes.plan import setting_rows
 
 Settings = dict[str, Any]

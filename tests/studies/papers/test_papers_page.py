@@ -15,8 +15,7 @@ import pytest
 from builders.recipes import PAPERS, recipe_of
 
 from groundling.command_line import COMMANDS
-from groundling.recipes.paper import PaperValue
-from groundling.recipes.parts import default_settings, format_setting, printed
+from groundling.recipes import PaperValue, default_settings, format_setting
 from groundling.settings.fields import setting_values
 
 ROOT = Path(__file__).parents[3]
@@ -74,7 +73,7 @@ def told(file: str) -> dict[str, ResolvedSetting]:
 
 
 def said_by(note: PaperValue) -> tuple[str, ...]:
-    return printed(note), note.source, format_setting(note.ours), note.reason
+    return format_setting(note.printed), note.source, format_setting(note.ours), note.reason
 
 
 def groups(file: str) -> dict[str, dict[str, Any]]:
@@ -115,7 +114,7 @@ def wrong(row: list[str], file: str, notes: dict[str, ResolvedSetting]) -> list[
     found = [notes[name] for name in names]
     shown = here.removesuffix(" (default)")
     expected = (
-        (said, [printed(one.note) for one in found]),
+        (said, [format_setting(one.note.printed) for one in found]),
         (where, [one.note.source for one in found]),
         (shown, [one.cell() for one in found]),
     )

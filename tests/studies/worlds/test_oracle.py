@@ -105,7 +105,7 @@ def test_the_answer_of_other_tasks_is_the_label(name: str, world: Path) -> None:
         label = example.label
         right = form.best_answer(label) if name == "vqa" else form.labels[label]
         assert known.answer(example) == right
-    with pytest.raises(InputError, match="has no label, so an oracle does not know its answer"):
+    with pytest.raises(InputError, match="has no label that is a class or an answer"):
         known.answer(replace(example, label=None))
 
 
@@ -218,7 +218,7 @@ def test_a_world_file_imports_nothing(
     homes.put(tmp_path / "evil.py", f"open({str(tmp_path / 'ran')!r}, 'w')")
     homes.put(tmp_path / file, json.dumps({key: {"family": "evil:FAMILY"}}))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=rf"{file}: no world family is called 'evil:FAMILY'"):
+    with pytest.raises(InputError, match="no family is called 'evil:FAMILY'"):
         read_world(tmp_path)
     assert not (tmp_path / "ran").exists()
 
@@ -310,13 +310,13 @@ def test_arms_of_adapt_train(arm: str, world: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "needs option world=FOLDER"),
-        (["world=w", "nose=0"], "option nose: an oracle has no such option.*did you mean"),
-        (["world=w", "knows=all"], "option knows=all: 'all'; there are: attributes, answer"),
-        (["world=w", "noise=2"], "option noise=2: expected a number from 0 to 1"),
-        (["world=w", "noise=x"], "option noise=x: expected a number"),
-        (["world=w", "seed=1.5"], "option seed=1.5: expected a whole number"),
-        (["world=w", "width=0"], "option seed and width"),
+        ([], "an oracle needs world"),
+        (["world=w", "nose=0"], "unknown key 'nose'.*did you mean noise"),
+        (["world=w", "knows=all"], "knows = 'all': expected 'attributes', 'answer' or"),
+        (["world=w", "noise=2"], "noise = '2': expected less than or equal to 1"),
+        (["world=w", "noise=x"], "noise = 'x': expected a valid number"),
+        (["world=w", "seed=1.5"], "seed = '1.5': expected a valid integer"),
+        (["world=w", "width=0"], "width = '0': expected greater than or equal to 1"),
     ],
 )
 def test_options_are_checked(given: list[str], message: str) -> None:
@@ -326,7 +326,6 @@ def test_options_are_checked(given: list[str], message: str) -> None:
 
 def test_what_it_cannot_know_is_refused(world: Path, tmp_path: Path) -> None:
     for features, knows, message in (
-        ({"voken"}, "attributes", "an oracle has no feature 'voken'"),
         ({"sentence", "clip_image"}, "attributes", "train them in two runs"),
         ({"sentence"}, "answer", "texts alone have no answer"),
     ):
@@ -338,7 +337,7 @@ def test_what_it_cannot_know_is_refused(world: Path, tmp_path: Path) -> None:
     known = facts(world, ANSWER, 0.0)
     with pytest.raises(InputError, match="needs exactly one"):
         known.of_image(replace(example, images=()))
-    with pytest.raises(InputError, match="is no image of a rendered world"):
+    with pytest.raises(InputError, match="needs exactly one image, of one scene"):
         known.of_image(replace(example, images=("photo-1",)))
     with pytest.raises(InputError, match="have no object tags"):
         known.is_right(replace(example, choice_region_tags=()))

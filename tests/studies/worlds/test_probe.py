@@ -228,7 +228,6 @@ def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> N
     assert "no probes; expected a folder `probes` with attribute.tsv or" in refused()
     put_questions(world, "odd")
     assert "questions=truth: no truth_train.tsv" in refused(questions=("truth",))
-    assert "columns: " in refused(columns=("colour",))
     assert "seeds = 0: expected greater than" in refused(seeds=0)
     put(world, "odd_dev.tsv", questions().replace("\t1\n", "\tyes\n"))
     assert "odd_dev.tsv, line 2" in refused()

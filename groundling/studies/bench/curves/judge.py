@@ -13,6 +13,7 @@ from groundling.studies.bench.arms import METHOD, TEXT_CONTROL
 from groundling.studies.bench.curves.axes import AXES, CurveAxis
 from groundling.studies.bench.judge import (
     MIN_WORLDS,
+    NOT_PLAIN,
     TUNED,
     Difference,
     Entry,
@@ -22,7 +23,6 @@ from groundling.studies.bench.judge import (
     families_of,
     noise_of,
     remarks_of,
-    why_unfair,
     words_of,
 )
 from groundling.studies.bench.readings import VISUAL
@@ -76,15 +76,20 @@ def judge_curves(
             noise = noise_of(base_entries(own), VISUAL)
             noise = noise if isfinite(noise) else 0.0  # curves alone have one seed
             for method in methods:
-                unfair = why_unfair(remarks_of(entries, method))
-                curve = _judge_curve(axis, family, method, own, noise, unfair)
+                is_plain = not remarks_of(entries, method)
+                curve = _judge_curve(axis, family, method, own, noise, is_plain)
                 if curve is not None:
                     curves.append(curve)
     return curves
 
 
 def _judge_curve(
-    axis: CurveAxis, family: str, method: str, entries: Sequence[Entry], noise: float, unfair: str
+    axis: CurveAxis,
+    family: str,
+    method: str,
+    entries: Sequence[Entry],
+    noise: float,
+    is_plain: bool,
 ) -> MethodCurve | None:
     """A method's curve in a family; None if it was run at no value but the protocol's own."""
     gains: dict[int, Difference] = {}
@@ -98,7 +103,7 @@ def _judge_curve(
         return None
     values, differences = tuple(gains), tuple(gains.values())
     place = "" if family == TUNED else f"In {family}, where no setting was tuned: "
-    finding = f"no statement, since {unfair}" if unfair else _finding(axis, gains)
+    finding = _finding(axis, gains) if is_plain else f"no statement, since {NOT_PLAIN}"
     sentence = f"{place}{method}: {finding}."
     return MethodCurve(axis.name, family, method, values, differences, sentence)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 from groundling.core.errors import InputError
@@ -16,23 +15,17 @@ from groundling.studies.bench.arms import (
     TEXT_CONTROL,
     TOWER,
     ArmRun,
-    run_arm,
-    train_arm,
 )
 from groundling.studies.bench.curves.axes import CurveAxis, find_axes
-from groundling.studies.bench.handed import make_shared
 from groundling.studies.bench.method import TEXT, BenchMethod
 from groundling.studies.bench.plan import BenchPlan
 from groundling.studies.bench.protocol import (
     BASE,
-    ENCODER,
-    TEACHING,
     TUNING_WORLD,
     BenchCondition,
     BenchWorld,
     key_of,
 )
-from groundling.studies.bench.times import SECONDS
 
 METHODS = ("xdbert", "contrastive", "l1")
 """The methods of curves, if no others are named."""
@@ -132,21 +125,6 @@ class CurvePlan(BenchPlan):
             return []
         jobs.append(self._shared_job(world, "hash", *(job.name for job in jobs)))
         return [*jobs, *self._tower_jobs(world)]
-
-    def seconds(self, job: Job) -> float:
-        """Estimated seconds of a job on one core; an encoder's time grows as its size."""
-        seconds = super().seconds(job)
-        of_arm = job.call in (run_arm, train_arm)
-        if not of_arm and job.call is not make_shared:
-            return seconds
-        condition = (job.arguments[2].world if of_arm else job.arguments[2]).condition
-        size = prod(value / ENCODER[name] for name, value in condition.encoder.items())
-        if of_arm:
-            return SECONDS["arm"] + (seconds - SECONDS["arm"]) * size * condition.steps
-        kind = job.arguments[3]
-        if kind == "teacher" and condition.teaching is not None:
-            return seconds * condition.teaching.steps / TEACHING.steps
-        return seconds * size if kind == "encoder" else seconds
 
     def print_plan(self) -> None:
         """Print the curves, and the plan."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,6 @@ from groundling.studies.bench.arms import (
     text_key,
 )
 from groundling.studies.bench.cost import Cost
-from groundling.studies.bench.leaks import check_inputs
 from groundling.studies.bench.method import TEXT, BenchMethod, Stage, is_outside
 from groundling.studies.bench.protocol import ADAPTING, BenchFolder
 from groundling.studies.bench.real.finished import BEFORE, read_job
@@ -119,7 +117,6 @@ def run_arm(folder: BenchFolder, settings: RealSettings, one: RealArm, key: str)
         training = stage_training(settings, stage, steps, one.seed)
         out = runs / f"stage-{number}"
         cost.add(ADAPT(make_settings(AdaptConfig, **own), training, out), training)
-        check_inputs(out, _allowed(files), runs)
     cost.stop()
     model = runs / f"stage-{len(stages)}" / "model"
     adapted = read_object(model.parent / "result.json")
@@ -143,17 +140,6 @@ def run_arm(folder: BenchFolder, settings: RealSettings, one: RealArm, key: str)
 def _parameters(model: Path) -> int:
     """Number of parameters of an encoder, wherever its folder keeps it."""
     return sum(one.numel() for one in load_text_encoder(str(model)).encoder.parameters())
-
-
-def _allowed(files: RealFiles) -> dict[str, str]:
-    """Hashes of what an arm may read, by path."""
-    names = ["encoder", "corpus"]
-    if files.settings.captions:
-        names += ["images", "captions", "shuffled captions"]
-    if files.settings.teacher:
-        names += ["teacher", "teacher-redrawn"]
-    places = [files.place(name) for name in names]
-    return {os.path.abspath(place): data_hash(place) for place in places}
 
 
 def model_of(folder: BenchFolder, settings: RealSettings, one: RealArm) -> Path:

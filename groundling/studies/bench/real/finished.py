@@ -7,28 +7,58 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from groundling.core.errors import convert_errors
+from groundling.core.errors import convert_read_errors
 from groundling.runs.folder import read_object
-from groundling.studies.bench.arms import TEXT_CONTROL
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.real.readings import KEY, Reading
+from groundling.studies.bench.results import CostSchema, Schema
 
 BEFORE = "before"
 """The encoder as the user gave it."""
-ARM = {
-    **{"key": str, "name": str, "arm": str, "seed": int, "method": str, "texts": str},
-    **{"cost": dict, "model": dict},
-}
-COST = {
-    **{"steps": int, "samples": int, "epochs": list, "extra_parameters": int},
-    "parameters_after": int,
-}
-METHOD_FIELDS = {"data": str, "steps": int, "texts": str, "controls": dict}
-READINGS = {"key": str, "arm": str, "set": str, "readings": list}
-READING = {"reading": str, "gain": bool, "measure": str, "set": str, "same_items": list}
-"""Fields of a job's file, and their types."""
+
+
+class _Reading(Schema):
+    reading: str
+    gain: bool
+    measure: str
+    set: str
+    same_items: list[str]
+    value: float
+
+
+class _Readings(Schema):
+    """Of an arm on a set."""
+
+    key: str
+    arm: str
+    set: str
+    readings: list[_Reading]
+
+
+class _About(Schema):
+    data: str
+    steps: int
+    texts: str
+    controls: dict[str, str]
+
+
+class _ModelPath(Schema):
+    path: str
+
+
+class _Arm(Schema):
+    """A trained arm."""
+
+    key: str
+    name: str
+    arm: str
+    seed: int
+    method: str
+    texts: str
+    about: _About | None
+    """None: a text control, which methods share."""
+    cost: CostSchema
+    model: _ModelPath
 
 
 def read_job(path: Path) -> dict[str, Any]:
@@ -37,35 +67,9 @@ def read_job(path: Path) -> dict[str, Any]:
     Raises InputError, which names the file, if it is damaged.
     """
     job = read_object(path)
-    with convert_errors(
-        f"{path}: not the result of a job", "; delete the file, and the same command makes it again"
-    ):
-        if "readings" in job:
-            _require(job, READINGS)
-            for one in job["readings"]:
-                _check_reading(one)
-        else:
-            _require(job, ARM)
-            _require(job["cost"], COST)
-            float(job["cost"]["seconds"]), sum(job["cost"]["epochs"])
-            _require(job["model"], {"path": str})
-            if job["arm"] != TEXT_CONTROL:
-                _require(job["about"], METHOD_FIELDS)
+    with convert_read_errors(path, "; delete it, and the same command makes it again"):
+        (_Readings if "readings" in job else _Arm).model_validate(job)
     return job
-
-
-def _require(content: Mapping[str, Any], fields: Mapping[str, type]) -> None:
-    for name, kind in fields.items():
-        if not isinstance(content[name], kind):
-            raise TypeError(f"{name} is no {kind.__name__}")
-
-
-def _check_reading(one: Reading) -> None:
-    _require(one, READING)
-    float(one["value"])
-    for name in {"items", "cosines", "ratings"} & one.keys():
-        if np.array(one[name], float).shape != (len(one["groups"]),):
-            raise ValueError(f"{name}: expected {len(one['groups'])} numbers")
 
 
 def finished_jobs(folder: BenchFolder) -> list[dict[str, Any]]:

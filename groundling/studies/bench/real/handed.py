@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -85,12 +85,6 @@ def hand_over_texts(files: RealFiles, writes: bool) -> TextCounts:
         with prefix_errors(settings.captions):
             images, missing = find_images(captions, settings.images, settings.skip_missing)
     texts = [" ".join(caption.split()) for image in images for caption in image.captions]
-    if settings.captions:
-        _check_batch(settings.captions, texts, settings.batch)
-        if len(images) < 2:
-            raise InputError(f"{settings.captions}: one image; a control exchanges images")
-    if settings.text:
-        _check_batch(settings.text, plain_lines(settings.text), settings.batch)
     if writes:
         files.place("shuffled captions").parent.mkdir(parents=True, exist_ok=True)
     if writes and images:
@@ -101,15 +95,6 @@ def hand_over_texts(files: RealFiles, writes: bool) -> TextCounts:
     if writes and not settings.text:
         write_whole(files.place("corpus"), "\n".join(texts) + "\n")
     return TextCounts(len(texts), len(images), missing)
-
-
-def _check_batch(source: str, texts: Iterable[str], batch: int) -> None:
-    """Raises InputError for fewer texts than a batch."""
-    count = sum(1 for _ in islice(texts, batch))
-    if count < batch:
-        raise InputError(
-            f"{source}: {count} texts, fewer than a batch of {batch}; pass more texts, or a smaller batch"
-        )
 
 
 def _coco(images: Sequence[CaptionedImage]) -> dict[str, list[dict[str, object]]]:

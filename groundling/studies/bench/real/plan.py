@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import cached_property
-from statistics import mean
 from typing import Any
 
 from groundling.core.errors import InputError
 from groundling.runs.jobs import Job
 from groundling.runs.report import format_count, format_table
-from groundling.studies.bench.arms import TEXT_CONTROL, text_key
+from groundling.studies.bench.arms import TEXT_CONTROL, finished_job, text_key
 from groundling.studies.bench.commands import BenchConfig
 from groundling.studies.bench.method import BenchMethod
 from groundling.studies.bench.protocol import BenchFolder, key_of
@@ -24,7 +21,7 @@ from groundling.studies.bench.real.arms import (
     run_arm,
     run_reading,
 )
-from groundling.studies.bench.real.finished import BEFORE, collect, finished_jobs, read_job
+from groundling.studies.bench.real.finished import BEFORE, collect, read_job
 from groundling.studies.bench.real.handed import TextCounts
 from groundling.studies.bench.real.readings import GAINS, SetReader
 from groundling.studies.bench.real_settings import RealSettings
@@ -83,7 +80,7 @@ class RealPlan:
     def missing(self, first: bool = False) -> list[Job]:
         """Jobs that are not done; raises InputError for one that another version of a method made."""
         jobs = self.jobs(first)
-        done = {job.name for job in jobs if self._is_done(job)}
+        done = {job.name for job in jobs if finished_job(self.folder, job.name, job.arguments[-1])}
         return [
             Job(
                 job.name,
@@ -94,17 +91,6 @@ class RealPlan:
             for job in jobs
             if job.name not in done
         ]
-
-    def _is_done(self, job: Job) -> bool:
-        path = self.folder.job(job.name)
-        if not path.exists():
-            return False
-        if read_job(path)["key"] != job.arguments[-1]:
-            raise InputError(
-                f"{path}: was made by another version of this method; use another folder, or give the method another "
-                "name"
-            )
-        return True
 
     def check_distinct_sets(self) -> None:
         """Raises InputError if two files hold one set, which the unadapted encoder's readings show."""
@@ -136,14 +122,11 @@ class RealPlan:
         for one in (BEFORE_ARM, *self.arms()):
             read = sum(reading_name(one, each) not in names for each in self.sets)
             trained = "missing" if one.name in names else "done"
-            own = [self.seconds(job) for job in missing if job.arguments[2].name == one.name]
-            seconds = "-" if None in own else f"{sum(filter(None, own)):.0f}"
             rows.append(
                 {
                     "arm": one.name,
                     "trained": "-" if one.method is None else trained,
                     "sets read": f"{read} of {len(self.sets)}",
-                    "seconds of the rest": seconds,
                 }
             )
         print(format_table(rows))
@@ -151,14 +134,9 @@ class RealPlan:
             print(f"note: {note}")
         count = len(self.jobs())
         steps = sum(self._steps(one) for one in self.arms() if one.name in names)
-        times = [self.seconds(job) for job in missing]
-        total = sum(one for one in times if one is not None)
-        took = f", about {timedelta(seconds=round(total))} of one process" if total else ""
-        if total and None in times:
-            took += f" without {format_count(times.count(None), 'job')} of unknown time"
         print(
             f"{count - len(missing)} of {format_count(count, 'job')} are done; {steps:,} steps of training are "
-            f"missing{took}"
+            "missing"
         )
 
     def _about(self, counts: TextCounts) -> list[str]:
@@ -184,21 +162,3 @@ class RealPlan:
     def _steps(self, one: RealArm) -> int:
         """Steps of an arm over all of its stages."""
         return 0 if one.method is None else sum(one.method.stage_steps(self.settings.steps))
-
-    def seconds(self, job: Job) -> float | None:
-        """Estimated seconds of a job, from finished ones in the folder; None if none is like it."""
-        own: list[float] = []
-        one: RealArm = job.arguments[2]
-        if job.call is run_arm:
-            costs = [(done["method"], done["cost"]) for done in self._finished if "cost" in done]
-            alike = [cost for name, cost in costs if name == one.owner] or [c for _, c in costs]
-            own = [self._steps(one) * cost["seconds"] / cost["steps"] for cost in alike]
-        else:
-            name = job.arguments[3].name
-            read = [done for done in self._finished if done.get("set") == name]
-            own = [done["seconds"] for done in read if "seconds" in done]
-        return mean(own) if own else None
-
-    @cached_property
-    def _finished(self) -> list[dict[str, Any]]:
-        return finished_jobs(self.folder)

@@ -11,7 +11,6 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from groundling.core.errors import InputError
 from groundling.data.tables import lines_of
 from groundling.runs.folder import begin_file, disk_errors, json_text
 from groundling.runs.progress import CommandContext
@@ -54,15 +53,10 @@ def write_tasks(
     for (a shape instead of a colour), which the text alone reveals.
 
     All data sets share `images/` and `instances.json`, for one region store; `captions_*2014.json`, for pre-training,
-    have the same numbers of training and held-out images; `tasks.json` is written last. Raises InputError if a number
-    is negative, the share is not from 0 to 1, or the world is of another family than "objects".
+    have the same numbers of training and held-out images; `tasks.json` is written last. Raises InputError for a
+    world of another family than "objects".
     """
     check_task_family(world.config)
-    for name, limit in (("limit_train", limit_train), ("limit_dev", limit_dev)):
-        if limit < 0:
-            raise InputError(f"{name} is {limit}; expected 0 or more examples per split")
-    if not 0 <= shortcut <= 1:
-        raise InputError(f"shortcut is {shortcut}; expected a share from 0 to 1")
     files = DataSetWriter(world, Path(folder), limit_train, limit_dev, shortcut)
     for name, write in WRITERS.items():
         if name in names:
