@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -20,11 +19,16 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from groundling.core.errors import InputError, flatten_message, prefix_errors, printable
+from groundling.core.errors import (
+    InputError,
+    convert_errors,
+    flatten_message,
+    prefix_errors,
+    printable,
+)
 from groundling.runs.dry_run import end_dry_run
 from groundling.runs.progress import print_line
 
@@ -39,9 +43,7 @@ ENVIRONMENT = {
 MAX_PROCESSES = 16
 """Maximum number of processes that one process can supply with texts."""
 
-RETRY = 1.0
-"""Seconds until a job that another process has taken is tried again."""
-KILLED = "was killed, perhaps for lack of memory; run the same command again to resume"
+KILLED = "a process was killed, perhaps for lack of memory; run the same command again to resume"
 
 T = TypeVar("T")
 
@@ -63,29 +65,11 @@ class Job:
 of its process for later jobs."""
 
 
-class JobClaims(Protocol):
-    """Which process does a job, for several processes or machines that share their outputs."""
-
-    def take(self, job: Job) -> bool:
-        """Take a job for this process; False if another process has taken it."""
-        ...
-
-    def release(self, job: Job) -> None:
-        """Release a job that was taken."""
-        ...
-
-
-def run_jobs(
-    jobs: Sequence[Job],
-    processes: int,
-    log: Callable[[str], None],
-    claims: JobClaims | None = None,
-) -> dict[str, Any]:
+def run_jobs(jobs: Sequence[Job], processes: int, log: Callable[[str], None]) -> dict[str, Any]:
     """Run every job, at most `processes` in parallel, and return their results by job name.
 
-    Ready jobs start in the order of the list; with `claims`, jobs of other processes are tried again later,
-    so a job must return an earlier result if there is one. On stderr there is a line for each job that starts;
-    `log` gets a line for each finished job.
+    Ready jobs start in the order of the list. On stderr there is a line for each job that starts; `log` gets a line
+    for each finished job.
 
     Raises:
         InputError: the first one that a job raises, prefixed by the job's name; no further job is started.
@@ -103,73 +87,37 @@ def run_jobs(
             if not ready and not running:
                 names = [job.name for job in waiting]
                 raise ValueError(f"jobs wait for names that do not exist: {names}")
-            for job in ready:
-                if len(running) < processes and (claims is None or claims.take(job)):
-                    waiting.remove(job)
-                    running[_submit(job, pool, threads)] = (job, time.perf_counter())
-                    print_line(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
-            if not running:  # other processes have taken them all
-                time.sleep(RETRY)
-            for future in wait(running, RETRY, FIRST_COMPLETED).done:
+            for job in ready[: processes - len(running)]:
+                waiting.remove(job)
+                if job.isolated:
+                    future = threads.submit(run_alone, job.call, job.arguments)
+                else:
+                    future = pool.submit(job.call, *job.arguments)
+                running[future] = (job, time.perf_counter())
+                print_line(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job, began = running.pop(future)
-                results[job.name] = _result(job, future)
-                if claims is not None:
-                    claims.release(job)
+                with prefix_errors(job.name), convert_errors(KILLED, errors=BrokenProcessPool):
+                    results[job.name] = future.result()
                 log(f"{job.name}: {time.perf_counter() - began:.0f} s")
     return results
-
-
-def _submit(job: Job, pool: ProcessPoolExecutor, threads: ThreadPoolExecutor) -> Future[Any]:
-    if job.isolated:
-        return threads.submit(run_alone, job.call, job.arguments)
-    return pool.submit(job.call, *job.arguments)
-
-
-def _result(job: Job, future: Future[Any]) -> Any:
-    with prefix_errors(job.name):
-        try:
-            return future.result()
-        except BrokenProcessPool:
-            raise InputError(f"its process {KILLED}") from None
 
 
 def run_alone(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     """The result of a module-level function in a new process, of which nothing is left afterwards.
 
-    Raises InputError for what the function raises, with its traceback on stderr unless that is an InputError, and for
-    a process that was killed.
+    Raises InputError for whatever the function raises, after its traceback on stderr unless that is an InputError.
     """
-    context = get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_call_alone, args=(theirs, os.getpid(), call, arguments))
-    process.start()
-    theirs.close()
-    try:
-        result, fault, trace = ours.recv()
-    except EOFError:
-        raise InputError(f"its process {KILLED}") from None
-    finally:
-        process.kill()  # a thread that it left would keep it
-        process.join()
-    print(printable(trace), file=sys.stderr, end="")
-    if fault:
-        raise InputError(fault)
-    value: T = result
-    return value
-
-
-def _call_alone(
-    connection: Connection, parent: int, call: Callable[..., Any], arguments: tuple[Any, ...]
-) -> None:
-    """Send what a function returns, or the message and the traceback of what it raises."""
-    _set_up_process(parent)
-    try:
-        connection.send((call(*arguments), "", ""))
-    except InputError as error:
-        connection.send((None, str(error), ""))
-    except BaseException as error:  # foreign code may end its process, too
-        fault = f"{type(error).__name__}: {flatten_message(error)}"
-        connection.send((None, fault, traceback.format_exc()))
+    with _pool(1) as pool:
+        future = pool.submit(call, *arguments)
+        pool.submit(os._exit, 0)  # does not wait for threads that the function left
+        try:
+            return future.result()
+        except (InputError, BrokenProcessPool):
+            raise
+        except (Exception, SystemExit) as error:  # foreign code may end its process, too
+            print(printable(str(error.__cause__)), file=sys.stderr)
+            raise InputError(f"{type(error).__name__}: {flatten_message(error)}") from None
 
 
 def run_parallel(
@@ -184,16 +132,13 @@ def run_parallel(
         return
     os.environ.update(ENVIRONMENT)
     running: set[Future[T]] = set()
-    try:
-        with _pool(processes) as pool:
-            for arguments in argument_lists:
-                running.add(pool.submit(call, *arguments))
-                if len(running) > processes:
-                    done, running = wait(running, return_when=FIRST_COMPLETED)
-                    yield from (one.result() for one in done)
-            yield from (future.result() for future in as_completed(running))
-    except BrokenProcessPool:
-        raise InputError(f"a process {KILLED}") from None
+    with convert_errors(KILLED, errors=BrokenProcessPool), _pool(processes) as pool:
+        for arguments in argument_lists:
+            running.add(pool.submit(call, *arguments))
+            if len(running) > processes:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (one.result() for one in done)
+        yield from (future.result() for future in as_completed(running))
 
 
 PLUGINS = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG")

@@ -10,12 +10,11 @@ from groundling.command_line.registered_names import parse_arm
 from groundling.commands.adapt.run import own_lm_head
 from groundling.core.errors import InputError, prefix_errors
 from groundling.models.text_encoder import load_text_encoder
-from groundling.runs.folder import write_json
+from groundling.runs.folder import lock_folder, write_json
 from groundling.runs.jobs import run_jobs
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import format_count
 from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL
-from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BenchConfig
 from groundling.studies.bench.method import (
     CAPTIONS,
@@ -88,10 +87,10 @@ def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         return report(plan, counts, notes, work)
     if permutes:
         permute_teacher(files)
-    with FileClaims(folder) as claims:
-        run_jobs(plan.missing(first=True), config.processes, print, claims)
+    with lock_folder(folder.root):
+        run_jobs(plan.missing(first=True), config.processes, print)
         plan.check_distinct_sets()
-        run_jobs(plan.missing(), config.processes, print, claims)
+        run_jobs(plan.missing(), config.processes, print)
     return conclude(plan, counts, notes, work)
 
 
