@@ -28,7 +28,6 @@ from groundling.models.hub import ADAPTER, is_adapter
 from groundling.models.loading import weights_sha256
 from groundling.models.task_heads import HEAD, HeadContext, TaskHead, make_output_layer
 from groundling.runs.folder import disk_errors, json_text, read_json
-from groundling.runs.local_paths import keep_path, kept_path
 from groundling.settings.input_settings import ClipAdapterSettings, check_adapter
 
 WEIGHTS = "adapter.safetensors"
@@ -139,7 +138,7 @@ class ClipFeatureAdapter(Encoder):
         """Write the adapter's weights, and the source and hashes of its CLIP."""
         folder.mkdir(parents=True, exist_ok=True)
         about = {
-            "clip": keep_path(folder, self.base.source),
+            "clip": self.base.source,
             "weights": self.base.weights,
             "adapter": self.options.adapter,
             "adapter_layers": self.options.adapter_layers,
@@ -197,7 +196,7 @@ def load_adapter(source: str | Path) -> ClipFeatureAdapter:
             f"{path}: damaged; expected `clip`, `adapter`, `adapter_layers` and `fusion` of a known adapter"
         )
     with prefix_errors(f"{path}: its CLIP cannot be loaded; give its folder or hub id as `clip`"):
-        base = load_adapter_backbone(kept_path(source, fields["clip"]))
+        base = load_adapter_backbone(fields["clip"])
     if base.weights != fields.get("weights"):
         raise InputError(
             f"{path}: the adapter was trained over other weights than {base.source} has now; "

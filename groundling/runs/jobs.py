@@ -61,19 +61,13 @@ class Job:
     after: tuple[str, ...] = ()
     """Names of jobs that must be done first."""
     isolated: bool = False
-    """Whether it has a process of its own, which ends when its result is there: foreign code can change the modules \
-of its process for later jobs."""
+    """Whether it has a process of its own, whose modules foreign code cannot change for later jobs."""
 
 
 def run_jobs(jobs: Sequence[Job], processes: int, log: Callable[[str], None]) -> dict[str, Any]:
     """Run every job, at most `processes` in parallel, and return their results by job name.
 
-    Ready jobs start in the order of the list. On stderr there is a line for each job that starts; `log` gets a line
-    for each finished job.
-
-    Raises:
-        InputError: the first one that a job raises, prefixed by the job's name; no further job is started.
-        ValueError: if jobs wait for a name that no job has.
+    Ready jobs start in the order of the list, none after the first error. `log` gets a line for each finished job.
     """
     end_dry_run(f"{len(jobs):,} jobs")
     os.environ.update(ENVIRONMENT)  # new processes inherit it
@@ -106,7 +100,7 @@ def run_jobs(jobs: Sequence[Job], processes: int, log: Callable[[str], None]) ->
 def run_alone(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     """The result of a module-level function in a new process, of which nothing is left afterwards.
 
-    Raises InputError for whatever the function raises, after its traceback on stderr unless that is an InputError.
+    Whatever foreign code raises becomes an InputError, after its traceback on stderr.
     """
     with _pool(1) as pool:
         future = pool.submit(call, *arguments)
@@ -148,8 +142,7 @@ PLUGINS = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG")
 def use_cpu(cpu: bool) -> bool:
     """Whether to run on the CPU: because `cpu` asks for it, or because there is no accelerator.
 
-    accelerate needs the answer even without an accelerator, or it does not connect the processes
-    of torchrun. Raises InputError if the environment asks accelerate for a plugin.
+    accelerate needs the answer even without an accelerator, or it does not connect the processes of torchrun.
     """
     import torch
     from accelerate.utils import parse_flag_from_env
@@ -157,10 +150,7 @@ def use_cpu(cpu: bool) -> bool:
     for plugin in PLUGINS:
         variable = f"ACCELERATE_USE_{plugin}"
         if parse_flag_from_env(variable):
-            raise InputError(
-                f"{variable}: groundling trains with plain data parallelism; unset it, or choose no plugin in "
-                "`accelerate config`"
-            )
+            raise InputError(f"{variable}: groundling trains with plain data parallelism; unset it")
     return cpu or not torch.accelerator.is_available()
 
 

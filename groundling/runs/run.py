@@ -47,10 +47,11 @@ class RunFolder(CommandContext):
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """The result of an earlier, finished run or part, with a note to the user; None otherwise."""
-        result = finished_result(self.folder)
+        result = read_result(self.folder)
         if result is not None:
             note = "finished earlier; nothing to do (use another output folder to run again)"
             print_notes([f"{self.folder}: {note}"])
+            self._clear()
         return result
 
     def save(self, write: Callable[[Path], None]) -> None:
@@ -65,10 +66,15 @@ class RunFolder(CommandContext):
         if self.state.is_main_process:
             write_json(self.folder / RESULT, result)
         self.state.wait_for_everyone()  # the others may still read prepared files until they arrive here
-        if self.state.is_main_process:
-            _clear(self.folder)
+        self._clear()
         self.state.wait_for_everyone()
         return result
+
+    def _clear(self) -> None:
+        """Remove what only an unfinished run needs, which a kill may leave."""
+        if self.state.is_main_process:
+            Checkpoints(self.folder / "checkpoints").clear()
+            shutil.rmtree(self.folder / PREPARED, ignore_errors=True)
 
 
 class Run(RunFolder):
@@ -86,8 +92,7 @@ class Run(RunFolder):
         """`settings`, and path, size and time of `inputs` (name to path) decide whether `out` holds this run.
 
         So do those of the files of modules that settings name (MODULE:NAME). `timeout` is how long processes
-        wait for each other instead of torch's default. Raises InputError if `out` holds another
-        run, another process writes there, or a module or object does not exist.
+        wait for each other instead of torch's default.
         """
         options = {} if timeout is None else {"timeout": timeout}
         state = PartialState(cpu=use_cpu(cpu), **options)
@@ -112,19 +117,6 @@ class Run(RunFolder):
         """As in a part, but returns the result as stored."""
         stored: dict[str, Any] = json_safe(super().end(result))
         return stored
-
-
-def finished_result(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished run, after removing leftover checkpoints; None if it has not finished."""
-    result = read_result(folder)
-    if result is not None and PartialState().is_main_process:
-        _clear(folder)
-    return result
-
-
-def _clear(folder: Path) -> None:
-    Checkpoints(folder / "checkpoints").clear()
-    shutil.rmtree(folder / PREPARED, ignore_errors=True)
 
 
 MODULES = (
