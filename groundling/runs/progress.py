@@ -39,9 +39,9 @@ class Progress(tqdm):
 
         A dry run ends at the first phase that does more than read inputs (`reads_inputs`).
         """
+        self.is_bar = sys.stderr.isatty()
         if not reads_inputs:
             end_dry_run(f"{name}, {total:,} {unit}{'s' * (total != 1)}" if total else name)
-        self.is_bar = sys.stderr.isatty()
         lines = {"mininterval": SECONDS, "delay": SECONDS, "bar_format": LINE}
         super().__init__(
             desc=printable(name),
