@@ -209,10 +209,7 @@ class FineTunedModel:
         allow_region_mismatch: bool = False,
         decode: bool = False,
     ) -> ImageSampleBuilder:
-        """Where images come from: a region store, or a folder or images by id, in which regions are found if needed.
-
-        `decode` opens every image first, so that messages name a broken one.
-        """
+        """Where images come from: a region store, or a folder or images by id (which `decode` opens at once)."""
         about = self.description
         self._check_sources(bool(regions), bool(images))
         settings = replace(

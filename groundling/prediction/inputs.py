@@ -59,10 +59,7 @@ def read_file_rows(
     fit: Callable[[Example], Example],
     images: ImageSampleBuilder,
 ) -> list[InputRow]:
-    """The rows of a file, with their examples as `fit` changes them.
-
-    Raises InputError if the file cannot be read or lacks a column; an invalid row only gets a `fault`.
-    """
+    """The rows of a file, with their examples as `fit` changes them; an invalid row only gets a `fault`."""
     header, rows = read_all_columns(path)
     check_named_columns(path, header, vars(columns))
     texts = split_columns(columns.text)
@@ -121,10 +118,7 @@ ImageFiles = ImageFile | Sequence[ImageFile]
 def python_examples(
     texts: Sequence[str], pairs: Any, images: Any, choices: Any, *, stored: bool
 ) -> tuple[list[Example], dict[str, ImageInput]]:
-    """Examples of texts, and of their pairs, images and choices; and all images by id.
-
-    `stored`: the ids are those of a region store, and not the files' paths.
-    """
+    """Examples, and all images by id: files' paths, or (`stored`) the ids of a region store."""
     columns = [[None] * len(texts) if one is None else one for one in (pairs, images, choices)]
     photos: dict[str, ImageInput] = {}
     examples = []

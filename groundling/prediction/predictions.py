@@ -102,8 +102,7 @@ def choice_scores(prediction: PredictionRow, choices: int) -> np.ndarray:
 def probabilities(prediction: PredictionRow, form: OutputType) -> np.ndarray:
     """Probabilities (K,) of the classes, choices, answers or regions; for a regression the number itself, (1,).
 
-    Always a softmax, whatever the loss was (CLIP-TD leaves its sigma undefined). Answers that the file omits have
-    probability 0.
+    Always a softmax, whatever the loss was (CLIP-TD leaves its sigma undefined); 0 for answers that the file omits.
     """
     if isinstance(form, Regression):
         return np.array([prediction.prediction])

@@ -117,10 +117,7 @@ def run_alone(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
 def run_parallel(
     call: Callable[..., T], argument_lists: Iterable[tuple[Any, ...]], processes: int
 ) -> Iterator[T]:
-    """Results of a module-level function for several arguments, in any order, `processes` calls at a time.
-
-    Arguments are taken when a process is nearly free. With fewer than two processes the calls run in this process.
-    """
+    """Results of a module-level function in any order; arguments are taken when a process is nearly free."""
     if processes < 2:
         yield from (call(*arguments) for arguments in argument_lists)
         return
@@ -191,10 +188,7 @@ def _set_up_process(parent: int) -> None:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """End this process when its parent has ended.
-
-    A worker that outlives a killed run would write into the folder of the run that resumes it.
-    """
+    """End this process with its parent: it would write into the folder of the run that resumes a killed one."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

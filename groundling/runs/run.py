@@ -30,19 +30,12 @@ from groundling.runs.progress import CommandContext, print_notes
 
 
 class RunFolder(CommandContext):
-    """A run, or a part of one, with its own folder and result, shared by all processes.
-
-    The main process writes, the others wait.
-    """
+    """A run, or a part of one, with its own folder and result; the main process writes, the others wait."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.folder = folder
         self.state = PartialState()
-
-    @property
-    def folder(self) -> Path:
-        """Output folder, with what it can resume from."""
-        return self.out
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
@@ -91,8 +84,7 @@ class Run(RunFolder):
     ) -> None:
         """`settings`, and path, size and time of `inputs` (name to path) decide whether `out` holds this run.
 
-        So do those of the files of modules that settings name (MODULE:NAME). `timeout` is how long processes
-        wait for each other instead of torch's default.
+        So do those of the files of modules that settings name (MODULE:NAME). `timeout`: of processes for each other.
         """
         options = {} if timeout is None else {"timeout": timeout}
         state = PartialState(cpu=use_cpu(cpu), **options)

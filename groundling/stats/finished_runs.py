@@ -29,8 +29,7 @@ def collect_runs(
 ) -> dict[str, tuple[SeedRuns, Metric]]:
     """All finished fine-tuning runs below a folder, by task (and split, where a task has several), and their metric.
 
-    With a metric that uses example scores (regions, VQA), runs hold the score of each answer. `trust` lists your own
-    tasks, MODULE:NAME, which are imported for their metrics.
+    `trust` lists your own tasks, MODULE:NAME, which are imported for their metrics.
     """
     finished, unfinished = _search(Path(folder))
     if not finished:
@@ -112,10 +111,7 @@ def _read_runs(name: str, task: str, files: dict[int, Path], metric: Metric) -> 
 
 
 def read_seed(path: Path, metric: Metric) -> SeedRuns:
-    """The runs of a single, unnamed seed, from its `predictions_*.jsonl`.
-
-    If the metric uses example scores, `predictions` are the scores of the answers, with labels of 1.
-    """
+    """The runs of a single, unnamed seed, from its `predictions_*.jsonl`, as `SeedRuns` describes them."""
     rows = read_predictions(path)
     predictions = answers = np.array([row.prediction for row in rows])
     with convert_errors(f"{path}: labels or groups differ in kind"):

@@ -1,7 +1,4 @@
-"""Bootstrap resampling of groups, such as images with all of their texts, its confidence intervals, and derangements.
-
-Every resample draws N of N groups with replacement and equal probabilities.
-"""
+"""Bootstrap resampling of N of N groups, such as images with all of their texts; intervals; and derangements."""
 
 from __future__ import annotations
 

@@ -47,10 +47,7 @@ FOREST = (
 def collect_groups(
     groups: Mapping[str, str | Path], tasks: Sequence[str] = (), trust: Sequence[str] = ()
 ) -> RunsByGroup:
-    """The finished runs of every group by task, from run folders by name, the control first.
-
-    `tasks`: only these, on all their splits, in this order. `trust`: your own tasks, which are imported.
-    """
+    """The finished runs of every group by task, from run folders by name, the control first; of some `tasks` or all."""
     collected = {}
     for name, folder in groups.items():
         runs = collect_runs(name, folder, trust)
@@ -69,10 +66,7 @@ def write_verdict(
     log: Callable[[str], None] = print,
     published: PublishedByGroup | None = None,
 ) -> dict[str, Any]:
-    """Compare every group with the first; writes `out/verdict.json` and `out/verdict.html`, and prints by `log`.
-
-    `published`: values from papers, shown beside the measured scores.
-    """
+    """Compare every group with the first, beside values from papers; writes `verdict.json` and `.html`, and prints."""
     control = next(iter(collected))
     verdicts = _verdicts(collected, control)
     scores = {
