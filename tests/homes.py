@@ -226,6 +226,12 @@ def coco(
     return put(path, json.dumps(content))
 
 
+def told_by(model: Path) -> str:
+    """All that a model's folder says: its texts, and the beginnings of its weights' files."""
+    files = [path for path in model.rglob("*") if path.is_file()]
+    return "".join(path.read_bytes()[:100_000].decode(errors="replace") for path in files)
+
+
 def digests(folder: Path) -> dict[str, str]:
     """Every file under a folder and the hash of its bytes."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())

@@ -173,7 +173,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     kept = path.read_text().splitlines(keepends=True)
     put(path, "".join(kept[:-2]))
     others = f"{path}: predictions are not of the same examples: "
-    assert refusal(config, tmp_path / "o") == f"{others}val-0 (2 such)"
+    assert refusal(config, tmp_path / "o") == f"{others}vcr-answer-val-0 (2 such)"
     put(path, "".join(kept) + kept[0].replace('"val-13"', '"val-77"'))
     assert refusal(config, tmp_path / "o") == f"{others}val-77"
     put(path, "".join(kept[1:]) + '{"id": "val-13", "prediction": 1, "outputs": [1, 2]}\n')

@@ -172,7 +172,7 @@ def test_faults_are_one_line(config: VcrJointScoreConfig, tmp_path: Path) -> Non
     kept = path.read_text().splitlines(keepends=True)
     put(path, "".join(kept[:2]))
     told = refusal(config, tmp_path / "a")
-    assert told == f"{path}: predictions are not of the same examples: val-2 (2 such)"
+    assert told == f"{path}: predictions are not of the same examples: vcr-rationale-val-2 (2 such)"
     first = json.loads(kept[0]) | {"outputs": [1, 2]}
     put(path, "".join([json.dumps(first) + "\n", *kept[1:]]))
     assert ": 2 scores for 4 choices" in refusal(config, tmp_path / "b")
