@@ -25,7 +25,7 @@ from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_parts import text_for_clip
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet
-from groundling.vision_language.loading import find_architecture, load_encoder
+from groundling.vision_language.loading import find_architecture, is_single_stream, load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
 
 # Sentence embeddings, equal to those of sentence-transformers with the same folder.
@@ -89,6 +89,8 @@ class CosineMatcher:
 
     def __init__(self, source: str, images: str, device: torch.device, cache: FeatureCache) -> None:
         """`images` is the image folder, `cache` stores features."""
+        if is_single_stream(source):
+            raise InputError(f"{source}: this model reads regions; pass regions=STORE")
         self.clip = load_frozen_clip(source)
         self.clip.to(device)
         self.images = images
