@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,25 +21,14 @@ from groundling.core.errors import (
     raise_first,
     require_known,
 )
-from groundling.core.output_types import (
-    MultipleChoice,
-    OpenAnswer,
-    OutputType,
-    RegionSelection,
-)
-from groundling.core.registry import (
-    check_trust,
-    files_of_object,
-    is_import_path,
-    resolve,
-    resolve_builtin,
-)
+from groundling.core.output_types import MultipleChoice, OpenAnswer, OutputType, RegionSelection
+from groundling.core.registry import check_trust, files_of_object, is_import_path, resolve
 from groundling.data.image_samples import PixelDataset
 from groundling.data.images import ImageInput
 from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
 from groundling.data.regions.samples import RegionDataset, RegionLabeler, RegionOptions
 from groundling.data.samples import SampleDataset, TextDataset
-from groundling.data.tables import check_no_label, row_texts, split_columns
+from groundling.data.tables import check_no_label, check_row, split_columns
 from groundling.models.adapters import IMAGE, TEXT, ClipFeatureAdapter
 from groundling.models.clip import FrozenClip
 from groundling.models.formats import Encoder
@@ -111,10 +100,7 @@ class FineTunedModel:
         backbone: str = "",
         trust: Sequence[str] = (),
     ) -> None:
-        """Load the model in a folder; arguments as in `load`.
-
-        Raises InputError if the folder is damaged, or needs a module of yours that is missing or not trusted.
-        """
+        """Load the model in a folder; arguments as in `load`."""
         self.folder = folder
         self.description = description = read_description(folder)
         self.device = device
@@ -144,31 +130,22 @@ class FineTunedModel:
                 self.student.sizes, output_type=self.form, head=head, loss=description.loss
             )
         if not load_head(folder, self.objective, self.objective.name):
-            raise InputError(
-                f"{folder / HEADS}: lacks the head that {FILE} beside it names; fine-tune again"
-            )
+            raise InputError(f"{folder / HEADS}: lacks the head that {FILE} beside it names")
         self.student.to(device).eval()
         self.objective.to(device).eval()
-
-    def __repr__(self) -> str:
-        """Folder, task and device."""
-        names = f"{str(self.folder)!r}, task={self.description.task!r}, device={self.device!r}"
-        return f"FineTunedModel({names})"
 
     # -- task ----------------------------------------------------------------------------------------------------------
 
     @cached_property
     def task(self) -> Task:
-        """The task with the model's own answers; raises InputError if its module of yours is missing."""
+        """The task with the model's own answers."""
         description = self.description
         if description.own is not None and description.form is not None:
             return replace(self.unscored_task, metrics=metrics_of(description.form))
         if is_import_path(description.task):
             self._check_code(description.task)
+        with prefix_errors(self.folder / FILE):
             task = resolve("tasks", Task, description.task)
-        else:
-            with prefix_errors(self.folder / FILE):
-                task = resolve_builtin("tasks", Task, description.task)
         if task.version != description.version:
             self.notes.append(
                 f"{description.task} now has version {task.version}; the model was trained on version "
@@ -179,10 +156,11 @@ class FineTunedModel:
     @property
     def unscored_task(self) -> Task:
         """A task with the model's output type, without files and metrics."""
-        return Task(self.description.task, self.form, _no_layout, (), self.description.task)
+        name = self.description.task
+        return Task(name, self.form, lambda folder, split: [], (), source=name)
 
     def _check_code(self, *names: str) -> None:
-        """Note which of your own modules changed; raises InputError, before any import, for one that is not trusted."""
+        """Note which of your own modules changed; one that is not trusted is not imported."""
         check_trust(names, self.trust, self.folder / FILE)
         for name in filter(None, names):
             for file in files_of_object(name).values():
@@ -213,7 +191,7 @@ class FineTunedModel:
 
     @cached_property
     def finder(self) -> StoreRegionExtractor:
-        """Finds regions on photos with the settings of the training store; raises InputError if these are unknown."""
+        """Finds regions on photos with the settings of the training store."""
         settings = detection_settings(self.description.regions)
         settings = replace(
             settings,
@@ -231,11 +209,7 @@ class FineTunedModel:
         allow_region_mismatch: bool = False,
         decode: bool = False,
     ) -> ImageSampleBuilder:
-        """Where images come from: a region store, or a folder or images by id, in which regions are found if needed.
-
-        `decode` opens every image first, so that messages name a broken one. Raises InputError for other sources than
-        the model reads, or regions of another kind, unless `allow_region_mismatch` is set.
-        """
+        """Where images come from: a region store, or a folder or images by id (which `decode` opens at once)."""
         about = self.description
         self._check_sources(bool(regions), bool(images))
         settings = replace(
@@ -257,9 +231,8 @@ class FineTunedModel:
 
     def _check_sources(self, regions: bool, images: bool) -> None:
         if self._reads_pixels:
-            reads_boxes = self.description.reads_regions
-            expected = "pixels; pass images=FOLDER" + (", perhaps with regions=STORE" * reads_boxes)
-            fits = images and (reads_boxes or not regions)
+            expected = "pixels; pass images=FOLDER, with regions=STORE if it reads boxes from there"
+            fits = images and (self.description.reads_regions or not regions)
         elif self.reads_images:
             expected = "image regions; pass either regions=STORE, or images=FOLDER to detect them"
             fits = images != regions
@@ -275,10 +248,7 @@ class FineTunedModel:
         inputs: ImageSampleBuilder,
         photos: Mapping[str, ImageInput] | None = None,
     ) -> Iterator[tuple[slice, ImageInputs]]:
-        """The places of examples, part by part, and their images, so that few found regions are in memory at once.
-
-        `photos` by id are used in place of the folder of `inputs`. Faults of images are returned, not raised.
-        """
+        """The places of examples, part by part, and their images (`photos`, or in the folder of `inputs`)."""
         size = DETECTION_BATCH if inputs.region_finder is not None else max(1, len(examples))
         for start in range(0, len(examples), size):
             part = slice(start, start + size)
@@ -288,19 +258,16 @@ class FineTunedModel:
     # -- samples and scores --------------------------------------------------------------------------------------------
 
     def _fit(self, example: Example) -> Example:
-        """An example as the model's head reads it: `text_pair` may be a phrase, which is tagged in the text.
-
-        Raises InputError, without the example's place, if a text is empty, or choices, images or phrase do not fit.
-        """
+        """An example as the model's head reads it: `text_pair` may be a phrase, which is tagged in the text."""
         texts = [example.text, *([] if example.text_pair is None else [example.text_pair])]
-        if not all(text.strip() for text in texts):
-            raise InputError("the text is empty")
-        expected = len(self.form.labels) if isinstance(self.form, MultipleChoice) else 0
-        if len(example.choices) != expected:
-            raise InputError(f"{len(example.choices)} choices; this model expects {expected}")
-        most_images = self.description.images
-        if self.reads_images and not 1 <= len(example.images) <= most_images:
-            raise InputError(f"{len(example.images)} images; this model reads {most_images}")
+        choices = len(self.form.labels) if isinstance(self.form, MultipleChoice) else 0
+        most = self.description.images
+        images = len(example.images)
+        has_images = images <= most and self.reads_images == bool(images)
+        if not (all(map(str.strip, texts)) and len(example.choices) == choices and has_images):
+            raise InputError(
+                f"a text is empty, or there are other than {choices} choices and {most} images"
+            )
         if self.form.head_input != "phrase":
             return example
         phrase = example.text_pair or ""
@@ -368,10 +335,7 @@ class FineTunedModel:
             if not all(size) and example.gold_boxes is not None:
                 size = example.gold_boxes.image_size
             if not all(size):
-                raise InputError(
-                    f"{image}: its region store lacks the image size, so boxes cannot be given in pixels; make a store "
-                    "with `groundling regions`, or pass images to find regions"
-                )
+                raise InputError(f"{image}: its region store lacks the image's size in pixels")
             boxes.append(regions.regions(example.images).boxes * np.array([*size, *size]))
         return boxes
 
@@ -384,9 +348,7 @@ class FineTunedModel:
         own_columns = self._own_columns(data, columns)
         if own_columns is not None:
             if split:
-                raise InputError(
-                    f"split={split}: {data} is a file and has no splits; leave the split out"
-                )
+                raise InputError(f"split={split}: {data} is a file and has no splits")
             return read_file_rows(data, own_columns, self._fit, inputs)
         split = split or next(iter(self.task.test), self.task.dev[0])
         _check_answers(self.task, data, split)
@@ -396,13 +358,8 @@ class FineTunedModel:
         """The columns of your own file: those given, else those of the training file; None for official files."""
         own = self.description.own or TableTaskSettings()
         text = given.text or own.text
-        if not data.is_file() or (not text and self.task.file(data, self.task.dev[0]) == data):
+        if not text and (data.is_dir() or self.task.file(data, self.task.dev[0]) == data):
             return None
-        if not text:
-            raise InputError(
-                f"{data}: name the input columns (text=COLUMN, image=COLUMN, choices=COLUMNS), or pass a folder with "
-                f"the official files of {self.task.name}"
-            )
         image = (given.image or own.image) if self.reads_images else ""
         return PredictionColumns(text, image, given.choices)
 
@@ -418,87 +375,66 @@ class FineTunedModel:
         advice = "; correct it, or set skip_bad to leave its answer empty"
         if not skip_bad:
             raise_first_fault(rows, advice)
-        asked = [(row, row.example) for row in rows if row.example is not None]
+        asked = [row for row in rows if not row.fault]
         truncated = 0
-        for part, sources in self._parts([one for _, one in asked], inputs, photos):
-            for row, example in asked[part]:
-                faulty = [image for image in example.images if image in sources.faults]
+        for part, sources in self._parts([row.example for row in asked], inputs, photos):
+            for row in asked[part]:
+                faulty = [image for image in row.example.images if image in sources.faults]
                 row.fault = f"{faulty[0]}: {sources.faults[faulty[0]]}" if faulty else ""
             if not skip_bad:
-                raise_first_fault([row for row, _ in asked[part]], advice)
-            valid = [(row, example) for row, example in asked[part] if not row.fault]
+                raise_first_fault(asked[part], advice)
+            valid = [row for row in asked[part] if not row.fault]
             if not valid:
                 continue
-            examples = [example for _, example in valid]
+            examples = [row.example for row in valid]
             scores = self.scores(examples, sources, self.unscored_task)
             boxes = self._boxes(examples, sources)
             predictions = make_predictions(scores, self.form, examples, top_k, boxes)
-            for (row, _), prediction in zip(valid, predictions, strict=True):
+            for row, prediction in zip(valid, predictions, strict=True):
                 row.prediction = prediction
             truncated += scores.truncated_tokens
         return truncated
 
-    @overload
     def predict(
         self,
         text: str,
-        pair: str | None = ...,
-        image: ImageFiles | None = ...,
-        choices: Sequence[str] | None = ...,
+        pair: str | None = None,
+        image: ImageFiles | None = None,
+        choices: Sequence[str] | None = None,
         *,
-        top_k: int = ...,
-        regions: str | Path = ...,
-    ) -> Prediction: ...
+        top_k: int = 1,
+        regions: str | Path = "",
+    ) -> Prediction:
+        """Predict the answer for one input; arguments as in `predict_many`, without lists of inputs."""
+        columns = ([text], [pair], [image], [choices])
+        (answer,) = self.predict_many(*columns, top_k=top_k, regions=regions)
+        return require(answer, "answer", "a question")
 
-    @overload
-    def predict(
+    def predict_many(
         self,
-        text: list[str] | tuple[str, ...],
-        pair: Sequence[str] | None = ...,
-        image: Sequence[ImageFiles] | None = ...,
-        choices: Sequence[Sequence[str]] | None = ...,
-        *,
-        top_k: int = ...,
-        regions: str | Path = ...,
-        skip_bad: bool = ...,
-    ) -> list[Prediction | None]: ...
-
-    def predict(
-        self,
-        text: str | list[str] | tuple[str, ...],
-        pair: Any = None,
-        image: Any = None,
-        choices: Any = None,
+        texts: Sequence[str],
+        pairs: Sequence[str | None] | None = None,
+        images: Sequence[ImageFiles | None] | None = None,
+        choices: Sequence[Sequence[str] | None] | None = None,
         *,
         top_k: int = 1,
         regions: str | Path = "",
         skip_bad: bool = False,
-    ) -> Prediction | list[Prediction | None]:
-        """Predict the answer for one input, or for each input of a list, in order.
+    ) -> list[Prediction | None]:
+        """Predict the answer for each input, in order.
 
         Args:
-            text: a text, or a list of texts; pairs, images and choices are then lists too.
-            pair: the second text; for tasks that locate a phrase of the text, the phrase.
-            image: the image as a file path or PIL image, or several images if the task has several.
+            texts: the texts.
+            pairs: their second texts; for tasks that locate a phrase of the text, the phrases.
+            images: their images as file paths or PIL images; a list for each if the task has several.
             choices: the choices of a multiple-choice task.
             top_k: number of answers to rank, see `Prediction.best`.
             regions: a region store with the images; empty: regions are detected now, as for the training store.
-            skip_bad: return None for an invalid input of a list, such as one with a broken photo.
-
-        Raises InputError if an input is invalid, or lists differ in length.
+            skip_bad: return None for an invalid input, such as one with a broken photo.
         """
-        is_single = isinstance(text, str)
-        columns = [text, pair, image, choices]
-        examples, photos, inputs = self._from_python(
-            regions, *([[one] for one in columns] if is_single else columns)
-        )
-        rows = [
-            make_row(f"question {number}", {}, partial(self._fit, example))
-            for number, example in enumerate(examples)
-        ]
+        examples, photos, inputs = self._from_python(regions, texts, pairs, images, choices)
+        rows = [make_row(f"question {one.id}", {}, partial(self._fit, one)) for one in examples]
         self.predict_rows(rows, inputs, top_k, skip_bad, photos)
-        if is_single:
-            return require(rows[0].prediction, "answer", "a question")
         return [row.prediction for row in rows]
 
     def _from_python(
@@ -524,8 +460,6 @@ class FineTunedModel:
             pool: the last hidden state of the first position, or the mean over the text's tokens; a model with one
                 vector per text (a CLIP text tower, an adapter over CLIP) returns that vector.
             regions: a region store with the images; empty: regions are detected now.
-
-        Raises InputError if an image cannot be read, or lists differ in length.
         """
         if isinstance(texts, str):
             image_list = None if images is None else [images]
@@ -602,26 +536,21 @@ class FineTunedModel:
         """The model's task, and labelled examples by split from official files or your own file."""
         task = self.task
         own_columns = self._own_columns(data, columns)
-        if own_columns is not None:
-            own = self.description.own or TableTaskSettings()
-            label = label or own.label
-            if not label:
-                raise InputError(f"{data}: name the column of the labels (label)")
-            check_no_label(split_columns(own_columns.text), label, f"text {own_columns.text}")
-            # The `extra` scores need the official files of the data set.
-            task = replace(task, official_scores=None)
-            if split:
-                return task, {split: self._trained_split(data, split, replace(own, label=label))}
-            return task, {ALL: self._labelled_rows(data, own_columns, label, inputs)}
-        parts = {}
-        for name in (split,) if split else task.dev:
-            _check_answers(task, data, name)
-            parts[name] = task.read(data, name)
-            if parts[name][0].label is None and task.label_regions is None:
-                raise InputError(
-                    f"{data}: {name!r} of {task.name} has no labels; use `predict` for it"
-                )
-        return task, parts
+        if own_columns is None:
+            parts = {}
+            for name in (split,) if split else task.dev:
+                task.check_labelled(name, f"split={name}")
+                _check_answers(task, data, name)
+                parts[name] = task.read(data, name)
+            return task, parts
+        own = self.description.own or TableTaskSettings()
+        own = replace(own, label=label or own.label)
+        check_no_label(split_columns(own_columns.text), own.label, f"text {own_columns.text}")
+        # The `extra` scores need the official files of the data set.
+        task = replace(task, official_scores=None)
+        if split:
+            return task, {split: self._trained_split(data, split, own)}
+        return task, {ALL: self._labelled_rows(data, own_columns, own.label, inputs)}
 
     def _labelled_rows(
         self, data: Path, columns: PredictionColumns, label: str, inputs: ImageSampleBuilder
@@ -631,13 +560,11 @@ class FineTunedModel:
         raise_first_fault(rows)
         examples = []
         for row in rows:
-            with prefix_errors(row.where):
-                (text,) = row_texts(row.cells, [label])
+            (text,) = check_row(row.where, row.cells, [label])
             answer: Any = self.form.parse_label(text.strip(), row.where)
             if isinstance(self.form, OpenAnswer):
                 answer = np.array([[answer, 1.0]], np.float32)
-            if row.example is not None:
-                examples.append(replace(row.example, label=answer))
+            examples.append(replace(row.example, label=answer))
         return examples
 
     def _trained_split(self, data: Path, split: str, own: TableTaskSettings) -> list[Example]:
@@ -649,20 +576,12 @@ class FineTunedModel:
         return [example_of(row, self.form, data, split) for row in sides]
 
 
-def _no_layout(folder: Path, split: str) -> list[Example]:
-    raise InputError(
-        f"{folder}: not a file, but this model was trained on a table file and has no official split {split!r}"
-    )
-
-
 def _check_answers(task: Task, data: Path, split: str) -> None:
     """Raises InputError if a labelled split's folder lists other answers than the model's, or in another order."""
     if task.read_form is None or split in task.test:
         return
     if task.read_form(data) != task.form:
-        raise InputError(
-            f"{data}: its answers and those of the model differ, or their order; use the folder of the training run"
-        )
+        raise InputError(f"{data}: its answers and those of the model differ, or their order")
 
 
 def _with_clip_features(
@@ -714,9 +633,6 @@ def load(
         backbone: hub id or folder of the backbone, likewise.
         device: such as cuda; empty: an accelerator if there is one.
         trust: your own objects, MODULE:NAME each, that the folder may import; nothing else is imported.
-
-    Raises InputError if there is no saved model, its description is missing or damaged, or `trust` does not name code
-    that it needs.
     """
     with convert_read_errors(source):
         chosen = choose_seed_models(Path(source), seed, seeds)

@@ -33,8 +33,8 @@ class InputRow:
     """File and line, or another place, for messages."""
     cells: Mapping[str, object]
     """Values by column."""
-    example: Example | None
-    """None if the row is invalid."""
+    example: Example
+    """Empty if the row is invalid."""
     fault: str = ""
     """Reason why the row cannot be predicted."""
     prediction: Prediction | None = None
@@ -45,7 +45,7 @@ def make_row(where: str, cells: Mapping[str, object], make: Callable[[], Example
     try:
         return InputRow(where, cells, make())
     except InputError as error:
-        return InputRow(where, cells, None, str(error))
+        return InputRow(where, cells, Example("", ""), str(error))
 
 
 def raise_first_fault(rows: Sequence[InputRow], advice: str = "") -> None:
@@ -59,10 +59,7 @@ def read_file_rows(
     fit: Callable[[Example], Example],
     images: ImageSampleBuilder,
 ) -> list[InputRow]:
-    """The rows of a file, with their examples as `fit` changes them.
-
-    Raises InputError if the file cannot be read or lacks a column; an invalid row only gets a `fault`.
-    """
+    """The rows of a file, with their examples as `fit` changes them; an invalid row only gets a `fault`."""
     header, rows = read_all_columns(path)
     check_named_columns(path, header, vars(columns))
     texts = split_columns(columns.text)
@@ -70,14 +67,13 @@ def read_file_rows(
 
     def example_of(number: int, cells: Mapping[str, Any]) -> Example:
         first, *second = row_texts(cells, texts)
+        files = row_texts(cells, split_columns(columns.image))
         example = Example(
             f"{path.stem}-{number}",
             first,
             second[0] if second else None,
             choices=tuple(row_texts(cells, split_columns(columns.choices))),
-            images=tuple(
-                _id_of(file, images) for file in row_texts(cells, split_columns(columns.image))
-            ),
+            images=tuple(_id_of(file, images) for file in files),
         )
         return fit(example)
 
@@ -120,29 +116,18 @@ ImageFiles = ImageFile | Sequence[ImageFile]
 
 
 def python_examples(
-    texts: Sequence[str],
-    pairs: Any,
-    images: Any,
-    choices: Any,
-    *,
-    stored: bool,
+    texts: Sequence[str], pairs: Any, images: Any, choices: Any, *, stored: bool
 ) -> tuple[list[Example], dict[str, ImageInput]]:
-    """Examples of texts, and of their pairs, images and choices; and all images by id.
-
-    `stored`: the ids are those of a region store, and not the files' paths. Raises InputError for lists of different
-    lengths, or values that are no images.
-    """
-    columns = [
-        [None] * len(texts) if one is None else [one] if isinstance(one, ImageFile) else one
-        for one in (pairs, images, choices)
-    ]
+    """Examples, and all images by id: files' paths, or (`stored`) the ids of a region store."""
+    columns = [[None] * len(texts) if one is None else one for one in (pairs, images, choices)]
     photos: dict[str, ImageInput] = {}
     examples = []
     with convert_errors("expected lists of one length, and images as paths or PIL images"):
         for number, (text, pair, files, options) in enumerate(zip(texts, *columns, strict=True)):
             ids: list[str] = []
-            for image in _images_of(files):
+            for file in [files] if isinstance(files, ImageFile) else files or ():
                 name = f"image {len(ids)} of question {number}"
+                image = file if isinstance(file, Image.Image) else Path(file)
                 if isinstance(image, Path):
                     name = image_id(str(image)) if stored else str(image)
                 photos[name] = image
@@ -152,10 +137,3 @@ def python_examples(
                 Example(str(number), text, pair, choices=choice_texts, images=tuple(ids))
             )
     return examples, photos
-
-
-def _images_of(files: ImageFiles | None) -> list[ImageInput]:
-    if files is None:
-        return []
-    several = [files] if isinstance(files, ImageFile) else files
-    return [file if isinstance(file, Image.Image) else Path(file) for file in several]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator, TypeAdapter
 
@@ -28,8 +28,6 @@ from groundling.vision_language.loading import PLAIN
 
 FILE = "groundling_task.json"
 """Stands beside the model's own files; transformers ignores it."""
-FORMAT = 1
-"""Increases with every change that an older reader would misread."""
 FORMS: dict[str, Any] = {
     "classify": Classification,
     "choose": MultipleChoice,
@@ -94,15 +92,16 @@ class ModelDescription:
     """Manifest fields of the training region stores; see `region_facts`."""
     files: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the configurations and tokenizers beside the weights, by path in the folder."""
+    format: Literal[1] = 1
+    """Increases with every change that an older reader would misread."""
 
     def write(self, folder: Path) -> None:
-        """Write the description beside the weights; local paths of models are kept outside of the folder."""
-        content = {"format": FORMAT, **asdict(self), "form": _form_content(self.form)}
-        content["files"] = hashes_of_settings(folder)
-        made_with = self.regions.get("made_with") or {}
+        """Write the description beside the weights, with local models by their paths from the folder."""
+        content = {**asdict(self), "form": _form_content(self.form)}
+        made_with = content["regions"].get("made_with") or {}
         for role in MODELS & made_with.keys():
-            content["regions"]["made_with"][role] = keep_path(folder, made_with[role])
-        write_json(folder / FILE, content)
+            made_with[role] = keep_path(folder, made_with[role])
+        write_json(folder / FILE, content | {"files": hashes_of_settings(folder)})
 
 
 def hashes_of_settings(folder: Path) -> dict[str, str]:
@@ -116,28 +115,16 @@ def hashes_of_settings(folder: Path) -> dict[str, str]:
 
 
 def read_description(folder: Path) -> ModelDescription:
-    """Read the description file in a model's folder.
-
-    Raises InputError, in one line, if the file is missing, damaged or of a later version.
-    """
+    """Read the description file in a model's folder."""
     path = folder / FILE
-    if not path.is_file():
-        raise InputError(
-            f"{folder}: {FILE} is missing; expected a model that this version of `groundling finetune` wrote, "
-            "without save_model=False; fine-tune again"
-        )
     content = read_object(path)
     with convert_errors(f"{path}: damaged, or from another version of groundling; fine-tune again"):
-        if content.pop("format") != FORMAT:
-            raise ValueError(f"expected format {FORMAT}")
         for one in fields(ModelDescription):  # a default in place of a lost field may be wrong
             content[one.name]
-        description = TypeAdapter(ModelDescription).validate_json(json.dumps(content), **STRICTLY)
-    made_with = description.regions.get("made_with")
-    if isinstance(made_with, dict):
+        made_with = content["regions"].get("made_with") or {}
         for role in MODELS & made_with.keys():
             made_with[role] = kept_path(folder, made_with[role])
-    return description
+        return TypeAdapter(ModelDescription).validate_json(json.dumps(content), **STRICTLY)
 
 
 # -- regions -----------------------------------------------------------------------------------------------------------
@@ -155,15 +142,11 @@ def region_facts(store: RegionStore) -> dict[str, Any]:
 
 
 def detection_settings(facts: Mapping[str, Any]) -> DetectionSettings:
-    """The settings that find the same kind of regions on other photos.
-
-    Raises InputError for regions from box files, third-party features or stores of earlier versions.
-    """
+    """The settings that find the same kind of regions on other photos."""
     made_with = facts.get("made_with")
-    if not isinstance(made_with, dict):
+    if made_with is None:
         raise InputError(
-            "this model's regions cannot be detected on other photos (its training regions are from "
-            f"{facts.get('boxes_from') or 'others'}, or their store is of an old version); pass regions=STORE"
+            f"regions from {facts.get('boxes_from') or 'others'} cannot be detected on other photos; pass regions=STORE"
         )
     with convert_errors(f"{FILE}: damaged; expected settings of `groundling regions`"):
         return TypeAdapter(DetectionSettings).validate_json(json.dumps(made_with), **STRICTLY)

@@ -14,13 +14,7 @@ import numpy as np
 from scipy.special import softmax
 
 from groundling.core.batch import Example
-from groundling.core.errors import (
-    InputError,
-    convert_errors,
-    duplicates,
-    raise_first,
-    require_known,
-)
+from groundling.core.errors import convert_errors, duplicates, raise_first, require_known
 from groundling.core.output_types import (
     Classification,
     MultipleChoice,
@@ -32,13 +26,7 @@ from groundling.core.output_types import (
 from groundling.data.tables import lines_of
 from groundling.runs.folder import read_result
 from groundling.tasks import Task
-from groundling.tasks.splits import name_of
-from groundling.training.evaluation import (
-    MAX_OUTPUTS,
-    TOP_CLASSES,
-    EvaluationOutput,
-    find_top_classes,
-)
+from groundling.training.evaluation import MAX_OUTPUTS, EvaluationOutput, find_top_classes
 
 FILE = "predictions_{}.jsonl"
 """File name of a seed's predictions on one split."""
@@ -70,7 +58,7 @@ class PredictionRow:
 
 
 def read_predictions(path: Path) -> list[PredictionRow]:
-    """Read a prediction file of `finetune`; raises InputError for an invalid line or a repeated example."""
+    """Read a prediction file of `finetune`."""
     rows = []
     for number, line in enumerate(lines_of(path), 1):
         where = f"{path}, line {number}"
@@ -95,42 +83,26 @@ def _parse_row(row: Any) -> PredictionRow:
 
 
 def predictions_of(path: Path, examples: Sequence[Example]) -> list[PredictionRow]:
-    """A file's prediction for every example, in the examples' order, by official id or else by the package's id.
-
-    Raises InputError as `read_predictions`, if the file is not of exactly these examples, or for outputs that are
-    not finite.
-    """
+    """A file's prediction for every example, in the examples' order, by official id or else by the package's id."""
     rows = {row.name: row for row in read_predictions(path)}
     names = [one.official_id if one.official_id in rows else one.id for one in examples]
-    absent = [name_of(one) for one, name in zip(examples, names, strict=True) if name not in rows]
-    raise_first(
-        [f"{path}: no prediction for {name}" for name in absent],
-        "; the file is incomplete or of other data",
-    )
-    surplus = sorted(rows.keys() - set(names))
-    raise_first([f"{path}: a prediction for {name}, which is not in the data" for name in surplus])
+    others = sorted(rows.keys() ^ set(names))
+    raise_first([f"{path}: predictions are not of the same examples: {name}" for name in others])
     diverged = [name for name in names if not np.isfinite(rows[name].outputs).all()]
     raise_first([f"{path}: outputs of {name} are not finite" for name in diverged])
     return [rows[name] for name in names]
 
 
 def choice_scores(prediction: PredictionRow, choices: int) -> np.ndarray:
-    """Scores (choices,) before a softmax; with two scores per choice (UNITER: wrong and right), the second.
-
-    Raises InputError if the number of scores is neither `choices` nor twice that.
-    """
-    if len(prediction.outputs) not in (choices, 2 * choices):
-        raise InputError(f"{len(prediction.outputs)} scores, expected {choices} or {2 * choices}")
-    return prediction.outputs.reshape(choices, -1)[:, -1]
+    """Scores (choices,) before a softmax; with two scores per choice (UNITER: wrong and right), the second."""
+    with convert_errors(f"{len(prediction.outputs)} scores for {choices} choices"):
+        return prediction.outputs.reshape(choices, -1)[:, -1]
 
 
 def probabilities(prediction: PredictionRow, form: OutputType) -> np.ndarray:
     """Probabilities (K,) of the classes, choices, answers or regions; for a regression the number itself, (1,).
 
-    Always a softmax, whatever the loss was (CLIP-TD leaves its sigma undefined). Answers that the file omits have
-    probability 0.
-
-    Raises InputError if the scores do not fit the output type.
+    Always a softmax, whatever the loss was (CLIP-TD leaves its sigma undefined); 0 for answers that the file omits.
     """
     if isinstance(form, Regression):
         return np.array([prediction.prediction])
@@ -138,18 +110,12 @@ def probabilities(prediction: PredictionRow, form: OutputType) -> np.ndarray:
         return np.asarray(softmax(prediction.outputs))
     if isinstance(form, MultipleChoice):
         return np.asarray(softmax(choice_scores(prediction, len(form.labels))))
-    if not isinstance(form, Classification | OpenAnswer):
-        raise InputError("answers of this output type cannot be averaged")
-    count = len(form.labels)
-    if len(prediction.outputs) == count:
-        return np.asarray(softmax(prediction.outputs))
-    places = [place for place, _ in prediction.likely]
-    if not places or max(places) >= count:
-        raise InputError(
-            f"{len(prediction.outputs)} scores and {len(places)} likely answers, expected those of {count} answers"
-        )
-    out = np.zeros(count)
-    out[places] = [share for _, share in prediction.likely]
+    with convert_errors("outputs that cannot be averaged"):
+        out = np.zeros(len(form.labels))  # type: ignore[attr-defined]
+        if len(prediction.outputs) == len(out):
+            return np.asarray(softmax(prediction.outputs))
+        places, shares = zip(*prediction.likely, strict=True)
+        out[list(places)] = shares
     return out
 
 
@@ -239,10 +205,7 @@ DIGITS = 6
 
 
 def prediction_columns(form: OutputType, top_k: int) -> list[str]:
-    """Output columns of an output type: those of the best answer, then `..._2` for the second best, and so on.
-
-    At most as many answers as there are classes or, of very many, as are kept.
-    """
+    """Output columns: those of the best answer, then `..._2` for the second best, and so on."""
     names = ["answer"]
     if isinstance(form, MultipleChoice):
         names.append("choice")
@@ -250,9 +213,6 @@ def prediction_columns(form: OutputType, top_k: int) -> list[str]:
         names += CORNERS
     if isinstance(form, Regression):
         return names
-    if isinstance(form, Classification | OpenAnswer):
-        classes = len(form.labels)
-        top_k = min(top_k, classes if classes <= MAX_OUTPUTS else TOP_CLASSES)
     names.append("probability")
     endings = ["", *(f"_{rank}" for rank in range(2, top_k + 1))]
     return [f"{name}{ending}" for ending in endings for name in names]
@@ -270,11 +230,9 @@ def prediction_cells(
             "probability": None if one.probability is None else _rounded(one.probability),
             **dict(zip(CORNERS, one.box or (), strict=False)),
         }
-        for name, value in values.items():
-            column = name if rank == 1 else f"{name}_{rank}"
-            if column in cells:
-                cells[column] = value
-    return cells
+        ending = "" if rank == 1 else f"_{rank}"
+        cells |= {f"{name}{ending}": value for name, value in values.items()}
+    return {name: cells[name] for name in names}
 
 
 def _rounded(number: float) -> float:
@@ -300,60 +258,42 @@ class SeedModels(NamedTuple):
 
 
 def model_folder(source: Path) -> Path:
-    """The model folder of a run, of several seeds the best one; any other folder or a hub id unchanged.
-
-    Raises InputError as `choose_seed_models`.
-    """
-    is_run = source.is_dir() and any([(source / "model").is_dir(), *source.glob("seed-*")])
-    return choose_seed_models(source).folder if is_run else source
+    """The model folder of a run, of several seeds the best one; any other folder or a hub id unchanged."""
+    return choose_seed_models(source).folder if source.is_dir() else source
 
 
 def choose_seed_models(
     source: Path, seed: int | None = None, seeds: SeedChoice = "best"
 ) -> SeedModels:
-    """The saved models below `source` that predict: of one `seed`, of the best seed on dev, or of `all` seeds.
-
-    `source` itself if it has none. Raises InputError if there is no such seed.
-    """
-    if seed is not None and seeds == "all":
-        raise InputError(
-            f"model_seed={seed} and all_seeds exclude each other; leave one of them out"
-        )
+    """The saved models below `source`, or itself, that predict: of one `seed`, of the best on dev, or of all."""
     saved = {
-        int(match[1]): folder / "model"
+        int(match[1]): folder
         for folder in source.iterdir()
         if (match := SEED.fullmatch(folder.name)) and (folder / "model").is_dir()
     }
     if seed is not None:
-        every = list(map(str, sorted(saved)))
-        require_known(str(seed), every, f"{source}: no saved model of seed {seed}")
-        note = f"{source}: predictions of seed {seed}, one of {', '.join(every)}"
-        return SeedModels(saved[seed], note=note if len(saved) > 1 else "")
-    if not saved:
+        require_known(
+            str(seed), map(str, sorted(saved)), f"{source}: no saved model of seed {seed}"
+        )
+    elif not saved:
         return SeedModels(source / "model" if (source / "model").is_dir() else source)
     # The folder may still hold seeds of an earlier command with more seeds.
     finished = (read_result(source) or {}).get("seeds") or saved
     numbers = [number for number in sorted(saved) if number in finished] or sorted(saved)
-    return _best_or_all(source, {number: saved[number].parent for number in numbers}, seeds)
-
-
-def _best_or_all(source: Path, folders: Mapping[int, Path], seeds: SeedChoice) -> SeedModels:
-    """The seed with the best score on held-out data (ties go to the first), and for `all` the others too.
-
-    The first seed if no result has a held-out score, as when all splits were trained on.
-    """
-    scores = {seed: _held_out_score(read_result(folder) or {}) for seed, folder in folders.items()}
-    best = min(scores, key=lambda seed: (-scores[seed][0], seed))
-    folder = folders[best] / "model"
-    if len(folders) == 1:
+    # The best score on held-out data; ties go to the first, as when all splits were trained on.
+    scores = {number: _held_out_score(read_result(saved[number]) or {}) for number in numbers}
+    best = max(numbers, key=lambda number: scores[number][0])
+    chosen = best if seed is None else seed
+    folder = saved[chosen] / "model"
+    if len(saved) == 1:
         return SeedModels(folder)
-    every = ", ".join(map(str, folders))
-    if seeds == "all":
-        others = tuple(folders[seed] / "model" for seed in folders if seed != best)
+    every = ", ".join(map(str, numbers))
+    if seed is None and seeds == "all":
+        others = tuple(saved[number] / "model" for number in numbers if number != best)
         note = f"majority vote of seeds {every}; ties go to the higher mean probability; probabilities are means"
         return SeedModels(folder, others, f"{source}: {note} over the seeds")
-    reason = scores[best][1]
-    return SeedModels(folder, note=f"{source}: predictions of seed {best}, {reason} of {every}")
+    reason = scores[best][1] if seed is None else "one"
+    return SeedModels(folder, note=f"{source}: predictions of seed {chosen}, {reason} of {every}")
 
 
 def _held_out_score(result: Mapping[str, Any]) -> tuple[float, str]:

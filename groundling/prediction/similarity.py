@@ -43,13 +43,9 @@ def text_length_limit(text: TextEncoder, sentence: SentenceModules) -> int:
 def sentence_vectors(
     text: TextEncoder, sentence: SentenceModules, texts: Sequence[str], max_length: int = 0
 ) -> tuple[Tensor, np.ndarray]:
-    """Embeddings (N, E) of texts on the CPU, and the number of truncated tokens of each, (N,).
+    """Embeddings (N, E) of texts, after the prompt of `sentence`, on the CPU; and truncated tokens of each, (N,).
 
-    Args:
-        text: Put into evaluation mode; its device is used.
-        sentence: How states become embeddings; its default prompt is prepended to every text.
-        texts: N texts.
-        max_length: Maximum number of tokens per text, in place of `text_length_limit(text, sentence)`.
+    `max_length`: maximum number of tokens per text, in place of `text_length_limit(text, sentence)`.
     """
     text.eval()
     length = min(max_length, text.max_length) if max_length else text_length_limit(text, sentence)
@@ -92,7 +88,7 @@ class CosineMatcher:
     measure = "cosine x scale"
 
     def __init__(self, source: str, images: str, device: torch.device, cache: FeatureCache) -> None:
-        """`images` is the image folder, `cache` stores features. Raises InputError if `source` is no two-tower CLIP."""
+        """`images` is the image folder, `cache` stores features."""
         if is_single_stream(source):
             raise InputError(f"{source}: this model reads regions; pass regions=STORE")
         self.clip = load_frozen_clip(source)
@@ -139,30 +135,17 @@ class MatchHeadMatcher:
     measure = "log-odds of a match"
 
     def __init__(
-        self,
-        source: str,
-        inputs: ImageSampleBuilder,
-        device: torch.device,
-        max_length: int,
+        self, source: str, inputs: ImageSampleBuilder, device: torch.device, max_length: int
     ) -> None:
-        """Load the match head of a model's folder; `max_length` in tokens.
-
-        Raises InputError for a model of another kind or without this head, or for other regions.
-        """
+        """Load the match head of a model's folder; `max_length` in tokens."""
         model = load_encoder(source)
         if not isinstance(model, SingleStreamModel):
-            raise InputError(
-                f"{source}: this model reads no regions; expected a pre-trained single-stream model, or a CLIP "
-                "without regions"
-            )
+            raise InputError(f"{source}: this model reads no regions; leave regions out")
         self.model = model.to(device).eval()
         self.head = ImageTextMatching(model.sizes)
         for name, part in self.head.saved_modules().items():
             if not load_head(Path(source), part, name):
-                raise InputError(
-                    f"{source}: has no match head ({name}); `groundling pretrain` saves one for UNITER and "
-                    "VisualBERT on captions, for VL-BERT with related"
-                )
+                raise InputError(f"{source}: was pre-trained without a match head ({name})")
         self.head.to(device).eval()
         # In pre-training, UNITER's [SEP] has another segment than in fine-tuning; no examples: no new words.
         find_architecture(model).prepare_model(model, (), True)

@@ -34,9 +34,7 @@ class Counters:
     seconds: float = 0.0
     """Wall-clock time, restarts included."""
     windows: list[dict[str, Any]] = field(default_factory=list)
-    """Sums of the last log lines, over which the result's losses are averaged: `steps`, and sum, items and weight
-    by term.
-    """
+    """Sums of the last log lines: `steps`, and sum, items and weight by term; the result has their means."""
     scaler: dict[str, Any] | None = None
     """State of the fp16 loss scaler."""
     evaluations: list[dict[str, float | None]] = field(default_factory=list)
@@ -50,19 +48,12 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path) -> None:
-        """`folder` holds nothing else."""
         self.folder = folder
 
     def save(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        counters: Counters,
-        best: int = 0,
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, counters: Counters, best: int = 0
     ) -> None:
-        """Write a checkpoint after `counters.step` optimizer steps; `best` is the step of the best weights that it
-        needs.
-        """
+        """Write a checkpoint; `best` is the step of the best weights that it needs."""
         name = f"step-{counters.step:09d}"
         with whole_folder(self.folder) as partial:
             state = partial / name
@@ -83,7 +74,7 @@ class Checkpoints:
             save_file(weights, partial / _best_name(step))
 
     def load_best(self, module: nn.Module, step: int) -> None:
-        """Load the best weights, saved after `step`, in place; raises InputError if they cannot be read."""
+        """Load the best weights, saved after `step`, in place."""
         path = self.folder / _best_name(step)
         with convert_read_errors(path, ADVICE), torch.no_grad():
             stored = load_file(path)
@@ -91,10 +82,7 @@ class Checkpoints:
                 value.copy_(stored[name])
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Counters | None:
-        """Load the newest checkpoint in place and return its counters; None if there is none.
-
-        Raises InputError if it cannot be read.
-        """
+        """Load the newest checkpoint in place and return its counters; None if there is none."""
         states = sorted(self.folder.glob("step-*"))
         if not states:
             return None

@@ -55,15 +55,12 @@ def json_text(value: object, **options: Any) -> str:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON atomically; raises InputError if the disk is full or the folder is not writable."""
+    """Write JSON atomically; a full disk or a read-only folder is an InputError."""
     write_whole(path, json_text(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write text or bytes atomically: the file has either its old or its new content.
-
-    Raises InputError as `write_json`.
-    """
+    """Write text or bytes atomically: the file has either its old or its new content."""
     data = content.encode() if isinstance(content, str) else content
     if path.is_file() and path.read_bytes() == data:
         return  # a finished run may write its result again on a read-only disk
@@ -73,10 +70,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
-    """A new text file to write line by line, which gets its name when it is complete.
-
-    Raises InputError as `write_json`.
-    """
+    """A new text file to write line by line, which gets its name when it is complete."""
     with _renamed(path) as partial, partial.open("w", encoding="utf-8") as file:
         yield file
 
@@ -103,18 +97,17 @@ def begin_file(path: Path) -> None:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder whose content moves to the folder `path` when it is complete.
-
-    Folders and files of the same names are replaced, others stay. Raises InputError as `write_json`.
-    """
+    """A temporary folder whose content moves to the folder `path`, where it replaces its like, when it is complete."""
     with disk_errors(path):
         partial = path / ".partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
             yield partial
-            _set_file_modes(partial)
+            mode = S_IMODE(partial.stat().st_mode) & 0o666
             for file in partial.rglob("*"):
+                if file.is_file():
+                    file.chmod(mode)  # safetensors' can be read by their owner alone
                 sync_to_disk(file)
         except Exception:
             shutil.rmtree(partial, ignore_errors=True)  # free the space on a full disk
@@ -126,17 +119,6 @@ def whole_folder(path: Path) -> Iterator[Path]:
             os.replace(child, target)
         partial.rmdir()
         sync_to_disk(path)
-
-
-def _set_file_modes(folder: Path) -> None:
-    """Give all files below a folder the mode of new files; safetensors' can be read by their owner alone."""
-    new = folder / "mode"
-    new.touch()
-    mode = S_IMODE(new.stat().st_mode)
-    new.unlink()
-    for file in folder.rglob("*"):
-        if file.is_file():
-            file.chmod(mode)
 
 
 def sync_to_disk(path: Path) -> None:
@@ -203,15 +185,13 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 def lock_folder(folder: Path) -> FileLock:
     """Hold a folder for this process until the returned object is gone; a second call returns the same object.
 
-    Raises InputError if another process holds it. Without effect where no file can be written or locked.
+    Without effect where no file can be written or locked.
     """
     lock = FileLock(folder.resolve() / LOCK, timeout=0, is_singleton=True, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
-        raise InputError(
-            f"{folder}: another process is writing there now; wait until it ends, or choose another `out`"
-        ) from None
+        raise InputError(f"{folder}: another process is writing there now") from None
     except (NotImplementedError, OSError):
         pass
     return lock
@@ -285,9 +265,7 @@ def _with_defaults(stored: dict[str, Any], defaults: Mapping[str, Any]) -> dict[
 
 
 def _has_results(out: Path) -> bool:
-    """Whether a run has saved anything from which it can resume, or nobody knows what; otherwise it stopped at a
-    mistake that may be corrected by now.
-    """
+    """Whether a run has saved anything; otherwise it stopped at a mistake that may be corrected by now."""
     files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
     return any(path.suffix != ".partial" and NO_RESULTS.isdisjoint(path.parts) for path in files)
 
@@ -305,10 +283,8 @@ def _clear_leftovers(out: Path) -> None:
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "not installed"
     return versions
 
 
@@ -370,9 +346,8 @@ def check_run_of(path: Path, result: Mapping[str, Any], task: str) -> None:
 
 
 def check_file(out: str | Path, endings: Sequence[str] = ()) -> None:
-    """Raises InputError for an `--out` that is a folder, or has a wrong ending."""
+    """Raises InputError for an `out` that is a folder, or has a wrong ending."""
     path = Path(out)
-    if endings and path.suffix not in endings:
-        raise InputError(f"out={path}: expected a file name ending in {', '.join(endings)}")
-    if path.is_dir():
-        raise InputError(f"out={path}: is a folder; expected a file")
+    if path.is_dir() or (endings and path.suffix not in endings):
+        expected = f"ending in {', '.join(endings)}" if endings else "and no folder"
+        raise InputError(f"out={path}: expected a file name {expected}")

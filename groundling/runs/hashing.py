@@ -14,10 +14,7 @@ CACHE = "GROUNDLING_CACHE"
 
 
 def input_state(path: str | Path) -> dict[str, object]:
-    """What a run remembers of an input: its path, and the size and time of its files; of a hub id its name alone.
-
-    A changed file of the same size and time counts as the same. Hidden files, such as locks, do not count.
-    """
+    """What a run remembers of an input: its path, and the sizes and times of its files that are not hidden (locks)."""
     path = Path(path)
     state: dict[str, object] = {"path": str(path)}
     with convert_read_errors(path):
@@ -38,10 +35,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def data_hash(path: str | Path) -> str:
-    """SHA-256 of a file's content, or of the names, sizes and contents of all files in a folder.
-
-    Anything else (a hub id, say) gives `not a local path`. Raises InputError if a file cannot be read.
-    """
+    """SHA-256 of a file's content, or of names, sizes and contents of a folder's files; of a hub id a constant."""
     path = Path(path)
     if path.is_file():
         return sha256_of(path)

@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -20,11 +19,19 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from groundling.core.errors import InputError, flatten_message, prefix_errors, printable
+from filelock import FileLock, Timeout
+
+from groundling.core.errors import (
+    InputError,
+    convert_errors,
+    flatten_message,
+    prefix_errors,
+    printable,
+)
 from groundling.runs.dry_run import end_dry_run
 from groundling.runs.progress import print_line
 
@@ -39,9 +46,10 @@ ENVIRONMENT = {
 MAX_PROCESSES = 16
 """Maximum number of processes that one process can supply with texts."""
 
+KILLED = "a process was killed, perhaps for lack of memory; run the same command again to resume"
+
 RETRY = 1.0
-"""Seconds until a job that another process has taken is tried again."""
-KILLED = "was killed, perhaps for lack of memory; run the same command again to resume"
+"""Seconds until a job that another command does is tried again."""
 
 T = TypeVar("T")
 
@@ -59,38 +67,19 @@ class Job:
     after: tuple[str, ...] = ()
     """Names of jobs that must be done first."""
     isolated: bool = False
-    """Whether it has a process of its own, which ends when its result is there: foreign code can change the modules \
-of its process for later jobs."""
-
-
-class JobClaims(Protocol):
-    """Which process does a job, for several processes or machines that share their outputs."""
-
-    def take(self, job: Job) -> bool:
-        """Take a job for this process; False if another process has taken it."""
-        ...
-
-    def release(self, job: Job) -> None:
-        """Release a job that was taken."""
-        ...
+    """Whether it has a process of its own, whose modules foreign code cannot change for later jobs."""
 
 
 def run_jobs(
-    jobs: Sequence[Job],
-    processes: int,
-    log: Callable[[str], None],
-    claims: JobClaims | None = None,
+    jobs: Sequence[Job], processes: int, log: Callable[[str], None], locks: Path | None = None
 ) -> dict[str, Any]:
     """Run every job, at most `processes` in parallel, and return their results by job name.
 
-    Ready jobs start in the order of the list; with `claims`, jobs of other processes are tried again later,
-    so a job must return an earlier result if there is one. On stderr there is a line for each job that starts;
-    `log` gets a line for each finished job.
-
-    Raises:
-        InputError: the first one that a job raises, prefixed by the job's name; no further job is started.
-        ValueError: if jobs wait for a name that no job has.
+    Ready jobs start in the order of the list, none after the first error. `log` gets a line for each finished job.
+    With a folder of `locks`, jobs that another command is doing, here or on another machine, are tried again later,
+    so a job must return an earlier result if there is one.
     """
+    held: dict[str, FileLock] = {}
     end_dry_run(f"{len(jobs):,} jobs")
     os.environ.update(ENVIRONMENT)  # new processes inherit it
     results: dict[str, Any] = {}
@@ -104,96 +93,72 @@ def run_jobs(
                 names = [job.name for job in waiting]
                 raise ValueError(f"jobs wait for names that do not exist: {names}")
             for job in ready:
-                if len(running) < processes and (claims is None or claims.take(job)):
-                    waiting.remove(job)
-                    running[_submit(job, pool, threads)] = (job, time.perf_counter())
-                    print_line(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
-            if not running:  # other processes have taken them all
+                if len(running) == processes or (locks and not _take(job, locks, held)):
+                    continue
+                waiting.remove(job)
+                if job.isolated:
+                    future = threads.submit(run_alone, job.call, job.arguments)
+                else:
+                    future = pool.submit(job.call, *job.arguments)
+                running[future] = (job, time.perf_counter())
+                print_line(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
+            if not running:  # other commands do them all
                 time.sleep(RETRY)
             for future in wait(running, RETRY, FIRST_COMPLETED).done:
                 job, began = running.pop(future)
-                results[job.name] = _result(job, future)
-                if claims is not None:
-                    claims.release(job)
+                with prefix_errors(job.name), convert_errors(KILLED, errors=BrokenProcessPool):
+                    results[job.name] = future.result()
+                if locks:
+                    held.pop(job.name).release()
                 log(f"{job.name}: {time.perf_counter() - began:.0f} s")
     return results
 
 
-def _submit(job: Job, pool: ProcessPoolExecutor, threads: ThreadPoolExecutor) -> Future[Any]:
-    if job.isolated:
-        return threads.submit(run_alone, job.call, job.arguments)
-    return pool.submit(job.call, *job.arguments)
-
-
-def _result(job: Job, future: Future[Any]) -> Any:
-    with prefix_errors(job.name):
-        try:
-            return future.result()
-        except BrokenProcessPool:
-            raise InputError(f"its process {KILLED}") from None
+def _take(job: Job, locks: Path, held: dict[str, FileLock]) -> bool:
+    """Whether no other command does the job, which this one then holds; a killed process releases its own."""
+    locks.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(locks / f"{job.name.replace('/', '-')}.lock", thread_local=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    held[job.name] = lock
+    return True
 
 
 def run_alone(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     """The result of a module-level function in a new process, of which nothing is left afterwards.
 
-    Raises InputError for what the function raises, with its traceback on stderr unless that is an InputError, and for
-    a process that was killed.
+    Whatever foreign code raises becomes an InputError, after its traceback on stderr.
     """
-    context = get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_call_alone, args=(theirs, os.getpid(), call, arguments))
-    process.start()
-    theirs.close()
-    try:
-        result, fault, trace = ours.recv()
-    except EOFError:
-        raise InputError(f"its process {KILLED}") from None
-    finally:
-        process.kill()  # a thread that it left would keep it
-        process.join()
-    print(printable(trace), file=sys.stderr, end="")
-    if fault:
-        raise InputError(fault)
-    value: T = result
-    return value
-
-
-def _call_alone(
-    connection: Connection, parent: int, call: Callable[..., Any], arguments: tuple[Any, ...]
-) -> None:
-    """Send what a function returns, or the message and the traceback of what it raises."""
-    _set_up_process(parent)
-    try:
-        connection.send((call(*arguments), "", ""))
-    except InputError as error:
-        connection.send((None, str(error), ""))
-    except BaseException as error:  # foreign code may end its process, too
-        fault = f"{type(error).__name__}: {flatten_message(error)}"
-        connection.send((None, fault, traceback.format_exc()))
+    with _pool(1) as pool:
+        future = pool.submit(call, *arguments)
+        pool.submit(os._exit, 0)  # does not wait for threads that the function left
+        try:
+            return future.result()
+        except (InputError, BrokenProcessPool):
+            raise
+        except (Exception, SystemExit) as error:  # foreign code may end its process, too
+            print(printable(str(error.__cause__)), file=sys.stderr)
+            raise InputError(f"{type(error).__name__}: {flatten_message(error)}") from None
 
 
 def run_parallel(
     call: Callable[..., T], argument_lists: Iterable[tuple[Any, ...]], processes: int
 ) -> Iterator[T]:
-    """Results of a module-level function for several arguments, in any order, `processes` calls at a time.
-
-    Arguments are taken when a process is nearly free. With fewer than two processes the calls run in this process.
-    """
+    """Results of a module-level function in any order; arguments are taken when a process is nearly free."""
     if processes < 2:
         yield from (call(*arguments) for arguments in argument_lists)
         return
     os.environ.update(ENVIRONMENT)
     running: set[Future[T]] = set()
-    try:
-        with _pool(processes) as pool:
-            for arguments in argument_lists:
-                running.add(pool.submit(call, *arguments))
-                if len(running) > processes:
-                    done, running = wait(running, return_when=FIRST_COMPLETED)
-                    yield from (one.result() for one in done)
-            yield from (future.result() for future in as_completed(running))
-    except BrokenProcessPool:
-        raise InputError(f"a process {KILLED}") from None
+    with convert_errors(KILLED, errors=BrokenProcessPool), _pool(processes) as pool:
+        for arguments in argument_lists:
+            running.add(pool.submit(call, *arguments))
+            if len(running) > processes:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (one.result() for one in done)
+        yield from (future.result() for future in as_completed(running))
 
 
 PLUGINS = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG")
@@ -203,8 +168,7 @@ PLUGINS = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "PARALLELISM_CONFIG")
 def use_cpu(cpu: bool) -> bool:
     """Whether to run on the CPU: because `cpu` asks for it, or because there is no accelerator.
 
-    accelerate needs the answer even without an accelerator, or it does not connect the processes
-    of torchrun. Raises InputError if the environment asks accelerate for a plugin.
+    accelerate needs the answer even without an accelerator, or it does not connect the processes of torchrun.
     """
     import torch
     from accelerate.utils import parse_flag_from_env
@@ -212,10 +176,7 @@ def use_cpu(cpu: bool) -> bool:
     for plugin in PLUGINS:
         variable = f"ACCELERATE_USE_{plugin}"
         if parse_flag_from_env(variable):
-            raise InputError(
-                f"{variable}: groundling trains with plain data parallelism; unset it, or choose no plugin in "
-                "`accelerate config`"
-            )
+            raise InputError(f"{variable}: groundling trains with plain data parallelism; unset it")
     return cpu or not torch.accelerator.is_available()
 
 
@@ -256,10 +217,7 @@ def _set_up_process(parent: int) -> None:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """End this process when its parent has ended.
-
-    A worker that outlives a killed run would write into the folder of the run that resumes it.
-    """
+    """End this process with its parent: it would write into the folder of the run that resumes a killed one."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

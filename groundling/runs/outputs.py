@@ -27,7 +27,7 @@ class CommandOutput:
     def run(
         self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
-        """The result of the command's function, with notes; raises InputError if the output path is taken."""
+        """The result of the command's function, with notes."""
         work = self.open(name, Path(out))
         return work.with_notes(_result(function, settings, work))
 
@@ -61,9 +61,7 @@ may replace; none: it writes a file."""
         is_own = any(any(out.glob(pattern)) for pattern in self.own_patterns)
         is_used = out.is_file() or (out.is_dir() and any(out.iterdir()))
         if self.own_patterns and is_used and (not is_own or (out / SETTINGS).exists()):
-            raise InputError(
-                f"{out}: exists and was not written by `groundling {name}`; choose another `out`"
-            )
+            raise InputError(f"{out}: exists and was not written by `groundling {name}`")
         return CommandContext(out)
 
 
@@ -92,10 +90,7 @@ extend the run; `train.seed` is the seed of the group `train`."""
     def run(
         self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
-        """The result of the run in the folder, from an earlier call or made now.
-
-        Raises InputError if the folder holds another run.
-        """
+        """The result of the run in the folder, from an earlier call or made now."""
         from groundling.runs.run import Run
 
         groups = list(settings.values())

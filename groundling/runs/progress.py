@@ -29,22 +29,8 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-class _Lines(tqdm):
-    """A bar as occasional lines, for a log file."""
-
-    def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Print a line; none when the phase is over."""
-        if msg is None:
-            print_line(str(self))
-
-    def close(self) -> None:
-        """End the phase without a last line, as if it had not been shown yet."""
-        self.delay = math.inf
-        super().close()
-
-
-class Progress:
-    """Progress of a phase, from the main process only."""
+class Progress(tqdm):
+    """Progress of a phase, from the main process only: a bar in a terminal, elsewhere a line now and then."""
 
     def __init__(
         self, name: str, total: int, unit: str, *, done: int = 0, reads_inputs: bool = False
@@ -53,39 +39,50 @@ class Progress:
 
         A dry run ends at the first phase that does more than read inputs (`reads_inputs`).
         """
+        self.is_bar = sys.stderr.isatty()
         if not reads_inputs:
             end_dry_run(f"{name}, {total:,} {unit}{'s' * (total != 1)}" if total else name)
-        about = {"desc": printable(name), "total": total or None, "initial": done, "unit": unit}
-        about |= {"leave": None, "disable": not is_main_process()}  # a nested bar is removed
-        if sys.stderr.isatty():
-            self.bar = tqdm(**about)
-        else:
-            self.bar = _Lines(**about, mininterval=SECONDS, delay=SECONDS, bar_format=LINE)
+        lines = {"mininterval": SECONDS, "delay": SECONDS, "bar_format": LINE}
+        super().__init__(
+            desc=printable(name),
+            total=total or None,
+            initial=done,
+            unit=unit,
+            leave=None,  # a nested bar is removed
+            disable=not is_main_process(),
+            **({} if self.is_bar else lines),
+        )
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        """Draw the bar, or print a line."""
+        if self.is_bar:
+            super().display(msg, pos)
+        elif msg is None:
+            print_line(str(self))
+
+    def close(self) -> None:
+        """End the phase, without a last line where there is no bar."""
+        if not self.is_bar:
+            self.delay = math.inf  # as if no line had been printed yet
+        super().close()
 
     def step(self, units: int = 1) -> None:
         """Count some finished units."""
-        self.bar.update(units)
+        self.update(units)
 
     def set_measurements(self, measurements: Mapping[str, float]) -> None:
         """Set the measurements that the next line shows."""
-        self.bar.set_postfix(
+        self.set_postfix(
             {name: f"{value:.3f}" for name, value in measurements.items()}, refresh=False
         )
-
-    def close(self) -> None:
-        """End the phase."""
-        self.bar.close()
 
 
 def track(items: Collection[T], name: str, unit: str, reads_inputs: bool = False) -> Iterator[T]:
     """The items one by one, as a phase."""
-    progress = Progress(name, len(items), unit, reads_inputs=reads_inputs)
-    try:
+    with Progress(name, len(items), unit, reads_inputs=reads_inputs) as progress:
         for item in items:
             yield item
             progress.step()
-    finally:
-        progress.close()
 
 
 def print_line(line: str) -> None:

@@ -67,7 +67,7 @@ class Report:
     """A glossary, at the end of the page."""
 
     def write(self, path: Path) -> None:
-        """Write the page; raises InputError if that fails."""
+        """Write the page."""
         write_whole(path, render(__package__, "report.html", report=self))
 
     def text(self) -> str:
@@ -122,10 +122,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 130) -> None:
-    """Write a figure in the format of the file's ending, with the same bytes every time.
-
-    Raises InputError if it cannot be written.
-    """
+    """Write a figure in the format of the file's ending, with the same bytes every time."""
     write_whole(path, _drawn(figure, path.suffix.removeprefix("."), dpi=dpi))
 
 
@@ -154,22 +151,9 @@ BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#E69F00", "#009E73", "#8A8A8A", "
 """Okabe and Ito's colours, and grey."""
 VERMILION, PURPLE, SKY = "#D55E00", "#CC79A7", "#56B4E9"
 """More of Okabe and Ito's colours."""
-MARKS = (
-    (GREY, "o"),
-    (VERMILION, "v"),
-    (BLUE, "s"),
-    (GREEN, "D"),
-    (PURPLE, "^"),
-    (ORANGE, "P"),
-    (SKY, "X"),
-)
+MARKS = tuple(zip((GREY, VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY), "ovsD^PX", strict=True))
 """Colour and marker of each row, in order."""
-GUESSING: dict[str, Any] = {
-    "color": BLACK,
-    "linestyle": "dashed",
-    "linewidth": 0.9,
-    "zorder": 1,
-}
+GUESSING: dict[str, Any] = {"color": BLACK, "linestyle": "dashed", "linewidth": 0.9, "zorder": 1}
 """Style of the chance line."""
 WIDTH = 10.5
 """Width of a figure in inches, for a page's text."""
@@ -187,42 +171,35 @@ class ScorePanel(NamedTuple):
 
 
 def score_panels(panels: Sequence[ScorePanel], missing: str = "") -> Figure:
-    """A panel for each question with a row for each arm: small dots are seeds, the large mark is
-    their mean.
+    """A panel for each question with a row for each arm: small dots are seeds, the large mark is their mean.
 
-    Each row has its own marker and colour; the number on the right is the mean, the dashed line the
-    score of guessing. `missing` is shown in rows without scores.
+    The number on the right is the mean, the dashed line guessing. `missing` is shown in rows without scores.
     """
     rows = list(panels[0].scores)
     figure = new_figure(WIDTH, 0.34 * len(rows) + 0.75)
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)
     for axes, panel in zip(every.flat, panels, strict=True):
-        _draw_panel(axes, panel, rows, missing)
+        axes.axvline(panel.chance, **GUESSING)
+        for place, row in enumerate(rows):
+            _draw_scores(axes, place, panel.scores[row], missing)
+        axes.set_xlim(0, 1.02)
+        axes.set_xticks([0, 0.5, 1], ["0", ".5", "1"], fontsize=8)
+        axes.set_title(_label(panel.title), fontsize=9)
+        _label_rows(axes, [_label(row) for row in rows])
     return figure
 
 
-def _draw_panel(axes: Axes, panel: ScorePanel, rows: Sequence[str], missing: str) -> None:
-    for place, row in enumerate(rows):
-        colour, mark = MARKS[place % len(MARKS)]
-        scores = panel.scores[row]
-        if not scores:
-            axes.text(0.5, place, missing, ha="center", va="center", fontsize=8, style="italic")
-            continue
-        axes.plot([panel.chance] * 2, [place - 0.5, place + 0.5], **GUESSING)
-        mean = sum(scores) / len(scores)
-        axes.plot([min(scores), max(scores)], [place] * 2, color=colour, linewidth=1.5, zorder=2)
-        axes.plot(mean, place, mark, color=colour, markersize=8, zorder=3, clip_on=False)
-        if len(scores) > 1:
-            dots: dict[str, Any] = {"s": 9, "color": BLACK, "linewidths": 0, "clip_on": False}
-            axes.scatter(scores, [place + 0.3] * len(scores), zorder=4, **dots)
-        axes.text(1.09, place, f"{mean:.2f}", va="center", fontsize=8)
-    axes.set_xlim(0, 1.02)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xticks([0, 0.5, 1], ["0", ".5", "1"], fontsize=8)
-    axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=9)
-    axes.tick_params(axis="y", length=0)
-    axes.set_title(_label(panel.title), fontsize=9)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+def _draw_scores(axes: Axes, place: int, scores: Sequence[float], missing: str) -> None:
+    if not scores:
+        axes.text(0.5, place, missing, ha="center", va="center", fontsize=8, style="italic")
+        return
+    colour, mark = MARKS[place % len(MARKS)]
+    mean = sum(scores) / len(scores)
+    axes.plot([min(scores), max(scores)], [place] * 2, color=colour, linewidth=1.5)
+    axes.plot(mean, place, mark, color=colour, markersize=8, clip_on=False)
+    if len(scores) > 1:
+        axes.plot(scores, [place + 0.3] * len(scores), ".", color=BLACK, clip_on=False)
+    axes.text(1.09, place, f"{mean:.2f}", va="center", fontsize=8)
 
 
 class ForestRow(NamedTuple):
@@ -243,22 +220,20 @@ class ForestRow(NamedTuple):
 
 
 def forest_plot(rows: Sequence[ForestRow], unit: str) -> Figure:
-    """Forest plot: differences with their intervals, one below the other, each seed as a dot; the
-    dashed line marks 0.
-
-    A reliable difference has a filled mark, any other an empty one. `unit` is the label of the axis.
-    """
+    """Forest plot: differences with their intervals, each seed as a dot; reliable ones have a filled mark."""
     figure = new_figure(WIDTH, 0.55 * len(rows) + 0.8)
     axes = figure.subplots()
     for place, row in enumerate(rows):
-        _draw_difference(axes, row, place)
-    axes.set_ylim(len(rows) - 0.45, -0.75)
+        axes.plot(row.interval, [place] * 2, "|-", color=BLUE, linewidth=2.5, markersize=9)
+        face = BLUE if row.reliable else "none"
+        axes.plot(row.mean, place, "s", color=BLUE, markersize=9, markerfacecolor=face, zorder=3)
+        below = [place + 0.25] * len(row.seeds)
+        axes.plot(row.seeds, below, "o", color=ORANGE, markersize=5, markeredgecolor=BLACK)
+    # Above the intervals, whose ends could hide it at 0.
+    axes.axvline(0, color=BLACK, linestyle="dashed", linewidth=1, zorder=2.5)
     axes.set_xlabel(unit, fontsize=9)
     axes.tick_params(axis="x", labelsize=9)
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    labels = [f"{_label(row.label, 44, 2)}\n{row.counts}" for row in rows]
-    axes.set_yticks(range(len(rows)), labels, fontsize=9)
+    _label_rows(axes, [f"{_label(row.label, 44, 2)}\n{row.counts}" for row in rows])
     return figure
 
 
@@ -268,20 +243,12 @@ def forest_svg(rows: Sequence[ForestRow], unit: str) -> str:
     return svg_of(forest_plot(rows, unit), f"Differences in {unit}. {differences}")
 
 
-def _draw_difference(axes: Axes, row: ForestRow, place: int) -> None:
-    """Draw the interval with its ends, the mean, the seeds below it, and the line at 0."""
-    low, high = row.interval
-    axes.plot([low, high], [place] * 2, color=BLUE, linewidth=2.5, solid_capstyle="butt")
-    for end in row.interval:
-        axes.plot([end] * 2, [place - 0.1, place + 0.1], color=BLUE, linewidth=2.5)
-    face = BLUE if row.reliable else "none"
-    style: dict[str, Any] = {"s": 70, "marker": "s", "edgecolors": BLUE, "linewidths": 1.8}
-    axes.scatter([row.mean], [place], facecolors=face, zorder=3, **style)
-    dots: dict[str, Any] = {"s": 20, "color": ORANGE, "edgecolors": BLACK, "linewidths": 0.6}
-    axes.scatter(row.seeds, [place + 0.25] * len(row.seeds), zorder=4, **dots)
-    # Above the interval and longer than its ends, which could hide it at 0; below the means and the seeds.
-    span = [place - 0.5, place + 0.5]
-    axes.plot([0, 0], span, color=BLACK, linestyle="dashed", linewidth=1, zorder=2.5)
+def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Rows from top to bottom, with their labels and no frame."""
+    axes.set_ylim(len(labels) - 0.45, -0.7)
+    axes.set_yticks(range(len(labels)), labels, fontsize=9)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
 
 
 def _label(text: str, letters: int = 26, max_lines: int = 3) -> str:

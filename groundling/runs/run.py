@@ -29,27 +29,21 @@ from groundling.runs.progress import CommandContext, print_notes
 
 
 class RunFolder(CommandContext):
-    """A run, or a part of one, with its own folder and result, shared by all processes.
-
-    The main process writes, the others wait.
-    """
+    """A run, or a part of one, with its own folder and result; the main process writes, the others wait."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.folder = folder
         self.state = PartialState()
-
-    @property
-    def folder(self) -> Path:
-        """Output folder, with what it can resume from."""
-        return self.out
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """The result of an earlier, finished run or part, with a note to the user; None otherwise."""
-        result = finished_result(self.folder)
+        result = read_result(self.folder)
         if result is not None:
             note = "finished earlier; nothing to do (use another output folder to run again)"
             print_notes([f"{self.folder}: {note}"])
+            self._clear()
         return result
 
     def save(self, write: Callable[[Path], None]) -> None:
@@ -64,10 +58,15 @@ class RunFolder(CommandContext):
         if self.state.is_main_process:
             write_json(self.folder / RESULT, result)
         self.state.wait_for_everyone()  # the others may still read prepared files until they arrive here
-        if self.state.is_main_process:
-            _clear(self.folder)
+        self._clear()
         self.state.wait_for_everyone()
         return result
+
+    def _clear(self) -> None:
+        """Remove what only an unfinished run needs, which a kill may leave."""
+        if self.state.is_main_process:
+            Checkpoints(self.folder / "checkpoints").clear()
+            shutil.rmtree(self.folder / PREPARED, ignore_errors=True)
 
 
 class Run(RunFolder):
@@ -112,16 +111,3 @@ class Run(RunFolder):
         """As in a part, but returns the result as stored."""
         stored: dict[str, Any] = json_safe(super().end(result))
         return stored
-
-
-def finished_result(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished run, after removing leftover checkpoints; None if it has not finished."""
-    result = read_result(folder)
-    if result is not None and PartialState().is_main_process:
-        _clear(folder)
-    return result
-
-
-def _clear(folder: Path) -> None:
-    Checkpoints(folder / "checkpoints").clear()
-    shutil.rmtree(folder / PREPARED, ignore_errors=True)

@@ -27,19 +27,13 @@ SeedsByTask = dict[str, dict[int, Path]]
 def collect_runs(
     name: str, folder: str | Path, trust: Sequence[str] = ()
 ) -> dict[str, tuple[SeedRuns, Metric]]:
-    """All finished fine-tuning runs below a folder, by task (and split, where a task has several).
+    """All finished fine-tuning runs below a folder, by task (and split, where a task has several), and their metric.
 
-    The metric is the task's headline metric; if it uses example scores (regions, VQA), runs hold the score of each
-    answer. `trust` lists your own tasks, MODULE:NAME, which are imported for their metrics.
-
-    Raises:
-        InputError: a file cannot be read, a seed is repeated, or seeds have different examples.
+    `trust` lists your own tasks, MODULE:NAME, which are imported for their metrics.
     """
     finished, unfinished = _search(Path(folder))
     if not finished:
-        raise InputError(
-            f"{folder}: contains no finished fine-tuning run (seed-*/result.json with a task)"
-        )
+        raise InputError(f"{folder}: contains no finished fine-tuning run (seed-*/result.json)")
     collected = {}
     for task, files in finished.items():
         places = {file.parent.parent for file in files.values()}
@@ -86,25 +80,16 @@ def _add(finished: SeedsByTask, place: Path, result: dict[str, Any]) -> None:
 
 
 def headline_metric(folder: Path, trust: Sequence[str] = ()) -> Metric:
-    """The first metric of a finished run's task.
-
-    Raises InputError if no metric has its name, or the task is your own and not in `trust`.
-    """
+    """The first metric of a finished run's task, which must be in `trust` if it is your own."""
     path = folder / RESULT
-    result = read_result(folder) or {}
     with convert_errors(f"{path}: not the result of a fine-tuning run"):
+        result = read_result(folder) or {}
         task = result["task"]
-        name = result["metrics"][0]
-        is_own = is_import_path(task)
-    metrics = METRICS
-    if is_own:
-        check_trust([task], trust, path)
-        metrics = import_object(task, Task).metrics
-    for metric in metrics:
-        if metric.name == name:
-            return metric
-    names = ", ".join(metric.name for metric in metrics)
-    raise InputError(f"{path}: {task} has no metric {name!r}; there are {names}")
+        metrics = METRICS
+        if is_import_path(task):
+            check_trust([task], trust, path)
+            metrics = import_object(task, Task).metrics
+        return {metric.name: metric for metric in metrics}[result["metrics"][0]]
 
 
 def _read_runs(name: str, task: str, files: dict[int, Path], metric: Metric) -> SeedRuns:
@@ -126,14 +111,9 @@ def _read_runs(name: str, task: str, files: dict[int, Path], metric: Metric) -> 
 
 
 def read_seed(path: Path, metric: Metric) -> SeedRuns:
-    """The runs of a single, unnamed seed, from its `predictions_*.jsonl`.
-
-    If the metric uses example scores, `predictions` are the scores of the answers, with labels of 1. Raises
-    InputError as `read_predictions`, or if labels or groups differ in kind.
-    """
+    """The runs of a single, unnamed seed, from its `predictions_*.jsonl`, as `SeedRuns` describes them."""
     rows = read_predictions(path)
-    answers = np.array([row.prediction for row in rows])
-    predictions = answers
+    predictions = answers = np.array([row.prediction for row in rows])
     with convert_errors(f"{path}: labels or groups differ in kind"):
         labels = np.array([row.label for row in rows], float)
         if np.isnan(labels).any():
@@ -145,13 +125,7 @@ def read_seed(path: Path, metric: Metric) -> SeedRuns:
         if metric.uses_example_scores:
             predictions = metric.per_example(answers, labels)
             labels = np.ones(len(rows))
+    ids = tuple(row.id for row in rows)
     return SeedRuns(
-        "",
-        "",
-        (0,),
-        tuple(row.id for row in rows),
-        labels,
-        predictions[None],
-        answers=answers[None],
-        groups=groups,
+        "", "", (0,), ids, labels, predictions[None], answers=answers[None], groups=groups
     )

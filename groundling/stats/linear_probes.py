@@ -1,8 +1,4 @@
-"""Linear probes of a text encoder's frozen states, and the readout of questions from them.
-
-A linear probe predicts a noun's attribute from its hidden state: fitted on train nouns, with the ridge penalty chosen
-on dev nouns.
-"""
+"""Linear probes of nouns' attributes from a text encoder's frozen states, and the readout of questions from them."""
 
 from __future__ import annotations
 
@@ -79,10 +75,7 @@ class LinearProbe:
         return np.asarray(indicators)
 
     def cross_validate(self, folds: int) -> float:
-        """Accuracy on train nouns that the probe was not fitted on, with the same penalty.
-
-        There are `folds` folds of the train nouns, each every `folds`-th noun.
-        """
+        """Accuracy on train nouns that the probe was not fitted on, in `folds` folds, with the same penalty."""
         from sklearn.base import clone
 
         classifier = clone(self.classifier)
@@ -104,15 +97,7 @@ def score_readout(
 
     A question names three nouns: is the first one more similar to the second than to the third? The similarity of two
     nouns is their expected number of common attributes: the sum over attributes and values of the product of shares.
-
-    Args:
-        shares: per attribute (nouns, values), see `LinearProbe.shares`.
-        names: the nouns, in the order of `shares`.
-        examples: sentences with three nouns, label 1 if the answer is yes.
-        path: file of the examples, for messages.
-
-    Raises:
-        InputError: A sentence does not contain three different nouns.
+    `shares` are those of each attribute for the nouns `names`, see `LinearProbe.shares`; label 1: yes.
     """
     similarity = sum(one @ one.T for one in shares)
     number = {name: place for place, name in enumerate(names)}
@@ -122,13 +107,10 @@ def score_readout(
     for example in examples:
         mentioned = pattern.findall(example.text)
         if len(set(mentioned)) != 3 or len(mentioned) != 3:
-            raise InputError(
-                f"{path}, index {example.official_id}: expected three different nouns of attribute.tsv"
-            )
+            raise InputError(f"{path}, index {example.official_id}: expected three different nouns")
         subject, first, second = (number[name] for name in mentioned)
-        right.append(
-            (similarity[subject, first] > similarity[subject, second]) == bool(example.label)
-        )
+        is_first = similarity[subject, first] > similarity[subject, second]
+        right.append(is_first == bool(example.label))
     return float(np.mean(right))
 
 
@@ -136,22 +118,18 @@ def score_readout(
 
 
 def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Rows of a folder's `probes/attribute.tsv`: noun, split, a sentence with the noun, and its attributes.
-
-    `columns` are the attributes to read; default: all. Raises InputError for attributes that cannot be probed.
-    """
+    """Rows of a folder's `probes/attribute.tsv`: noun, split, a sentence with the noun, and (all) attributes."""
     path = Path(folder) / "probes" / "attribute.tsv"
     header = read_header(path)
     attributes = list(columns) or [name for name in header if name not in FIXED]
     rows: list[dict[str, str]] = []
     nouns: set[str] = set()
     for where, row in read_rows(path, (*FIXED, *attributes)):
-        if row["split"] not in SPLITS:
-            raise InputError(f"{where}: split {row['split']!r}, expected {', '.join(SPLITS)}")
-        if row["noun"] in nouns:
-            raise InputError(f"{where}: repeated noun {row['noun']!r}")
-        if not all(row[column].strip() for column in attributes):
-            raise InputError(f"{where}: an attribute has no value")
+        has_values = all(row[column].strip() for column in attributes)
+        if row["split"] not in SPLITS or row["noun"] in nouns or not has_values:
+            raise InputError(
+                f"{where}: expected a split of {', '.join(SPLITS)}, a noun that is not repeated, and all attributes"
+            )
         nouns.add(row["noun"])
         rows.append(row)
     for column in attributes:
@@ -182,10 +160,7 @@ def _words_of(sentence: str, noun: str) -> range:
 
 @torch.no_grad()
 def noun_states(model: Encoder, rows: AttributeRows, max_length: int = 32) -> np.ndarray:
-    """The model's last hidden states at each noun, averaged over its tokens: (nouns, D).
-
-    Raises InputError for a model without token states, or a noun beyond `max_length`.
-    """
+    """The model's last hidden states at each noun, averaged over its tokens: (nouns, D)."""
     model.eval()
     examples = [Example(row["noun"], row["sentence"]) for row in rows]
     samples = TextDataset(examples, *model.inputs(max_length))

@@ -1,9 +1,4 @@
-"""Bootstrap resampling of groups, such as images with all of their texts, its confidence intervals, and derangements.
-
-Sums are resampled through multinomial counts (`bootstrap_sums`), other values one draw at a time
-(`draw_item_counts`, `draw_resample`).
-Every resample draws N of N groups with replacement and equal probabilities.
-"""
+"""Bootstrap resampling of N of N groups, such as images with all of their texts; intervals; and derangements."""
 
 from __future__ import annotations
 
@@ -18,15 +13,11 @@ ENDS = (0.025, 0.975)
 
 
 def bootstrap_sums(
-    sums: np.ndarray,
-    rng: np.random.Generator,
-    draws: int = DRAWS,
-    counts: np.ndarray | None = None,
+    sums: np.ndarray, rng: np.random.Generator, draws: int = DRAWS, counts: np.ndarray | None = None
 ) -> np.ndarray:
-    """Resampled totals of the groups' sums (I,) or (I, K): (draws,) or (draws, K).
+    """Resampled totals (draws,) or (draws, K) of the groups' sums (I,) or (I, K); `counts`: equal groups in each row.
 
-    `counts` is (I,), the number of equal groups that each row represents; None: 1 each. Equal generators and numbers of
-    groups give the same resamples, so the draws of two models are paired.
+    Equal generators and numbers of groups give the same resamples, so the draws of two models are paired.
     """
     counts = np.ones(len(sums), int) if counts is None else counts
     total = int(counts.sum())

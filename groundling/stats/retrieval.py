@@ -15,6 +15,7 @@ import torch
 from groundling.core.batch import collate, require
 from groundling.core.rng import generator
 from groundling.data.image_samples import CaptionedImageDataset
+from groundling.data.samples import SampleDataset
 from groundling.models.clip import ClipDualEncoder
 from groundling.runs.progress import track
 from groundling.stats.resampling import bootstrap_sums, interval
@@ -30,9 +31,7 @@ CELLS = 1 << 24
 """Number of cosines in memory at once."""
 
 RanksByDirection = Mapping[str, np.ndarray]
-"""Rank of the right answer of every query, from 1: of each text's image among all images (C,), and of each image's
-best text among this text and all texts of other images (I,).
-"""
+"""Rank, from 1, of each text's image (C,), and of each image's best text among it and other images' texts (I,)."""
 RecallScores = Mapping[str, float]
 """`r@1`, `r@5` and `r@10` in per cent, and `median_rank`."""
 
@@ -43,10 +42,7 @@ def image_of_text(first: np.ndarray) -> np.ndarray:
 
 
 def retrieval_ranks(texts: np.ndarray, images: np.ndarray, first: np.ndarray) -> RanksByDirection:
-    """Ranks of texts (C, E) and images (I, E), both of unit length; image i has the texts `first[i]` to `first[i + 1]`.
-
-    Every image has at least one text. At most `CELLS` cosines are in memory at once.
-    """
+    """Ranks of texts (C, E) and images (I, E) of unit length; image i has the texts `first[i]` to `first[i + 1]`."""
     own_image = image_of_text(first)
     own = np.einsum("ce,ce->c", texts, images[own_image])
     best = np.maximum.reduceat(own, first[:-1])
@@ -87,9 +83,8 @@ def chance_recall(first: np.ndarray) -> dict[str, dict[str, float]]:
 
 def _expected(within: np.ndarray) -> dict[str, float]:
     """Recall and median rank, from the cumulative probabilities (R,) of ranks 1 to R."""
-    numbers = {}
-    for rank in RANKS:
-        numbers[f"r@{rank}"] = round(100 * float(within[min(rank, len(within)) - 1]), 2)
+    ranks = {f"r@{rank}": within[min(rank, len(within)) - 1] for rank in RANKS}
+    numbers = {name: round(100 * float(share), 2) for name, share in ranks.items()}
     # A probability of one half may be a rounding error below 0.5.
     return numbers | {"median_rank": float(np.argmax(within >= 0.5 - 1e-9) + 1)}
 
@@ -99,15 +94,8 @@ def compare_recall(
 ) -> dict[str, Any]:
     """Difference in recall between two models on the same queries, and their ratio at 10, with 95 % intervals.
 
-    The paired bootstrap resamples images, each with all of its queries; the candidates stay the same.
-
-    Args:
-        ranks: Ranks (Q,).
-        other_ranks: The other model's ranks (Q,) on the same queries.
-        image: (Q,) the image of each query.
-        seed: Seed of the resamples.
-
-    The ratio is None if the other model's recall is 0; its interval is None if that happens in any resample.
+    The paired bootstrap resamples images, each with all of its queries (`image` (Q,) of ranks (Q,)). The ratio is None
+    if the other model's recall is 0; its interval is None if that happens in any resample.
     """
     _, own = np.unique(image, return_inverse=True)
     hits = [each[:, None] <= np.array(RANKS) for each in (ranks, other_ranks)]
@@ -118,9 +106,10 @@ def compare_recall(
     shares = 100 * drawn[:, :-1] / drawn[:, -1:]
     shares_of_model, shares_of_other = np.split(shares, 2, axis=1)
     differences = shares_of_model - shares_of_other
-    result: dict[str, Any] = {}
-    for number, rank in enumerate(RANKS):
-        result[f"r@{rank}"] = _value_with_interval(differences[:, number], 2)
+    result = {
+        f"r@{rank}": _value_with_interval(differences[:, number], 2)
+        for number, rank in enumerate(RANKS)
+    }
     return result | {f"r@{RANKS[-1]}_ratio": _ratio(shares_of_model[:, -1], shares_of_other[:, -1])}
 
 
@@ -146,13 +135,8 @@ def retrieval(
 ) -> dict[str, float]:
     """Text-to-image and image-to-text recall at 1, 5 and 10 in percent, with the numbers of images and captions.
 
-    Every caption is a query for its image; for an image, any of its captions is right. `mean_recall` is the mean of
-    all six, the common criterion for model selection (salesforce/ALBEF, Retrieval.py, `r_mean`).
-
-    Args:
-        model: both towers; run in evaluation mode.
-        samples: held-out images, made without `augment`.
-        batch: captions or images in one forward pass.
+    For an image, any of its captions is right. `mean_recall` is the mean of all six, the common criterion for model
+    selection (salesforce/ALBEF, Retrieval.py, `r_mean`).
     """
     texts, images = _embedded(model, samples, batch)
     result = {"images": float(len(images)), "captions": float(len(texts))}
@@ -170,16 +154,16 @@ def _embedded(
     """Unit-length embeddings of every caption (C, E) and every image (I, E)."""
     was_training = model.training
     model.eval()
-    device = model.mean.device
-    texts = []
-    for start in track(range(0, len(samples.texts), batch), "captions", "batch"):
-        stop = min(start + batch, len(samples.texts))
-        encoded = model(collate(samples.texts.get(range(start, stop))).to(device))
-        texts.append(require(encoded.text_embeds, "text_embeds", "retrieval").cpu())
-    images = []
-    for start in track(range(0, len(samples), batch), "images", "batch"):
-        stop = min(start + batch, len(samples))
-        encoded = model(collate(samples.get(range(start, stop), ())).to(device))
-        images.append(require(encoded.image_embeds, "image_embeds", "retrieval").cpu())
+
+    def embed(of: SampleDataset, name: str, field: str) -> np.ndarray:
+        found = []
+        for start in track(range(0, len(of), batch), name, "batch"):
+            some = of.get(range(start, min(start + batch, len(of))), ())
+            encoded = model(collate(some).to(model.mean.device))
+            found.append(require(getattr(encoded, field), field, "retrieval").cpu())
+        return torch.cat(found).numpy()
+
+    texts = embed(samples.texts, "captions", "text_embeds")
+    images = embed(samples, "images", "image_embeds")
     model.train(was_training)
-    return torch.cat(texts).numpy(), torch.cat(images).numpy()
+    return texts, images

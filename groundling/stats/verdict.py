@@ -1,9 +1,8 @@
 """Tests whether one model is reliably better than another on a task, over seeds and examples.
 
-A difference is reliable if two tests agree: the interval of a two-level bootstrap (seeds x examples) excludes 0, and a
-permutation test over seeds is significant after Holm's correction over tasks. Examples with the same image or text are
-drawn together where that widens the interval. The first accounts for a small test set,
-the second for few seeds (benchmarks/verdict_power.py measures how often both together err).
+A difference is reliable if two tests agree: the interval of a two-level bootstrap (seeds x examples) excludes 0, which
+accounts for a small test set, and a permutation test over seeds is significant after Holm's correction over tasks,
+which accounts for few seeds (benchmarks/verdict_power.py measures how often both together err).
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class SeedRuns:
     labels: np.ndarray
     """(N,)."""
     predictions: np.ndarray
-    """(S, N); for a metric that uses example scores, the score of each answer, with labels of 1, see
-    `Metric.from_per_example`."""
+    """(S, N); for a metric that uses example scores, the score of each answer, with labels of 1."""
     unfinished: tuple[int, ...] = ()
     """Seeds without a result."""
     answers: np.ndarray | None = None
@@ -118,6 +116,15 @@ class Verdict:
     sentence: str = ""
     """The comparison in one sentence."""
 
+    @property
+    def unit(self) -> str:
+        """Unit of `scaled` differences."""
+        return "points" if self.metric.scale == 100 else self.metric.name.upper()
+
+    def scaled(self, value: float) -> float:
+        """A difference in this unit."""
+        return value * self.metric.scale
+
     def as_json(self) -> dict[str, Any]:
         """Fields for `verdict.json`, with the metric's name."""
         return self.__dict__ | {"metric": self.metric.name}
@@ -127,7 +134,10 @@ def judge(
     control: SeedRuns, other: SeedRuns, metric: Metric, draws: int = DRAWS, seed: int = 0
 ) -> Verdict:
     """Compare two models' runs on the same examples; raises InputError if the examples or labels differ."""
-    _same_examples(control, other)
+    if control.ids != other.ids or not np.array_equal(control.labels, other.labels):
+        raise InputError(
+            f"{control.task}: examples, their order, or labels of {control.name} and {other.name} differ"
+        )
     control_scores = control.scores(metric)
     other_scores = other.scores(metric)
     verdict = Verdict(control.task, metric, control.name, other.name)
@@ -159,9 +169,9 @@ def judge(
         # Groups overlap, as images and questions do: of each one alone, the widest.
         verdict.resampled = max(resamples, key=lambda kind: float(resamples[kind].std(ddof=1)))
         differences = resamples[verdict.resampled]
-        verdict.error = float(differences.std(ddof=1))
         low, high = interval(differences).tolist()
         verdict.interval = (low, high)
+        verdict.error = float(differences.std(ddof=1))
         verdict.detectable = float(DETECTABLE * verdict.error)
         p, smallest = permutation(control_scores, other_scores, seed)
         verdict.permutation = {"p": p, "smallest": smallest, "holm": p}
@@ -193,16 +203,7 @@ def _by_seed(
 
 
 def _seeds(runs: SeedRuns, defined: np.ndarray) -> list[int]:
-    return [
-        seed for seed, score_is_defined in zip(runs.seeds, defined, strict=True) if score_is_defined
-    ]
-
-
-def _same_examples(control: SeedRuns, other: SeedRuns) -> None:
-    if control.ids != other.ids or not np.array_equal(control.labels, other.labels):
-        raise InputError(
-            f"{control.task}: examples, their order, or labels of {control.name} and {other.name} differ"
-        )
+    return [seed for seed, is_defined in zip(runs.seeds, defined, strict=True) if is_defined]
 
 
 def bootstrap(
@@ -215,24 +216,12 @@ def bootstrap(
     paired: bool = True,
     groups: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Differences of mean scores over `draws` resamples of seeds and examples, (draws,).
+    """Differences of mean scores of predictions (S1, N) and (S2, N), in `draws` resamples of seeds and examples.
 
     As MultiBERTs' Multi-Bootstrap (Sellam et al. 2022), except that S - 1 of S seeds are drawn (Rao and Wu 1988): S
     draws would underestimate the variance between few seeds. Noise of single runs counts at both levels, so the
-    interval is conservative.
-
-    Resamples in which the metric is undefined (all drawn labels of a correlation are equal) are omitted for both
-    models; a constant prediction is defined and scores 0.
-
-    Args:
-        control: predictions (S1, N).
-        other: predictions (S2, N).
-        labels: (N,).
-        metric: a metric whose `example_terms` are computed per example (not Spearman).
-        draws: number of resamples.
-        seed: seed of the resamples.
-        paired: whether both have the same seeds in the same order, and seeds are drawn together.
-        groups: number of each example's group (N,), from 0; whole groups are drawn instead of examples.
+    interval is conservative. `paired` seeds are drawn together; with `groups` (N,), whole groups are drawn.
+    Resamples in which the metric is undefined (all drawn labels of a correlation are equal) are omitted.
     """
     rng = generator(seed, "verdict", metric.name)
     predictions = [*control, *other]
@@ -263,10 +252,7 @@ def bootstrap(
 
 
 def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[float, float]:
-    """Two-sided permutation p of the difference of means, and the smallest possible p with this number of seeds.
-
-    Exact for at most `EXACT` relabellings, otherwise from `EXACT` random ones; scores are (S1,) and (S2,).
-    """
+    """Two-sided permutation p of the difference of mean scores (S1,) and (S2,), and the smallest possible p."""
     pool = np.concatenate([control, other])
     size = len(other)
     relabellings = comb(len(pool), size)
@@ -319,33 +305,27 @@ def decide(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 def _sentence(verdict: Verdict, tasks: int) -> str:
     metric = verdict.metric
-    points = metric.scale == 100
-    unit = "points" if points else metric.name.upper()
-    digits = 1 if points else 3
+    digits = 1 if metric.scale == 100 else 3
     about = f"{verdict.other} against {verdict.control} on {verdict.task}"
     if not np.isfinite(verdict.difference):
         return f"{about}: no verdict, {metric.name} is undefined for all runs of one side."
-
-    difference = verdict.difference * metric.scale
-    error = verdict.error * metric.scale
-    low = verdict.interval[0] * metric.scale
-    high = verdict.interval[1] * metric.scale
+    difference, error, detectable, low, high = (
+        verdict.scaled(value)
+        for value in (verdict.difference, verdict.error, verdict.detectable, *verdict.interval)
+    )
     interval = f"95 % interval {low:+.{digits}f} to {high:+.{digits}f}"
     if verdict.reliable:
-        is_better = (difference > 0) == metric.higher_is_better
-        word = "better" if is_better else "worse"
-        size = f"{abs(difference):.{digits}f} ± {error:.{digits}f} {unit}"
+        word = "better" if (difference > 0) == metric.higher_is_better else "worse"
+        size = f"{abs(difference):.{digits}f} ± {error:.{digits}f} {verdict.unit}"
         return f"{about}: {word} by {size} ({interval})."
 
-    sentence = f"{about}: no reliable difference ({difference:+.{digits}f} {unit}, {interval})."
+    size = f"{difference:+.{digits}f} {verdict.unit}"
+    sentence = f"{about}: no reliable difference ({size}, {interval})."
     smallest = verdict.permutation["smallest"]
     if smallest * tasks > ALPHA:
-        sentence += (
-            f" Too few seeds to show any difference: the smallest possible p is {smallest:.2g}"
-        )
-        sentence += f", times {tasks} tasks." if tasks > 1 else "."
+        times = f", times {tasks} tasks" if tasks > 1 else ""
+        sentence += f" Too few seeds to show any difference: the smallest possible p is {smallest:.2g}{times}."
     elif error:  # without variance (all seeds degenerate) the detectable difference is unknown
-        detectable = verdict.detectable * metric.scale
         sentence += f" Minimum detectable difference: about {detectable:.{digits}f}."
     return sentence
 

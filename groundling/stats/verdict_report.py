@@ -26,12 +26,10 @@ PublishedByGroup = Mapping[str, Mapping[str, float]]
 TERMS = {
     "95 % interval": "Contains the difference in 95 of 100 resamples of seeds and examples (two-level bootstrap). If "
     "it contains 0, the difference may be chance.",
-    "resampled": "What is drawn for the interval: single examples, or all examples with the same image, or with the "
-    "same text and choices, together, whichever makes the interval widest. Examples that share one are not "
-    f"independent. Fewer than {MIN_GROUPS} groups are not drawn.",
+    "resampled": "What is drawn: single examples, or those with the same image, or with the same text and choices, "
+    f"together, whichever makes the interval widest; of at least {MIN_GROUPS} such groups.",
     "permutation p": "Probability of a difference at least this large if runs are assigned at random to model and "
-    "control; in brackets the smallest possible p with this number of seeds.",
-    "after Holm": "The same p after Holm's correction for several tasks.",
+    "control, and the smallest p with this number of seeds; after Holm: corrected for several tasks.",
     "wins": "Right answers of the model minus right answers of the control, summed over common seeds.",
     "reliable": f"Yes if the interval excludes 0 and p after Holm is at most {ALPHA:g}.",
     "degenerate": f"A run that gives the same answer to at least {100 * DEGENERATE_SHARE:.0f} % of the examples, or to "
@@ -49,17 +47,17 @@ FOREST = (
 def collect_groups(
     groups: Mapping[str, str | Path], tasks: Sequence[str] = (), trust: Sequence[str] = ()
 ) -> RunsByGroup:
-    """The finished runs of every group by task, from run folders by name, the control first.
-
-    Args:
-        groups: run folder by name.
-        tasks: only these tasks, on all their splits, in this order; empty: all.
-        trust: your own tasks, MODULE:NAME, which are imported for their metrics.
-    """
-    return {
-        name: _select_tasks(collect_runs(name, folder, trust), tasks)
-        for name, folder in groups.items()
-    }
+    """The finished runs of every group by task, from run folders by name, the control first; of some `tasks` or all."""
+    collected = {}
+    for name, folder in groups.items():
+        runs = collect_runs(name, folder, trust)
+        collected[name] = {
+            one: runs[one]
+            for task in tasks or runs
+            for one in runs
+            if one == task or one.startswith(f"{task} (")  # TASK (SPLIT)
+        }
+    return collected
 
 
 def write_verdict(
@@ -68,14 +66,7 @@ def write_verdict(
     log: Callable[[str], None] = print,
     published: PublishedByGroup | None = None,
 ) -> dict[str, Any]:
-    """Compare every group with the first; writes `out/verdict.json` and `out/verdict.html`.
-
-    Args:
-        collected: the runs, see `collect_groups`.
-        out: folder of the report.
-        log: prints a line.
-        published: values from papers, shown beside the measured scores.
-    """
+    """Compare every group with the first, beside values from papers; writes `verdict.json` and `.html`, and prints."""
     control = next(iter(collected))
     verdicts = _verdicts(collected, control)
     scores = {
@@ -85,29 +76,14 @@ def write_verdict(
     result: dict[str, Any] = json_safe(
         {"control": control, "scores": scores, "verdicts": [one.as_json() for one in verdicts]}
     )
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "verdict.json", result)
+    page = Path(out) / "verdict.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_json(page.with_suffix(".json"), result)
     report = _report(collected, verdicts, published or {})
-    page = out / "verdict.html"
     report.write(page)
     log(report.text())
     log(f"page: {page}")
     return result
-
-
-def _select_tasks(
-    by_task: Mapping[str, tuple[SeedRuns, Metric]], tasks: Sequence[str]
-) -> Mapping[str, tuple[SeedRuns, Metric]]:
-    """The runs of some tasks and their further splits, `TASK (SPLIT)`; without `tasks`, all runs."""
-    if not tasks:
-        return by_task
-    return {
-        name: by_task[name]
-        for task in tasks
-        for name in by_task
-        if name == task or name.startswith(f"{task} (")
-    }
 
 
 def _unmatched(collected: RunsByGroup, control: str) -> list[str]:
@@ -167,7 +143,7 @@ def _report(
     return Report(
         f"Against {control}",
         [
-            ReportSection("Scores", rows=_score_rows(collected, control, published)),
+            ReportSection("Scores", rows=_score_rows(collected, published)),
             *([comparisons] if verdicts else []),
             ReportSection("What was compared", rows=_source_rows(collected)),
         ],
@@ -177,9 +153,7 @@ def _report(
     )
 
 
-def _score_rows(
-    collected: RunsByGroup, control: str, published: PublishedByGroup
-) -> list[TableRow]:
+def _score_rows(collected: RunsByGroup, published: PublishedByGroup) -> list[TableRow]:
     """One row per group, one column per task: the median, every seed in brackets, and published values."""
     metrics = {
         task: metric for by_task in collected.values() for task, (_, metric) in by_task.items()
@@ -188,8 +162,7 @@ def _score_rows(
     with_published = {task for values in published.values() for task in values}
     rows: list[TableRow] = []
     for name, by_task in collected.items():
-        is_named = name != control or "control" in name.lower()
-        row = {"": name if is_named else f"{name} (control)"}
+        row = {"": name}
         for task, metric in metrics.items():
             direction = "" if metric.higher_is_better else ", lower is better"
             cell = "-"
@@ -215,28 +188,18 @@ def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> list[str]:
     by_unit: dict[str, list[ForestRow]] = {}
     for one in verdicts:
         if np.isfinite(one.difference):
-            by_unit.setdefault(_unit(one.metric), []).append(_forest_row(one, collected))
+            side = "right" if one.metric.higher_is_better else "left"
+            unit = f"{one.unit}; {side} of 0 is better than the control"
+            row = ForestRow(
+                f"{one.other}, {one.task}",
+                _counts(one, collected),
+                one.scaled(one.difference),
+                (one.scaled(one.interval[0]), one.scaled(one.interval[1])),
+                [one.scaled(value) for value in one.by_seed],
+                one.reliable,
+            )
+            by_unit.setdefault(unit, []).append(row)
     return [forest_svg(rows, unit) for unit, rows in by_unit.items()]
-
-
-def _unit(metric: Metric) -> str:
-    """Axis label: the unit of differences, and the side of 0 that is better."""
-    side = "right" if metric.higher_is_better else "left"
-    unit = "points" if metric.scale == 100 else metric.name.upper()
-    return f"{unit}; {side} of 0 is better than the control"
-
-
-def _forest_row(one: Verdict, collected: RunsByGroup) -> ForestRow:
-    low, high = one.interval
-    scale = one.metric.scale
-    return ForestRow(
-        f"{one.other}, {one.task}",
-        _counts(one, collected),
-        one.difference * scale,
-        (low * scale, high * scale),
-        [value * scale for value in one.by_seed],
-        one.reliable,
-    )
 
 
 def _counts(one: Verdict, collected: RunsByGroup) -> str:
@@ -249,15 +212,14 @@ def _counts(one: Verdict, collected: RunsByGroup) -> str:
 
 
 def _comparison_row(one: Verdict, collected: RunsByGroup) -> TableRow:
-    scale = one.metric.scale
-    low, high = one.interval
+    low, high = (one.scaled(end) for end in one.interval)
     p = one.permutation
     return {
         "runs": one.other,
         "task": one.task,
         "of": _counts(one, collected),
-        "difference": f"{one.difference * scale:+.3g}",
-        "95 % interval": f"{low * scale:+.3g} to {high * scale:+.3g}",
+        "difference": f"{one.scaled(one.difference):+.3g}",
+        "95 % interval": f"{low:+.3g} to {high:+.3g}",
         "resampled": one.resampled,
         "permutation p": f"{p['p']:.3g} (minimum {p['smallest']:.2g})",
         "after Holm": f"{p['holm']:.3g}",
@@ -274,8 +236,8 @@ def _source_rows(collected: RunsByGroup) -> list[TableRow]:
             sources = [_source(folder) for folder in runs.folders]
             row = {"runs": name, "seeds": ", ".join(map(str, runs.seeds))}
             for column in SOURCE:
-                found = dict.fromkeys(str(one[column]) for one in sources if one.get(column))
-                row[column] = ", ".join(found) or "unknown"
+                values = dict.fromkeys(str(one[column]) for one in sources if one.get(column))
+                row[column] = ", ".join(values) or "unknown"
             if row not in rows:
                 rows.append(row)
     return rows

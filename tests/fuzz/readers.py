@@ -55,7 +55,7 @@ from groundling.prediction.model_description import ModelDescription, read_descr
 from groundling.prediction.predictions import read_predictions
 from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import open_run, read_json, read_result
-from groundling.runs.run import finished_result
+from groundling.runs.run import RunFolder
 from groundling.settings.input_settings import ClipAdapterSettings, TableTaskSettings
 from groundling.stats import finished_runs
 from groundling.stats import verdict_report as judging
@@ -934,7 +934,7 @@ def _resumed_seeds(place: Path) -> object:
     """What a fine-tuning takes of the seeds that it did before, and an ensemble and a verdict of those of any run."""
     task = resolve("tasks", Task, "glue/rte")
     places = sorted(place.glob("seed-*"))
-    runs = [finished_result(one) for one in places]
+    runs = [RunFolder(one).result for one in places]
     collected = finished_runs.collect_runs("a", place)
     return [runs, collected, ensemble.members_of(str(place), task.name)]
 

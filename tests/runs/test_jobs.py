@@ -7,8 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import homes
@@ -17,15 +15,7 @@ from homes import put
 
 import groundling
 from groundling.core.errors import InputError
-from groundling.runs.jobs import Job, _result, run_jobs
-
-
-def test_e13_a_process_that_is_ended_from_outside_is_told() -> None:
-    future: Future[None] = Future()
-    future.set_exception(BrokenProcessPool())
-    with pytest.raises(InputError, match=r"^part 2: its process was"):
-        _result(Job("part 2", print, ()), future)
-
+from groundling.runs.jobs import Job, run_jobs
 
 ROOT = Path(groundling.__file__).parent.parent
 PLANTED = """
@@ -60,9 +50,14 @@ except ProcessLookupError:
     pass
 else:
     raise AssertionError("the process of the foreign job is still there")
-for call, words in ((sys.exit, "SystemExit"), (divmod, "TypeError"), (os.abort, "was killed")):
+for call, words, isolated in (
+    (sys.exit, "SystemExit", True),
+    (divmod, "TypeError", True),
+    (os.abort, "was killed", True),
+    (os.abort, "was killed", False),
+):
     try:
-        jobs.run_jobs([jobs.Job("bad", call, (), isolated=True)], 1, print)
+        jobs.run_jobs([jobs.Job("bad", call, (), isolated=isolated)], 1, print)
     except jobs.InputError as error:
         assert str(error).startswith("bad: ") and words in str(error), error
     else:
@@ -84,6 +79,9 @@ def test_workers_run_nothing_of_the_working_directory(tmp_path: Path) -> None:
     )
     assert not (tmp_path / "data/ran").exists()
     assert done.returncode == 0, done.stderr
+    assert (
+        "TypeError: divmod expected 2 arguments" in done.stderr
+    )  # for the author of the foreign code
 
 
 def test_jobs_run_in_processes_in_order_and_the_first_mistake_is_named(tmp_path: Path) -> None:

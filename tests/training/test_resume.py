@@ -15,7 +15,7 @@ from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.runs import checkpoints as checkpoint
-from groundling.runs.run import finished_result
+from groundling.runs.run import RunFolder
 from groundling.settings.training import TrainingArguments
 from groundling.training.loop import (
     MicroBatchContext,
@@ -133,7 +133,7 @@ def test_killed_four_times_bit_equal(start, tmp_path):
 
 def test_checkpoints_that_a_kill_behind_the_result_left_are_cleared(tmp_path: Path) -> None:
     state = homes.put(tmp_path / "checkpoints/step-000000002/counters.json", "{}")
-    assert finished_result(tmp_path) is None and state.exists()  # it is resumed from there
+    assert RunFolder(tmp_path).result is None and state.exists()  # it is resumed from there
     homes.put(tmp_path / "result.json", '{"steps": 2}')
-    assert finished_result(tmp_path) == {"steps": 2}
+    assert RunFolder(tmp_path).result == {"steps": 2}
     assert not (tmp_path / "checkpoints").exists()

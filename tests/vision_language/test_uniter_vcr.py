@@ -471,7 +471,7 @@ def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
     put(tmp_path / "run/seed-0/result.json", json.dumps({"task": "vcr", "seed": 0}))
     one = {"id": "x", "official": "answer/v-0", "prediction": 0, "outputs": [1, 0, 0, 0]}
     put(tmp_path / "run/seed-0/predictions_val.jsonl", json.dumps(one) + "\n")
-    assert "no prediction for answer/v-1 (11 such)" in refusal(runs)
+    assert "predictions are not of the same examples: vcr-answer-v-1 (11 such)" in refusal(runs)
 
 
 # -- the second stage ------------------------------------------------------------------------------

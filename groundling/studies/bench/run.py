@@ -9,7 +9,6 @@ from typing import Any
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import run_jobs
 from groundling.runs.progress import CommandContext
-from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BenchConfig
 from groundling.studies.bench.curves.judge import judge_curves
 from groundling.studies.bench.curves.plan import METHODS, CurvePlan
@@ -39,8 +38,7 @@ def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         plan.print_plan()
         return {"jobs": len(plan.jobs()), "missing": len(plan.missing())}
     if not config.report:
-        with FileClaims(plan.folder) as claims:
-            run_jobs(plan.missing(), config.processes, print, claims)
+        run_jobs(plan.missing(), config.processes, print, plan.folder.jobs)
     return _conclude(add_earlier(plan.collect(), work.out / NAME), work.out)
 
 

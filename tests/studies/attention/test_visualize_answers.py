@@ -83,13 +83,6 @@ def test_a_fine_tuned_models_answer_is_the_one_of_predict(place: Path) -> None:
     assert len(shares) == 3 and sum(shares) == pytest.approx(1)
 
 
-def test_a_loaded_model_says_what_it_is(place: Path) -> None:
-    said = repr(groundling.load(place / "run", device="cpu"))
-    folder = place / "run/seed-0/model"
-    assert said.startswith(f"FineTunedModel({str(folder)!r}, task='table/")
-    assert said.endswith(", device='cpu')")
-
-
 def test_a_pre_trained_model_tells_whether_image_and_text_match(place: Path) -> None:
     model = looked(place, "matching")
     example = Example("own", TEXT, images=("one",))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,8 @@ from homes import digests, never, stay_here
 
 from groundling.core.errors import InputError
 from groundling.data.corpora.files import iterate_texts, names_of
-from groundling.runs import jobs as running
 from groundling.runs.folder import read_json, write_json
-from groundling.runs.jobs import Job, run_jobs
 from groundling.studies.bench.arms import METHOD, ArmRun, chosen_weight, grid_runs, run_arm
-from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.handed import shuffle_images
 from groundling.studies.bench.method import built_in_methods, find_methods
@@ -352,35 +348,3 @@ def test_foreign_code_trains_in_a_process_that_reads_nothing(inside: Ran) -> Non
     of_look = {job.name for job in jobs if "look" in job.name and job.call is run_arm}
     assert isolated == {f"{name}: training" for name in of_look} and len(of_look) >= 6
     assert all(job.after == (f"{job.name}: training",) for job in jobs if job.name in of_look)
-
-
-def _job(name: str) -> Job:
-    return Job(name, os.getpid, ())
-
-
-def test_a_job_is_taken_by_one_process_at_a_time(tmp_path: Path) -> None:
-    ours, theirs = (FileClaims(BenchFolder(tmp_path)) for _ in range(2))
-    job, other = _job("a"), _job("b")
-    assert ours.take(job)
-    assert not theirs.take(job)
-    assert theirs.take(other) and not ours.take(other)
-    ours.release(job)
-    assert theirs.take(job)
-
-
-@pytest.mark.usefixtures("in_process")
-def test_jobs_of_others_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "RETRY", 0.0)
-    asked: list[str] = []
-
-    class Claims:
-        def take(self, job: Job) -> bool:
-            asked.append(job.name)
-            return asked.count(job.name) > (2 if job.name == "a" else 0)
-
-        def release(self, job: Job) -> None:
-            asked.append(f"-{job.name}")
-
-    results = run_jobs([_job("a"), _job("b")], 1, lambda line: None, Claims())
-    assert set(results) == {"a", "b"}
-    assert asked.index("-b") < asked.index("-a") and asked.count("a") == 3

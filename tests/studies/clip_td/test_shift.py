@@ -520,7 +520,7 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
     assert told(kept[1:]) == f"{path}: no prediction for val-0"
     nan = kept[0].replace("9.0", "NaN")
     assert told([nan, *kept[1:]]) == f"{path}: val-0: expected 4 finite scores"
-    assert "val-0: 1 scores, expected 4 or 8" in told(
+    assert "val-0: 1 scores for 4 choices" in told(
         [json.dumps({"id": "val-0", "prediction": 0, "outputs": [1]})]
     )
     assert told([kept[0], kept[0]]) == f"{path}: example val-0 is repeated"

@@ -172,16 +172,14 @@ def test_faults_are_one_line(config: VcrJointScoreConfig, tmp_path: Path) -> Non
     kept = path.read_text().splitlines(keepends=True)
     put(path, "".join(kept[:2]))
     told = refusal(config, tmp_path / "a")
-    assert (
-        told == f"{path}: no prediction for val-2 (2 such); the file is incomplete or of other data"
-    )
+    assert told == f"{path}: predictions are not of the same examples: vcr-rationale-val-2 (2 such)"
     first = json.loads(kept[0]) | {"outputs": [1, 2]}
     put(path, "".join([json.dumps(first) + "\n", *kept[1:]]))
-    assert refusal(config, tmp_path / "b").endswith(": 2 scores, expected 4 or 8")
+    assert ": 2 scores for 4 choices" in refusal(config, tmp_path / "b")
     other = first | {"id": "x", "official": "other data"}
     put(path, "".join([*kept, json.dumps(other) + "\n"]))
     assert refusal(config, tmp_path / "b").endswith(
-        "a prediction for other data, which is not in the data"
+        "predictions are not of the same examples: other data"
     )
     put(path, "".join(kept))
     told = refusal(config, tmp_path / "c", answers=config.rationales, rationales=config.answers)

@@ -445,7 +445,7 @@ def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path
     assert ": caches CLIP features" in told("vcr", teacher_cache=str(tmp_path))
     headless = shutil.copytree(seen, tmp_path / "headless")
     (headless / HEADS).unlink()
-    assert "has no match head (sentence_image); `groundling pretrain` saves one" in told(
+    assert "was pre-trained without a match head (sentence_image)" in told(
         "vcr", model=str(headless)
     )
     few = store(tmp_path / "few", ["movie/0"])

@@ -188,16 +188,16 @@ def swap(old: str, new: str) -> Callable[[str], str]:
     [
         (
             swap("dog|train", "dog|training"),
-            r"attribute.tsv, line 2: split 'training', expected train",
+            r"attribute.tsv, line 2: expected a split of train, dev, test",
         ),
         (swap("see dog", "see cat"), r"'dog' is not in the first \d+ tokens of 'see cat here'"),
         (
             swap("cat|train|red|see cat", "dog|train|red|see dog"),
-            r"attribute.tsv, line \d+: repeated noun 'dog'",
+            r"attribute.tsv, line \d+: .* a noun that is not repeated",
         ),
         (
             swap("dog|train|red|", "dog|train||"),
-            r"attribute.tsv, line 2: an attribute has no value",
+            r"attribute.tsv, line 2: .* and all attributes",
         ),
         (swap("|dev|", "|test|"), r"column 'colour' cannot be probed"),
         (
@@ -240,5 +240,5 @@ def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> N
     put(world, "odd_dev.tsv", questions().replace("like cat", "like it"))
     put(world, "attribute.tsv", attributes())
     assert "odd_dev.tsv, index 0" in refused()
-    assert "expected three different nouns of attribute.tsv" in refused()
+    assert "expected three different nouns" in refused()
     assert "no column 'material'" in refused(columns=("material",))

@@ -112,7 +112,7 @@ def test_counts_need_a_file_to_write_to(place: Path, capsys: pytest.CaptureFixtu
     assert main(["data", "counts", "--tokenizer", "student"]) == 2
     assert "needs captions" in capsys.readouterr().err
     assert count(place, ".") == 2
-    assert "is a folder; expected a file" in capsys.readouterr().err
+    assert "expected a file name and no folder" in capsys.readouterr().err
 
 
 def test_similarity_of_two_folders(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

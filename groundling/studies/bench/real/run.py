@@ -15,7 +15,6 @@ from groundling.runs.jobs import run_jobs
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import format_count
 from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL
-from groundling.studies.bench.claims import FileClaims
 from groundling.studies.bench.commands import BenchConfig
 from groundling.studies.bench.method import (
     CAPTIONS,
@@ -82,10 +81,9 @@ def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         return report(plan, counts, notes, work)
     if permutes:
         permute_teacher(files)
-    with FileClaims(folder) as claims:
-        run_jobs(plan.missing(first=True), config.processes, print, claims)
-        plan.check_distinct_sets()
-        run_jobs(plan.missing(), config.processes, print, claims)
+    run_jobs(plan.missing(first=True), config.processes, print, folder.jobs)
+    plan.check_distinct_sets()
+    run_jobs(plan.missing(), config.processes, print, folder.jobs)
     return conclude(plan, counts, notes, work)
 
 
