@@ -244,10 +244,10 @@ def test_files_are_drawn_by_weight_with_every_kind_of_step(
     for source in sources:
         file, _, kind = source.name.partition(": ")
         by_file[file] = by_file.get(file, 0) + source.ratio
-        assert source.ratio * 3 == shares[f"cc: {kind}"] * 2 or file == "cc"
-    assert by_file == {"coco": 12, "cc": 18}
+        assert source.ratio * 3 == shares[f"cc.tsv: {kind}"] * 2 or file == "cc.tsv"
+    assert by_file == {"coco.json": 12, "cc.tsv": 18}
     sizes = {source.name.partition(": ")[0]: len(source.samples) for source in sources}
-    assert sizes == {"coco": 18, "cc": 8}
+    assert sizes == {"coco.json": 18, "cc.tsv": 8}
     plain = sources_of(
         replace_settings(config, architecture="visualbert"), tmp_path / "plain", monkeypatch
     )
@@ -261,7 +261,7 @@ def test_a_step_and_its_negatives_stay_inside_a_file(
         own = source.name.partition(": ")[0]
         assert {
             image.startswith("COCO") for images in source.samples.images for image in images
-        } == {own == "coco"}
+        } == {own == "coco.json"}
 
 
 def test_several_files_train(config: PretrainConfig, tmp_path: Path) -> None:
