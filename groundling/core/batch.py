@@ -408,8 +408,7 @@ class Batch:
     def flat_indices(self, make_mask: Callable[[Batch], Tensor]) -> Tensor:
         """Flat indices (n,) long at which a mask is true, on the batch's device.
 
-        `make_mask` computes the mask from a batch; it is called with `cpu_copy`, so nothing
-        synchronises with the GPU.
+        `make_mask` computes the mask from a batch; it is called with `cpu_copy`, so nothing synchronises with the GPU.
         """
         indices = make_mask(self.cpu_copy).flatten().nonzero().squeeze(1)
         return to_device(indices, self.device)

@@ -91,14 +91,13 @@ def is_degenerate(predictions: Values, labels: Values | None = None) -> bool:
     if share >= DEGENERATE_SHARE or labels is None or share < NEARLY_DEGENERATE_SHARE:
         return share >= DEGENERATE_SHARE
     if labels.ndim == 1:
-        return most_common(labels)[1] <= share - MIN_SHARE_GAP
-    if labels.ndim == 3:
-        credited = np.where(labels[..., 1] > 0, labels[..., 0], np.nan)
-        shares = [
-            float((credited == one).any(1).mean()) for one in np.unique(credited[credited >= 0])
-        ]
-        return max(shares, default=0.0) <= share - MIN_SHARE_GAP
-    return False
+        majority = most_common(labels)[1]
+    elif labels.ndim == 3:
+        _, credits = np.unique(labels[labels[..., 1] > 0][:, 0], return_counts=True)
+        majority = credits.max(initial=0) / len(labels)
+    else:
+        return False
+    return bool(majority <= share - MIN_SHARE_GAP)
 
 
 # -- means over examples -----------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The output types of tasks: number of outputs, loss, and prediction.
 
-Sizes: B examples of a batch, N of a split; C choices of an example, R regions of its
-images, K answers with credit.
+Sizes: B examples of a batch, N of a split; C choices of an example, R regions of its images, K answers with credit.
 """
 
 from __future__ import annotations
@@ -183,10 +182,9 @@ class OpenAnswer(NamedOutput):
     """One of many answers, several of which may have full or partial credit."""
 
     kind: Literal["bce", "kl", "ce"] = "bce"
-    """Loss: `bce` (UNITER, VL-BERT, LXMERT: ChenRocks/UNITER, model/vqa.py), binary cross-entropy
-    per answer; `kl` (VisualBERT: uclanlp/visualbert,
-    visualbert/pytorch_pretrained_bert/modeling.py), divergence of one softmax from targets that
-    need not sum to 1; `ce`, one softmax with targets normalised to sum to 1.
+    """Loss: `bce` (UNITER, VL-BERT, LXMERT: ChenRocks/UNITER, model/vqa.py), binary cross-entropy per answer; `kl`
+    (VisualBERT: uclanlp/visualbert, visualbert/pytorch_pretrained_bert/modeling.py), divergence of one softmax from
+    targets that need not sum to 1; `ce`, one softmax with targets normalised to sum to 1.
     """
     excluded_answers: tuple[str, ...] = ()
     """Answers that are never predicted, such as `<unk>` or the empty answer."""
@@ -256,10 +254,9 @@ class RegionSelection(OutputType):
     A phrase is read at its last token.
     """
     kind: Literal["bce", "ce", "kl"] = "bce"
-    """Loss: `bce`, binary cross-entropy per region (jackroos/VL-BERT,
-    refcoco/modules/resnet_vlbert_for_refcoco.py); `ce`, one softmax over regions (ChenRocks/UNITER,
-    model/re.py); `kl`, divergence from such a softmax (VisualBERT's Flickr30k: uclanlp/visualbert,
-    visualbert/pytorch_pretrained_bert/modeling.py).
+    """Loss: `bce`, binary cross-entropy per region (jackroos/VL-BERT, refcoco/modules/resnet_vlbert_for_refcoco.py);
+    `ce`, one softmax over regions (ChenRocks/UNITER, model/re.py); `kl`, divergence from such a softmax (VisualBERT's
+    Flickr30k: uclanlp/visualbert, visualbert/pytorch_pretrained_bert/modeling.py).
     """
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:

@@ -243,13 +243,9 @@ class Extractor:
                     regions[image.id] = image
             if progress is not None:
                 progress.step(len(batch))
-        regions_in_order = []
-        for name, _ in images:
-            if name in regions and len(regions[name].boxes):
-                regions_in_order.append(regions[name])
-            elif name in regions:
-                skipped[name] = "no box in this image"
-        return regions_in_order, skipped
+        in_order = [regions[name] for name, _ in images if name in regions]
+        skipped |= {one.id: "no box in this image" for one in in_order if not len(one.boxes)}
+        return [one for one in in_order if len(one.boxes)], skipped
 
     def _read(self, name: str, source: ImageInput) -> LoadedImage:
         image = read_image(source)
@@ -294,11 +290,7 @@ class Extractor:
 
     def _append_detections(self, annotated: ImageBoxes, detected: ImageBoxes) -> ImageBoxes:
         """An image's boxes from files, followed by the detector's, each with its best class among the files' names."""
-        assert (
-            self.detector is not None
-            and annotated.classes is not None
-            and detected.classes is not None
-        )
+        assert self.detector and annotated.classes is not None and detected.classes is not None
         numbers = {_plain(name): number for number, name in enumerate(self.names)}
         names = [_plain(self.detector.names[best]) for best in detected.classes.argmax(1)]
         classes = np.array([numbers.get(name, -1) for name in names], annotated.classes.dtype)
@@ -338,18 +330,13 @@ def extract(
     device = "cpu"
     if torch.cuda.is_available() and not extraction.cpu:
         device = f"cuda:{process.rank % torch.cuda.device_count()}"
-    annotations: dict[str, ImageBoxes] = {}
-    names: list[str] = []
-    if extraction.boxes:
-        annotations, names = read_annotated_boxes(*extraction.boxes)
+    annotations, names = read_annotated_boxes(*extraction.boxes)
     images, gaps = list_images(extraction, annotations)
     extractor = Extractor(extraction, device, annotations, names)
     writer = RegionWriter(folder, extraction.shard_size, extractor.key, process)
-    numbers = list(writer.pending(len(images)))
-    starts = {number: number * extraction.shard_size for number in numbers}
-    shards = {
-        number: images[start : start + extraction.shard_size] for number, start in starts.items()
-    }
+    size = extraction.shard_size
+    pending = writer.pending(len(images))
+    shards = {number: images[number * size :][:size] for number in pending}
     progress = Progress("regions", sum(map(len, shards.values())), "image")
     for number, shard in shards.items():
         regions, skipped = extractor(shard, progress)

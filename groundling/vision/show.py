@@ -17,7 +17,6 @@ from groundling.data.images import (
     SAME_SHAPE,
     FileNameMatcher,
     image_id,
-    is_image_file,
     read_image,
 )
 from groundling.data.regions.store import RegionStore
@@ -52,9 +51,8 @@ def show_regions(
 
     Args:
         store: the folder that `groundling regions` wrote.
-        image: the image's id there, its file name, or its file.
-        images: folder of the image files; empty: the folder that the store was made from,
-            unless `image` is a file.
+        image: the image's id there, or the name or path of its file.
+        images: folder of the image files; empty: the folder that the store was made from.
 
     Raises:
         InputError: there is no such store, the store has no such image, or its file is
@@ -62,9 +60,7 @@ def show_regions(
     """
     regions = RegionStore(Path(store), features=False)
     found = _id_in(regions, os.fspath(image))
-    file = Path(image)
-    if not (is_image_file(file.name) and file.is_file()):
-        file = _find_file(regions, found, os.fspath(images))
+    file = _find_file(regions, found, os.fspath(images))
     with prefix_errors(file):
         pixels = read_image(file)
     row = regions[found]
