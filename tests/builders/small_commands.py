@@ -66,7 +66,7 @@ def smaller(command: TypedCommand) -> list[str]:
     seeds = re.search(r"--seeds (\d+)", command.line)
     if command.name == "finetune" and seeds:
         flags += ["--seeds", str(min(SEEDS, int(seeds[1])))]
-    hours = command.name == "bench" and not re.search(r" --(real|plan|merge) ", command.line + " ")
+    hours = command.name == "bench" and not re.search(r" --(real|plan) ", command.line + " ")
     if hours or any(f"recipes/{name}" in command.line for name in REPRODUCTIONS):
         return documents.words(documents.changed(command.line, ["--plan"]))
     flags += next((["--rows", *rows] for file, rows in ROWS.items() if file in command.line), [])
