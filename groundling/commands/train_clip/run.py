@@ -80,7 +80,7 @@ def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
 
 def small_clip(tokenizer: PreTrainedTokenizerBase, config: TrainClipConfig) -> CLIPModel:
     """An untrained HF CLIP; its weights follow torch's global seed."""
-    projection = config.projection_dim
+    dim = config.projection_dim
 
     def tower(width: int, layers: int) -> dict[str, int]:
         return {
@@ -88,10 +88,10 @@ def small_clip(tokenizer: PreTrainedTokenizerBase, config: TrainClipConfig) -> C
             "num_hidden_layers": layers,
             "num_attention_heads": max(1, width // HEAD_WIDTH),
             "intermediate_size": 4 * width,
-            "projection_dim": projection,
+            "projection_dim": dim,
         }
 
-    text_config = tower(*config.text_tower) | {
+    text = tower(*config.text_tower) | {
         "vocab_size": len(tokenizer),
         "max_position_embeddings": config.context_length,
         "bos_token_id": tokenizer.bos_token_id,
@@ -99,10 +99,8 @@ def small_clip(tokenizer: PreTrainedTokenizerBase, config: TrainClipConfig) -> C
         "pad_token_id": tokenizer.pad_token_id,
     }
     sides = {"image_size": config.size, "patch_size": config.patch_size}
-    vision_config = tower(*config.vision_tower) | sides
-    clip = CLIPModel(
-        CLIPConfig(projection_dim=projection, text_config=text_config, vision_config=vision_config)
-    )
+    vision = tower(*config.vision_tower) | sides
+    clip = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=dim))
     with torch.no_grad():
         clip.text_model.embeddings.token_embedding.weight.mul_(WORD_SPREAD)
     return clip
