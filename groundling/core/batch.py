@@ -414,16 +414,13 @@ class Batch:
         return to_device(indices, self.device)
 
     def require(self, needs: Sequence[str], who: str) -> None:
-        """Raise InputError naming the first of `needs` (fields, `labels.x`, `features.x`) that
-        is missing; `who` needs it.
-        """
+        """Raise InputError for the first of `needs` (fields, `labels.x`, `features.x`) that is missing."""
         for need in needs:
             part, _, name = need.partition(".")
             value = self.__dict__.get(part)
-            if value is None or (name and name not in value):
-                raise InputError(
-                    f"{who} needs `{need}` in the batch, which this data or this model does not provide"
-                )
+            if name and value is not None:
+                value = value.get(name)
+            require(value, need, who)
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

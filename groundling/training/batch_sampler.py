@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ class DataSource:
     """How often it is drawn, relative to the other sources."""
     objectives: tuple[str, ...] | None = None
     """Names of the objectives that train on this source; None: all. UNITER draws one objective per step this way."""
-    name: str = field(default="data")
+    name: str = "data"
     """Its name in messages."""
     counts_towards_epoch: bool = True
     """Whether its samples count towards an epoch; text-only data mixed with captioned images does not (VL-BERT)."""

@@ -122,7 +122,7 @@ def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, l
 HELD_OUT_EPOCH = -1
 """The epoch in the keys of random generators: other masks and pairs than in any training epoch."""
 DEFAULT_BATCH = 64
-"""Batch size over all processes if --batch-tokens is set."""
+"""Batch size over all processes if batch_tokens is set."""
 
 
 def selection_bias_note(train_result: Mapping[str, Any]) -> list[str]:
