@@ -5,7 +5,6 @@ images.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from math import inf
 from os.path import normpath
 from pathlib import Path
@@ -123,7 +122,7 @@ by its name."""
 class CaptionSettings(Settings):
     """Which captions of the files are used."""
 
-    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    columns: CaptionColumns = CaptionColumns()
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json, which needs this: splits to use, e.g. `train restval` or `test`."""
 
@@ -321,7 +320,7 @@ the file ending."""
 vcr1images; only images with boxes are used."""
     add_detected_boxes: bool = False
     """--boxes: append boxes of --detector, with classes matched by name (UNITER on VCR)."""
-    detection: DetectionSettings = field(default_factory=DetectionSettings)
+    detection: DetectionSettings = DetectionSettings()
     skip_missing: bool = False
     """Skip images that --boxes names but the folder lacks, and count them; otherwise the first is \
 an error."""

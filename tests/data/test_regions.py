@@ -699,7 +699,7 @@ def test_a_filter_of_boxes_needs_files_with_confidences(tmp_path):  # F7
             r"no image can be stored .* no confidences .*leave `filter_imports` out",
         ),
         ({"imports": "store"}, "`filter_imports` apply to files"),
-        ({"images": "."}, "filter_imports: applies only to imports"),
+        ({"images": "."}, "filter_imports=True: applies only to imports"),
     ):
         paths = {name: str(tmp_path / path) for name, path in given.items()}
         config = make_settings(RegionsConfig, filter_imports=True, **paths)
