@@ -111,6 +111,8 @@ def check_teacher(extra: ExtraObjectiveSettings, training_step: str) -> None:
 
     A training step of the user's own may use the teacher.
     """
+    if not (extra.objectives or extra.teacher):
+        return
     from groundling.objectives import find_objective
 
     specs = [find_objective(name) for name in extra.objectives]

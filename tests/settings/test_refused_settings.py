@@ -54,7 +54,7 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
             ["probe", "--model", "STUDENT", "--data", "GLUE"],
             "expected a folder `probes`",
         ),
-        (["compare", "--arms", "mlm"], "compare needs tasks"),
+        (["compare", "--arms", "mlm"], "compare needs either tasks, or text and label"),
         (
             [
                 "compare",
