@@ -253,17 +253,11 @@ class NamedFolder(NamedTuple):
 
 
 def parse_named_folder(word: str | Path) -> NamedFolder:
-    """Name and folder of FOLDER or NAME=FOLDER; if either contains `=`, the split with an existing
-    folder is used.
-    """
-    word = str(word)
-    if Path(word).exists():
-        return NamedFolder("", word)
-    halves = [
-        NamedFolder(word[:at], word[at + 1 :]) for at, letter in enumerate(word) if letter == "="
-    ]
-    existing = (half for half in halves if half.folder and Path(half.folder).exists())
-    return next(existing, halves[0] if halves else NamedFolder("", word))
+    """Name and folder of FOLDER or NAME=FOLDER; an existing folder may have `=` in its own name."""
+    name, equals_sign, folder = str(word).partition("=")
+    if not equals_sign or Path(word).exists():
+        return NamedFolder("", str(word))
+    return NamedFolder(name, folder)
 
 
 # How regions are found in photos: boxes, and an image encoder for their features. Imports nothing heavy.
