@@ -7,6 +7,7 @@ name is imported when it is first used.
 """
 
 import importlib
+from importlib.util import find_spec
 
 __version__ = "0.1.0"
 
@@ -40,7 +41,7 @@ def __getattr__(name: str) -> object:
         return __dir__()
     if name in PLACES:
         value = vars(importlib.import_module(PLACES[name]))[name]
-    elif name.startswith("_"):
+    elif name.startswith("_") or find_spec(f"{__name__}.{name}"):  # a module, not imported yet
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     else:
         try:

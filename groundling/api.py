@@ -40,12 +40,13 @@ def function_of(name: str) -> Callable[..., Any]:
     """
     command = command_of(name)
 
-    def call(*, dry_run: bool = False, **keywords: Any) -> Any:
+    def call(**keywords: Any) -> Any:
+        is_dry = command.has_out and keywords.pop("dry_run", False)
         with convert_os_errors():
             with prefix_errors(f"groundling.{name}"):
                 values = _values(command, keywords)
             command.check(values)
-            return command.rehearse(values) if dry_run else command.call(values)
+            return command.rehearse(values) if is_dry else command.call(values)
 
     call.__dict__["__signature__"] = Signature([one for one, _ in _keywords(command)])
     call.__name__ = call.__qualname__ = name

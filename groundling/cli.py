@@ -80,8 +80,8 @@ def _run(name: str, arguments: list[str]) -> int:
     if HELP_ALL in arguments or any(word in arguments for word in HELP):
         print(command_help(command, HELP_ALL in arguments))
         return 0
-    is_dry = DRY_RUN in arguments
-    values = parse_flags(command, [word for word in arguments if word != DRY_RUN])
+    is_dry = command.has_out and DRY_RUN in arguments
+    values = parse_flags(command, [word for word in arguments if not is_dry or word != DRY_RUN])
     command.check(values)
     command.function()
     _silence_transformers()

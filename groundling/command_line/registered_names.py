@@ -79,15 +79,12 @@ def parse_arm(text: str, masked_lm: bool = True) -> ArmObjectives:
         specs.pop("mlm", None)
     if not masked_lm and (specs.pop("mlm", None) is None or not specs):
         raise InputError(
-            f"masked_lm=False: arm={text} is {'+'.join(parts)}; expected masked LM and another objective, as "
-            "in l1 and contrastive"
+            f"masked_lm=False: arm={text} does not join masked LM and another objective"
         )
     masking = [name for name, one in specs.items() if one.masks_text]
     if len(masking) > 1:
-        raise InputError(
-            f"arm={text}: {' and '.join(masking)} both mask the text; train one of them (masked_lm=False leaves "
-            "mlm out)"
-        )
+        both = " and ".join(masking)
+        raise InputError(f"arm={text}: {both} both mask the text; masked_lm=False leaves mlm out")
     return ArmObjectives(list(specs), list(specs.values()))
 
 
@@ -100,8 +97,7 @@ def check_unread(config: object, names: Sequence[str]) -> None:
     is_own = any(is_import_path(name) for name in (*names, given["teacher"], step))
     if given["option"] and not is_own:
         raise InputError(
-            f"option={given['option'][0]}: only your own objectives and teachers, MODULE:NAME, read options; leave it "
-            "out"
+            "option: only objectives and teachers of your own, MODULE:NAME, read options"
         )
     if not step or is_import_path(step):
         for one in settings_of(config):
@@ -115,6 +111,8 @@ def check_teacher(extra: ExtraObjectiveSettings, training_step: str) -> None:
 
     A training step of the user's own may use the teacher.
     """
+    if not (extra.objectives or extra.teacher):
+        return
     from groundling.objectives import find_objective
 
     specs = [find_objective(name) for name in extra.objectives]
@@ -122,9 +120,7 @@ def check_teacher(extra: ExtraObjectiveSettings, training_step: str) -> None:
     if taught and not extra.teacher:
         raise InputError(f"{taught[0]} needs teacher=FOLDER_OR_HUB_ID")
     if extra.teacher and not taught and not is_import_path(training_step):
-        raise InputError(
-            f"no objective uses teacher={extra.teacher}; name one that does, such as objectives contrastive"
-        )
+        raise InputError(f"no objective uses teacher={extra.teacher}; name one, e.g. contrastive")
 
 
 def published_scores() -> dict[str, Mapping[str, float]]:

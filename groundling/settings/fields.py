@@ -220,7 +220,7 @@ def _canonical_name(name: str, given: Mapping[str, object]) -> str:
     is_part = "gradient_accumulation_steps" in given or int(os.environ.get("WORLD_SIZE", "1")) > 1
     if name == "per_device_train_batch_size" and is_part:
         raise InputError(
-            f"{name}: a part of a step here; pass batch, the samples of a step on all devices"
+            f"{name}: a part of a step here; pass batch, a step's samples on all devices"
         )
     return SYNONYMS.get(name, name)
 
@@ -272,8 +272,7 @@ def refuse_settings(settings: Mapping[str, object], reason: str) -> None:
     """Raises InputError, ending in `reason`, for the first of some settings that was given a value."""
     for name, value in settings.items():
         if value:
-            text = name if value is True else f"{name}={format_value(value)}"
-            raise InputError(f"{text}: {reason}")
+            raise InputError(f"{name}={format_value(value)}: {reason}")
 
 
 def flag_name(name: str) -> str:

@@ -5,7 +5,6 @@ images.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from math import inf
 from os.path import normpath
 from pathlib import Path
@@ -123,7 +122,7 @@ by its name."""
 class CaptionSettings(Settings):
     """Which captions of the files are used."""
 
-    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    columns: CaptionColumns = CaptionColumns()
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json, which needs this: splits to use, e.g. `train restval` or `test`."""
 
@@ -254,17 +253,11 @@ class NamedFolder(NamedTuple):
 
 
 def parse_named_folder(word: str | Path) -> NamedFolder:
-    """Name and folder of FOLDER or NAME=FOLDER; if either contains `=`, the split with an existing
-    folder is used.
-    """
-    word = str(word)
-    if Path(word).exists():
-        return NamedFolder("", word)
-    halves = [
-        NamedFolder(word[:at], word[at + 1 :]) for at, letter in enumerate(word) if letter == "="
-    ]
-    existing = (half for half in halves if half.folder and Path(half.folder).exists())
-    return next(existing, halves[0] if halves else NamedFolder("", word))
+    """Name and folder of FOLDER or NAME=FOLDER; an existing folder may have `=` in its own name."""
+    name, equals_sign, folder = str(word).partition("=")
+    if not equals_sign or Path(word).exists():
+        return NamedFolder("", str(word))
+    return NamedFolder(name, folder)
 
 
 # How regions are found in photos: boxes, and an image encoder for their features. Imports nothing heavy.
@@ -321,7 +314,7 @@ the file ending."""
 vcr1images; only images with boxes are used."""
     add_detected_boxes: bool = False
     """--boxes: append boxes of --detector, with classes matched by name (UNITER on VCR)."""
-    detection: DetectionSettings = field(default_factory=DetectionSettings)
+    detection: DetectionSettings = DetectionSettings()
     skip_missing: bool = False
     """Skip images that --boxes names but the folder lacks, and count them; otherwise the first is \
 an error."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 from pydantic import AllowInfNan
 
-from groundling.core.errors import InputError
+from groundling.core.errors import convert_errors
 from groundling.settings.fields import InputKind, Settings, settings
 
 
@@ -308,16 +307,9 @@ reads `ObjectiveContext.options`, a function that makes a teacher gets them as i
 
 
 def parse_options(given: Sequence[str]) -> dict[str, str]:
-    """Values of `--option` by name; raises InputError for one that is malformed or repeated."""
-    options: dict[str, str] = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not equals or not name.strip():
-            raise InputError(f"option={one}: expected NAME=VALUE, e.g. margin=0.5")
-        if name in options:
-            raise InputError(f"option={name}: given twice; give it once")
-        options[name] = value
-    return options
+    """Values of `--option` by name; raises InputError for one without a value."""
+    with convert_errors("option: expected NAME=VALUE, e.g. margin=0.5"):
+        return {name: value for name, value in (one.split("=", 1) for one in given)}
 
 
 @settings
@@ -328,25 +320,19 @@ class ObjectiveSettings(Settings):
     group in `settings_groups`.
     """
 
-    masking: MaskingSettings = field(default_factory=MaskingSettings)
-    distillation: DistillationSettings = field(default_factory=DistillationSettings)
-    targeted_distillation: TargetedDistillationSettings = field(
-        default_factory=TargetedDistillationSettings
-    )
-    similarity_distillation: SimilarityDistillationSettings = field(
-        default_factory=SimilarityDistillationSettings
-    )
-    state_distillation: StateDistillationSettings = field(default_factory=StateDistillationSettings)
-    vokenizer: VokenizerSettings = field(default_factory=VokenizerSettings)
-    vokens: VokenSettings = field(default_factory=VokenSettings)
-    lexi_contrastive: LexiContrastiveSettings = field(default_factory=LexiContrastiveSettings)
-    mcse: MCSESettings = field(default_factory=MCSESettings)
-    grounded_space: GroundedSpaceSettings = field(default_factory=GroundedSpaceSettings)
-    caption_to_image: Cap2ImgSettings = field(default_factory=Cap2ImgSettings)
-    masked_lm_distillation: MaskedLMDistillationSettings = field(
-        default_factory=MaskedLMDistillationSettings
-    )
-    options: PluginOptionSettings = field(default_factory=PluginOptionSettings)
+    masking: MaskingSettings = MaskingSettings()
+    distillation: DistillationSettings = DistillationSettings()
+    targeted_distillation: TargetedDistillationSettings = TargetedDistillationSettings()
+    similarity_distillation: SimilarityDistillationSettings = SimilarityDistillationSettings()
+    state_distillation: StateDistillationSettings = StateDistillationSettings()
+    vokenizer: VokenizerSettings = VokenizerSettings()
+    vokens: VokenSettings = VokenSettings()
+    lexi_contrastive: LexiContrastiveSettings = LexiContrastiveSettings()
+    mcse: MCSESettings = MCSESettings()
+    grounded_space: GroundedSpaceSettings = GroundedSpaceSettings()
+    caption_to_image: Cap2ImgSettings = Cap2ImgSettings()
+    masked_lm_distillation: MaskedLMDistillationSettings = MaskedLMDistillationSettings()
+    options: PluginOptionSettings = PluginOptionSettings()
 
 
 @settings
@@ -385,7 +371,7 @@ class TrainingStepSelection(Settings):
     training_step: Annotated[str, InputKind.OBJECT] = ""
     """Training step: villa (adversarial training), or MODULE:NAME of your own; empty: one forward \
 and one backward pass."""
-    adversarial: AdversarialSettings = field(default_factory=AdversarialSettings)
+    adversarial: AdversarialSettings = AdversarialSettings()
 
 
 @settings

@@ -9,7 +9,6 @@ from annotated_types import Ge, Gt, Interval
 from groundling.core.errors import InputError
 from groundling.settings.fields import (
     Settings,
-    format_value,
     refuse_settings,
     settings,
 )
@@ -96,14 +95,9 @@ CPU, up to 4 with an accelerator."""
     """Run on the CPU even if an accelerator is available."""
 
     def __post_init__(self) -> None:
-        if (self.schedule == "steps") != bool(self.milestones):
-            raise InputError(
-                "schedule=steps needs milestones=EPOCHS, and milestones needs schedule=steps"
-            )
-        if list(self.milestones) != sorted(self.milestones):
-            raise InputError(
-                f"milestones = {format_value(self.milestones)}: expected increasing numbers of epochs"
-            )
+        is_increasing = list(self.milestones) == sorted(self.milestones)
+        if (self.schedule == "steps") != bool(self.milestones) or not is_increasing:
+            raise InputError("schedule=steps, and only that, needs milestones, increasing epochs")
 
     @property
     def batch_size(self) -> str:

@@ -227,7 +227,10 @@ def test_an_unknown_command_is_one_line(
         ("adapt --pooling max", "pooling = 'max': expected 'own', 'cls' or 'mean'"),
         ("adapt --stud s", "'--stud'; did you mean --student?; see"),
         ("adapt --cpu=1", "--cpu/--no-cpu: ignored explicit argument '1'; see"),
-        ("compare --train.schedule steps", "train: schedule=steps needs milestones"),
+        (
+            "compare --train.schedule steps",
+            "train: schedule=steps, and only that, needs milestones",
+        ),
         ("compare --adapt.patience 2", "adapt: patience=2: needs eval_every=EPOCHS"),
         ("info", "info needs name"),
     ],

@@ -17,8 +17,9 @@ import importlib, pkgutil, sys
 import groundling, groundling.commands
 from groundling.command_line import Command
 
-def loaded():
-    return [name for name in sys.modules if name.startswith("groundling.studies.")]
+def loaded():  # a study's own folder is looked into for modules of a name, such as `tasks`
+    studies = [name for name in sys.modules if name.startswith("groundling.studies.")]
+    return [name for name in studies if name.count(".") > 2]
 
 names = set()
 for one in pkgutil.walk_packages(groundling.commands.__path__, "groundling.commands."):

@@ -368,7 +368,7 @@ def test_its_pictures_are_prepared_as_its_processor_says(place: Path) -> None:
     [
         ({"size": 32}, "size: is for a new CLIP, and .* keeps its own; leave it out"),
         ({"vision_tower": (8, 1)}, "vision_tower: is for"),
-        ({"untrained": True}, "untrained: is for"),
+        ({"untrained": True}, "untrained=True: is for"),
     ],
 )
 def test_settings_of_a_new_clip_are_refused(

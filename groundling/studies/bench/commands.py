@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
 
+from groundling.command_line import COMMANDS as COMMANDS_BY_NAME
 from groundling.command_line import Command
 from groundling.core.errors import InputError, require_known
 from groundling.core.registry import is_import_path, resolve_builtin
 from groundling.runs.folder import open_run
 from groundling.runs.outputs import ByPrefix, CommandOutput, Inputs
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import Settings, settings
+from groundling.settings.fields import Settings, replace_settings, settings
 from groundling.studies.bench.real_settings import RealSettings, check_real
 
 QUESTIONS = ("truth", "category", "order", "odd")
@@ -68,6 +69,9 @@ def check(config: BenchConfig, out: str | Path) -> None:
     check_real(config.real_encoder)
     for name in config.probes:
         require_known(name, QUESTIONS, f"probes: no question is called {name!r}")
+    world = COMMANDS_BY_NAME["data make-world"]
+    for name in config.families:  # an unknown one would end the bench after hours
+        world.check_settings([replace_settings(world.settings["_own"], family=name), out])
     if FAMILIES[0] in config.families and TUNING_SEED in config.worlds:
         raise InputError(
             f"worlds={TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"
