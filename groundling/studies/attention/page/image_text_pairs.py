@@ -15,10 +15,9 @@ from groundling.core.registry import resolve
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_id
 from groundling.data.tables import (
-    check_one_or_two,
     read_all_columns,
     row_texts,
-    split_columns,
+    text_columns,
 )
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.tasks import Task
@@ -234,9 +233,7 @@ class PairColumns(NamedTuple):
     @staticmethod
     def read(text: str, image: str) -> PairColumns:
         """From the flags' values; raises InputError for more than two texts."""
-        texts = split_columns(text)
-        check_one_or_two(texts, f"text_column={text}")
-        return PairColumns(tuple(texts), image)
+        return PairColumns(tuple(text_columns(text, "text_column")), image)
 
 
 def _file_pairs(
