@@ -40,11 +40,10 @@ from groundling.data.corpora.files import (
     split_long_texts,
 )
 from groundling.data.samples import (
-    TEXTS_PER_BATCH,
     ClipRowEncoder,
     LazySequence,
     TextRowEncoder,
-    size_of,
+    sizes_of,
     subsample,
 )
 from groundling.data.shards import (
@@ -313,11 +312,7 @@ class CorpusDataset:
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): one row, text tokens, CLIP tokens."""
-        sizes = np.ones((len(self), 3), np.int64)
-        for start in range(0, len(self), TEXTS_PER_BATCH):
-            some = range(start, min(start + TEXTS_PER_BATCH, len(self)))
-            sizes[start : start + TEXTS_PER_BATCH] = [size_of(sample) for sample in self.get(some)]
-        return sizes
+        return sizes_of(self)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""

@@ -58,8 +58,8 @@ def _number(word: str) -> int:
     return crc32(word.lower().encode())
 
 
-def align_words(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The first raw word (K, 2) that each token's characters (P, 2) overlap, -1 for none; (P,) int64.
+def align_words(offsets: np.ndarray, words: np.ndarray, before: int = 0) -> np.ndarray:
+    """The first raw word (K, 2) that each token's characters (P, 2) overlap, from number `before`, or -1; (P,) int64.
 
     Several tokens may share one character (byte-level tokenizers); a token may begin with the space before its word.
     """
@@ -72,7 +72,7 @@ def align_words(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
     candidate = np.minimum(candidate, len(words) - 1)
     not_empty = starts < stops
     overlaps = exists & not_empty & (word_starts[candidate] < stops)
-    return np.where(overlaps, candidate, -1)
+    return np.where(overlaps, candidate + before, -1)
 
 
 def replace_words(
