@@ -20,7 +20,6 @@ from groundling.core.errors import InputError, prefix_errors, raise_first
 from groundling.data.images import (
     IMAGE_ENDINGS,
     ImageInput,
-    check_image_folder,
     image_id,
     is_image_file,
     is_outside_folder,
@@ -149,7 +148,6 @@ def list_images(
     without `extraction.skip_missing`.
     """
     folder = Path(extraction.images)
-    check_image_folder(folder)
     if extraction.boxes:
         outside = sorted(file for file in files if is_outside_folder(file, folder))
         paths = sorted(folder / file for file in set(files).difference(outside))

@@ -389,10 +389,9 @@ def corpus_samples(
     limit: int = 0,
     selection: CaptionSettings = EVERYTHING,
 ) -> CorpusDataset:
-    """Samples of text files, which are tokenised first if no earlier run has done so.
+    """Samples of text files, which are tokenised first, into stores below `place`, if no earlier run has done so.
 
-    `form`: see `TokenizationSpec`. Stores are below the folder `place`. `clip` adds rows for a
-    CLIP text tower; at most `limit` texts are read (0: all). `selection`: the captions to read.
+    `form`: see `TokenizationSpec`. `clip` adds rows for a CLIP text tower; at most `limit` texts are read (0: all).
     """
     spec = TokenizationSpec(
         form,
