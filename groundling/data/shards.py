@@ -58,10 +58,7 @@ class Record:
     id: str
     """Unique in its store."""
     arrays: Mapping[str, np.ndarray]
-    """Arrays by name: (L, ...), or () for a number.
-
-    L may be 0 and may differ between arrays and records; the other dimensions may not.
-    """
+    """Arrays by name: (L, ...), or () for a number; only L, which may be 0, may differ between records."""
     facts: Facts = field(default_factory=dict)
     """Small JSON facts about this record, which readers keep in memory."""
 
@@ -202,8 +199,7 @@ class ShardWriter:
     ) -> dict[str, Any]:
         """Write the manifest with `facts` on how the records were made, and return its contents.
 
-        `skipped`: reasons for records that are in no shard. `barrier` waits for all processes, each of which calls
-        this.
+        `skipped`: reasons for records in no shard. `barrier` waits for all processes, each of which calls this.
         """
         if barrier is not None:
             barrier()

@@ -96,9 +96,8 @@ def replace_words(
     )
 
 
-# How well lengths alone show whether two texts are the same, which a matching objective could learn
-# instead. XDBERT's MATCH asks whether the text encoder and CLIP read the same text. For lines,
-# whose lengths differ, the number of tokens answers that; for blocks of equal length it does not.
+# How well lengths alone show whether two texts are the same, which a matching objective could learn instead: XDBERT's
+# MATCH asks that. For lines, the number of tokens answers it; for blocks of equal length it does not.
 
 TELLING = 0.6
 """Area under the ROC curve from which lengths cause a warning; .5 is chance."""
