@@ -16,9 +16,7 @@ from groundling.core.batch import Example, RegionRow, Sample, Tags, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.data.captions.captions import CaptionedImage
 from groundling.data.images import (
-    IMAGE_ENDINGS,
     ImageInput,
-    check_image_folder,
     image_id,
     images_below,
     read_image,
@@ -59,15 +57,14 @@ class LeftRightWordSwap:
             _swap_sides(choice, choice_tags)
             for choice, choice_tags in zip(example.choices, of_choices, strict=True)
         ]
+        tags_of_choices = tuple(choice_tags for _, choice_tags in choices)
         return replace(
             example,
             text=text,
             region_tags=tags,
             text_pair=None if example.text_pair is None else _swap_sides(example.text_pair)[0],
             choices=tuple(choice for choice, _ in choices),
-            choice_region_tags=tuple(choice_tags for _, choice_tags in choices)
-            if example.choice_region_tags
-            else (),
+            choice_region_tags=tags_of_choices if example.choice_region_tags else (),
             label=self._label(example.label),
             part_starts=(),  # no model that reads pixels uses parts, and these positions are no longer valid
         )
@@ -82,10 +79,8 @@ class LeftRightWordSwap:
         if np.ndim(label) != 2:
             return label
         classes = label[:, 0].astype(np.int64)
-        is_class = classes >= 0
-        return np.column_stack(
-            [np.where(is_class, self.swapped[classes.clip(0)], classes), label[:, 1]]
-        ).astype(label.dtype)
+        swapped = np.where(classes >= 0, self.swapped[classes.clip(0)], classes)
+        return np.column_stack([swapped, label[:, 1]]).astype(label.dtype)
 
 
 def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
@@ -135,8 +130,7 @@ class PixelDataset(SampleWrapper):
 
 
 class RandomFlipDataset(SampleWrapper):
-    """Samples with pixels; each draw is mirrored with probability 1/2, with boxes and segmentations
-    (VL-BERT's release, FLIP_PROB).
+    """Samples with pixels; each draw is mirrored with probability 1/2, with its boxes (VL-BERT's release, FLIP_PROB).
 
     The sample's own generator draws. Only for training, and for models that read pixels: boxes of
     stored features must not be mirrored, because the features are not (the release mirrors them).
@@ -192,8 +186,7 @@ def image_files_by_id(
     missing = [image for image in image_ids if image not in files]
     if missing:
         raise InputError(
-            f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
-            f"({', '.join(sorted(IMAGE_ENDINGS))}); add them"
+            f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r}"
         )
     with prefix_errors(folder):
         return {image: single_file(files[image]) for image in image_ids}
@@ -210,10 +203,8 @@ def split_decodable(
         except InputError as error:
             faults[image.file] = str(error)
     if faults and not skip:
-        raise InputError(
-            f"{next(iter(faults.values()))} ({len(faults):,} of {len(images):,} captioned images); replace it, or "
-            "set skip_bad"
-        )
+        first = next(iter(faults.values()))
+        raise InputError(f"{first} ({len(faults):,} of {len(images):,} images; see skip_bad)")
     return [image for image in images if image.file not in faults], list(faults)
 
 
@@ -221,29 +212,26 @@ def single_file(files: Sequence[Path]) -> Path:
     """The file of an image; raises InputError, without the folder, if several files share its name."""
     if len(files) > 1:
         names = " and ".join(file.name for file in files)
-        raise InputError(f"{names} differ only in the ending; keep one of them")
+        raise InputError(f"{names} differ only in the ending")
     return files[0]
 
 
 def files_below(folder: Path) -> dict[str, list[Path]]:
     """All images below a folder by their paths there without ending, all files of a name."""
-    check_image_folder(folder)
     files: dict[str, list[Path]] = {}
     for name in images_below(folder):
         files.setdefault(image_id(name), []).append(folder / name)
     return files
 
 
-# Captioned images as samples: every image is decoded once; each epoch draws one caption and one
-# view.
+# Captioned images as samples: every image is decoded once; each epoch draws one caption and one view.
 
 PixelMaker = Callable[[Image.Image], np.ndarray]
 """Converts an RGB image to the pixels (3, size, size) uint8 that a model reads."""
 
 
 def decode_image(path: Path, size: int) -> np.ndarray:
-    """An image as (3, size, size) uint8 RGB: rotated by its EXIF orientation, short side scaled
-    to `size`, centre-cropped.
+    """An image as (3, size, size) uint8 RGB: rotated by its EXIF orientation, short side scaled to `size`, cropped.
 
     Source: CLIP's preprocessing (openai/CLIP, clip/clip.py, `_transform`).
     """

@@ -44,7 +44,6 @@ def is_image_file(name: str) -> bool:
 
 def images_below(folder: Path) -> Iterator[str]:
     """The images below a folder, by their paths from there."""
-    # rglob takes seconds for the many thousands of images that a folder may have.
     for place, folders, names in os.walk(folder):
         folders.sort()
         below = Path(place).relative_to(folder)
@@ -130,15 +129,11 @@ def _in_rgb(image: Image.Image) -> Image.Image:
 
 
 def check_shape(size: tuple[int, int], image: ImageInput) -> None:
-    """Raises InputError if an image has another shape than its regions' image, which is of `size`:
-    width and height in pixels at any scale, 0 if unknown.
-    """
+    """Raises InputError if an image has another shape than its regions' image of `size`, at any scale or 0."""
     width, height = size
     wide, high = _size_of(image)
     if width and height and abs(wide * height - high * width) > SAME_SHAPE * wide * height:
-        raise InputError(
-            f"{wide} x {high} pixels, but its regions are from an image of {width} x {height}"
-        )
+        raise InputError(f"{wide} x {high} pixels, but its regions are of {width} x {height}")
 
 
 def _size_of(image: ImageInput) -> tuple[int, int]:
@@ -165,17 +160,9 @@ def image_digest(image: ImageInput) -> str:
 
 def _in_bytes(image: Image.Image) -> Image.Image:
     """A 16-bit grey image in 8 bits, which Pillow's own conversion would make white; others unchanged."""
-    if image.mode == "F":
-        raise ValueError("its pixels are floating-point numbers; save it with 8 bits per channel")
-    if not image.mode.startswith("I"):
+    if not image.mode.startswith(("I", "F")):
         return image
     values = np.asarray(image)
-    if values.min() < 0 or values.max() > 0xFFFF:
-        raise ValueError("its pixels have more than 16 bits; save it with 8 bits per channel")
+    if image.mode == "F" or values.min() < 0 or values.max() > 0xFFFF:
+        raise ValueError("its pixels have fractions or more than 16 bits")
     return Image.fromarray((values >> 8).astype(np.uint8))
-
-
-def check_image_folder(folder: Path) -> None:
-    """Raises InputError if there is no such folder."""
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such image folder")

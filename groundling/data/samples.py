@@ -1,6 +1,4 @@
-"""Converts examples (raw strings) to samples (tokenised once and cached),
-for any two fast tokenizers.
-"""
+"""Converts examples (raw strings) to samples (tokenised once and cached), for any two fast tokenizers."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import IGNORE, Example, Sample, TextRow, require
+from groundling.core.batch import IGNORE, Example, Sample, TextRow
 from groundling.core.errors import InputError
 from groundling.data.text.words import align_words, word_spans, word_type_ids
 
@@ -51,13 +49,9 @@ def concatenate_splits(splits: Mapping[str, Sequence[Example]]) -> list[Example]
     examples = [example for some in splits.values() for example in some]
     if len(splits) == 1:
         return examples
-    ids = Counter(example.id for example in examples)
-    for name, count in ids.items():
+    for name, count in Counter(example.id for example in examples).most_common(1):
         if count > 1:
-            raise InputError(
-                f"{' and '.join(splits)}: {count} examples are called {name!r}; the splits overlap, or the task's "
-                "reader gives different examples the same id"
-            )
+            raise InputError(f"{' and '.join(splits)}: {count} examples are called {name!r}")
     length = max((len(e.label) for e in examples if isinstance(e.label, np.ndarray)), default=0)
     return [_padded(example, length) for example in examples]
 
@@ -86,10 +80,9 @@ class SampleDataset(Protocol):
 
     @property
     def sizes(self) -> np.ndarray:
-        """Upper bounds of each sample's size, (len(self), 3): rows, text tokens of a row,
-        and other inputs of a row.
+        """Upper bounds, (len(self), 3): rows, text tokens of a row, and other inputs of a row (regions, CLIP tokens).
 
-        Other inputs are regions and CLIP tokens. Computed only where batches are counted in tokens.
+        Computed only where batches are counted in tokens.
         """
 
     @property
@@ -188,9 +181,7 @@ class MappedDataset(SampleWrapper):
 def backend_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     """A copy of the tokenizer's Rust engine without padding and truncation."""
     if not tokenizer.is_fast:
-        raise InputError(
-            f"{tokenizer.name_or_path}: expected a fast tokenizer (for character offsets); this one is slow"
-        )
+        raise InputError(f"{tokenizer.name_or_path}: expected a fast tokenizer")
     engine = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     engine.no_padding()
     engine.no_truncation()
@@ -208,8 +199,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, table: Sized) -> None:
     """Raises InputError if a tokenizer has more tokens than a model's word embeddings (V, ...) have rows."""
     if len(tokenizer) > len(table):
         raise InputError(
-            f"{tokenizer.name_or_path}: the tokenizer has {len(tokenizer)} tokens, "
-            f"but the model's word embeddings have only {len(table)} rows"
+            f"{tokenizer.name_or_path}: {len(tokenizer)} tokens, but {len(table)} word embeddings"
         )
 
 
@@ -218,20 +208,13 @@ Tokens = tuple[np.ndarray, np.ndarray]
 
 
 def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    # The value never matters (the attention mask does); a tokenizer without a padding token gets id
-    # 0.
+    # The value never matters (the attention mask does).
     return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
 
 
 def texts_of(example: Example) -> tuple[str, ...]:
     """The one or two texts of an example."""
     return (example.text,) if example.text_pair is None else (example.text, example.text_pair)
-
-
-def _word_numbers(offsets: np.ndarray, words: np.ndarray, before: int) -> np.ndarray:
-    """The raw word of each token (P,), numbered from `before`, the number of earlier words; -1 for none."""
-    numbers_here = align_words(offsets, words)
-    return np.where(numbers_here >= 0, numbers_here + before, -1)
 
 
 def _offsets(encoding: Encoding) -> np.ndarray:
@@ -251,8 +234,6 @@ class TextRowEncoder:
         self.cutter = Tokenizer.from_str(self.engine.to_str())
         self.cutter.enable_truncation(max_length)
         probe = self.engine.encode("a")
-        if len(probe.ids) < 1:
-            raise InputError(f"{tokenizer.name_or_path}: the tokenizer makes no tokens of 'a'")
         inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
         # The special tokens around the tokens of one text: their ids and token types.
         edges = (inner[0], inner[-1] + 1) if inner else (len(probe.ids), len(probe.ids))
@@ -298,9 +279,7 @@ class TextRowEncoder:
         truncated = self.cutter.encode(parts[0], parts[1] if len(parts) == 2 else None)
         # Without room for a token besides the special ones, the engine may not truncate the text.
         if len(truncated.ids) > self.max_length or set(truncated.sequence_ids) == {None}:
-            raise InputError(
-                f"max_length {self.max_length}: no room for {parts[0][:40]!r} besides special tokens; raise it"
-            )
+            raise InputError(f"max_length {self.max_length}: no room for {parts[0][:40]!r}")
         return truncated
 
     def _row(self, encoding: Encoding, words: tuple[np.ndarray, ...]) -> TextRow:
@@ -310,7 +289,7 @@ class TextRowEncoder:
         before = 0
         for number, spans_of_part in enumerate(words):
             inside = segment == number
-            word[inside] = _word_numbers(offsets[inside], spans_of_part, before)
+            word[inside] = align_words(offsets[inside], spans_of_part, before)
             before += len(spans_of_part)
         return TextRow(
             input_ids=np.array(encoding.ids, np.int64),
@@ -322,8 +301,7 @@ class TextRowEncoder:
 
 
 class ClipRowEncoder:
-    """Makes rows for a CLIP text tower: each text in as many windows as needed, each with
-    its start and end tokens.
+    """Makes rows for a CLIP text tower: each text in as many windows as needed, each with its start and end tokens.
 
     The two texts of a pair never share a window (XDBERT, Appendix B). A window ends before a word
     that does not fit whole, if possible; XDBERT's released code cuts inside words.
@@ -339,16 +317,12 @@ class ClipRowEncoder:
         self.pad = _pad_id(tokenizer)
         probe = self.engine.encode("a")
         inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
-        if not inner or inner[-1] == len(probe.ids) - 1:
-            raise InputError(
-                f"{tokenizer.name_or_path}: the tokenizer adds no end token, which CLIP-like text towers need"
-            )
         self.start = probe.ids[: inner[0]]
         self.end = probe.ids[inner[-1] + 1 :]
         self.room = limit - len(self.start) - len(self.end)
-        if self.room < 1:
+        if not self.end or self.room < 1:
             raise InputError(
-                f"a window of {limit} tokens leaves no room for text besides its special tokens"
+                f"{tokenizer.name_or_path}: expected an end token, as CLIP has, and room for text in {limit} tokens"
             )
 
     def rows(
@@ -370,7 +344,7 @@ class ClipRowEncoder:
         parts = []
         before = 0
         for encoding, spans_of_part in zip(encodings, words, strict=True):
-            word = _word_numbers(_offsets(encoding), spans_of_part, before)
+            word = align_words(_offsets(encoding), spans_of_part, before)
             parts.append((np.array(encoding.ids, np.int64), word))
             before += len(spans_of_part)
         return self._of_parts(parts)
@@ -460,11 +434,7 @@ class TextDataset:
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): rows, text tokens and CLIP tokens, counted by converting every text."""
-        counts: list[tuple[int, int, int]] = []
-        for start in range(0, len(self), TEXTS_PER_BATCH):
-            some = range(start, min(start + TEXTS_PER_BATCH, len(self)))
-            counts += [size_of(sample) for sample in self.get(some)]
-        return np.array(counts, np.int64).reshape(-1, 3)
+        return sizes_of(self)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
@@ -497,27 +467,22 @@ class TextDataset:
 
     def _rows(self, examples: Sequence[Example]) -> list[Sample]:
         words = [tuple(word_spans(text) for text in texts_of(example)) for example in examples]
+        missing: list[tuple[TextRow | None, int]] = [(None, 0)] * len(examples)
+        texts = missing if self.text is None else self.text.rows(examples, words)
+        clips = missing if self.clip is None else self.clip.rows(examples, words)
+        are_tagged = any(one.region_tags or one.choice_region_tags for one in examples)
         samples = []
-        for example, parts in zip(examples, words, strict=True):
-            raw = [
-                word_type_ids(text, part)
-                for text, part in zip(texts_of(example), parts, strict=True)
-            ]
-            samples.append(Sample(example.id, word_type_ids=np.concatenate(raw), example=example))
-        if self.text is not None:
-            rows = self.text.rows(examples, words)
-            samples = [
-                replace(sample, text=row, truncated_tokens=sample.truncated_tokens + dropped)
-                for sample, (row, dropped) in zip(samples, rows, strict=True)
-            ]
-            if any(example.region_tags or example.choice_region_tags for example in examples):
-                samples = [_tagged(one, parts) for one, parts in zip(samples, words, strict=True)]
-        if self.clip is not None:
-            rows = self.clip.rows(examples, words)
-            samples = [
-                replace(sample, clip=row, truncated_tokens=sample.truncated_tokens + dropped)
-                for sample, (row, dropped) in zip(samples, rows, strict=True)
-            ]
+        for example, parts, (text, dropped), (clip, clip_dropped) in zip(
+            examples, words, texts, clips, strict=True
+        ):
+            if text is not None and are_tagged:
+                text = _tagged(text, example, parts)
+            raw = map(word_type_ids, texts_of(example), parts)
+            types = np.concatenate(list(raw))
+            lost = dropped + clip_dropped
+            samples.append(
+                Sample(example.id, text, clip, types, truncated_tokens=lost, example=example)
+            )
         return samples
 
 
@@ -525,8 +490,22 @@ TEXTS_PER_BATCH = 1024
 """Texts that are converted together while sizes are counted."""
 
 
-def size_of(sample: Sample) -> tuple[int, int, int]:
-    """Rows of a sample, and the most text tokens and CLIP tokens in one of them."""
+class _Texts(Protocol):
+    def __len__(self) -> int: ...
+
+    def get(self, indices: Sequence[int]) -> list[Sample]: ...
+
+
+def sizes_of(samples: _Texts) -> np.ndarray:
+    """(N, 3) for N samples, by converting every text: rows, and the most text tokens and CLIP tokens in one of them."""
+    counts: list[tuple[int, int, int]] = []
+    for start in range(0, len(samples), TEXTS_PER_BATCH):
+        some = range(start, min(start + TEXTS_PER_BATCH, len(samples)))
+        counts += [_size_of(sample) for sample in samples.get(some)]
+    return np.array(counts, np.int64).reshape(-1, 3)
+
+
+def _size_of(sample: Sample) -> tuple[int, int, int]:
     tokens = [0 if row.text is None else len(row.text.input_ids) for row in sample.rows]
     windows = [0 if row.clip is None else len(row.clip.input_ids) for row in sample.rows]
     return len(sample.rows), max(tokens), max(windows)
@@ -618,13 +597,10 @@ def single_row_sizes(tokens: np.ndarray) -> np.ndarray:
 
 
 def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndarray:
-    """Number of tokens (N,) that `engine` makes of each example's texts, without special tokens.
+    """Tokens (N,) that `engine` makes of each example's texts, or characters without one; the longest choice counts.
 
-    Without an engine, the number of characters.
-
-    All choices are padded to the longest, so the longest counts. Characters predict padding
-    badly: in batches of 32 sorted by tokens, padding is .02 of RTE's and .01 of MRPC's tokens;
-    sorted by characters, .17 and .33.
+    Characters predict padding badly: in batches of 32 sorted by tokens, padding is .02 of RTE's and .01 of MRPC's
+    tokens; sorted by characters, .17 and .33.
     """
     counts: list[int] = []
     for start in range(0, len(examples), TEXTS_PER_BATCH):
@@ -633,26 +609,20 @@ def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndar
         every = [
             text for one, more in zip(batch, seconds, strict=True) for text in (one.text, *more)
         ]
-        sizes = map(len, every if engine is None else _encoded(every, engine))
+        # Without offsets, which are slow to compute.
+        units = (
+            every if engine is None else engine.encode_batch_fast(every, add_special_tokens=False)
+        )
+        sizes = map(len, units)
         counts += [next(sizes) + max((next(sizes) for _ in more), default=0) for more in seconds]
     return np.array(counts, np.int64)
 
 
-def _encoded(texts: Sequence[str], engine: Tokenizer) -> list[Encoding]:
-    """Encodings without special tokens, and without offsets, which are slow to compute."""
-    encodings: list[Encoding] = engine.encode_batch_fast(texts, add_special_tokens=False)
-    return encodings
-
-
 def _key(example: Example) -> object:
     """The texts and tags of an example; those with equal ones share a converted sample."""
-    marks = (
-        example.region_tags,
-        example.choice_region_tags,
-        example.object_names,
-        example.part_starts,
-    )
-    return (example.text, example.text_pair, example.choices, *marks)
+    texts = (example.text, example.text_pair, example.choices)
+    tags = (example.region_tags, example.choice_region_tags, example.object_names)
+    return texts, tags, example.part_starts
 
 
 def _labelled(sample: Sample, example: Example) -> Sample:
@@ -688,10 +658,8 @@ def with_choice(example: Example, number: int) -> Example:
     )
 
 
-def _tagged(sample: Sample, words: Sequence[np.ndarray]) -> Sample:
-    """A copy whose text holds the object or phrase that each token names; `words` are its texts' word spans."""
-    row = require(sample.text, "text", "a tagged text")
-    example = require(sample.example, "example", "a tagged text")
+def _tagged(row: TextRow, example: Example, words: Sequence[np.ndarray]) -> TextRow:
+    """A row with the object or phrase that each token names; `words` are its texts' word spans."""
     # The extra last entry is for tokens outside all words.
     named = np.full(sum(len(part) for part in words) + 1, -1, np.int64)
     before = 0
@@ -700,4 +668,4 @@ def _tagged(sample: Sample, words: Sequence[np.ndarray]) -> Sample:
             inside = (part[:, 0] < stop) & (part[:, 1] > start)
             named[before + np.flatnonzero(inside)] = number
         before += len(part)
-    return replace(sample, text=replace(row, region_index=named[row.word_ids]))
+    return replace(row, region_index=named[row.word_ids])

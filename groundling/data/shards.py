@@ -58,10 +58,7 @@ class Record:
     id: str
     """Unique in its store."""
     arrays: Mapping[str, np.ndarray]
-    """Arrays by name: (L, ...), or () for a number.
-
-    L may be 0 and may differ between arrays and records; the other dimensions may not.
-    """
+    """Arrays by name: (L, ...), or () for a number; only L, which may be 0, may differ between records."""
     facts: Facts = field(default_factory=dict)
     """Small JSON facts about this record, which readers keep in memory."""
 
@@ -176,12 +173,6 @@ class ShardWriter:
         names = records[0].arrays.keys() if records else ()
         arrays: dict[str, np.ndarray] = {}
         lengths: dict[str, list[int] | None] = {}
-        for record in records:
-            if record.arrays.keys() != names:
-                raise InputError(
-                    f"{self.folder}: {record.id!r} has arrays {sorted(record.arrays)}, "
-                    f"{records[0].id!r} {sorted(names)}"
-                )
         with convert_errors(f"{path}: arrays that no store can hold"):
             for name in names:
                 own = [np.asarray(record.arrays[name]) for record in records]
@@ -208,8 +199,7 @@ class ShardWriter:
     ) -> dict[str, Any]:
         """Write the manifest with `facts` on how the records were made, and return its contents.
 
-        `skipped`: reasons for records that are in no shard. `barrier` waits for all processes, each of which calls
-        this.
+        `skipped`: reasons for records in no shard. `barrier` waits for all processes, each of which calls this.
         """
         if barrier is not None:
             barrier()
@@ -227,15 +217,12 @@ class ShardWriter:
         shards = self.complete_shards()
         indices = list(shards.values())
         ids = Counter(name for index in indices for name in index.ids)
-        repeated = next((name for name, count in ids.items() if count > 1), None)
-        if repeated is not None:
-            raise InputError(f"{self.folder}: two records are called {repeated!r}")
+        repeated = [name for name, count in ids.items() if count > 1]
+        if repeated:
+            raise InputError(f"{self.folder}: two records are called {repeated[0]!r}")
         shapes = [index.shapes for index in indices if index.ids]
-        other = next((one for one in shapes if one != shapes[0]), None)
-        if other is not None:
-            raise InputError(
-                f"{self.folder}: records have arrays {shapes[0]} and {other}; expected one kind"
-            )
+        if any(one != shapes[0] for one in shapes):
+            raise InputError(f"{self.folder}: records have different arrays")
         reasons = [*skipped, *(reason for index in indices for reason in index.skip_reasons)]
         names = dict.fromkeys(name for index in indices for name in index.lengths)
         rows = {name: sum(index.rows(name) for index in indices) for name in names}
@@ -256,9 +243,7 @@ class ShardWriter:
         index = read_index(shard_file(self.folder, number))
         differing = difference(index.key, self.key, "key")
         if differing:
-            raise InputError(
-                f"{self.folder}: contains a store with other settings ({differing}); choose another folder"
-            )
+            raise InputError(f"{self.folder}: contains a store with other settings ({differing})")
         return index
 
 
@@ -286,9 +271,7 @@ class ShardStore:
         self.noun = noun
         path = self.folder / MANIFEST
         if not path.is_file():
-            raise InputError(
-                f"{folder}: not a complete store; repeat the command that writes it, which then resumes"
-            )
+            raise InputError(f"{folder}: not a complete store; repeat the command that writes it")
         self.manifest = read_object(path)
         with convert_errors(f"{path}: not the manifest of a store"):
             self.files = [shard_file(self.folder, shard) for shard in self.manifest["shards"]]
@@ -323,10 +306,7 @@ class ShardStore:
         """The position of an id in `ids`; raises InputError if it is not there."""
         number = self._numbers.get(normalize_unicode(record_id))
         if number is None:
-            first = f"the first is {self.ids[0]!r}" if self.ids else "the store is empty"
-            raise InputError(
-                f"{self.folder}: no {self.noun} {record_id!r} among {len(self)}; {first}"
-            )
+            raise InputError(f"{self.folder}: no {self.noun} {record_id!r} among {len(self)}")
         return number
 
     def arrays(self, number: int, without: str = "") -> dict[str, np.ndarray]:
@@ -375,8 +355,6 @@ class ShardStore:
         return rows
 
     def _locate(self, number: int) -> tuple[int, int]:
-        if not 0 <= number < len(self.ids):
-            raise IndexError(f"{self.folder}: no {self.noun} number {number} among {len(self)}")
         shard = bisect_right(self._starts, number) - 1
         return shard, number - self._starts[shard]
 

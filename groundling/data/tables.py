@@ -16,7 +16,6 @@ from groundling.core.errors import (
     InputError,
     convert_errors,
     convert_read_errors,
-    prefix_errors,
     require_known,
     require_nonempty,
 )
@@ -106,12 +105,10 @@ def _table_rows(
 ) -> Iterator[Row]:
     lines = _table_lines(path, has_header=not names)
     header = list(names) or next(lines, (0, []))[1]
-    for name in columns:
-        require_known(name, header, f"{path}: no column {name!r}")
     for name in columns or header:
+        require_known(name, header, f"{path}: no column {name!r}")
         if header.count(name) > 1:
-            count = header.count(name)
-            raise InputError(f"{path}: {count} columns are called {name!r}; rename all but one")
+            raise InputError(f"{path}: {header.count(name)} columns are called {name!r}")
     for number, fields in lines:
         where = f"{path}, line {number}"
         if len(fields) == len(header):
@@ -214,13 +211,10 @@ def row_texts(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
 
 
 def _text_of(name: str, value: object) -> str:
-    if value is None:
-        raise InputError(f"no field {name!r}")
     if isinstance(value, str):
         return value
     # In Python, a bool is an int.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise InputError(f"field {name!r} is {value!r:.40}; expected a text or a number")
     return json.dumps(value)
 
@@ -230,20 +224,15 @@ def _text_of(name: str, value: object) -> str:
 
 def user_columns(options: TableTaskSettings) -> tuple[tuple[str, ...], dict[str, str]]:
     """The one or two text columns, and all columns that a task from the user's own file reads, with their contents."""
-    text_columns = tuple(split_columns(options.text))
-    check_one_or_two(text_columns, f"text {options.text!r}")
-    if options.group and options.dev:
-        raise InputError(
-            f"group {options.group} is for held-out rows, but with dev {options.dev} no rows are held out"
-        )
-    check_no_label(text_columns, options.label, f"text {options.text}")
-    expected = dict.fromkeys(text_columns, "a text")
+    texts = tuple(text_columns(options.text, "text"))
+    check_no_label(texts, options.label, f"text {options.text}")
+    expected = dict.fromkeys(texts, "a text")
     expected[options.label] = "a label"
     if options.image:
         expected[options.image] = "an image file"
     if options.group:
         expected.setdefault(options.group, "a group")  # may also be a text column
-    return text_columns, expected
+    return texts, expected
 
 
 def split_columns(columns: str) -> list[str]:
@@ -251,10 +240,12 @@ def split_columns(columns: str) -> list[str]:
     return [name.strip() for name in columns.split(",") if name.strip()]
 
 
-def check_one_or_two(texts: Sequence[str], setting: str) -> None:
-    """Raises InputError unless a setting names one or two text columns."""
-    if len(texts) not in (1, 2):
-        raise InputError(f"{setting}: expected one column, or two separated by a comma")
+def text_columns(columns: str, setting: str) -> list[str]:
+    """The one or two text columns that a setting lists."""
+    names = split_columns(columns)
+    if len(names) not in (1, 2):
+        raise InputError(f"{setting}={columns}: expected one column, or two separated by a comma")
+    return names
 
 
 def check_no_label(texts: Sequence[str], label: str, setting: str) -> None:
@@ -264,18 +255,8 @@ def check_no_label(texts: Sequence[str], label: str, setting: str) -> None:
 
 
 def check_named_columns(path: Path, header: Sequence[str], columns: Mapping[str, str]) -> None:
-    """Raises InputError if a setting names a column, or one of several separated by
-    commas, that the header lacks.
-
-    `columns`: values of settings, by the name of the setting.
-    """
+    """Raises InputError if a setting in `columns` names a column, or one of several, that the header lacks."""
     for setting, listed in columns.items():
         for name in split_columns(listed):
             advice = f"; name the column with {setting}"
             require_known(name, header, f"{path}: no column {name!r}", advice)
-
-
-def check_row(where: str, row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
-    """As `row_texts`, with the row's place in errors."""
-    with prefix_errors(where):
-        return row_texts(row, columns)

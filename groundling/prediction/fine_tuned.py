@@ -28,7 +28,7 @@ from groundling.data.images import ImageInput
 from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
 from groundling.data.regions.samples import RegionDataset, RegionLabeler, RegionOptions
 from groundling.data.samples import SampleDataset, TextDataset
-from groundling.data.tables import check_no_label, check_row, split_columns
+from groundling.data.tables import check_no_label, row_texts, split_columns
 from groundling.models.adapters import IMAGE, TEXT, ClipFeatureAdapter
 from groundling.models.clip import FrozenClip
 from groundling.models.formats import Encoder
@@ -560,7 +560,8 @@ class FineTunedModel:
         raise_first_fault(rows)
         examples = []
         for row in rows:
-            (text,) = check_row(row.where, row.cells, [label])
+            with prefix_errors(row.where):
+                (text,) = row_texts(row.cells, [label])
             answer: Any = self.form.parse_label(text.strip(), row.where)
             if isinstance(self.form, OpenAnswer):
                 answer = np.array([[answer, 1.0]], np.float32)

@@ -16,10 +16,10 @@ from groundling.data.images import ImageInput, image_id
 from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.tables import (
     check_named_columns,
-    check_one_or_two,
     read_all_columns,
     row_texts,
     split_columns,
+    text_columns,
 )
 from groundling.prediction.predictions import Prediction
 from groundling.settings.input_settings import PredictionColumns
@@ -62,8 +62,7 @@ def read_file_rows(
     """The rows of a file, with their examples as `fit` changes them; an invalid row only gets a `fault`."""
     header, rows = read_all_columns(path)
     check_named_columns(path, header, vars(columns))
-    texts = split_columns(columns.text)
-    check_one_or_two(texts, f"text {columns.text!r}")
+    texts = text_columns(columns.text, "text")
 
     def example_of(number: int, cells: Mapping[str, Any]) -> Example:
         first, *second = row_texts(cells, texts)

@@ -10,12 +10,12 @@ from sys import intern
 from typing import NamedTuple
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, require_nonempty
+from groundling.core.errors import InputError, prefix_errors, require_nonempty
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN, Metric
 from groundling.core.output_types import Classification, OutputType, Regression
 from groundling.core.rng import derive_seed
 from groundling.data.images import image_id
-from groundling.data.tables import check_row, read_rows, user_columns
+from groundling.data.tables import read_rows, row_texts, user_columns
 from groundling.data.text.words import normalize
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task
@@ -326,7 +326,8 @@ def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
     text_columns, expected = user_columns(options)
     rows = []
     for number, (where, cells) in enumerate(read_rows(path, tuple(expected))):
-        values = dict(zip(expected, check_row(where, cells, tuple(expected)), strict=True))
+        with prefix_errors(where):
+            values = dict(zip(expected, row_texts(cells, tuple(expected)), strict=True))
         plain = {name: value.strip() for name, value in values.items()}
         for name, value in plain.items():
             if not value:

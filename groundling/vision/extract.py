@@ -20,9 +20,9 @@ from groundling.core.errors import InputError, prefix_errors, raise_first
 from groundling.data.images import (
     IMAGE_ENDINGS,
     ImageInput,
-    check_image_folder,
     image_id,
     images_below,
+    is_outside_folder,
     read_image,
 )
 from groundling.data.regions.annotations import read_vcr_objects
@@ -147,12 +147,11 @@ def list_images(
     without `extraction.skip_missing`.
     """
     folder = Path(extraction.images)
-    check_image_folder(folder)
     names = files if extraction.boxes else images_below(folder)
     present = []
     left_out = []
     for path in sorted(map(Path, names)):
-        if (folder / path).is_file():
+        if (folder / path).is_file() and not is_outside_folder(str(path), folder):
             present.append(path)
         else:
             left_out.append(f"{path}: no such image in {folder}")

@@ -351,7 +351,7 @@ def test_a_tokenizer_without_an_end_token_is_refused(bert_tokenizer):
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A", special_tokens=[("[CLS]", 2)]
     )
-    with pytest.raises(InputError, match="adds no end token") as error:
+    with pytest.raises(InputError, match="expected an end token, as CLIP has") as error:
         ClipRowEncoder(tokenizer, 16)
     assert "\n" not in str(error.value)
 

@@ -62,6 +62,5 @@ def test_one_caption_for_each_image_is_refused() -> None:
     with pytest.raises(InputError) as error:
         CaptionPairs(toys.captions(5, each=1), "captions.json: visual_cluster")
     assert str(error.value) == (
-        "captions.json: visual_cluster compares captions of the same image, but every image has one caption; add "
-        "files with several captions per image, or train another objective"
+        "captions.json: visual_cluster compares captions of an image, but every image has one"
     )

@@ -168,7 +168,7 @@ def test_two_files_never_share_a_stores_regions(tmp_path: Path) -> None:
 def test_images_that_are_missing(tmp_path: Path) -> None:
     images = [CaptionedImage(str(n), f"{n}.png", ("a dog",)) for n in range(4)]
     folder = tmp_path / "images"
-    with pytest.raises(InputError, match="no such image folder"):
+    with pytest.raises(InputError, match="4 of 4 captioned images are missing"):
         find_images(images, folder)
     picture(folder / "1.png")
     picture(folder / "3.png")

@@ -249,7 +249,7 @@ BROKEN: list[tuple[str, Callable[[Path], Fixture], str]] = [
     (
         "jsonl, field missing",
         edited(jsonl_lists, "captions.jsonl", '"photos/2.jpg", "captions"', '"photos/2.jpg", "c"'),
-        "captions.jsonl, line 2: no field 'captions'",
+        "captions.jsonl, line 2: field 'captions' is None",
     ),
     (
         "jsonl, a number too many",

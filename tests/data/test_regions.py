@@ -341,7 +341,7 @@ def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos,
     shares = instances(tmp_path / "e.json", [[0.1, 0.1, 0.5, 0.5], [0, 0, 1, 1]])
     with pytest.raises(InputError, match=r"e\.json: .* not shares of the image"):
         regions(replace_settings(config, boxes=str(shares)), tmp_path / "e")
-    with pytest.raises(InputError, match="expected COCO's instances"):
+    with pytest.raises(InputError, match="not COCO's instances"):
         read_annotated_boxes(put(tmp_path / "d.json", '{"images": []}'))
 
 
@@ -353,7 +353,7 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
         ({"images": "nowhere"}, "nowhere: no such "),
         ({"shard_size": 0}, "greater than or equal to 1"),
         ({"grid": 2, "boxes": "x.json"}, "both give the boxes"),
-        ({"boxes": str(twice)}, "two images have the same file_name"),
+        ({"boxes": str(twice)}, "a file_name twice"),
         ({"detector": models["resnet"]}, "resnet: "),
         ({"backbone": "nowhere", "grid": 2}, "nowhere: no "),
     ):
@@ -412,7 +412,7 @@ def test_what_does_not_fit_a_store_is_named(tmp_path):
         RegionWriter(tmp_path / "b").write(0, [some("a"), some("b", width=7)])
     writer = RegionWriter(tmp_path / "d", 1)
     writer.fill((one.id, lambda one=one: one) for one in (some("a"), some("b", width=7)))
-    with pytest.raises(InputError, match=r"records have arrays .*\[6\].* and .*\[7\]"):
+    with pytest.raises(InputError, match="records have different arrays"):
         writer.close({})
     (writer := RegionWriter(tmp_path / "c")).write(0, [], ["c: bad"])
     with pytest.raises(InputError, match=r"no image can be stored \(c: bad\)"):

@@ -340,10 +340,6 @@ def _captions(shelf: LazyFixture) -> dict[str, Reader]:
         "jsonl": ("c.jsonl", written("c.jsonl", rows_of(*objects))),
         "json": ("c.json", written("c.json", json.dumps(objects))),
         "imagefolder jsonl": ("metadata.jsonl", written("metadata.jsonl", rows_of(*listed))),
-        "imagefolder csv": (
-            "metadata.csv",
-            written("metadata.csv", table(("file_name", "text"), *[(b, a) for a, b in said])),
-        ),
     }
     made = {
         f"captions {name}": Reader(
@@ -444,7 +440,9 @@ def _tasks(shelf: LazyFixture) -> dict[str, Reader]:
         lambda place: read_annotated_boxes(place / "instances.json"),
     )
     made["detections"] = Reader(
-        _detections, lambda place: read_detections(place / "dets.json"), checked=False
+        _detections,
+        lambda place: read_detections(place / "dets.json", read_json(place / "dets.json")),
+        checked=False,
     )
     made["VCR's metadata"] = Reader(
         _metadata, lambda place: read_vcr_objects(place / "1.json"), checked=False

@@ -73,7 +73,7 @@ def no_mask(folder: Path) -> str:
 
 def small_table(folder: Path) -> str:
     home(folder, toys.bert(50), words())
-    return f"the tokenizer has {len(words())} tokens, but the model's word embeddings have only 50 rows"
+    return f"{len(words())} tokens, but 50 word embeddings"
 
 
 def not_a_text_encoder(folder: Path) -> str:

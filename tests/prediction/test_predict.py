@@ -661,7 +661,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
             {"command": evaluate, "data": "named.csv"},
             "line 2: label 'bird' is not one of cat, dog, sea",
         ),
-        ({"command": evaluate}, "new.csv, line 2: no field 'answer'"),
+        ({"command": evaluate}, "new.csv, line 2: field 'answer' is None"),
         (
             {"command": evaluate, "data": "train.csv", "split": "test"},
             "no split 'test' of your own file; there are: train, dev",

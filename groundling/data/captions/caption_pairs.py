@@ -32,10 +32,7 @@ class CaptionPairs(SampleWrapper):
         counts = np.bincount(self.group, minlength=len(numbers))
         self.starts = np.concatenate([[0], np.cumsum(counts)])
         if not (counts > 1).any():
-            raise InputError(
-                f"{who} compares captions of the same image, but every image has one caption; add files with several "
-                "captions per image, or train another objective"
-            )
+            raise InputError(f"{who} compares captions of an image, but every image has one")
 
     @cached_property
     def sizes(self) -> np.ndarray:

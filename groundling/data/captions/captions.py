@@ -22,7 +22,6 @@ from groundling.data.captions.files import (
 )
 from groundling.data.images import (
     FileNameMatcher,
-    check_image_folder,
     image_id,
     images_below,
     is_outside_folder,
@@ -163,7 +162,6 @@ def find_images(
     Also returns the number of missing images; raises InputError for one of them unless `skip` is set.
     """
     folder = Path(folder)
-    check_image_folder(folder)
 
     def is_here(name: str) -> bool:
         # Not with Path.is_file, which raises an error for a name that is too long.

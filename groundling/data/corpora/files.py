@@ -1,5 +1,4 @@
-"""Text to adapt on: one sentence per line, captions of a caption file, or
-documents cut into blocks.
+"""Text to adapt on: one sentence per line, captions of a caption file, or documents cut into blocks.
 
 Plain text is streamed: files of any size, packed by gzip or Zstandard, and parquet.
 """
@@ -17,9 +16,7 @@ from tokenizers import Tokenizer
 
 from groundling.core.errors import (
     InputError,
-    convert_errors,
     convert_read_errors,
-    flatten_message,
     require_known,
 )
 from groundling.data.captions.captions import captions_of_images, is_captions
@@ -46,10 +43,7 @@ class CorpusText(NamedTuple):
 
     text: str
     image: str = ""
-    """The caption's image, by its path without the ending.
-
-    Empty for plain text, and without an image.
-    """
+    """The caption's image, by its path without the ending; empty for plain text, and without an image."""
 
 
 def corpus_lines(path: str | Path, selection: CaptionSettings = EVERYTHING) -> list[str]:
@@ -93,11 +87,10 @@ def blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -> Ite
 
 
 def full_blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -> Iterator[str]:
-    """Texts joined in order and cut into strings of exactly `tokens` tokens,
-    inside a word if necessary.
+    """Texts joined in order and cut into strings of exactly `tokens` tokens, inside a word if necessary.
 
-    Therefore blocks cannot be distinguished by their lengths. Arguments and the last block are as
-    in `blocks`. With a tokenizer that does not split at spaces, a block may be a token short.
+    Therefore blocks cannot be distinguished by their lengths. The last block is the rest; with a tokenizer that does
+    not split at spaces, a block may be a token short.
 
     Source: XDBERT, Appendix B: "a fixed sequence length of 512"; release (Splend1d/XDBERT):
     510 and two special tokens.
@@ -131,9 +124,7 @@ def _counted_words(texts: Iterable[str], lexicon: TokenizationCache) -> Iterator
 
 
 def _cut(word: str, lexicon: TokenizationCache, room: int, before: str) -> tuple[str, str]:
-    """The longest beginning of a word with at most `room` tokens after the text `before`, which
-    may be empty; and the rest.
-    """
+    """The longest beginning of a word with at most `room` tokens after the text `before`, and the rest."""
     if not room:
         return "", word
     engine = lexicon.engines[0]
@@ -220,24 +211,20 @@ def plain_lines(path: str | Path) -> Iterator[str]:
 
 
 def _decoded_lines(path: Path) -> Iterator[str]:
-    # gzip raises zlib's own kind of exception, too.
-    with _opened(path) as stream, convert_errors(f"{path}: cannot be read", errors=Exception):
+    with convert_read_errors(path), _opened(path) as stream:
         for number, raw in enumerate(stream, 1):
-            try:
+            with convert_read_errors(f"{path}, line {number}"):
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise InputError(f"{path}, line {number}: {flatten_message(error)}") from None
             yield line
 
 
 def _opened(path: Path) -> IO[bytes]:
-    with convert_read_errors(path):
-        if path.suffix == ".gz":
-            return cast(IO[bytes], gzip.open(path))
-        if path.suffix == ".zst":  # the standard library's reader of cut files raises no error
-            arrow: Any = import_optional("pyarrow", path)
-            return cast(IO[bytes], io.BufferedReader(arrow.input_stream(path, compression="zstd")))
-        return path.open("rb")
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path))
+    if path.suffix == ".zst":  # the standard library's reader of cut files raises no error
+        arrow: Any = import_optional("pyarrow", path)
+        return cast(IO[bytes], io.BufferedReader(arrow.input_stream(path, compression="zstd")))
+    return path.open("rb")
 
 
 def _texts_of(path: Path) -> Iterator[str]:
@@ -245,7 +232,6 @@ def _texts_of(path: Path) -> Iterator[str]:
     column = names[0] if len(names) == 1 else COLUMN
     require_known(column, names, f"{path}: no column {COLUMN!r}")
     for where, row in parquet_rows(path, [column]):
-        text = row[column]
-        if text is not None and not isinstance(text, str):
-            raise InputError(f"{where}: column {column!r} does not contain text")
-        yield from (text or "").split("\n")
+        with convert_read_errors(where):
+            lines = (row[column] or "").split("\n")
+        yield from lines

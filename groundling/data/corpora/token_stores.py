@@ -40,11 +40,10 @@ from groundling.data.corpora.files import (
     split_long_texts,
 )
 from groundling.data.samples import (
-    TEXTS_PER_BATCH,
     ClipRowEncoder,
     LazySequence,
     TextRowEncoder,
-    size_of,
+    sizes_of,
     subsample,
 )
 from groundling.data.shards import (
@@ -103,9 +102,7 @@ class TokenizationSpec:
 
 
 def stores_folder(run: Path) -> Path:
-    """The folder of stores: in the cache, shared by all runs on the same text, or without a
-    cache in the run's folder.
-    """
+    """The folder of stores: in the cache, shared by all runs on the same text, or without one in the run's folder."""
     cache = cache_folder()
     return (run / PREPARED if cache is None else cache) / FOLDER
 
@@ -155,9 +152,7 @@ def _make(
 
 
 def _units(path: Path, selection: CaptionSettings, spec: TokenizationSpec) -> Iterator[CorpusText]:
-    """Units that can be tokenised independently: lines, or blocks, each of which begins
-    where the previous one ends.
-    """
+    """Units that can be tokenised independently: lines, or blocks, each beginning where the previous one ends."""
     texts_read = iterate_texts(path, selection)
     if spec.form == "lines":
         yield from texts_read
@@ -170,15 +165,15 @@ def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[tuple[int, list
     """Groups of texts with about `size` characters in total, each with the number of its first."""
     group: list[CorpusText] = []
     first = 0
-    count = 0
+    room = size
     for line in lines:
-        group.append(line)
-        count += len(line.text)
-        if count >= size:
+        if room <= 0:
             yield first, group
             first += len(group)
             group = []
-            count = 0
+            room = size
+        group.append(line)
+        room -= len(line.text)
     if group:
         yield first, group
 
@@ -242,10 +237,12 @@ def _tokenised(texts: Sequence[str], lexicon: TokenizationCache) -> dict[str, np
         "characters": np.array([len(text) for text in texts], np.uint32),
     }
     lengths = [np.array([len(one) for one in raw]), tokenized.word_counts]
-    for name, engine, tokens in zip(SIDES, lexicon.engines, tokenized.tokens, strict=False):
-        arrays[name] = tokens.ids.astype(_id_type(engine))
-        arrays[f"{name}_word"] = tokens.word
-        lengths.append(tokens.counts)
+    for name, engine, ids, word in zip(
+        SIDES, lexicon.engines, tokenized.ids, tokenized.word, strict=False
+    ):
+        arrays[name] = ids.astype(_id_type(engine))
+        arrays[f"{name}_word"] = word
+    lengths += tokenized.counts
     return {**arrays, "ends": np.stack(lengths, 1).astype(np.int64)}
 
 
@@ -313,11 +310,7 @@ class CorpusDataset:
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): one row, text tokens, CLIP tokens."""
-        sizes = np.ones((len(self), 3), np.int64)
-        for start in range(0, len(self), TEXTS_PER_BATCH):
-            some = range(start, min(start + TEXTS_PER_BATCH, len(self)))
-            sizes[start : start + TEXTS_PER_BATCH] = [size_of(sample) for sample in self.get(some)]
-        return sizes
+        return sizes_of(self)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
@@ -396,10 +389,9 @@ def corpus_samples(
     limit: int = 0,
     selection: CaptionSettings = EVERYTHING,
 ) -> CorpusDataset:
-    """Samples of text files, which are tokenised first if no earlier run has done so.
+    """Samples of text files, which are tokenised first, into stores below `place`, if no earlier run has done so.
 
-    `form`: see `TokenizationSpec`. Stores are below the folder `place`. `clip` adds rows for a
-    CLIP text tower; at most `limit` texts are read (0: all). `selection`: the captions to read.
+    `form`: see `TokenizationSpec`. `clip` adds rows for a CLIP text tower; at most `limit` texts are read (0: all).
     """
     spec = TokenizationSpec(
         form,

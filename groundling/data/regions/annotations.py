@@ -1,6 +1,4 @@
-"""Readers of boxes from others: VCR's objects, COCO's annotations, and
-detections in MAttNet's format.
-"""
+"""Readers of boxes from others: VCR's objects, COCO's annotations, and detections in MAttNet's format."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from groundling.core.errors import InputError, convert_errors
+from groundling.core.errors import InputError, convert_errors, convert_read_errors
 from groundling.data.regions.store import CELLS, MOST_PIXELS, clip_boxes
 from groundling.runs.folder import read_json
 
@@ -67,9 +65,7 @@ class VcrObjects:
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
 
     def masks(self) -> np.ndarray:
-        """The masks of all objects (n, 14, 14) bool.
-
-        An object without a polygon fills its whole box.
+        """The masks of all objects (n, 14, 14) bool; an object without a polygon fills its whole box.
 
         The release (jackroos/VL-BERT, common/utils/mask.py) tests the upper left corners of cells
         instead of their centres, and an object without a polygon fills nothing.
@@ -82,29 +78,24 @@ class VcrObjects:
 
 
 def read_vcr_objects(path: Path) -> VcrObjects:
-    """The objects of an image, from its json file in `vcr1images`; none is left out, because
-    tags refer to them by number.
-    """
-    with convert_errors(
-        f"{path}: expected VCR's fields boxes (with scores), segms, names, width and height"
-    ):
+    """The objects of an image, from its json file in `vcr1images`; none is left out, as tags refer to their numbers."""
+    with convert_read_errors(path):
         content = read_json(path)
         size = int(content["width"]), int(content["height"])
         names = tuple(content["names"])
         boxes = np.array(content["boxes"], np.float32).reshape(-1, 5)
         polygons = tuple(_polygons(segment, size) for segment in content["segms"])
-        if min(size) < 1 or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"image of {size[0]} x {size[1]} pixels, names {names}")
         clipped, good = clip_boxes(boxes[:, :4] / np.array(size * 2, np.float32))
-    if not len(names) == len(boxes) == len(polygons):
-        raise InputError(
-            f"{path}: {len(names)} names, {len(boxes)} boxes and {len(polygons)} segments; "
-            "expected one of each for every object"
+        are_sound = (
+            min(size) > 0
+            and good.all()
+            and np.isfinite(boxes).all()
+            and set(map(type, names)) <= {str}
         )
-    if not good.all() or not np.isfinite(boxes).all():
-        raise InputError(
-            f"{path}: box {int(good.argmin())} is empty, not finite or outside the image of {size[0]} x {size[1]}"
-        )
+        if not are_sound or not len(names) == len(boxes) == len(polygons):
+            raise ValueError(
+                "expected a name, a box inside of the image, and segments for every object"
+            )
     if min(size) > 1:
         _require_pixels(path, boxes[:, :4])
     return VcrObjects(size, names, clipped, boxes[:, 4], polygons)
@@ -130,9 +121,7 @@ def box_corners(box: Sequence[float]) -> np.ndarray:
 def _require_pixels(path: str | Path, corners: Sequence[Any] | np.ndarray) -> None:
     """Raises InputError if no box (x1, y1, x2, y2) reaches beyond the first pixel."""
     if len(corners) and float(np.max(np.asarray(corners))) <= 1:
-        raise InputError(
-            f"{path}: every box of the file is within one pixel; expected pixels, not shares of the image"
-        )
+        raise InputError(f"{path}: expected boxes in pixels, not shares of the image")
 
 
 # -- annotated ---------------------------------------------------------------------------------------------------------
@@ -166,23 +155,19 @@ class CocoInstances(NamedTuple):
 
 def read_instances(path: Path, content: Any, classless: bool = False) -> CocoInstances:
     """The boxes of COCO's instances json, which is `content`; with `classless`, also those of unlisted classes."""
-    with convert_errors(
-        f"{path}: expected COCO's instances (images, annotations with bbox, categories) or a list of detections"
-    ):
+    with convert_errors(f"{path}: not COCO's instances, nor a list of detections"):
         classes, images = content["categories"], content["images"]
         names = _by_id((one["id"], str(one.get("name", one["id"]))) for one in classes)
         files = _by_id((one["id"], str(one["file_name"])) for one in images)
         sizes = {one["id"]: (int(one["width"]), int(one["height"])) for one in images}
-        if not all(type(number) is int for number in names):
-            raise ValueError("expected whole numbers as ids of classes")
-        if len(set(files.values())) < len(files):
-            raise ValueError("two images have the same file_name")
-        for number, size in sizes.items():
-            if not 1 <= min(size) <= max(size) <= MOST_PIXELS:
-                raise ValueError(f"image {number}: expected width and height in whole pixels")
+        sides = [side for size in sizes.values() for side in size]
+        if len(set(files.values())) < len(files) or not all(
+            0 < side <= MOST_PIXELS for side in sides
+        ):
+            raise ValueError("a file_name twice, or an image without a size in pixels")
         instances = CocoInstances(names, files, sizes, {number: [] for number in files}, {})
-        for number, annotation in enumerate(content["annotations"]):
-            _add_annotation(instances, annotation, f"annotation {number}", classless)
+        for annotation in content["annotations"]:
+            _add_annotation(instances, annotation, classless)
     _require_pixels(
         path, [box.corners for boxes in instances.annotations.values() for box in boxes]
     )
@@ -197,18 +182,17 @@ def _by_id(pairs: Iterable[tuple[Any, str]]) -> dict[Any, str]:
     return named
 
 
-def _add_annotation(instances: CocoInstances, annotation: Any, place: str, classless: bool) -> None:
+def _add_annotation(instances: CocoInstances, annotation: Any, classless: bool) -> None:
     image, category = annotation["image_id"], annotation["category_id"]
-    if image not in instances.files:
-        raise ValueError(f"{place}: image_id is not among the images")
+    boxes = instances.annotations[image]
     is_listed = category in instances.names
     if not is_listed and not classless:
-        raise ValueError(f"{place}: category_id is not among the categories")
+        raise ValueError(f"category_id {category} is not among the categories")
     box = BoxAnnotation(box_corners(annotation["bbox"]).tolist(), category)
     if "id" in annotation:
         instances.objects[annotation["id"]] = (image, box)
     if is_listed:
-        instances.annotations[image].append(box)
+        boxes.append(box)
 
 
 # -- detected ----------------------------------------------------------------------------------------------------------
@@ -236,19 +220,15 @@ def are_detections(content: object) -> bool:
     )
 
 
-def read_detections(path: str | Path, content: object = None) -> list[Detection]:
+def read_detections(path: str | Path, content: Any) -> list[Detection]:
     """The detections of a file such as `res101_coco_minus_refer_notime_dets.json`, in its order.
 
-    The file is a list of objects with `image_id`, `box` (x, y, width, height), `score`, and usually
-    `category_id` and `category_name`; `content` is its parsed JSON, if it has been read.
+    `content`, its parsed JSON, is a list of objects with `image_id`, `box` (x, y, width, height), `score`, and usually
+    `category_id` and `category_name`.
     """
-    rows = read_json(Path(path)) if content is None else content
-    expected = "expected a list of detections with image_id, box and score"
-    if not isinstance(rows, list):
-        raise InputError(f"{path}: {expected}")
     detections = []
-    for number, row in enumerate(rows):
-        with convert_errors(f"{path}, entry {number}: {expected}"):
+    for number, row in enumerate(content):
+        with convert_read_errors(f"{path}, entry {number}"):
             detection = Detection(
                 row["image_id"],
                 box_corners(row["box"]),
@@ -256,8 +236,6 @@ def read_detections(path: str | Path, content: object = None) -> list[Detection]
                 row.get("category_id", 0),
                 str(row.get("category_name", "")),
             )
-            if type(detection.image) is not int or type(detection.category) is not int:
-                raise ValueError("image_id or category_id is no whole number")
         detections.append(detection)
     _require_pixels(path, [detection.corners for detection in detections])
     return detections

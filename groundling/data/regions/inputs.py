@@ -16,8 +16,8 @@ from groundling.core.batch import Example, OutputSizes
 from groundling.core.errors import InputError, prefix_errors
 from groundling.data.image_samples import PixelDataset, RandomFlipDataset, files_below, single_file
 from groundling.data.images import ImageInput, check_shape, read_image
-from groundling.data.regions.samples import RegionDataset, RegionOptions, RegionSource
-from groundling.data.regions.store import RegionStore, describe_mismatch
+from groundling.data.regions.samples import RegionDataset, RegionOptions
+from groundling.data.regions.store import RegionSource, RegionStore, describe_mismatch
 from groundling.data.samples import SampleDataset, without_region_tags
 from groundling.settings.input_settings import RegionSettings
 

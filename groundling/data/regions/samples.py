@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
 from groundling.core.batch import Example, RegionRow, Sample, require
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import CaptionedImage
+from groundling.data.regions.store import RegionSource
 from groundling.data.samples import (
     DrawnTextDataset,
     SampleDataset,
@@ -20,27 +20,6 @@ from groundling.data.samples import (
     longest_versions,
     single_row_sizes,
 )
-
-
-class RegionSource(Protocol):
-    """Any source of regions by image id, e.g. a `RegionStore`."""
-
-    def __getitem__(self, image: str) -> RegionRow: ...
-
-    def __contains__(self, image: object) -> bool: ...
-
-    def count(self, image: str) -> int:
-        """Number of an image's regions."""
-
-    def size(self, image: str) -> tuple[int, int]:
-        """Width and height of an image in pixels; 0 if unknown."""
-
-    def in_annotated_order(self, image: str) -> bool:
-        """Whether an image's regions are all its annotated objects, in annotation order, perhaps followed by others."""
-
-    def appended_detections(self, image: str) -> int:
-        """Number of detected regions that follow an image's annotated objects."""
-
 
 RegionLabeler = Callable[[Example, RegionRow], np.ndarray]
 """Labels the regions (R,) of an example: 1 for the right ones, else 0."""

@@ -259,7 +259,39 @@ def _unpacked(stored: np.ndarray | None) -> np.ndarray | None:
     return bits.astype(bool).reshape(-1, CELLS, CELLS)
 
 
-class RegionStore:
+class RegionSource:
+    """Regions by image id: a `RegionStore`, or regions that were just found. Abstract."""
+
+    def __getitem__(self, image_id: str) -> RegionRow:
+        """The regions of an image, in float32; `image_index` is 0 for all of them."""
+        raise NotImplementedError
+
+    def __contains__(self, image_id: object) -> bool:
+        raise NotImplementedError
+
+    def count(self, image_id: str) -> int:
+        """Number of an image's regions."""
+        raise NotImplementedError
+
+    def facts_of(self, image_id: str) -> Mapping[str, Any]:
+        """Fields of an image's `ImageRegions` that are no arrays; empty if unknown."""
+        return {}
+
+    def size(self, image_id: str) -> tuple[int, int]:
+        """Width and height of an image in pixels; 0 if unknown."""
+        width, height = self.facts_of(image_id).get("size", (0, 0))
+        return width, height
+
+    def in_annotated_order(self, image_id: str) -> bool:
+        """Whether an image's regions, but the whole image, are all annotated objects in order; others may follow."""
+        return bool(self.facts_of(image_id).get("annotated_order", False))
+
+    def appended_detections(self, image_id: str) -> int:
+        """Number of detected regions that follow an image's annotated objects."""
+        return int(self.facts_of(image_id).get("appended_detections", 0))
+
+
+class RegionStore(RegionSource):
     """`store[image_id]` gives an image's regions, which are read when they are accessed."""
 
     def __init__(self, folder: str | Path, features: bool = True) -> None:
@@ -308,28 +340,11 @@ class RegionStore:
         """Facts that are saved with a model trained with this store."""
         return {"identity": self.identity, "made_by": self.origin}
 
-    def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions, except the whole image, are all annotated objects in their order (VCR's tags).
-
-        Detected regions may follow.
-        """
-        return bool(self._facts(image_id)["annotated_order"])
-
-    def appended_detections(self, image_id: str) -> int:
-        """Number of detected regions that follow an image's annotated objects."""
-        return int(self._facts(image_id)["appended_detections"])
-
-    def size(self, image_id: str) -> tuple[int, int]:
-        """Width and height of an image in pixels; 0 if unknown."""
-        width, height = self._facts(image_id)["size"]
-        return width, height
-
     def count(self, image_id: str) -> int:
         """Number of an image's regions."""
         return self._shards.length(self._shards.index_of(image_id), "boxes")
 
     def __getitem__(self, image_id: str) -> RegionRow:
-        """The regions of an image, in float32; `image_index` is 0 for all of them."""
         image = self.stored(image_id, without="cover" if self.features else "features")
         return _row(image, _distribution(image.classes, self.classes))
 
@@ -349,7 +364,8 @@ class RegionStore:
             **{**facts, "size": tuple(facts["size"])},
         )
 
-    def _facts(self, image_id: str) -> dict[str, Any]:
+    def facts_of(self, image_id: str) -> Mapping[str, Any]:
+        """Fields of an image's `ImageRegions` that are no arrays."""
         return self._shards.facts(self._shards.index_of(image_id))
 
 
@@ -403,8 +419,8 @@ def describe_mismatch(model_facts: Mapping[str, Any], store_facts: Mapping[str, 
     return ""
 
 
-class InMemoryRegions:
-    """Regions of images that were just found, with the interface of a store; nothing is written."""
+class InMemoryRegions(RegionSource):
+    """Regions of images that were just found; nothing is written."""
 
     def __init__(self, regions: Sequence[ImageRegions], features: bool = True) -> None:
         """Images from `to_stored`; with `features` off their width is 0, as in a `RegionStore`."""
@@ -415,7 +431,6 @@ class InMemoryRegions:
         return image_id in self.regions
 
     def __getitem__(self, image_id: str) -> RegionRow:
-        """The regions of an image, in float32; `image_index` is 0 for all of them."""
         image = self.regions[image_id]
         features = image.features if self.features else image.features[:, :0]
         return _row(replace(image, features=features, segmentation=None), None)
@@ -424,14 +439,6 @@ class InMemoryRegions:
         """Number of an image's regions."""
         return len(self.regions[image_id].boxes)
 
-    def size(self, image_id: str) -> tuple[int, int]:
-        """Width and height of an image in pixels."""
-        return self.regions[image_id].size
-
-    def in_annotated_order(self, image_id: str) -> bool:
-        """Whether an image's regions are all its annotated objects, in annotation order, perhaps followed by others."""
-        return self.regions[image_id].annotated_order
-
-    def appended_detections(self, image_id: str) -> int:
-        """Number of detected regions that follow an image's annotated objects."""
-        return self.regions[image_id].appended_detections
+    def facts_of(self, image_id: str) -> Mapping[str, Any]:
+        """Fields of an image's `ImageRegions`."""
+        return vars(self.regions[image_id])

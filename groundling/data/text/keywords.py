@@ -74,9 +74,7 @@ class _WordShape(NamedTuple):
     term: str
     """The term that it is counted as: singular and plural are one."""
     is_odd: bool
-    """Whether it is a number, a mark, has several marks inside, or letters and digits: never in a
-    keyword, and no neighbour.
-    """
+    """Whether it is a number, has several marks, or letters and digits: never in a keyword, and no neighbour."""
     is_capitalised: bool
     """Whether only its first letter is a capital."""
     is_acronym: bool
@@ -102,7 +100,6 @@ class _TermStatistics:
     right_neighbours: Counter[str] = field(default_factory=Counter)
 
     def add(self, token: _SentenceWord) -> None:
-        """Count one more token."""
         self.count += 1
         self.capitals += token.word.is_capitalised and not token.is_first
         self.acronyms += token.word.is_acronym
@@ -110,11 +107,8 @@ class _TermStatistics:
 
     def relatedness(self, max_count: int) -> float:
         """Its number of distinct neighbours, as a share of all; a word with many distinct ones is vague."""
-        spread = sum(
-            len(side) / side.total()
-            for side in (self.left_neighbours, self.right_neighbours)
-            if side
-        )
+        sides = filter(None, (self.left_neighbours, self.right_neighbours))
+        spread = sum(len(side) / side.total() for side in sides)
         return 1 + spread * self.count / max_count
 
     def score(self, typical: float, max_count: int, sentences: int) -> float:
@@ -179,8 +173,7 @@ class YakeExtractor:
 def _plain(text: str) -> str:
     """A text as YAKE reads it, of the same length: an escape becomes its character and blanks, a line end a blank."""
     text = _ESCAPE.sub(lambda escape: unescape(escape[0]).ljust(len(escape[0])), text)
-    # segtok also makes one character of an escape, but then its position in the text is lost; any
-    # other mark works as well.
+    # segtok also makes one character of an escape, but then its position is lost; any other mark works as well.
     return _LINE_END.sub(" ", text.replace("&", "+"))
 
 
@@ -189,8 +182,7 @@ def _sentences(text: str) -> list[list[tuple[int, int]]]:
     """First token's start and last token's end for each sentence, as segtok splits them."""
     sentences = []
     place = 0
-    # YAKE puts a blank before a text that begins with no capital: segtok then splits "1. Dogs" into
-    # two sentences.
+    # YAKE puts a blank before a text that begins with no capital: segtok then splits "1. Dogs" into two sentences.
     begun = text if text[:1] in ascii_uppercase else f" {text}"
     for sentence in filter(None, split_multi(begun)):
         tokens = []

@@ -1,8 +1,6 @@
-"""Dependency parses: CoNLL-U files, or spaCy's, and the position of a
-parse's words in their text.
+"""Dependency parses: CoNLL-U files, or spaCy's, and the position of a parse's words in their text.
 
-The format is Universal Dependencies'
-(universaldependencies.org/format.html); any labels are accepted.
+The format is Universal Dependencies' (universaldependencies.org/format.html); any labels are accepted.
 """
 
 from __future__ import annotations
@@ -184,24 +182,20 @@ def _parse(path: Path, lines: Sequence[tuple[int, str]]) -> Parse:
                 raise ValueError("no DEPREL; the text may not be parsed")
             tag = next((one for one in (universal, own) if one != "_"), "")
             words.append(ParsedWord(form, int(head) - 1, relation, tag, len(tokens) - 1))
-    if not words or range_stop > len(words):
-        raise InputError(f"{where}: the sentence has {len(words)} words, expected more")
     with prefix_errors(where):
+        if range_stop > len(words):
+            raise InputError(f"the sentence has {len(words)} words, expected more")
         _check_tree([word.head for word in words])
     id, image = comments.get("sent_id", ""), comments.get("image", "")
     return Parse(tuple(words), tuple(tokens), where, id, image)
 
 
 def _check_tree(heads: Sequence[int]) -> None:
-    if heads.count(ROOT) != 1 or not ROOT <= min(heads) <= max(heads) < len(heads):
-        raise InputError("expected a single word with HEAD 0, and the others' HEAD among the words")
-    for place in range(len(heads)):
-        at, steps = place, 0
-        while at != ROOT and steps <= len(heads):
-            at = heads[at]
-            steps += 1
-        if at != ROOT:
-            raise InputError(f"word {place + 1} depends on itself through a cycle")
+    reached = {ROOT}
+    for _ in heads:
+        reached.update(place for place, head in enumerate(heads) if head in reached)
+    if heads.count(ROOT) != 1 or len(reached) <= len(heads):
+        raise InputError("expected a tree: a single word with HEAD 0, on which all others depend")
 
 
 def format_conllu(parse: Parse) -> list[str]:

@@ -28,9 +28,7 @@ def normalize(text: str) -> str:
     """A text in lower case, with single spaces and in Unicode's composed form (NFC), to compare texts."""
     small = text.lower() if text.isascii() else unicodedata.normalize("NFC", text.casefold())
     spelt = " ".join(small.split())
-    return (
-        text if spelt == text else spelt
-    )  # many texts are normalised already, and need not be in memory twice
+    return text if spelt == text else spelt  # most need not be in memory twice
 
 
 def word_spans(text: str) -> np.ndarray:
@@ -58,8 +56,8 @@ def _number(word: str) -> int:
     return crc32(word.lower().encode())
 
 
-def align_words(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The first raw word (K, 2) that each token's characters (P, 2) overlap, -1 for none; (P,) int64.
+def align_words(offsets: np.ndarray, words: np.ndarray, before: int = 0) -> np.ndarray:
+    """The first raw word (K, 2) that each token's characters (P, 2) overlap, from number `before`, or -1; (P,) int64.
 
     Several tokens may share one character (byte-level tokenizers); a token may begin with the space before its word.
     """
@@ -72,7 +70,7 @@ def align_words(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
     candidate = np.minimum(candidate, len(words) - 1)
     not_empty = starts < stops
     overlaps = exists & not_empty & (word_starts[candidate] < stops)
-    return np.where(overlaps, candidate, -1)
+    return np.where(overlaps, candidate + before, -1)
 
 
 def replace_words(
@@ -98,9 +96,8 @@ def replace_words(
     )
 
 
-# How well lengths alone show whether two texts are the same, which a matching objective could learn
-# instead. XDBERT's MATCH asks whether the text encoder and CLIP read the same text. For lines,
-# whose lengths differ, the number of tokens answers that; for blocks of equal length it does not.
+# How well lengths alone show whether two texts are the same, which a matching objective could learn instead: XDBERT's
+# MATCH asks that. For lines, the number of tokens answers it; for blocks of equal length it does not.
 
 TELLING = 0.6
 """Area under the ROC curve from which lengths cause a warning; .5 is chance."""
@@ -128,26 +125,19 @@ MOST_WORDS = 1 << 19
 """Maximum number of words whose token counts are remembered."""
 
 
-class TokenizerOutput(NamedTuple):
-    """The tokens of several texts, concatenated."""
-
-    ids: np.ndarray
-    """(P,) uint32: token ids."""
-    word: np.ndarray
-    """(P,) int32: the raw word of each token within its own text, -1 for none."""
-    counts: np.ndarray
-    """(texts,) int64: number of tokens of each text."""
-
-
-class TokenizedTexts(NamedTuple):
-    """Tokens and raw words of several texts."""
+class TextTokens(NamedTuple):
+    """Tokens and raw words of several texts, concatenated."""
 
     words: np.ndarray
     """(W,) uint32: the number of each raw word, see `word_type_ids`."""
     word_counts: np.ndarray
     """(texts,) int64: number of raw words of each text."""
-    tokens: tuple[TokenizerOutput, ...]
-    """The tokens, one entry per tokenizer."""
+    ids: list[np.ndarray]
+    """By tokenizer: token ids (P,) uint32."""
+    word: list[np.ndarray]
+    """By tokenizer: the raw word (P,) int32 of each token within its own text, -1 for none."""
+    counts: list[np.ndarray]
+    """By tokenizer: number of tokens (texts,) int64 of each text."""
 
 
 class TokenizationCache:
@@ -175,35 +165,25 @@ class TokenizationCache:
         encodings = self.engines[0].encode_batch_fast(list(texts), add_special_tokens=False)
         return np.array([len(one.ids) for one in encodings], np.int64)
 
-    def read(self, texts: Sequence[str]) -> TokenizedTexts:
+    def read(self, texts: Sequence[str]) -> TextTokens:
         """Tokens and raw words of some texts."""
         joined = "\n".join(texts)  # raw words never cross line ends
         lengths = np.array([len(text) for text in texts], np.int64)
         starts = np.cumsum(lengths + 1) - lengths - 1
         spans = word_spans(joined)
         first = np.searchsorted(spans[:, 0], starts)
-        tokens = tuple(_tokenised(engine, texts, starts, spans, first) for engine in self.engines)
         words = word_type_ids(joined, spans).astype(np.uint32)
-        return TokenizedTexts(words, np.diff(first, append=len(spans)), tokens)
-
-
-def _tokenised(
-    engine: Tokenizer,
-    texts: Sequence[str],
-    starts: np.ndarray,
-    spans: np.ndarray,
-    first: np.ndarray,
-) -> TokenizerOutput:
-    """The tokens of texts that begin at `starts` in their joined text.
-
-    `spans` are the joined text's raw words, and `first` is the first of them in each text.
-    """
-    encodings = engine.encode_batch(list(texts), add_special_tokens=False)
-    counts = np.array([len(one.ids) for one in encodings], np.int64)
-    total = int(counts.sum())
-    ids = np.fromiter(chain.from_iterable(one.ids for one in encodings), np.uint32, total)
-    places = chain.from_iterable(chain.from_iterable(one.offsets for one in encodings))
-    offsets = np.fromiter(places, np.int64, 2 * total).reshape(-1, 2)
-    word = align_words(offsets + np.repeat(starts, counts)[:, None], spans)
-    word = np.where(word < 0, -1, word - np.repeat(first, counts)).astype(np.int32)
-    return TokenizerOutput(ids, word, counts)
+        read = TextTokens(words, np.diff(first, append=len(spans)), [], [], [])
+        for engine in self.engines:
+            encodings = engine.encode_batch(list(texts), add_special_tokens=False)
+            counts = np.array([len(one.ids) for one in encodings], np.int64)
+            total = int(counts.sum())
+            ids = chain.from_iterable(one.ids for one in encodings)
+            places = chain.from_iterable(chain.from_iterable(one.offsets for one in encodings))
+            offsets = np.fromiter(places, np.int64, 2 * total).reshape(-1, 2)
+            word = align_words(offsets + np.repeat(starts, counts)[:, None], spans)
+            word = np.where(word < 0, -1, word - np.repeat(first, counts))
+            read.ids.append(np.fromiter(ids, np.uint32, total))
+            read.word.append(word.astype(np.int32))
+            read.counts.append(counts)
+        return read

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -37,8 +37,8 @@ from groundling.data.captions.captions import (
 from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import ImageInput
 from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
-from groundling.data.regions.samples import RegionLabeler, RegionSource
-from groundling.data.regions.store import RegionStore
+from groundling.data.regions.samples import RegionLabeler
+from groundling.data.regions.store import RegionSource, RegionStore
 from groundling.data.samples import MappedDataset, SampleDataset, TextDataset
 from groundling.models.formats import Encoder, RegionEncoder
 from groundling.models.heads import init_lm_head, load_head
@@ -166,7 +166,7 @@ def shuffle_images(images: Sequence[str], seed: int) -> dict[str, str]:
     return {one: different[other] for one, other in zip(different, others, strict=True)}
 
 
-class OtherImageStore:
+class OtherImageStore(RegionSource):
     """A store in which every image keeps its boxes and has the region features of another image.
 
     A caption is read with the same number of regions in the same places, but with features that it
@@ -178,10 +178,14 @@ class OtherImageStore:
         """`partner`: the image whose features each image gets, see `shuffle_images`."""
         self.store = store
         self.partner = partner
-        self.count = store.count
-        self.size = store.size
-        self.in_annotated_order = store.in_annotated_order
-        self.appended_detections = store.appended_detections
+
+    def count(self, image: str) -> int:
+        """Number of an image's regions."""
+        return self.store.count(image)
+
+    def facts_of(self, image: str) -> Mapping[str, Any]:
+        """Facts about the image whose boxes are read."""
+        return self.store.facts_of(image)
 
     def __contains__(self, image: object) -> bool:
         return image in self.store

@@ -323,7 +323,5 @@ def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(tmp_path: Path) 
     with pytest.raises(InputError) as caught:
         make_page(config)
     told = str(caught.value)
-    assert (
-        f"{tmp_path}/one.jpg: 40 x 60 pixels, but its regions are from an image of 60 x 40" in told
-    )
+    assert f"{tmp_path}/one.jpg: 40 x 60 pixels, but its regions are of 60 x 40" in told
     assert str(tmp_path / "store") in told

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from groundling.core.batch import OutputSizes, RegionRow
 from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.images import ImageInput, read_image
+from groundling.data.regions.store import RegionSource
 from groundling.data.samples import TextRowEncoder, check_vocabulary
 from groundling.models.formats import RegionEncoder
 
@@ -99,7 +100,7 @@ class PatchReader(RegionEncoder):
         raise NotImplementedError
 
 
-class PatchStore:
+class PatchStore(RegionSource):
     """Patches by image id, with a region store's interface; computed at every access."""
 
     def __init__(self, model: PatchReader, photos: Mapping[str, ImageInput]) -> None:
@@ -121,18 +122,6 @@ class PatchStore:
     def count(self, image: str) -> int:
         """The number of an image's patches, class token included."""
         return self.counts[image] if image in self.counts else len(self[image])
-
-    def size(self, image: str) -> tuple[int, int]:
-        """Not used: 0, 0."""
-        return 0, 0
-
-    def in_annotated_order(self, image: str) -> bool:
-        """False: patches are not annotated objects."""
-        return False
-
-    def appended_detections(self, image: str) -> int:
-        """0: there are no annotated objects."""
-        return 0
 
 
 def preprocess_photo(processor: Any, photo: Image.Image) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,11 @@ from groundling.core.errors import InputError, prefix_errors, require_nonempty
 from groundling.core.registry import resolve
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_id
-from groundling.data.tables import check_one_or_two, check_row, read_all_columns, split_columns
+from groundling.data.tables import (
+    read_all_columns,
+    row_texts,
+    text_columns,
+)
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.tasks import Task
 
@@ -103,13 +107,12 @@ def _phrase(example: Example) -> str:
 def _file_pairs(config: VisualizeConfig) -> Iterator[ImageTextPair]:
     """The rows of your own file."""
     path = Path(config.data)
-    texts: Sequence[str] = split_columns(config.text_column)
-    check_one_or_two(texts, f"text_column={config.text_column}")
-    columns = (*texts, config.image_column)
+    columns = (*text_columns(config.text_column, "text_column"), config.image_column)
     _, rows = read_all_columns(path, columns)
     find = _photos(config.images)
     for number, (where, cells) in enumerate(rows):
-        text, *second, file = check_row(where, cells, columns)
+        with prefix_errors(where):
+            text, *second, file = row_texts(cells, columns)
         file = file.strip().removeprefix("./")
         example = Example(
             f"{path.stem}-{number}", text, second[0] if second else None, images=(image_id(file),)

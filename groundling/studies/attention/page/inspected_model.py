@@ -19,8 +19,7 @@ from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, RegionSelection, Regression
 from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
-from groundling.data.regions.samples import RegionSource
-from groundling.data.regions.store import InMemoryRegions, RegionStore
+from groundling.data.regions.store import InMemoryRegions, RegionSource, RegionStore
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.adapters import ClipFeatureAdapter
 from groundling.models.clip import ClipTextEncoder
