@@ -38,7 +38,6 @@ from groundling.objectives import (
     MaskingVocabulary,
     Objective,
     ObjectiveContext,
-    check_saved_modules,
     unused_settings_note,
 )
 from groundling.objectives.masked_lm import MaskedLM
@@ -233,7 +232,6 @@ def _own_objectives(
             f"grounded=False: {need_images[0]} of {name} needs images; only VisualBERT learns from captions alone"
         )
     for objective in objectives:
-        check_saved_modules(objective)
         if config.random_init:
             continue
         if isinstance(objective, MaskedLM):
