@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +12,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
-from groundling.core.errors import InputError, convert_errors, prefix_errors
+from groundling.core.errors import (
+    InputError,
+    convert_errors,
+    convert_read_errors,
+    prefix_errors,
+)
 from groundling.core.output_types import OpenAnswer
 from groundling.models.attention import AttentionCallback
 from groundling.models.clip import (
@@ -27,7 +30,7 @@ from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import ADAPTER, is_adapter
 from groundling.models.loading import weights_sha256
 from groundling.models.task_heads import HEAD, HeadContext, TaskHead, make_output_layer
-from groundling.runs.folder import disk_errors, json_text, read_json
+from groundling.runs.folder import disk_errors, json_text, read_object
 from groundling.runs.local_paths import keep_path, kept_path
 from groundling.settings.input_settings import ClipAdapterSettings
 
@@ -57,12 +60,6 @@ def load_adapter_backbone(source: str) -> AdapterClipBackbone:
     """Load a frozen CLIP-like model with both towers; raises InputError if a tower or projection is missing."""
     image = load_clip_image_tower(source)
     text, tokenizer = load_clip_text_tower(source)
-    if image.embed_dim != text.embed_dim:
-        raise InputError(
-            f"{source}: image embeddings have width {image.embed_dim}, text embeddings "
-            f"{text.embed_dim}, so they share no "
-            "space; expected a CLIP-like model with both projections"
-        )
     for side in (image, text):
         side.eval().requires_grad_(False)
     return AdapterClipBackbone(source, image, text, tokenizer)
@@ -166,10 +163,7 @@ class ClipAdapterHead(TaskHead):
         super().__init__()
         width = context.sizes.pooler_output
         if width == 1 and isinstance(context.output_type, OpenAnswer):
-            raise InputError(
-                f"fusion=cosine gives one number per row, but this task has {context.outputs} answers; pass "
-                "fusion=concat"
-            )
+            raise InputError("fusion=cosine gives one number per row, not a choice of answers")
         is_answer = width == 1 and context.outputs == 1
         self.classify = nn.Identity() if is_answer else make_output_layer(width, context.outputs)
 
@@ -185,24 +179,14 @@ def load_adapter(source: str | Path) -> ClipFeatureAdapter:
     Raises InputError if the folder is damaged, or if the CLIP is missing or its weights changed.
     """
     path = Path(source) / ADAPTER
-    about = read_json(path)
-    fields: Mapping[str, Any] = about if isinstance(about, dict) else {}
-    settings = {name: fields.get(name) for name in ("adapter", "adapter_layers", "fusion")}
-    kinds = (("mlp", "attention"), (1, 3), ("concat", "cosine"))
-    known = [value in kind for value, kind in zip(settings.values(), kinds, strict=True)]
-    if not (all(known) and isinstance(fields.get("clip"), str)):
-        raise InputError(
-            f"{path}: damaged; expected `clip`, `adapter`, `adapter_layers` and `fusion` of a known adapter"
-        )
-    with prefix_errors(f"{path}: its CLIP cannot be loaded; give its folder or hub id as `clip`"):
-        base = load_adapter_backbone(kept_path(source, fields["clip"]))
-    if base.weights != fields.get("weights"):
-        raise InputError(
-            f"{path}: the adapter was trained over other weights than {base.source} has now; "
-            "restore that CLIP"
-        )
-    model = ClipFeatureAdapter(base, ClipAdapterSettings(**settings))  # type: ignore[arg-type]
-    with convert_errors(f"{Path(source) / WEIGHTS}: its weights do not fit this adapter"):
+    with prefix_errors(path), convert_errors("damaged"):
+        about = read_object(path)
+        options = ClipAdapterSettings(about["adapter"], about["adapter_layers"], about["fusion"])
+        base = load_adapter_backbone(kept_path(source, about["clip"]))
+        if base.weights != about["weights"]:
+            raise InputError(f"trained over other weights than {base.source} has now")
+        model = ClipFeatureAdapter(base, options)
+    with convert_read_errors(Path(source) / WEIGHTS):
         model.load_state_dict(load_file(Path(source) / WEIGHTS))
     return model
 

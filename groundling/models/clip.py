@@ -39,7 +39,7 @@ from groundling.core.batch import (
     collate,
     require,
 )
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, require_known
 from groundling.data.samples import ClipRowEncoder
 from groundling.data.text.words import word_spans
 from groundling.models.attention import (
@@ -162,18 +162,11 @@ def last_token_positions(word: Tensor, words: int) -> Tensor:
 
 
 def make_clip_text_tower(model: Any) -> ClipTextTower:
-    """The text tower of a CLIPModel, CLIPTextModelWithProjection, SiglipModel or SiglipTextModel.
-
-    Raises InputError for a model without a text projection.
-    """
-    kind = model.config.model_type
+    """The text tower of a CLIPModel, CLIPTextModelWithProjection, SiglipModel or SiglipTextModel."""
     scale = model.logit_scale if hasattr(model, "logit_scale") else torch.tensor(math.log(1 / 0.07))
     tower = model.text_model if hasattr(model, "text_model") else model
-    if "siglip" in kind:
-        return ClipTextTower(tower, tower.head, scale)
-    if hasattr(model, "text_projection"):
-        return ClipTextTower(tower, model.text_projection, scale)
-    raise InputError(f"a {kind} model has no text projection; expected a CLIP or SigLIP model")
+    is_siglip = "siglip" in model.config.model_type
+    return ClipTextTower(tower, tower.head if is_siglip else model.text_projection, scale)
 
 
 def load_clip_text_tower(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokenizerBase]:
@@ -181,13 +174,10 @@ def load_clip_text_tower(source: str | Path) -> tuple[ClipTextTower, PreTrainedT
 
     Raises InputError if it is no CLIP-like model.
     """
-    config = load_config(source)
-    if config.model_type not in CLIP_LIKE:
-        raise InputError(
-            f"{source}: a {config.model_type} model has no CLIP-like text tower; expected {sorted(CLIP_LIKE)}"
-        )
+    kind = load_config(source).model_type
+    require_known(kind, CLIP_LIKE, f"{source}: a {kind} model has no CLIP-like text tower")
     tokenizer = load_tokenizer(source)
-    return make_clip_text_tower(load_weights(CLIP_LIKE[config.model_type], source)), tokenizer
+    return make_clip_text_tower(load_weights(CLIP_LIKE[kind], source)), tokenizer
 
 
 CLIP_LIKE: dict[str, Any] = {
@@ -241,10 +231,8 @@ class ClipImageTower(nn.Module):
         pixels: np.ndarray = processed["pixel_values"][0]
         side = int(self.tower.config.image_size)
         if pixels.shape != (3, side, side) or pixels.dtype != np.uint8:
-            raise InputError(
-                f"the image processor returns {pixels.dtype} {pixels.shape}, but the tower reads uint8 "
-                f"(3, {side}, {side}); correct preprocessor_config.json"
-            )
+            found = f"{pixels.dtype} {pixels.shape}"
+            raise InputError(f"the image processor returns {found}, expected uint8 {side} x {side}")
         return pixels
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -259,13 +247,9 @@ def load_clip_image_tower(source: str | Path) -> ClipImageTower:
 
     Raises InputError if it has no CLIP-like image tower, or no image processor.
     """
-    config = load_config(source)
-    if config.model_type not in IMAGE_TOWERS:
-        raise InputError(
-            f"{source}: a {config.model_type} model has no CLIP-like image tower; "
-            f"expected {sorted(IMAGE_TOWERS)}"
-        )
-    model = load_weights(IMAGE_TOWERS[config.model_type], source)
+    kind = load_config(source).model_type
+    require_known(kind, IMAGE_TOWERS, f"{source}: a {kind} model has no CLIP-like image tower")
+    model = load_weights(IMAGE_TOWERS[kind], source)
     tower = model.vision_model if hasattr(model, "vision_model") else model
     projects = hasattr(model, "visual_projection")
     projection = model.visual_projection if projects else nn.Identity()
@@ -468,25 +452,18 @@ class ClipDualEncoder(nn.Module):
         self.sizes = OutputSizes()
 
     def forward(self, batch: Batch) -> EncoderOutput:
-        """Unit-length embeddings of texts and images (either may be absent), and CLIP's learned scale.
-
-        Raises InputError if a caption has more than one window.
-        """
+        """Unit-length embeddings of texts and images (either may be absent), and CLIP's learned scale."""
         text = None
         image = None
         if batch.clip is not None:
-            text = F.normalize(self._text(batch.clip, len(batch)), dim=-1)
+            text = F.normalize(self._text(batch.clip), dim=-1)
         if batch.pixels is not None:
             pixels = (batch.pixels.float() / self.max_pixel - self.mean) / self.std
             image = F.normalize(self.clip.get_image_features(pixels).pooler_output, dim=-1)
         scale = self.clip.logit_scale.exp()
         return EncoderOutput(text_embeds=text, image_embeds=image, scale=scale)
 
-    def _text(self, windows: ClipWindows, captions: int) -> Tensor:
-        if len(windows.input_ids) != captions:
-            raise InputError(
-                f"{len(windows.input_ids)} windows for {captions} captions; expected one each"
-            )
+    def _text(self, windows: ClipWindows) -> Tensor:
         mask = windows.attention_mask.long()
         features: Tensor = self.clip.get_text_features(
             windows.input_ids, attention_mask=mask
@@ -509,9 +486,7 @@ def load_clip_dual_encoder(
     """
     kind = load_config(source).model_type
     if kind != "clip":
-        raise InputError(
-            f"{source}: a {kind} model; expected a CLIP with an image and a text tower"
-        )
+        raise InputError(f"{source}: a {kind} model; expected a CLIP with both towers")
     clip = load_weights(AutoModel, source)
     processor = load_processor(source)
     towers = ClipDualEncoder(clip, load_tokenizer(source), processor)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, EncoderOutput, require
-from groundling.core.errors import InputError, convert_errors, convert_read_errors
+from groundling.core.errors import convert_errors, convert_read_errors
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.attention import (
     AttentionCallback,
@@ -147,25 +147,22 @@ def make_cross_modal_layers(
     Settings missing from the configuration are BERT's. Raises InputError for an encoder without
     attention heads.
     """
-    if not hasattr(config, "num_attention_heads"):
-        raise InputError(
-            f"a {config.model_type} model has no `num_attention_heads`, which a cross-modal encoder needs"
-        )
     settings = config.to_dict()
     inner_widths = [settings[name] for name in INNER if settings.get(name)]
     dropouts = [settings[name] for name in DROPOUT if settings.get(name) is not None]
-    return nn.ModuleList(
-        CrossModalLayer(
-            text=config.hidden_size,
-            text_heads=config.num_attention_heads,
-            clip=clip.embed_dim,
-            # 64 is CLIP's head width; the tower's number of heads may not divide the projection's width.
-            clip_heads=max(1, clip.embed_dim // 64),
-            inner=inner_widths[0] if inner_widths else 4 * config.hidden_size,
-            dropout=dropouts[0] if dropouts else 0.1,
+    with convert_errors(f"no cross-modal layers for a {config.model_type} model"):
+        return nn.ModuleList(
+            CrossModalLayer(
+                text=config.hidden_size,
+                text_heads=config.num_attention_heads,
+                clip=clip.embed_dim,
+                # 64 is CLIP's head width; the tower's number of heads may not divide the projection's width.
+                clip_heads=max(1, clip.embed_dim // 64),
+                inner=inner_widths[0] if inner_widths else 4 * config.hidden_size,
+                dropout=dropouts[0] if dropouts else 0.1,
+            )
+            for _ in range(layers)
         )
-        for _ in range(layers)
-    )
 
 
 class CrossModalEncoder(Encoder):

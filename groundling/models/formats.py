@@ -38,9 +38,7 @@ class Encoder(nn.Module):
 
         Raises InputError if this model cannot return them, as by default.
         """
-        raise InputError(
-            f"a {type(self).__name__} does not return its layers, which an objective reads; train a text encoder"
-        )
+        raise InputError(f"a {type(self).__name__} does not return its layers")
 
     def export(self, folder: Path) -> None:
         """Write a folder that its `ModelFormat` can load."""

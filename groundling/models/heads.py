@@ -16,9 +16,9 @@ from transformers import AutoModelForMaskedLM
 from transformers.activations import ACT2FN
 from transformers.utils.hub import cached_file
 
-from groundling.core.errors import InputError, convert_read_errors
+from groundling.core.errors import convert_read_errors
 from groundling.models.hub import local_only
-from groundling.runs.folder import disk_errors, read_json
+from groundling.runs.folder import disk_errors, read_object
 
 
 class LMHeadNames(NamedTuple):
@@ -93,20 +93,12 @@ ACTIVATIONS = {
 
 
 def lm_head_style(config: Any) -> tuple[str, float]:
-    """Activation and LayerNorm epsilon of the masked-LM head for an HF configuration.
-
-    Raises InputError for an activation that transformers does not have.
-    """
+    """Activation and LayerNorm epsilon of the masked-LM head for an HF configuration."""
     settings = config.to_dict()
     activation = settings.get(ACTIVATIONS.get(config.model_type, ""), "gelu")
     epsilon = settings.get("layer_norm_eps", settings.get("norm_eps", 1e-12))
     if config.model_type == "distilbert":  # its code has an epsilon, its configuration has none
         epsilon = 1e-12
-    if activation not in ACT2FN:
-        where = f"{config.name_or_path}: " if config.name_or_path else ""
-        raise InputError(
-            f"{where}unknown activation {activation!r} of a {config.model_type} model; expected one of transformers'"
-        )
     return str(activation), float(epsilon)
 
 
@@ -231,17 +223,12 @@ def _files_of(folder: Path) -> dict[str, Path]:
             return dict.fromkeys(stored.keys(), whole)
     if not index.exists():
         return {}
-    content = read_json(index)
-    parts = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(parts, dict):
-        raise InputError(f"{index}: expected an object with `weight_map`, from weights to files")
-    return {str(name): folder / str(file) for name, file in parts.items()}
+    return {name: folder / file for name, file in read_object(index)["weight_map"].items()}
 
 
 def _config_of(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
-    content = read_json(path) if path.exists() else {}
-    return content if isinstance(content, dict) else {}
+    return read_object(path) if path.exists() else {}
 
 
 def _read_tensor(files: Mapping[str, Path], name: str) -> Tensor:
@@ -312,7 +299,7 @@ def save_with_lm_head(folder: Path, encoder: Any, head: LMHead) -> bool:
     with torch.device("meta"):  # no weights are initialised: all are assigned below
         whole = AutoModelForMaskedLM.from_config(config)
     setattr(whole, whole.base_model_prefix, encoder)
-    whole.load_state_dict(_checkpoint_weights(family, weights), strict=False, assign=True)
+    whole.load_state_dict(_named_as_stored(family, weights), strict=False, assign=True)
     whole.tie_weights()
     whole.save_pretrained(folder)
     return True
@@ -329,7 +316,7 @@ def _without_norm_bias(weights: dict[str, Tensor], table: Tensor) -> dict[str, T
     return rest
 
 
-def _checkpoint_weights(family: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def _named_as_stored(family: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The head's weights, named as in the family's model."""
     names = LM_HEADS[family][0]
     places = {"dense": names.dense, "norm": names.norm}

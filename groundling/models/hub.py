@@ -14,6 +14,7 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.file_download import repo_folder_name
 
 from groundling.core.errors import InputError, flatten_message
+from groundling.runs.folder import read_object
 
 WAIT = 2.0
 """Seconds to wait for an answer."""
@@ -73,6 +74,7 @@ OPEN_CLIP = "open_clip:"
 """Prefix of a checkpoint of open_clip's list."""
 LISTED = re.compile(r"open_clip:([\w.-]+)/([\w.-]+)")
 """open_clip:NAME/TAG."""
+OPEN_CLIP_CONFIG = "open_clip_config.json"
 NO_OPEN_CLIP = "open_clip cannot be imported; install it: pip install 'groundling[open_clip]'"
 
 
@@ -84,6 +86,20 @@ def parse_open_clip(source: str) -> tuple[str, str]:
             f"{source}: expected {OPEN_CLIP}NAME/TAG, e.g. {OPEN_CLIP}ViT-B-32/laion2b_s34b_b79k"
         )
     return parts[1], parts[2]
+
+
+def is_open_clip(source: str | Path) -> bool:
+    """Whether a source is open_clip:NAME/TAG, or a folder in open_clip's format alone.
+
+    Many folders on the hub have Hugging Face's format too, which is then used.
+    """
+    if str(source).startswith(OPEN_CLIP):
+        return True
+    folder = Path(source)
+    if not (folder / OPEN_CLIP_CONFIG).is_file():
+        return False
+    config = folder / "config.json"  # timm writes one, too
+    return not config.is_file() or "model_type" not in read_object(config)
 
 
 def is_adapter(source: str) -> bool:

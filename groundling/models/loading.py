@@ -18,14 +18,7 @@ from transformers import (
 from transformers.utils import logging as hf_logging
 
 from groundling.core.errors import InputError
-from groundling.models.hub import library_errors, local_only
-from groundling.models.open_clip import (
-    is_open_clip,
-    load_open_clip,
-    load_open_clip_config,
-    load_open_clip_processor,
-    load_open_clip_tokenizer,
-)
+from groundling.models.hub import is_open_clip, library_errors, local_only
 from groundling.models.sentence_modules import encoder_folder
 from groundling.runs.hashing import sha256_of
 
@@ -60,6 +53,8 @@ NO_KERNELS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """Load a tokenizer from a hub id or folder; raises InputError if there is none."""
     if is_open_clip(source):
+        from groundling.models.open_clip import load_open_clip_tokenizer
+
         return load_open_clip_tokenizer(source)
     expected = "expected tokenizer.json or the family's vocabulary files beside the weights"
     with library_errors(source, f"no tokenizer could be loaded; {expected}"):
@@ -79,6 +74,8 @@ def load_config(source: str | Path) -> Any:
     A checkpoint in open_clip's format has the configuration of the `CLIPModel` that it becomes.
     """
     if is_open_clip(source):
+        from groundling.models.open_clip import load_open_clip_config
+
         return load_open_clip_config(source)
     with library_errors(source, "no model found"):
         config = AutoConfig.from_pretrained(encoder_folder(source), **NO_CODE, **local_only(source))
@@ -108,6 +105,8 @@ def load_weights(model_class: Any, source: str | Path) -> Any:
     """
     load_config(source)
     if is_open_clip(source):
+        from groundling.models.open_clip import load_open_clip
+
         clip = load_open_clip(source)
         _check_finite(clip, source)
         return clip
@@ -146,6 +145,8 @@ def load_processor(source: str | Path) -> Any:
     message = "no image processor found: preprocessor_config.json is missing or damaged"
     with library_errors(source, message):
         if is_open_clip(source):
+            from groundling.models.open_clip import load_open_clip_processor
+
             processor = load_open_clip_processor(source)
         else:
             processor = AutoImageProcessor.from_pretrained(

@@ -83,8 +83,6 @@ def load_matching_heads(folder: str | Path) -> TokenImageMatchingHeads:
     """
     file = Path(folder) / HEADS
     advice = "expected the folder `model` of a run of `adapt --arm token_image_matching`"
-    if not file.is_file():
-        raise InputError(f"{folder}: has no {HEADS}; {advice}")
     prefix = f"{MATCHING_HEADS}."
     with convert_read_errors(file), safe_open(file, framework="pt") as stored:
         shapes = {
@@ -93,7 +91,7 @@ def load_matching_heads(folder: str | Path) -> TokenImageMatchingHeads:
             if key.startswith(prefix)
         }
     first, last = shapes.get("image.0.weight", ()), shapes.get("image.3.weight", ())
-    if len(first) != 2 or len(last) != 2:
+    if not first or not last:
         raise InputError(f"{file}: has no heads called {MATCHING_HEADS}; {advice}")
     own = shapes.get("text.0.weight")
     heads = TokenImageMatchingHeads(

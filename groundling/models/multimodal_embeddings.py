@@ -80,16 +80,11 @@ class MultimodalEmbeddings(nn.Module):
         return TextRowEncoder(tokenizer, max_length)
 
     def forward(self, embeddings: Any, batch: Batch) -> EmbeddedSequence:
-        """Embed text and regions of a batch; `embeddings` is BERT's embedding module.
-
-        Raises InputError if the regions' features do not have the expected width.
-        """
+        """Embed text and regions of a batch; `embeddings` is BERT's embedding module."""
         tokens = require(batch.text, "text", f"a {self.kind} model")
         regions = batch.regions
-        if regions is not None:
-            check_width(regions.features, self.width, f"{self.kind} model")
         words = embed_words(embeddings.word_embeddings, batch, f"a {self.kind} model")
-        text, rest = self._parts(embeddings, words, batch)
+        text, rest = self.embed_parts(embeddings, words, batch)
         mask = (
             tokens.attention_mask
             if regions is None
@@ -99,23 +94,12 @@ class MultimodalEmbeddings(nn.Module):
         text_places = slice(0, text.shape[1])
         region_places = slice(text.shape[1], mask.shape[1])
         added = states.shape[1] - mask.shape[1]
+        if text.shape[1] != words.shape[1] or added < 0:
+            shapes = f"{tuple(text.shape)} and {tuple(rest.shape)}"
+            raise InputError(f"{self.kind}: `embed_parts` returns too little: {shapes}")
         return EmbeddedSequence(
             states, F.pad(mask, (0, added), value=True), text_places, region_places
         )
-
-    def _parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The result of `embed_parts`; raises InputError unless it is a pair of tensors of the expected shapes."""
-        embedded: object = self.embed_parts(embeddings, words, batch)
-        min_regions = 0 if batch.regions is None else batch.regions.mask.shape[1]
-        what = f"expected text {tuple(words.shape[:2])} x H and regions {len(words)} x R x H with R >= {min_regions}"
-        if not isinstance(embedded, tuple) or len(embedded) != 2:
-            raise InputError(f"{self.kind}: `embed_parts` returns no pair of tensors; {what}")
-        text, rest = embedded
-        fits = text.ndim == rest.ndim == 3 and text.shape[:2] == words.shape[:2]
-        if not (fits and len(rest) == len(words) and rest.shape[1] >= min_regions):
-            shapes = f"{tuple(text.shape)} and {tuple(rest.shape)}"
-            raise InputError(f"{self.kind}: `embed_parts` returns {shapes}; {what}")
-        return text, rest
 
     def prepare_last_stage(self, states: Tensor, object_masks: Tensor) -> Tensor:
         """Input of the CNN's last stage, from regions (R, C, bins, bins) and their `object_masks` (R, 14, 14)."""
@@ -148,11 +132,8 @@ class MultimodalEmbeddings(nn.Module):
     def segment_ids(self, batch: Batch, rows: Sequence[int]) -> Tensor:
         """Segment id (N, R) of each region, from `rows` by its image; raises InputError for too many images."""
         on_host = require(batch.cpu_copy.regions, "regions", f"a {self.kind} model")
-        images = int(on_host.image_index.max()) + 1
-        if images > len(rows):
-            raise InputError(
-                f"a sample has {images} images, but this {self.kind} model has segments for {len(rows)}"
-            )
+        if int(on_host.image_index.max()) >= len(rows):
+            raise InputError(f"a sample has more than the {len(rows)} images of this model")
         image = require(batch.regions, "regions", f"a {self.kind} model").image_index
         return to_device(torch.tensor(rows), image.device)[image]
 
@@ -179,14 +160,4 @@ def check_segments(bert: BertModel, last: int) -> None:
     """Raises InputError if a BERT has no token type embedding of index `last`."""
     segments = bert.config.type_vocab_size
     if last >= segments:
-        raise InputError(
-            f"this model needs segments 0 to {last}, but the BERT has {segments}; `add_token_types` appends some"
-        )
-
-
-def check_width(features: Tensor, width: int, who: str) -> None:
-    """Raises InputError unless region features (..., F) have the width that the model `who` reads."""
-    if features.shape[-1] != width:
-        raise InputError(
-            f"the regions' features have width {features.shape[-1]}, but this {who} reads {width}"
-        )
+        raise InputError(f"this model needs segments 0 to {last}, but the BERT has {segments}")

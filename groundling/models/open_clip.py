@@ -42,13 +42,13 @@ from groundling.core.errors import (
 from groundling.models.hub import (
     NO_OPEN_CLIP,
     OPEN_CLIP,
+    OPEN_CLIP_CONFIG,
     is_hub_reachable,
     library_errors,
     parse_open_clip,
 )
 from groundling.runs.folder import read_object
 
-CONFIG = "open_clip_config.json"
 WEIGHTS = "open_clip_model.safetensors"
 TOKENIZER = ("tokenizer.json", "vocab.json")
 """Files of which one shows that a folder has its own tokenizer."""
@@ -93,20 +93,6 @@ class OpenClipCheckpoint:
     """The hub id of the weights, for a checkpoint of open_clip's list."""
 
 
-def is_open_clip(source: str | Path) -> bool:
-    """Whether a source is open_clip:NAME/TAG, or a folder in open_clip's format alone.
-
-    Many folders on the hub have Hugging Face's format too, which is then used.
-    """
-    if str(source).startswith(OPEN_CLIP):
-        return True
-    folder = Path(source)
-    if not (folder / CONFIG).is_file():
-        return False
-    config = folder / "config.json"  # timm writes one, too
-    return not config.is_file() or "model_type" not in read_object(config)
-
-
 def open_checkpoint(source: str | Path) -> OpenClipCheckpoint:
     """The configuration of a checkpoint; its weights are not read yet.
 
@@ -115,7 +101,7 @@ def open_checkpoint(source: str | Path) -> OpenClipCheckpoint:
     if str(source).startswith(OPEN_CLIP):
         return _listed_checkpoint(str(source))
     folder = Path(source)
-    content = read_object(folder / CONFIG)
+    content = read_object(folder / OPEN_CLIP_CONFIG)
     return OpenClipCheckpoint(
         str(source),
         content.get("model_cfg", {}),
@@ -239,7 +225,7 @@ def _refuse_others(
             continue
         if name == "norm_kwargs" and set(value) == {"eps"}:
             continue
-        raise InputError(f"{source}: {CONFIG} sets {name} = {str(value)[:60]!r}; {ONLY}")
+        raise InputError(f"{source}: {OPEN_CLIP_CONFIG} sets {name} = {str(value)[:60]!r}; {ONLY}")
 
 
 def _side(value: Any) -> Any:

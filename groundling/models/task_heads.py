@@ -134,9 +134,7 @@ class UnpooledClsHead(TaskHead):
         """Raises InputError for an output type that is not predicted from the first position."""
         super().__init__()
         if context.output_type.head_input != "first":
-            raise InputError(
-                "cls_without_pooler: this task is not predicted from the first position; omit it"
-            )
+            raise InputError("cls_without_pooler: not predicted from the first position")
         self.classify = make_output_layer(context.sizes.text, context.outputs)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
@@ -294,9 +292,7 @@ class MaskTokenHead(TaskHead):
         """States (N, H) at each row's last [MASK]; raises InputError if a text was truncated before it."""
         text = require(encoded.text, "text", "a head that reads a [MASK]")
         if not self._masked(batch.cpu_copy).any(1).all():
-            raise InputError(
-                "a text was truncated before its [MASK], where the answer is predicted; raise max_length"
-            )
+            raise InputError("a text was truncated before its [MASK]; raise max_length")
         masked = self._masked(batch)
         last = masked.shape[1] - 1 - masked.flip(1).int().argmax(1)
         return text[torch.arange(len(last), device=last.device), last]

@@ -85,14 +85,9 @@ def _is_full(tokens: Tokens) -> bool:
 def gradient_checkpointing(model: nn.Module) -> Iterator[None]:
     """Within the context, every Hugging Face encoder inside a model uses gradient checkpointing.
 
-    Dropout masks are reproduced, so losses and gradients stay the same. Raises InputError if no part of
-    the model supports it.
+    Dropout masks are reproduced, so losses and gradients stay the same.
     """
-    parts = _checkpointable_models(model)
-    if not parts:
-        raise InputError(
-            f"gradient_checkpointing: no part of this {type(model).__name__} supports it; omit it"
-        )
+    parts = _outermost_models(model)
     with warnings.catch_warnings():
         # The newer name is missing from the oldest supported version.
         warnings.simplefilter("ignore", FutureWarning)
@@ -108,7 +103,7 @@ def gradient_checkpointing(model: nn.Module) -> Iterator[None]:
                 part.gradient_checkpointing_disable()
 
 
-def _checkpointable_models(model: nn.Module) -> list[PreTrainedModel]:
+def _outermost_models(model: nn.Module) -> list[PreTrainedModel]:
     """The outermost Hugging Face models inside a model that support gradient checkpointing."""
     outermost: list[PreTrainedModel] = []
     inside: set[nn.Module] = set()
@@ -369,13 +364,9 @@ def new_text_encoder(source: str | Path, seed: int, layers: int, width: int) -> 
     """
     config = _text_config(source)
     if width % HEAD_WIDTH:
-        raise InputError(
-            f"student_width={width}: expected a multiple of {HEAD_WIDTH}, the width of a head"
-        )
+        raise InputError(f"student_width={width}: expected a multiple of {HEAD_WIDTH}")
     if load_sentence_modules(source, config.hidden_size)[0] is not None:
-        raise InputError(
-            f"{source}: from_scratch: a sentence-transformers model; expected a plain encoder"
-        )
+        raise InputError(f"{source}: from_scratch: expected an encoder without pooling")
     config.num_hidden_layers = layers or config.num_hidden_layers
     if width:
         config.intermediate_size = config.intermediate_size * width // config.hidden_size

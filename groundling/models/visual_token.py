@@ -61,10 +61,7 @@ class VisualTokenEncoder(Encoder):
         super().__init__()
         family = text.encoder.config.model_type
         if family not in FAMILIES:
-            raise InputError(
-                f"a {family} model has positions that a token cannot be without; a visual token needs one of "
-                f"{', '.join(FAMILIES)}"
-            )
+            raise InputError(f"a visual token needs one of {', '.join(FAMILIES)}, not {family}")
         if not width:
             raise InputError("a visual token needs image features, so the width must be above 0")
         self.text = text
@@ -77,17 +74,11 @@ class VisualTokenEncoder(Encoder):
         """Outputs of the text's T tokens; the visual token's state is dropped.
 
         `attention` is called with every layer's map, named `self`, of T positions and the visual token.
-        Raises InputError for vectors of another width.
         """
         vectors = batch.features.get(FEATURE)
         if vectors is None:
             plain: EncoderOutput = self.text(batch, attention)
             return plain
-        if vectors.shape[-1] != self.project.in_features:
-            raise InputError(
-                f"the visual token was trained on vectors of width {self.project.in_features}, found "
-                f"{vectors.shape[-1]}; give the CLIP that it was trained with"
-            )
         tokens = require(batch.text, "text", "a CLIP-BERT")
 
         def tell(layer: int, weights: Tensor) -> None:
@@ -158,13 +149,8 @@ class ClipBertExplicit(Encoder):
     def __init__(
         self, model: VisualTokenEncoder, clip: ClipTextTower, tokenizer: PreTrainedTokenizerBase
     ) -> None:
-        """`tokenizer`: the tower's. Raises InputError for a tower of another width than the image vectors."""
+        """`tokenizer`: the tower's."""
         super().__init__()
-        if clip.embed_dim != model.project.in_features:
-            raise InputError(
-                f"CLIP's text vectors have width {clip.embed_dim}, the visual token reads "
-                f"{model.project.in_features}; give the CLIP that it was trained with"
-            )
         self.model = model
         self.clip = clip.eval().requires_grad_(False)
         self.windows = ClipRowEncoder(tokenizer, clip.context_length, max_windows=1)

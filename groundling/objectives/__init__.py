@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, duplicates
 from groundling.core.output_types import OutputType
 from groundling.core.registry import (
-    describe_value,
     import_object,
     is_import_path,
     require_instance,
@@ -235,9 +234,7 @@ def find_objective(name: str) -> ObjectiveSpec:
     if isinstance(value, ObjectiveSpec):
         return value
     if not isinstance(value, type) or not issubclass(value, Objective):
-        raise InputError(
-            f"{name}: expected an ObjectiveSpec or a sub-class of Objective, found {describe_value(value)}"
-        )
+        raise InputError(f"{name}: expected an ObjectiveSpec or a sub-class of Objective")
     objective = value
     fields = (*objective.required_fields, *objective.optional_fields)
     needs_teacher = any(name.startswith("features.") for name in fields)
@@ -261,34 +258,12 @@ def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) 
         torch.manual_seed(derive_seed(seed, "init", name))
         made: object = find_objective(name).make(context)
         made = require_instance(made, Objective, f"{name}: makes")
-        check_saved_modules(made)
+        for key, head in made.saved_modules().items():  # not only after training
+            require_instance(head, nn.Module, f"{name}: {key!r} of `saved_modules` is")
         objectives.append(made)
-    _check_own_names(names, objectives)
+    for own in duplicates(objective.name for objective in objectives):
+        raise InputError(f"two of {', '.join(names)} are the objective {own}; train one of them")
     return objectives
-
-
-def _check_own_names(names: Sequence[str], objectives: Sequence[Objective]) -> None:
-    """Raises InputError if two of the objectives made for `names` have the same name of their own."""
-    first: dict[str, str] = {}
-    for name, objective in zip(names, objectives, strict=True):
-        if first.setdefault(objective.name, name) == name:
-            continue
-        raise InputError(
-            f"{first[objective.name]} and {name} are both the objective {objective.name}; train one of them, or "
-            f"{objective.name} if it has both terms"
-        )
-
-
-def check_saved_modules(objective: Objective) -> None:
-    """Raises InputError before training unless `saved_modules` returns modules by name."""
-    saved: object = objective.saved_modules()
-    sound = isinstance(saved, Mapping) and all(
-        isinstance(name, str) and isinstance(head, nn.Module) for name, head in saved.items()
-    )
-    if not sound:
-        raise InputError(
-            f"{objective.name}: `saved_modules` must return a dict from names to modules"
-        )
 
 
 def save_objective_heads(folder: Path, objectives: Sequence[Objective]) -> None:

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
-from groundling.core.errors import InputError
 from groundling.objectives import Objective, ObjectiveSpec
 from groundling.objectives.clip_contrastive import gather_across_processes
 from groundling.objectives.sentence_pooling import PoolingMode, pool_sentences, sentence_width
@@ -44,8 +43,6 @@ class Cap2Img(Objective):
     ) -> None:
         """`margin`: alpha; raises InputError unless it is above 0."""
         super().__init__(sizes, weight=weight, warmup=warmup)
-        if not margin > 0:
-            raise InputError(f"{self.name}: margin={margin:g}; expected a number above 0")
         self.margin = margin
         self.pool: PoolingMode = pool
         self.project = nn.Linear(sentence_width(sizes, pool), sizes.teacher_image)

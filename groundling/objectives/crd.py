@@ -62,10 +62,7 @@ class ContrastiveRepresentationDistillation(Objective):
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
         if cardinality and negatives > cardinality:
-            raise InputError(
-                f"crd_negatives={negatives}: more than the crd_cardinality={cardinality} items that they are drawn "
-                "from; lower it, or use crd_cardinality=0"
-            )
+            raise InputError(f"crd_negatives={negatives}: above crd_cardinality={cardinality}")
         self.temperature = temperature
         self.negatives = negatives
         self.cardinality = cardinality

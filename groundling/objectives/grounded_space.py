@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
-from groundling.core.errors import InputError
 from groundling.data.captions.caption_pairs import IS_PAIR
 from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
 from groundling.objectives.caption_to_image import cosine_table, number_images
@@ -55,18 +54,8 @@ class GroundedSpace(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`cluster`, `perceptual`: weights of the two terms; `width` of the grounded space and the hidden layer.
-
-        Raises InputError unless `parts` names some of the two terms, the margin is above 0, and there is a
-        teacher of images.
-        """
+        """`cluster`, `perceptual`: weights of the two terms; `width` of the grounded space and the hidden layer."""
         super().__init__(sizes, weight=weight, warmup=warmup)
-        if not parts or not {*parts} <= {"cluster", "perceptual"}:
-            raise InputError(
-                f"{self.name}: parts={tuple(parts)}; expected cluster, perceptual or both"
-            )
-        if not margin > 0:
-            raise InputError(f"{self.name}: margin={margin:g}; expected a number above 0")
         self.parts = frozenset(parts)
         self.part_weights = {"visual_cluster": cluster, "visual_perceptual": perceptual}
         self.margin = margin

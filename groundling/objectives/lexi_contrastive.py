@@ -76,9 +76,7 @@ class LexiContrastiveGrounding(Objective):
         """Options as in `LexiContrastiveSettings`; raises InputError for a teacher that reads no images."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not sizes.teacher_image:
-            raise InputError(
-                f"{self.name}: the teacher reads no images; use a CLIP-like model as teacher"
-            )
+            raise InputError(f"{self.name}: the teacher reads no images")
         self.layer = layer
         self.attention = attention
         self.positions = positions

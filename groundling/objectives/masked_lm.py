@@ -20,7 +20,6 @@ from groundling.core.batch import (
     require,
     select,
 )
-from groundling.core.errors import InputError
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
 from groundling.objectives import LossTargets, Objective, ObjectiveContext, ObjectiveSpec
 from groundling.settings.objectives import CrossModalEncoderSettings, MaskingSettings
@@ -61,8 +60,6 @@ class MaskedLM(Objective):
         Raises InputError unless `rate` lies between 0 and 1.
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
-        if not 0 < rate < 1:
-            raise InputError(f"rate={rate}: the share of masked tokens must lie between 0 and 1")
         self.mask_id = mask_id
         self.rate = rate
         self.scheme = scheme

@@ -21,7 +21,6 @@ from groundling.core.batch import (
     require,
     select,
 )
-from groundling.core.errors import InputError
 from groundling.models.multimodal_embeddings import init_linears
 from groundling.objectives import LossTargets, Objective
 
@@ -57,13 +56,8 @@ class MaskedRegionModeling(Objective):
         """`norm`: a LayerNorm in the head (UNITER); VL-BERT's head is Linear, GELU, Linear.
 
         `tied`: the last Linear is the transpose of the feature projection, with its own bias (UNITER, regress).
-        Raises InputError unless 0 < rate < 1 and 0 <= keep_ratio < 1.
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
-        if not 0 < rate < 1 or not 0 <= keep_ratio < 1:
-            raise InputError(
-                f"rate={rate}, keep_ratio={keep_ratio}: shares of regions must lie between 0 and 1"
-            )
         if kind != "soft":  # two kinds in one run have different names
             self.name = f"{kind}_regions"
         self.required_fields = ("regions", f"labels.{self.name}", f"labels.{self.name}_targets")
@@ -107,11 +101,7 @@ class MaskedRegionModeling(Objective):
         """Features (R, D) or class distributions (R, C); raises InputError without class distributions."""
         if self.kind == "regress":
             return row.features.astype(np.float32)
-        if row.classes is None:
-            raise InputError(
-                f"{sample}: its regions have no class distribution; use kind `regress`"
-            )
-        return row.classes.astype(np.float32)
+        return require(row.classes, "classes", sample).astype(np.float32)
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Scored regions."""

@@ -56,9 +56,7 @@ class MCSE(Objective):
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not sizes.teacher_image:
-            raise InputError(
-                f"{self.name}: the teacher reads no images; use a CLIP-like model as teacher"
-            )
+            raise InputError(f"{self.name}: the teacher reads no images")
         self.temperature = temperature
         self.pooling = pooling
         self.project_text = nn.Linear(sentence_width(sizes, pooling), WIDTH)

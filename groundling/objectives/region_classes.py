@@ -26,12 +26,7 @@ class UnmaskedRegionClassification(Objective):
         """Raises InputError if the regions have no classes."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not sizes.classes:
-            raise InputError(
-                "region_classes needs the classes of regions, but the store has none: make it with "
-                "`groundling regions --boxes` or a detector, or omit this loss "
-                "(auxiliary_losses=False, if it comes with the "
-                "paper's head)"
-            )
+            raise InputError("the regions have no classes; pass auxiliary_losses=False")
         width = sizes.visual or sizes.text
         # Class 0 is "none of them": added here, unless the store's first class is background.
         self.first_class = int(not sizes.background)

@@ -86,10 +86,7 @@ class SimCSE(Objective):
         if self._has_dropout or not self.training:
             return
         if torch.equal(one, two):
-            raise InputError(
-                f"{self.name}: both passes of a text are equal, because the student has no dropout; pass dropout=0.1 "
-                "to `adapt`, or set it above 0 in the student's config.json"
-            )
+            raise InputError(f"{self.name}: the student has no dropout; pass dropout=0.1")
         self._has_dropout = True
 
 

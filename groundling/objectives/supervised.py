@@ -51,15 +51,10 @@ class SupervisedObjective(Objective):
         """
         outputs: Tensor = self.head(encoded, batch)
         rows = len(batch) if self.head.separates_images else batch.rows
-        if (
-            self.output_type.head_input == "first"
-            and outputs.numel() != rows * self.output_type.head_width
-        ):
-            raise InputError(
-                f"{type(self.head).__name__}: this head returns {tuple(outputs.shape)}, "
-                f"expected {self.output_type.head_width} "
-                f"outputs for each of {rows} rows"
-            )
+        expected = rows * self.output_type.head_width
+        if self.output_type.head_input == "first" and outputs.numel() != expected:
+            found = f"{type(self.head).__name__} returns {tuple(outputs.shape)}"
+            raise InputError(f"{found}, expected {expected} outputs for {rows} rows")
         return outputs.float().view(len(batch), -1)
 
     def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:

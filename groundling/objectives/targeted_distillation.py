@@ -48,10 +48,7 @@ class ConfidenceGate:
     def __post_init__(self) -> None:
         """Raises InputError for a task without answers to choose from."""
         if not self._is_multiple_choice and self.output_type.head_width < 2:
-            raise InputError(
-                "td_gate compares the confidence of teacher and student in an answer, but this task has no answers "
-                "to choose from; omit it"
-            )
+            raise InputError("td_gate: this task has no answers to choose from; omit it")
 
     @property
     def _is_multiple_choice(self) -> bool:
@@ -144,10 +141,7 @@ class TargetedDistillationTerm(Objective, ABC):
         self.gate: ConfidenceGate | None = None
         if options.td_gate != "none":
             if output_type is None:
-                raise InputError(
-                    f"{self.name}: td_gate={options.td_gate} compares the answers of a task, but this run has none; "
-                    "omit it (CLIP-TD has a gate only in fine-tuning)"
-                )
+                raise InputError(f"td_gate={options.td_gate}: only for a task; omit it")
             self.gate = ConfidenceGate(output_type, options.td_gate, options.td_temperature)
             self.required_fields = (*self.required_fields, self.gate.required_field)
             self.monitored_terms = (*self.monitored_terms, self._gate_term)

@@ -47,9 +47,7 @@ class TargetedImageDistillation(TargetedDistillationTerm):
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Widths of a region's state and of CLIP's image feature; raises InputError for a model without regions."""
         if not sizes.regions:
-            raise InputError(
-                f"{self.name}: this model reads no regions, so it has no state of the image; omit it and keep td_text"
-            )
+            raise InputError(f"{self.name}: this model reads no regions; use td_text")
         return sizes.visual, sizes.teacher_image
 
     def distilled_rows(self, batch: Batch) -> Tensor:

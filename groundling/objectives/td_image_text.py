@@ -28,9 +28,7 @@ class SharedProjectionDistillation(TargetedImageDistillation):
         super().widths(sizes)
         if sizes.visual != sizes.text or sizes.teacher_image != sizes.teacher:
             raise InputError(
-                f"{self.name}: needs states and features of one width for image and text, found states of "
-                f"{sizes.visual} and {sizes.text}, features of {sizes.teacher_image} and {sizes.teacher}; use "
-                "td_image and td_text"
+                f"{self.name}: image and text have two widths; use td_image and td_text"
             )
         return sizes.text, sizes.teacher
 

@@ -12,7 +12,6 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
 from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
-from groundling.objectives.targeted_distillation import check_finite
 from groundling.objectives.td_image import image_states
 from groundling.settings.objectives import SimilarityDistillationSettings
 
@@ -43,14 +42,9 @@ class SimilarityDistillation(Objective):
         """Raises InputError for a task without choices, and for a model without regions."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not isinstance(output_type, MultipleChoice):
-            raise InputError(
-                "td_similarity: compares the choices of a question, but this run has none; use it in `finetune` on a "
-                "task of multiple choice, such as vcr/answer, or use td_image and td_text"
-            )
+            raise InputError("td_similarity: only for a task of multiple choice")
         if not sizes.regions:
-            raise InputError(
-                "td_similarity: this model reads no regions, so it has no state of the image; use td_text"
-            )
+            raise InputError("td_similarity: this model reads no regions; use td_text")
         self.image = nn.Linear(sizes.visual, sizes.teacher)
         self.text = nn.Linear(sizes.text, sizes.teacher)
         self.log_scale = nn.Parameter(torch.tensor(math.log(INITIAL_SCALE)))
@@ -75,7 +69,6 @@ class SimilarityDistillation(Objective):
         cosines = F.cosine_similarity(image, self.text(states[:, 0]).float(), dim=-1)
         scale = self.log_scale.exp().clamp(max=LARGEST_SCALE)
         student = (scale * cosines).view(len(batch), -1).log_softmax(-1)
-        check_finite(batch.cpu_copy, "clip_similarity")
         teacher = batch.features["clip_similarity"].detach().float().view(len(batch), -1)
         divergences = F.kl_div(
             student, teacher.log_softmax(-1), reduction="none", log_target=True

@@ -149,10 +149,7 @@ class Task:
         answers = self._answers(officials, predictions)
         for number, official in enumerate(officials):
             if not official:
-                raise InputError(
-                    f"{self.name}: example {number} of {split!r} has no official id, which the server's file "
-                    "needs; set Example.official_id in the task's reader"
-                )
+                raise InputError(f"{self.name}: example {number} of {split!r} has no official id")
         if callable(self.submission_format):
             return self.submission_format(officials, answers)
         heading, prediction, separator = self.submission_format

@@ -108,18 +108,11 @@ def from_hub(task: Task, split: str) -> list[Example]:
     reader = task.read
     if not isinstance(reader, GlueLayout):
         raise InputError(f"{task.name}: only GLUE tasks can be read from the hub; pass data=FOLDER")
-    try:
-        import datasets
-    except ImportError:
-        raise InputError(
-            "data=hub needs the datasets library: pip install 'groundling[hub]'"
-        ) from None
     name = reader.short.replace("-", "")
-    with convert_errors(
-        f"{task.name}: {split} cannot be read from the hub",
-        advice="; pass data=FOLDER",
-        errors=(OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError),
-    ):
+    advice = "; pip install 'groundling[hub]', or pass data=FOLDER"
+    with convert_errors(f"{task.name}: {split} cannot be read from the hub", advice):
+        import datasets
+
         rows = datasets.load_dataset("nyu-mll/glue", name, split=split.replace("dev", "validation"))
     # Two of the hub's columns are not used: MRPC's test labels, and `idx`, which for MRPC refers to another file.
     examples = []

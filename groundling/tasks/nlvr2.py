@@ -11,7 +11,7 @@ from groundling.core.errors import InputError, raise_first, require_nonempty
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
 from groundling.data.tables import lines_of, read_json_lines
-from groundling.tasks import Task
+from groundling.tasks import Task, check_labelled_alike
 
 SOURCE = "Suhr et al. 2019, NLVR2, github.com/lil-lab/nlvr"
 FORM = Classification(("False", "True"))
@@ -28,29 +28,22 @@ def _read(folder: Path, split: str) -> list[Example]:
     path = _file(folder, split)
     examples: dict[str, Example] = {}
     repeated = []
-    has_labels = None
     for where, row in read_json_lines(path, ("identifier", "sentence")):
         identifier = row["identifier"]
         if identifier.count("-") != 3:
-            raise InputError(
-                f"{where}: identifier {identifier!r}; expected split-set-pair-sentence"
-            )
+            raise InputError(f"{where}: {identifier!r}; expected split-set-pair-sentence")
         if identifier in examples:
             repeated.append(f"{where}: repeated identifier {identifier}")
-        label = _label(where, row, split)
-        if has_labels is None:
-            has_labels = label is not None
-        if has_labels != (label is not None):
-            raise InputError(f"{where}: some lines have a label and some have none")
         pair = "-".join(identifier.split("-")[:3])
         examples[identifier] = Example(
             f"nlvr2-{identifier}",
             row["sentence"],
-            label=label,
+            label=_label(where, row, split),
             images=(f"{pair}-img0", f"{pair}-img1"),
             official_id=identifier,
         )
     require_nonempty(examples, f"{path}: contains no examples")
+    check_labelled_alike(path, [example.label is None for example in examples.values()])
     raise_first(repeated)
     return list(examples.values())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,12 +13,8 @@ import numpy as np
 
 from groundling.core.batch import Example, GoldBoxes, RegionRow, require
 from groundling.core.errors import (
-    DUPLICATE,
-    EMPTY,
     InputError,
-    duplicates,
-    fault_lines,
-    flatten_message,
+    convert_read_errors,
     raise_first,
     require_nonempty,
 )
@@ -98,20 +94,13 @@ class _PlainUnpickler(pickle.Unpickler):
     """Unpickles only lists, dicts, strings and numbers; refuses every pickle that imports a name."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        needed = f"{module}.{name}"[:80]
-        raise InputError(
-            f"this pickle needs {needed!r}; expected only lists, dicts, strings and numbers"
-        )
+        raise pickle.UnpicklingError(f"needs {module}.{name}")
 
 
 def load_plain_pickle(path: Path) -> Any:
     """Load a pickle of Python 2 or 3 with plain data; refuses anything that could run code, before it is built."""
-    try:
-        with Path(path).open("rb") as stream:
-            return _PlainUnpickler(stream, encoding="latin1").load()
-    except Exception as error:  # a damaged pickle may raise any exception
-        what = "not read" if isinstance(error, InputError | OSError) else "not a complete pickle"
-        raise InputError(f"{path}: {what} ({flatten_message(error)})") from None
+    with convert_read_errors(path), Path(path).open("rb") as stream:
+        return _PlainUnpickler(stream, encoding="latin1").load()
 
 
 class CocoInstance(NamedTuple):
@@ -139,76 +128,40 @@ def read_expressions(
             the split has no expressions.
     """
     path = Path(folder) / f"refs({split_by}).p"
-    objects = read_instance_tables(folder)
-    return expressions_in(path, load_plain_pickle(path), objects, split, image)
+    sizes, annotations = read_instance_tables(folder)
+    refs = load_plain_pickle(path)
+    with convert_read_errors(path):
+        own = [ref for ref in refs if _is_of(ref["split"], split)]
+        require_nonempty(own, f"{path}: no expressions of {split!r}; splits: {', '.join(SPLITS)}")
+        return [one for ref in own for one in _expressions_of(path, ref, sizes, annotations, image)]
 
 
-def expressions_in(
-    path: Path, refs: Any, objects: InstanceTables, split: str, image: str = COCO
+def _expressions_of(
+    path: Path,
+    ref: Mapping[str, Any],
+    sizes: Mapping[Any, tuple[int, int]],
+    annotations: Mapping[Any, CocoInstance],
+    image: str,
 ) -> list[ReferringExpression]:
-    """The same, from the contents of the files `path` and `instances.json`."""
-    sizes, annotations = objects
-    expressions: list[ReferringExpression] = []
-    outside = []
-    where = path
-    try:
-        for place, ref in enumerate(refs):
-            where = path.with_name(f"{path.name}, refs[{place}]")
-            if not _is_of(ref["split"], split):
-                continue
-            number = ref["image_id"]
-            box = _box_of(where, ref, annotations)
-            size = sizes[number]
-            if not _is_inside(box, size):
-                outside.append(f"{where}: box {box.tolist()} is empty or outside the image {size}")
-            name = image.format(subset="train2014", number=number)
-            for sentence in ref["sentences"]:
-                sentence_id = int(sentence["sent_id"])
-                text = str(sentence["sent"])
-                expressions.append(ReferringExpression(sentence_id, text, name, ref["ann_id"], box))
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"{where}: not a list of refs with split, ann_id, image_id and sentences ({error})"
-        ) from None
-    raise_first(outside)
-    require_nonempty(
-        expressions, f"{path}: contains no expressions of {split!r}; splits are {', '.join(SPLITS)}"
-    )
-    return expressions
-
-
-def list_ref_oddities(
-    path: Path, refs: Any, expressions: Sequence[ReferringExpression]
-) -> list[str]:
-    """Notes on accepted oddities of `refs`, the content of `refs(BY).p`, as `list_oddities`; also unknown splits."""
-    splits = {str(ref["split"]) for ref in refs}
-    unknown_splits = sorted(splits - set(SPLITS))
-    empty = [f"expression {one.id}" for one in expressions if not one.text.strip()]
+    """The expressions for one object."""
+    number = ref["image_id"]
+    annotation = annotations[ref["ann_id"]]
+    if annotation.image != number:
+        raise InputError(f"{path}: annotation {ref['ann_id']} does not belong to image {number}")
+    if not _is_inside(annotation.box, sizes[number]):
+        raise InputError(f"{path}: the box of annotation {ref['ann_id']} is empty or outside")
+    name = image.format(subset="train2014", number=number)
     return [
-        *fault_lines(path, EMPTY, empty),
-        *fault_lines(path, f"splits other than {', '.join(SPLITS)}", unknown_splits),
-        *fault_lines(path, DUPLICATE, duplicates(f"expression {one.id}" for one in expressions)),
+        ReferringExpression(
+            int(one["sent_id"]), str(one["sent"]), name, ref["ann_id"], annotation.box
+        )
+        for one in ref["sentences"]
     ]
 
 
 def _is_of(name: str, split: str) -> bool:
     """Whether a ref belongs to `split`; `test` includes all splits with "test" in their name."""
     return name == split or (split == "test" and "test" in name)
-
-
-def _box_of(
-    where: Path, ref: Mapping[str, Any], annotations: Mapping[Any, CocoInstance]
-) -> np.ndarray:
-    """The box (4,) of a ref's annotation; raises InputError if the annotation has another image."""
-    annotation = annotations.get(ref["ann_id"])
-    if annotation is not None and annotation.image == ref["image_id"]:
-        return annotation.box
-    owner = None if annotation is None else annotation.image
-    raise InputError(
-        f"{where}: annotation {ref['ann_id']} belongs to image {owner}, not {ref['image_id']}"
-    )
 
 
 def _is_inside(box: np.ndarray, size: tuple[int, int]) -> bool:

@@ -19,10 +19,16 @@ from typing import Any, Literal
 import numpy as np
 
 from groundling.core.batch import IGNORE, Example, Sample
-from groundling.core.errors import InputError, duplicates, require_known, require_nonempty
+from groundling.core.errors import (
+    InputError,
+    convert_read_errors,
+    duplicates,
+    require_known,
+    require_nonempty,
+)
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.data.samples import MappedDataset, SampleDataset
-from groundling.runs.folder import disk_errors, json_text, read_json, write_whole
+from groundling.runs.folder import disk_errors, json_text, read_object, write_whole
 from groundling.runs.hashing import data_hash
 from groundling.tasks import Task, vcr, vqa
 
@@ -110,19 +116,13 @@ def resolve_strata(task: Task, stratify_by: StratifyBy) -> StratifyBy:
         "answer": isinstance(task.form, OpenAnswer),
     }
     available = [name for name, applies in offered.items() if applies]
-    require_known(
-        stratify_by,
-        available,
-        f"stratify_by {stratify_by}: {task.name} does not have these strata",
-    )
+    require_known(stratify_by, available, f"{task.name} has no strata by {stratify_by}")
     return stratify_by
 
 
 def _question_type(question: vqa.VqaQuestion) -> str:
     if not question.types:
-        raise InputError(
-            f"question {question.id}: no question type; use the official files (LXMERT's lists have no types)"
-        )
+        raise InputError(f"question {question.id}: LXMERT's lists have no question types")
     return question.types[1]
 
 
@@ -152,15 +152,10 @@ def draw_partition(
     for name, stratum in stratum_of.items():
         if stratum not in NEVER:
             members.setdefault(stratum, []).append(name)
-    require_nonempty(
-        members, f"none of {len(stratum_of):,} examples is in a stratum that can be drawn"
-    )
+    require_nonempty(members, f"none of {len(stratum_of):,} examples can be drawn")
     for stratum, names in sorted(members.items()):
         if len(names) < per_stratum and not allow_fewer:
-            raise InputError(
-                f"stratum {stratum!r} has {len(names):,} examples, fewer than per_stratum {per_stratum:,}; "
-                "set allow_fewer to take all"
-            )
+            raise InputError(f"stratum {stratum!r}: {len(names):,} examples; set allow_fewer")
     drawn: list[str] = []
     for stratum, names in members.items():
         lots = sorted((_lot(seed, stratum, name), name) for name in names)
@@ -230,15 +225,10 @@ def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read a manifest and check its ids against their hash; raises InputError for anything else."""
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"{path}: not a partition; expected a file of `groundling data partition`")
-    ids: Any = content.get("ids")
-    is_list = isinstance(ids, list) and ids and all(isinstance(name, str) for name in ids)
-    if not is_list or _hash(ids) != content.get("sha256"):
-        raise InputError(f"{path}: its ids do not match its sha256; damaged or edited")
-    if not isinstance(content.get("task"), str) or not content.get("files"):
-        raise InputError(f"{path}: 'task' or 'files' is missing; draw it again")
+    content = read_object(path)
+    with convert_read_errors(path):
+        if content["format"] != FORMAT or _hash(content["ids"]) != content["sha256"]:
+            raise InputError(f"{path}: not a partition, or damaged or edited")
     return content
 
 
@@ -251,10 +241,8 @@ def select_partition(
         InputError: The manifest is damaged, edited or of other files, or names an unknown example.
     """
     content = read_manifest(path)
-    if content["task"].partition("/")[0] != task.name.partition("/")[0]:
-        raise InputError(f"{path}: a partition of {content['task']}, expected one of {task.name}")
     # In other files, a row's number or id may name another example.
-    if content["files"] != files_of(task, folder):
+    if content.get("files") != files_of(task, folder):
         raise InputError(f"{path}: drawn from other files than those in {folder}")
     ids = set(content["ids"])
     for name in sorted(ids - {name_of(example) for example in examples}):
@@ -289,9 +277,7 @@ def hidden_versions(
         some for split in splits or (task.train,) for some in task.read_unlabelled(folder, split)
     ]
     if len(versions) != len(examples):
-        raise InputError(
-            f"{task.name}: only {len(versions)} of {len(examples)} training examples can be read without their labels"
-        )
+        raise InputError(f"{task.name}: {len(versions)} of {len(examples)} examples without label")
     return versions
 
 
@@ -308,9 +294,7 @@ def with_extra_splits(task: Task, extras: Sequence[str]) -> Task:
     for extra in extras:
         name, _, folder = extra.partition("=")
         if not name.isidentifier() or not folder or not Path(folder).is_dir():
-            raise InputError(
-                f"extra_eval {extra}: expected NAME=FOLDER, a name of letters, digits and _, and an existing folder"
-            )
+            raise InputError(f"extra_eval {extra}: expected NAME=FOLDER, an existing folder")
         if name in {*folders, task.train, *task.dev, *task.test}:
             raise InputError(f"extra_eval {extra}: {task.name} has a split {name!r} already")
         folders[name] = Path(folder)

@@ -144,9 +144,7 @@ def form_of(labels: Mapping[str, str], label_type: str) -> OutputType:
     if label_type == "regress" or (label_type == "auto" and _are_measurements(values)):
         return Regression()
     if len(values) < 2:
-        raise InputError(
-            f"{labels[values[0]]}: every label is {values[0]!r}; expected at least two classes"
-        )
+        raise InputError(f"{labels[values[0]]}: every label is {values[0]!r}")
     return Classification(tuple(values))
 
 
@@ -173,9 +171,7 @@ def held_out(path: Path, groups: Iterable[RowGroup]) -> set[RowGroup]:
     """
     distinct = dict.fromkeys(groups)
     if len(distinct) < 2:
-        raise InputError(
-            f"{path}: all rows are in one group, so none can be held out; pass a dev file"
-        )
+        raise InputError(f"{path}: all rows are in one group; pass a dev file")
     held = {group for group in distinct if _draw(group) < DEV_SHARE}
     if not held:
         held.add(min(distinct, key=_draw))
@@ -334,9 +330,7 @@ def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
                 raise InputError(f"{where}: column {name!r} is empty; expected {expected[name]}")
         label = intern(plain[options.label])
         if label in MISSING_LABELS:
-            raise InputError(
-                f"{where}: the label {label!r} stands for a missing value; remove the row"
-            )
+            raise InputError(f"{where}: the label {label!r} stands for a missing value")
         images: tuple[str, ...] = ()
         # Surrounding spaces, and `./` before a file name, do not change the group.
         group = tuple(plain[name] for name in text_columns)

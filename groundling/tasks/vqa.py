@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
 from groundling.core.batch import IGNORE, Example
-from groundling.core.errors import InputError, raise_first
+from groundling.core.errors import (
+    InputError,
+    convert_read_errors,
+    duplicates,
+    require_nonempty,
+)
 from groundling.core.metrics import SCORE
 from groundling.core.output_types import OpenAnswer
 from groundling.data.tables import lines_of
@@ -69,7 +73,6 @@ CONTRACTIONS = _without_one_apostrophe(SPELT)
 OFFICIAL_CONTRACTIONS = CONTRACTIONS | {"somebody'd": "somebodyd"}
 """With the script's mistake: this entry is reversed."""
 MENDED_CONTRACTIONS = CONTRACTIONS | {"somebodyd": "somebody'd"}
-T = TypeVar("T")
 
 
 def normalise_answer(text: str, official: bool = True) -> str:
@@ -152,18 +155,14 @@ def answers_of(folder: Path) -> tuple[str, ...]:
         InputError: No such file, several, or one that is not a list of distinct answers without gaps.
     """
     path = _answer_file(Path(folder))
-    if path.suffix == ".txt":
-        answers = lines_of(path)
-    else:
-        content = read_json(path)
-        answers = _by_number(path, content) if isinstance(content, dict) else content
-    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        raise InputError(
-            f"{path}: expected a list of answers, or an object that maps each answer to a number"
-        )
-    for answer, count in Counter(answers).items():
-        if count > 1:
-            raise InputError(f"{path}: repeated answer {answer!r}")
+    answers = lines_of(path) if path.suffix == ".txt" else read_json(path)
+    with convert_read_errors(path):
+        if isinstance(answers, dict):
+            if sorted(answers.values()) != list(range(len(answers))):
+                raise InputError(f"{path}: expected answers numbered from 0 on without gaps")
+            answers = sorted(answers, key=answers.__getitem__)
+        if len(set(answers)) < len(answers):
+            raise InputError(f"{path}: repeated answer {duplicates(answers)[0]!r}")
     return tuple(answers)
 
 
@@ -172,33 +171,12 @@ def _answer_file(folder: Path) -> Path:
         paths = sorted(folder.glob(pattern))
         if len(paths) > 1:
             raise InputError(
-                f"{folder}: {paths[0].name} and {paths[1].name} may have different orders; keep one of them"
+                f"{folder}: keep {paths[0].name} or {paths[1].name}; orders may differ"
             )
         if paths:
             return paths[0]
     *others, last = ANSWER_FILES
     raise InputError(f"{folder}: no answer list; expected {', '.join(others)} or {last}")
-
-
-def _by_number(path: Path, content: Mapping[str, object]) -> list[str]:
-    """The answers of an object from answer to number, in order of the numbers."""
-    answers: dict[int, str] = {}
-    for answer, number in content.items():
-        if not isinstance(number, int) or not 0 <= number < len(content) or number in answers:
-            raise InputError(
-                f"{path}: expected an object of answers numbered from 0 to {len(content) - 1} without gaps"
-            )
-        answers[number] = answer
-    return [answers[number] for number in range(len(content))]
-
-
-class JsonEntry(NamedTuple):
-    """An object of a JSON file."""
-
-    where: str
-    """File and position, for messages."""
-    fields: dict[str, Any]
-    """The object's fields, unchecked."""
 
 
 def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuestion]:
@@ -211,86 +189,54 @@ def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuest
     """
     path = file_of(folder, split)
     entries = _entries(path, "questions")
-    if all("sent" in entry.fields for entry in entries.values()):
-        return _lxmert_questions(entries, image)
     # test-dev has a part of test2015's images.
     subset = YEARS.get(split, split).replace("-dev", "")
+    with convert_read_errors(path):
+        if all("sent" in entry for entry in entries.values()):
+            return _lxmert_questions(path, entries, image)
+        questions = [
+            VqaQuestion(
+                number,
+                entry["question"],
+                image.format(subset=subset, number=entry["image_id"]),
+            )
+            for number, entry in entries.items()
+        ]
     notes_path = file_of(folder, split, ANNOTATIONS)
     if split.startswith("test") and not notes_path.is_file():
-        return [_question(number, entry, subset, image) for number, entry in entries.items()]
+        return questions
     notes = _entries(notes_path, "annotations")
-    _refuse_alone(path, entries, notes_path, notes)
-    questions = []
-    for number, entry in entries.items():
-        question = _question(number, entry, subset, image)
-        questions.append(_answered(question, notes[number]))
-    return questions
+    for number in entries.keys() ^ notes.keys():
+        raise InputError(f"{path}, {notes_path}: question_id {number} is in one of them only")
+    with convert_read_errors(notes_path):
+        return [_answered(notes_path, one, notes[one.id]) for one in questions]
 
 
-def _refuse_alone(
-    path: Path, entries: Mapping[int, JsonEntry], notes_path: Path, notes: Mapping[int, JsonEntry]
-) -> None:
-    """Raises InputError naming questions without answers, and answers without questions."""
-    faults = []
-    unanswered = [number for number in entries if number not in notes]
-    if unanswered:
-        faults.append(
-            f"{path}: question_id {unanswered[0]} is not in {notes_path.name} ({len(unanswered):,} such)"
-        )
-    unasked = [number for number in notes if number not in entries]
-    if unasked:
-        faults.append(
-            f"{notes_path}: question_id {unasked[0]} is not in {path.name} ({len(unasked):,} such)"
-        )
-    if faults:
-        raise InputError("; ".join(faults))
-
-
-def _question(number: int, entry: JsonEntry, subset: str, image: str) -> VqaQuestion:
-    """A question of an official file, without its answers."""
-    image_number = _field(entry.where, entry.fields, "image_id", int)
-    text = _field(entry.where, entry.fields, "question", str)
-    return VqaQuestion(number, text, image.format(subset=subset, number=image_number))
-
-
-def _answered(question: VqaQuestion, note: JsonEntry) -> VqaQuestion:
+def _answered(path: Path, question: VqaQuestion, note: Mapping[str, Any]) -> VqaQuestion:
     """The question with people's answers."""
-    answers = []
-    for answer in _field(note.where, note.fields, "answers", list):
-        answers.append(_field(note.where, answer, "answer", str))
-    answer_type = _field(note.where, note.fields, "answer_type", str)
-    question_type = _field(note.where, note.fields, "question_type", str)
+    answers = [answer["answer"] for answer in note["answers"]]
+    if not answers:
+        raise InputError(f"{path}: question_id {question.id} has no answers")
     # Answers are counted without normalisation, like the published targets (hengyuan-hu/bottom-up-attention-vqa,
     # tools/compute_softscore.py), although a comment there asks for normalisation.
-    scores = {}
-    for answer, count in Counter(answers).items():
-        scores[answer] = credit(count, len(answers))
-    return VqaQuestion(
-        question.id,
-        question.text,
-        question.image,
-        scores=scores,
-        answers=tuple(answers),
-        types=(answer_type, question_type),
-    )
+    scores = {answer: credit(count, len(answers)) for answer, count in Counter(answers).items()}
+    types = (note["answer_type"], note["question_type"])
+    return replace(question, scores=scores, answers=tuple(answers), types=types)
 
 
-def _lxmert_questions(entries: Mapping[int, JsonEntry], image: str) -> list[VqaQuestion]:
+def _lxmert_questions(
+    path: Path, entries: Mapping[int, Mapping[str, Any]], image: str
+) -> list[VqaQuestion]:
     """The questions of an LXMERT list; if one has scores, all must."""
-    is_labelled = any("label" in entry.fields for entry in entries.values())
+    is_labelled = any("label" in entry for entry in entries.values())
     questions = []
-    for number, (where, fields) in entries.items():
-        match = re.fullmatch(r"COCO_(\w+)_(\d{1,18})", _field(where, fields, "img_id", str))
-        scores = _field(where, fields, "label", dict) if is_labelled else None
-        has_shares = all(
-            isinstance(score, int | float) and 0 <= score <= 1 for score in (scores or {}).values()
-        )
-        if match is None or not has_shares:
-            raise InputError(
-                f"{where}: expected an img_id like COCO_val2014_000000000042, and numbers from 0 to 1 in label"
-            )
-        name = image.format(subset=match[1], number=int(match[2]))
-        questions.append(VqaQuestion(number, _field(where, fields, "sent", str), name, scores))
+    for number, entry in entries.items():
+        _, subset, image_number = entry["img_id"].split("_")
+        scores = entry["label"] if is_labelled else None
+        if not all(0 <= score <= 1 for score in (scores or {}).values()):
+            raise InputError(f"{path}: question_id {number}: expected numbers from 0 to 1 in label")
+        name = image.format(subset=subset, number=int(image_number))
+        questions.append(VqaQuestion(number, entry["sent"], name, scores))
     return questions
 
 
@@ -306,35 +252,16 @@ def file_of(folder: Path, split: str, patterns: Sequence[str] = QUESTIONS) -> Pa
     return paths[0]
 
 
-def _entries(path: Path, key: str) -> dict[int, JsonEntry]:
+def _entries(path: Path, key: str) -> dict[int, Mapping[str, Any]]:
     """Entries by question id, from a list or from the list under `key`."""
     content = read_json(path)
-    if isinstance(content, dict):
-        content = content.get(key)
-    if not isinstance(content, list) or not content:
-        raise InputError(f"{path}: expected a list of {key}, at the top level or under {key!r}")
-    entries: dict[int, JsonEntry] = {}
-    repeated = []
-    for place, fields in enumerate(content):
-        where = f"{path}, {key}[{place}]"
-        number = _field(where, fields, "question_id", int)
-        if number in entries:
-            repeated.append(f"{where}: repeated question_id {number}")
-        entries[number] = JsonEntry(where, fields)
-    raise_first(repeated)
+    with convert_read_errors(path):
+        listed = content[key] if isinstance(content, dict) else content
+        entries = {int(entry["question_id"]): entry for entry in listed}
+    require_nonempty(entries, f"{path}: contains no {key}")
+    if len(entries) < len(listed):
+        raise InputError(f"{path}: repeated question_id")
     return entries
-
-
-EXPECTED = {str: "a text", int: "a whole number", list: "a nonempty list", dict: "an object"}
-"""Type names in messages; a list may not be empty."""
-
-
-def _field(where: str, fields: object, name: str, kind: type[T]) -> T:
-    """A field of type `kind`; raises InputError if it is missing, of another type, or an empty list."""
-    value = fields.get(name) if isinstance(fields, dict) else None
-    if not isinstance(value, kind) or value == []:
-        raise InputError(f"{where}: expected {EXPECTED[kind]} in {name!r}")
-    return value
 
 
 def form_of(folder: Path) -> OpenAnswer:
@@ -360,10 +287,7 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
     form = form_of(folder) if labelled else OpenAnswer(())
     targets = [None if q.scores is None else form.targets(q.scores) for q in questions]
     if labelled and not any(len(pairs) for pairs in targets if pairs is not None):
-        raise InputError(
-            f"{_answer_file(Path(folder))}: contains no human answer to any of the {len(questions):,} questions of "
-            f"{split}; expected the answer list of this data set"
-        )
+        raise InputError(f"{_answer_file(Path(folder))}: has no answer to any question of {split}")
     width = max([1, *(len(pairs) for pairs in targets if pairs is not None)])
     examples = []
     for question, pairs in zip(questions, targets, strict=True):
@@ -416,8 +340,8 @@ def official_accuracy(
         InputError: A question without a prediction, or a prediction without a question.
     """
     ids = {question.id for question in questions}
-    _refuse_ids("no prediction for", ids - predictions.keys())
-    _refuse_ids("prediction for unknown", predictions.keys() - ids)
+    for number in sorted(ids ^ predictions.keys()):
+        raise InputError(f"vqa: question {number} has no prediction, or is unknown")
     groups: dict[str, list[float]] = defaultdict(list)
     for question in questions:
         score = accuracy(predictions[question.id], question.answers)
@@ -425,10 +349,6 @@ def official_accuracy(
         for name in question.types:
             groups[f"official, {name}"].append(score)
     return {name: fsum(values) / len(values) for name, values in groups.items()}
-
-
-def _refuse_ids(fault: str, ids: AbstractSet[int]) -> None:
-    raise_first([f"vqa: {fault} question {number}" for number in sorted(ids)])
 
 
 def _extra(

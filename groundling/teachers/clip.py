@@ -138,8 +138,6 @@ def _with_dependencies(
             if isinstance(confidence, SimilarityClusterConfidence)
             else clips.scored_image
         )
-        if confidence is None:
-            raise InputError("a teacher's confidence needs a task with answers to choose from")
     if "clip_similarity" in computed:
         computed |= {clips.scored_image, clips.scored_text}
     if {"clip_words", "clip_word"} & computed:
@@ -160,10 +158,7 @@ def _check_sources(
     if "clip_words" in computed and options.word_selection == "top":
         compares = True
     if compares and not clips.scorer.share_space:
-        raise InputError(
-            "the teacher's image tower and text tower are from different models and share no space; pass "
-            "teacher_scorer=MODEL, a CLIP-like model to compare image and text"
-        )
+        raise InputError("the teacher's towers share no space; pass teacher_scorer=MODEL")
     reads_images = compares or bool({"clip_image", UNNORMALIZED_IMAGE} & set(computed))
     if reads_images and clips.images.source == "":
         raise InputError(f"a teacher of {', '.join(requested)} needs teacher_images=FOLDER")

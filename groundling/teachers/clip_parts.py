@@ -463,10 +463,7 @@ class ClipWordPart(ClipTeacherPart):
         for row, candidates in enumerate(is_candidate):
             if not np.isfinite(cosines[row][candidates]).all():
                 image = self.clips.images.name(_image_ids(clip_batch.batch)[row])
-                raise InputError(
-                    f"{image}: the teacher's similarity of the image and a word of its text is not finite; its weights "
-                    "may be damaged"
-                )
+                raise InputError(f"{image}: the teacher's similarity to a word is not finite")
             features.append((token_scores(cosines[row], importance[row], candidates), candidates))
         return features
 

@@ -29,7 +29,7 @@ from groundling.data.shards import (
 )
 from groundling.runs.folder import PREPARED, json_text, read_object
 from groundling.runs.progress import Progress
-from groundling.teachers import Teacher, compute_feature_arrays, read_input_keys, read_inputs
+from groundling.teachers import Teacher, compute_features, read_input_keys, read_inputs
 
 # The cache: features are computed once for equal inputs, and kept in memory or in a folder that runs share.
 
@@ -126,7 +126,7 @@ class DiskFeatureStore:
         """`key`: everything the records depend on except their ids; see `ShardWriter`."""
         self.folder = Path(folder)
         self.key = dict(key)
-        self.store: ShardStore | None = None
+        self.store: ShardStore  # once it is filled
 
     def fill(self, ids: Sequence[str], make: RecordFactory, title: str) -> None:
         """Compute the missing records, each process its share of the shards.
@@ -166,16 +166,11 @@ class DiskFeatureStore:
 
     def index_of(self, record_id: str) -> int:
         """The number of a record; raises InputError if it is missing."""
-        return self._filled_store().index_of(record_id)
+        return self.store.index_of(record_id)
 
     def get(self, number: int) -> Record:
         """The record."""
-        return self._filled_store().record_at(number)
-
-    def _filled_store(self) -> ShardStore:
-        if self.store is None:
-            raise RuntimeError(f"{self.folder}: call `fill` before reading")
-        return self.store
+        return self.store.record_at(number)
 
 
 def _compute_records(
@@ -287,14 +282,13 @@ class TeacherDataset(SampleWrapper):
         samples = _get_fixed(self.samples, [index for index, _ in places])
         rows = [sample.rows[row] for sample, (_, row) in zip(samples, places, strict=True)]
         inputs = read_inputs(self.teacher, rows)
-        features = compute_feature_arrays(self.teacher, collate(inputs))
+        batch = collate(inputs)
+        features = self.teacher.unbatch(compute_features(self.teacher, batch), batch)
         records = []
         for sample, one, arrays in zip(samples, inputs, features, strict=True):
             for name, array in arrays.items():
                 if not np.isfinite(array).all():
-                    raise InputError(
-                        f"{sample.id}: the feature {name} of {self.teacher.display_name} is not finite"
-                    )
+                    raise InputError(f"{sample.id}: the teacher's {name} is not finite")
             facts = {"truncated_tokens": one.truncated_tokens} if one.truncated_tokens else {}
             records.append(Record(one.id, arrays, facts))
         return records
@@ -365,10 +359,7 @@ class TeacherSet:
         """A model's sizes with the teachers' widths; raises InputError if their text features differ in width."""
         widths = {teacher.width for teacher in self.teachers if teacher.width}
         if len(widths) > 1:
-            raise InputError(
-                f"the objectives read text features of two widths, {min(widths)} and {max(widths)}, because of "
-                "teacher_text, teacher_space or kd_teacher; train them in two runs"
-            )
+            raise InputError(f"the objectives read text features of two widths, {sorted(widths)}")
         images = [teacher.image_width for teacher in self.teachers]
         return sizes._replace(teacher=max(widths, default=0), teacher_image=max(images, default=0))
 
@@ -382,11 +373,9 @@ def estimate_features_gb(samples: SampleDataset, teacher: Teacher) -> float:
     count = min(SIZE_SAMPLES, len(samples))
     places = [len(samples) * number // count for number in range(count)]
     rows = [row for sample in _get_fixed(samples, places) for row in sample.rows]
-    measured = sum(
-        values.nbytes
-        for row in compute_feature_arrays(teacher, collate(read_inputs(teacher, rows)))
-        for values in row.values()
-    )
+    batch = collate(read_inputs(teacher, rows))
+    features = teacher.unbatch(compute_features(teacher, batch), batch)
+    measured = sum(values.nbytes for row in features for values in row.values())
     return measured / count * len(samples) / 2**30
 
 

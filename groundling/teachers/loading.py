@@ -106,10 +106,7 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
     made = [spec.make(context) for spec in specs]
     sees = any(one.reads_images or one.reads_image_folder for one in made)
     if not clip_features and targeted.teacher_images and not sees:
-        raise InputError(
-            f"teacher_images={targeted.teacher_images}: no objective reads images; "
-            "add one that does, e.g. td_image"
-        )
+        raise InputError(f"teacher_images={targeted.teacher_images}: no objective reads images")
     teachers: list[Teacher] = []
     others = needs - clip_features - {name for spec in specs for name in spec.features}
     if is_import_path(source) or others or not (clip_features or made):
@@ -138,9 +135,7 @@ def load_teacher(context: TeacherContext) -> Teacher:
         options = parse_options(context.settings.options.option)
         teacher = instantiate(source, is_teacher, "a Teacher", options)
     if not (teacher.name and (teacher.width or teacher.image_width)):
-        raise InputError(
-            f"{source}: a teacher needs a `name`, and a `width` or `image_width` of its features"
-        )
+        raise InputError(f"{source}: a teacher needs a `name`, and a `width` or `image_width`")
     return teacher
 
 

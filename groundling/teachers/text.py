@@ -214,9 +214,7 @@ class FrozenCopy(Teacher):
     def __init__(self, text: TextEncoder) -> None:
         """Copies the encoder. Raises InputError if it is no sentence encoder."""
         if text.sentence is None:
-            raise InputError(
-                f"{text.tokenizer.name_or_path}: not a sentence encoder, so it has no sentence vectors to retain"
-            )
+            raise InputError(f"{text.tokenizer.name_or_path}: no sentence vectors to retain")
         self.text = TextEncoder(copy.deepcopy(text.encoder), text.tokenizer)
         self.text.set_sentence_modules(text.sentence)
         self.text.eval().requires_grad_(False)

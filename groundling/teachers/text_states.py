@@ -37,13 +37,9 @@ class TextStatesTeacher(Teacher):
         Raises InputError if the teacher has other tokens than the student.
         """
         own = text.tokenizer
-        if own.get_vocab() != tokenizer.get_vocab() or set(own.all_special_ids) != set(
-            tokenizer.all_special_ids
-        ):
-            raise InputError(
-                f"kd_teacher={source}: its tokenizer has other tokens than the student's, {tokenizer.name_or_path}; "
-                "the teacher reads the student's tokens, so give one with the same vocabulary"
-            )
+        special = set(tokenizer.all_special_ids)
+        if own.get_vocab() != tokenizer.get_vocab() or set(own.all_special_ids) != special:
+            raise InputError(f"kd_teacher={source}: its tokenizer differs from the student's")
         self.text = text.eval().requires_grad_(False)
         self.width = text.sizes.text
         self.display_name = f"the teacher {source}"
@@ -61,10 +57,7 @@ class TextStatesTeacher(Teacher):
         tokens = require(batch.text, "text", self.name)
         length = tokens.input_ids.shape[1]
         if length > self.text.max_length:
-            raise InputError(
-                f"{self.display_name}: reads at most {self.text.max_length} tokens, and a text has {length}; "
-                f"use max_length={self.text.max_length}"
-            )
+            raise InputError(f"{self.display_name}: use max_length={self.text.max_length}")
         encoded = self.text(replace(batch, perturbation=None))
         return {STATES: require(encoded.text, "text", self.name)}
 
@@ -73,14 +66,9 @@ def _make(context: TeacherContext) -> TextStatesTeacher:
     """Load the encoder of --kd-teacher; raises InputError without one, or without the student's tokenizer."""
     source = context.settings.state_distillation.kd_teacher
     if not source:
-        raise InputError(
-            "nst, crd and nt_xent need kd_teacher=MODEL, a text encoder with the student's tokenizer"
-        )
-    if context.tokenizer is None:
-        raise InputError(
-            f"kd_teacher={source}: this command's student has no tokenizer to compare with; use `groundling adapt`"
-        )
-    return TextStatesTeacher(load_text_encoder(source), context.tokenizer, source)
+        raise InputError("nst, crd and nt_xent need kd_teacher=MODEL, a text encoder")
+    tokenizer = require(context.tokenizer, "tokenizer", "kd_teacher")
+    return TextStatesTeacher(load_text_encoder(source), tokenizer, source)
 
 
 TEXT_STATES = TeacherSpec("text_states", (STATES,), _make)

@@ -17,7 +17,6 @@ from groundling.models.loading import weights_sha256
 from groundling.models.visual_token import (
     FEATURE,
     VisualTokenEncoder,
-    is_visual_token_encoder,
     load_visual_token_encoder,
 )
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec
@@ -71,8 +70,6 @@ def load_visual_token_teacher(
 
     Raises InputError for another folder, one without the head, or a student with other tokens.
     """
-    if not is_visual_token_encoder(source):
-        raise InputError(f"{source}: is no CLIP-BERT; expected {EXPECTED}")
     model = load_visual_token_encoder(source)
     sizes = model.sizes
     head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
@@ -81,10 +78,7 @@ def load_visual_token_teacher(
     student = require(tokenizer, "tokenizer", "mlm_distillation")
     own = model.text.tokenizer
     if own.get_vocab() != student.get_vocab() or type(own) is not type(student):
-        raise InputError(
-            f"{source}: its tokenizer has other tokens than the student's, so their predictions cannot be compared; "
-            "train it from the same student"
-        )
+        raise InputError(f"{source}: its tokenizer differs from the student's")
     return ClipBertTeacher(model, head)
 
 

@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Sample, require, select
 from groundling.core.errors import InputError, prefix_errors
-from groundling.core.registry import is_import_path
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_digest, read_image
 from groundling.models.clip import FrozenClip, load_clip_image_tower
@@ -46,20 +45,12 @@ class VokenImages:
         with prefix_errors(folder):
             self.files = [single_file(files[name]) for name in sorted(files)]
         if len(self.files) < 2:
-            raise InputError(
-                f"{folder}: {len(self.files)} images; vokens need at least 2 to choose from"
-            )
+            raise InputError(f"{folder}: vokens need at least 2 images to choose from")
         self.clip = clip
         self.space = space
 
     def __len__(self) -> int:
         return len(self.files)
-
-    @property
-    def width(self) -> int:
-        """Width of a feature."""
-        tower = require(self.clip.image, "image", "vokens")
-        return tower.embed_dim if self.space == "joint" else tower.pooled_width
 
     @torch.no_grad()
     def features(self) -> Tensor:
@@ -132,21 +123,11 @@ class VokenTeacher(_TokenTeacher):
     def __init__(
         self, matcher: TextEncoder, heads: TokenImageMatchingHeads, images: VokenImages
     ) -> None:
-        """`matcher`: the text encoder of the vokenizer; `heads`: its heads; raises InputError if widths differ."""
+        """`matcher`: the text encoder of the vokenizer; `heads`: its heads."""
         self.matcher = matcher.eval().requires_grad_(False)
         self.matcher.return_layers()
         self.heads = heads.eval().requires_grad_(False)
-        self.layers, rest = divmod(heads.states_width, matcher.sizes.text)
-        if rest or not self.layers:
-            raise InputError(
-                f"{self.source}: its heads read {heads.states_width} dimensions, which are no whole number of its "
-                f"layers of {matcher.sizes.text}; use the folder as the run wrote it"
-            )
-        if heads.image_width != images.width:
-            raise InputError(
-                f"{self.source}: trained with image features of width {heads.image_width}, but teacher's have "
-                f"{images.width}; use the teacher and teacher_space of that run"
-            )
+        self.layers = heads.states_width // matcher.sizes.text
         self.images = images
         self.width = len(images)
         self.image_vectors: Tensor | None = None
@@ -182,10 +163,7 @@ class VokenTeacher(_TokenTeacher):
         tokens = require(batch.text, "text", self.name)
         rows, length = tokens.input_ids.shape
         if length > self.matcher.max_length:
-            raise InputError(
-                f"{self.source}: reads at most {self.matcher.max_length} tokens, but a text has {length}; "
-                f"set max_length={self.matcher.max_length}"
-            )
+            raise InputError(f"{self.source}: set max_length={self.matcher.max_length}")
         states = concatenated_layers(self.matcher(batch), self.layers, self.source)
         places = batch.flat_indices(_ordinary)
         vectors = self.heads.token_vectors(select(states, places))
@@ -228,25 +206,14 @@ def make_voken_teacher(given: TeacherContext) -> Teacher:
     if options.voken_control == "token_id":
         return TokenIdTeacher(tokenizer)
     if not options.voken_matcher:
-        raise InputError(
-            "voken_classification needs voken_matcher=FOLDER, the folder `model` of a run of `adapt arm "
-            "token_image_matching`"
-        )
+        raise InputError("voken_classification needs voken_matcher=FOLDER")
     folder = options.voken_images or targeted.teacher_images
     if not folder:
         raise InputError("voken_classification needs voken_images=FOLDER, or teacher_images=FOLDER")
-    if is_import_path(given.source):
-        raise InputError(
-            f"teacher={given.source}: voken_classification reads images with a CLIP-like model; name its folder or "
-            "hub id"
-        )
     heads = load_matching_heads(options.voken_matcher)
     matcher = load_text_encoder(options.voken_matcher)
     if matcher.tokenizer.get_vocab() != tokenizer.get_vocab():
-        raise InputError(
-            f"voken_matcher={options.voken_matcher}: its tokenizer differs from the student's, so vokens would "
-            "belong to other tokens; train the vokenizer from an encoder with the student's tokenizer"
-        )
+        raise InputError(f"{options.voken_matcher}: its tokenizer differs from the student's")
     clip = FrozenClip(load_clip_image_tower(given.source), None)
     return VokenTeacher(matcher, heads, VokenImages(folder, clip, targeted.teacher_space))
 

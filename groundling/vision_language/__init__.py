@@ -63,8 +63,5 @@ class Architecture:
     """The BERT that the paper starts from, e.g. `bert-base-cased`."""
 
     def __post_init__(self) -> None:
-        if self.name != self.embeddings.kind:
-            raise InputError(
-                f"the architecture {self.name!r} has `embeddings` with kind = "
-                f"{self.embeddings.kind!r}; expected the same name"
-            )
+        if self.name != self.embeddings.kind:  # a trained model could not be loaded
+            raise InputError(f"{self.name}: its `embeddings` have kind = {self.embeddings.kind!r}")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
 
 from groundling.core.batch import Batch, EncoderOutput, Regions, require, to_device
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, require_known
 from groundling.models.attention import AttentionCallback
 from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import CNN
@@ -200,9 +200,7 @@ class EndToEndModel(SingleStreamModel):
         side = side or self.side
         longest_edge = longest_edge or self.longest_edge
         if longest_edge and longest_edge < side:
-            raise InputError(
-                f"longest_edge={longest_edge}: less than the short side of {side} pixels"
-            )
+            raise InputError(f"longest_edge={longest_edge}: less than the short side, {side}")
         self.processor.size = {"shortest_edge": side}
         if longest_edge:
             self.processor.size = {"shortest_edge": side, "longest_edge": longest_edge}
@@ -366,20 +364,17 @@ def prepare_end_to_end_model(
 
 def load_end_to_end(folder: str | Path) -> EndToEndModel:
     """Load an end-to-end model from a folder written by its `export`; raises InputError for another model."""
-    kind = read_join_description(folder).get("kind")
+    kind = str(read_join_description(folder).get("kind"))
     joins: tuple[type[MultimodalEmbeddings], ...] = (VLBertEmbeddings, VisualBertEmbeddings)
     by_kind = {join.kind: join for join in joins}
-    if kind not in by_kind:
-        raise InputError(f"{folder}: a {kind} model has no CNN; remove the folder {CNN}")
+    require_known(kind, by_kind, f"{folder}: a {kind} model has no CNN")
     return EndToEndModel(load_single_stream(folder, by_kind[kind]), *_load_cnn(Path(folder) / CNN))
 
 
 def _load_cnn(source: str | Path) -> tuple[Any, Any]:
     config = load_config(source)
     if config.model_type != "resnet" or len(config.depths) != 4 or config.downsample_in_first_stage:
-        raise InputError(
-            f"{source}: expected a ResNet with four stages and a stride of 32, e.g. microsoft/resnet-101"
-        )
+        raise InputError(f"{source}: expected a ResNet with four stages and a stride of 32")
     return load_weights(ResNetModel, source), load_processor(source)
 
 

@@ -70,7 +70,7 @@ def is_single_stream(source: str | Path) -> bool:
 
 def _join_of(source: str | Path, architecture: str) -> type[MultimodalEmbeddings]:
     """The `MultimodalEmbeddings` of a folder's model; those of other packages only if `architecture` names them."""
-    kind = str(read_join_description(source)["kind"])
+    kind = str(read_join_description(source).get("kind"))
     if is_import_path(architecture):
         own_architecture = import_object(architecture, Architecture)
         if own_architecture.name == kind:
@@ -120,8 +120,7 @@ def make_task_head(
     if name == PLAIN:
         return make_plain_head(context)
     heads = find_architecture(encoder, architecture).heads
-    if name not in heads:
-        raise InputError(f"a {encoder.join.kind} model has no head for {name}; use the plain head")
+    require_known(name, heads, f"a {encoder.join.kind} model has no head for {name}")
     return heads[name](context)
 
 
@@ -149,10 +148,7 @@ def embedding_options(
             embedding_flags(settings), f"is only for a new VisualBERT, not {other}; omit it"
         )
     if settings.object_classes and not store.classes:
-        raise InputError(
-            f"object_classes: the regions of {store.folder} have no classes; make the store with "
-            "`groundling regions --boxes` or a detector, or omit the flag"
-        )
+        raise InputError(f"object_classes: the regions of {store.folder} have no classes")
     classes = store.classes if settings.object_classes else 0
     return {"early": settings.early_fusion, "boxes": settings.region_boxes, "classes": classes}
 

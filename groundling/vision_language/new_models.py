@@ -26,8 +26,5 @@ def new_vision_language_model(
     if images and (is_new or isinstance(start, EndToEndModel)):
         return prepare_end_to_end_model(start, pixels, architecture, options)
     if images:
-        raise InputError(
-            f"images={images}: {architecture} reads stored features; only VL-BERT and VisualBERT read pixels; pass "
-            "architecture vlbert or visualbert with a BERT, or an end-to-end model as model, or leave images out"
-        )
+        raise InputError(f"images={images}: {architecture} reads stored features; leave images out")
     return make_vision_language_model(start, architecture, store.width, **options)

@@ -119,9 +119,7 @@ class UniterEmbeddings(MultimodalEmbeddings):
         persons = {
             number: vocabulary[word] for number, word in enumerate(PERSONS) if word in vocabulary
         }
-        return MultipartTextInput(
-            tokenizer, max_length, persons, len(self.text_types), self.separators_follow
-        )
+        return MultipartTextInput(tokenizer, max_length, persons, self.separators_follow)
 
     def embed_parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Text (N, T, H) and regions (N, R, H)."""
@@ -368,22 +366,13 @@ class MultipartTextInput(TextRowEncoder):
         tokenizer: PreTrainedTokenizerBase,
         max_length: int,
         persons: Mapping[int, int],
-        max_parts: int,
         separators_follow: bool = True,
     ) -> None:
-        """`persons`: from a tag's number to a token id; `max_parts`: maximum number of parts.
-
-        Raises InputError for a tokenizer without [CLS] or [SEP].
-        """
+        """`persons`: from a tag's number to a token id."""
         super().__init__(tokenizer, max_length)
-        if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None:
-            raise InputError(
-                f"{tokenizer.name_or_path}: the tokenizer has no [CLS] or no [SEP], which separate the parts of a text"
-            )
         self.first = int(tokenizer.cls_token_id)
         self.separator = int(tokenizer.sep_token_id)
         self.persons = persons
-        self.max_parts = max_parts
         self.separators_follow = separators_follow
 
     def rows(
@@ -391,8 +380,7 @@ class MultipartTextInput(TextRowEncoder):
     ) -> list[tuple[TextRow, int]]:
         """The row of each example, and its number of truncated tokens, which are taken from the longest parts.
 
-        `words`: spans (K, 2) of each text. Raises InputError for too many parts, or if `max_length` leaves no
-        token for a part.
+        `words`: spans (K, 2) of each text. Raises InputError if `max_length` leaves no token for a part.
         """
         every = [text for example in examples for text in texts_of(example)]
         encodings = iter(self.engine.encode_batch(every, add_special_tokens=False))
@@ -447,16 +435,10 @@ class MultipartTextInput(TextRowEncoder):
 
     def _build_row(self, name: str, parts: list[Tokens], first: int) -> tuple[TextRow, int]:
         """The row of [CLS] and of each part with its [SEP]; the `first` parts are of the first text."""
-        if len(parts) > self.max_parts:
-            raise InputError(
-                f"{name}: its texts have {len(parts)} parts, but this model has segments for {self.max_parts}"
-            )
         lengths = np.array([len(ids) for ids, _ in parts])
         room = self.max_length - 1 - len(parts)
         if room < len(parts):
-            raise InputError(
-                f"{name}: {self.max_length} tokens leave no room for {len(parts)} parts; raise max_length"
-            )
+            raise InputError(f"{name}: no room for {len(parts)} parts; raise max_length")
         truncated = max(0, int(lengths.sum()) - room)
         for _ in range(truncated):
             lengths[lengths.argmax()] -= 1

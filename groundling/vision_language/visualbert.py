@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, EncoderOutput, Example, require
-from groundling.core.errors import InputError
 from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_config, load_tokenizer
 from groundling.models.multimodal_embeddings import (
@@ -110,11 +109,6 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
         features = self.masked_features(batch, regions)
         if self.r2c is not None:
             classes = require(regions.classes, "regions.classes", "a VisualBERT made for classes")
-            expected = len(self.r2c.classes)
-            if classes.shape[-1] != expected:
-                raise InputError(
-                    f"the regions have {classes.shape[-1]} classes, but this visualbert model embeds {expected}"
-                )
             features = self.r2c(features, classes)
         if self.boxes:
             sides = regions.boxes[..., 2:] - regions.boxes[..., :2]

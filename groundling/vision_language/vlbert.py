@@ -152,9 +152,7 @@ def _check_whole(batch: Batch) -> None:
     regions = require(batch.regions, "regions", "a VL-BERT")
     whole = regions.is_whole_image & regions.mask
     if (regions.mask.any(1) & ~whole.any(1)).any():
-        raise InputError(
-            "VL-BERT needs the whole image as a region, and a sample of this data has regions without it"
-        )
+        raise InputError("VL-BERT needs the whole image as a region, which a sample lacks")
 
 
 def _vector(width: int) -> nn.Parameter:
@@ -330,10 +328,7 @@ def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -
     if options.region_classes == "none":
         return chosen
     if not context.sizes.classes:
-        raise InputError(
-            "VL-BERT predicts the classes of masked regions, but this store has no classes; make it with a detector or "
-            "annotated boxes, or pass region_classes=none to pre-train on masked words only"
-        )
+        raise InputError("the regions have no classes to predict; pass region_classes=none")
     chosen.append(MaskedRegionModeling(context.sizes, kind=options.region_classes))
     return chosen
 

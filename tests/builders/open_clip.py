@@ -75,6 +75,6 @@ def write(folder: Path, model: dict[str, Any], prefix: str = "", **preprocess: A
     save_file(random_weights(prefix), folder / open_clip.WEIGHTS)
     values = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25], "interpolation": "bicubic"}
     content = {"model_cfg": model, "preprocess_cfg": {**values, **preprocess}}
-    (folder / open_clip.CONFIG).write_text(json.dumps(content))
+    (folder / open_clip.OPEN_CLIP_CONFIG).write_text(json.dumps(content))
     tokens().save_pretrained(folder)
     return folder

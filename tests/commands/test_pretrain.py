@@ -183,7 +183,7 @@ def test_a_store_without_classes(
     config = replace_settings(settings, architecture=kind, regions=bare)
     brief = replace(STEPS, batch=4)
     if kind == "vlbert":
-        with pytest.raises(InputError, match="this store has no classes") as told:
+        with pytest.raises(InputError, match="the regions have no classes to predict") as told:
             pretrain(config, brief, tmp_path / "refused")
         assert "\n" not in str(told.value)
         result = pretrain(

@@ -251,9 +251,7 @@ def test_the_released_head_is_one_linear_on_the_raw_first_position(student, text
 def test_the_released_head_is_of_text_encoders_alone(cross) -> None:
     with pytest.raises(InputError, match="cls_without_pooler: this model is not a text encoder"):
         make_task_head(cross, RTE.form, RAW)
-    with pytest.raises(
-        InputError, match="cls_without_pooler: this task is not predicted from the first"
-    ):
+    with pytest.raises(InputError, match="cls_without_pooler: not predicted from the first"):
         UnpooledClsHead(HeadContext(cross.sizes, RegionSelection()))
 
 

@@ -648,12 +648,6 @@ def test_masking_by_token_is_what_it_was(samples):
         assert np.array_equal(drawn.text.input_ids, ids)
 
 
-@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1])
-def test_a_senseless_rate_is_refused(rate):
-    with pytest.raises(InputError, match="between 0 and 1"):
-        MaskedLM(OutputSizes(text=32, input_embeddings=(300, 32)), rate=rate)
-
-
 @pytest.mark.parametrize("joint", [False, True])
 def test_gathering_first_equals_scoring_everything(joint, cross, taught):
     """Head on the masked positions alone = head everywhere, then select; forward and backward."""

@@ -516,7 +516,7 @@ def test_a_design_as_objects(mine: Any, tmp_path: Path) -> None:
 
 
 def test_a_design_with_two_names_is_refused(mine: Any) -> None:
-    with pytest.raises(InputError, match="expected the same name"):
+    with pytest.raises(InputError, match="another: its `embeddings` have kind = 'plain'"):
         replace(mine("plain").DESIGN, name="another")
 
 
@@ -954,7 +954,7 @@ UNFINISHED = [
     ),
     (
         ["--objectives", "mine.bag:Follow", "--teacher", "mine.unfinished:Widthless"],
-        "mine.unfinished:Widthless: a teacher needs a `name`, and a `width` or `image_width` of its features",
+        "mine.unfinished:Widthless: a teacher needs a `name`, and a `width` or `image_width`",
     ),
 ]
 

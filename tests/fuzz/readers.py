@@ -543,7 +543,7 @@ def _partition(place: Path, shelf: LazyFixture) -> None:
 
 def _chosen(content: dict[str, Any]) -> object:
     """What a command takes of a partition."""
-    return [content["ids"], content["task"], content["files"]]
+    return [content["ids"], content.get("task"), content.get("files")]
 
 
 def _losses(place: Path) -> None:

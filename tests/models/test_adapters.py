@@ -169,7 +169,7 @@ def test_a_cosine_starts_from_clips_scale_and_tells_no_thousands_apart(place: Pa
     assert model.scale.item() == base.text.logit_scale.item() and model.scale.requires_grad
     three = ClipAdapterHead(HeadContext(model.sizes, Classification(("a", "b", "c"))))
     assert three(EncoderOutput(pooler_output=torch.ones(2, 1)), features(4)).shape == (2, 3)
-    with pytest.raises(InputError, match="this task has 5 answers; pass fusion=concat"):
+    with pytest.raises(InputError, match="fusion=cosine gives one number per row"):
         ClipAdapterHead(HeadContext(model.sizes, OpenAnswer(tuple("abcde"))))
 
 
@@ -322,18 +322,21 @@ def test_a_damaged_folder_or_another_clip(place: Path, tmp_path: Path) -> None:
     about = json.loads((folder / "adapter.json").read_text())
     for change in ({"clip": 3}, {"adapter": "x"}, {"adapter_layers": "3"}, {"fusion": None}):
         put(folder / "adapter.json", json.dumps(about | change))
-        assert "damaged; expected `clip`, `adapter`" in refusal(plain, tmp_path / "no")
+        assert f"{folder / 'adapter.json'}: " in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about)[:-9])
     assert "not valid JSON" in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about | {"adapter_layers": 1}))
-    assert "its weights do not fit this adapter" in refusal(plain, tmp_path / "no")
+    assert "adapter.safetensors: cannot be read" in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about))
     whole = (folder / "adapter.safetensors").read_bytes()
     for damaged in (whole[:-7], b""):
         (folder / "adapter.safetensors").write_bytes(damaged)
-        assert "weights do not fit this adapter" in refusal(plain, tmp_path / "no")
+        assert "adapter.safetensors: cannot be read" in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about | {"weights": {"image": "0", "text": "1"}}))
     assert "trained over other weights than" in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about | {"clip": str(tmp_path / "gone")}))
-    told = refusal(plain, tmp_path / "no")
-    assert "give its folder or hub id as `clip`: " in told and "gone" in told
+    assert "gone" in refusal(plain, tmp_path / "no")
+    put(folder / "adapter.json", json.dumps(about))
+    elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")  # as if downloaded
+    told = refusal(plain, tmp_path / "no", model=str(elsewhere))
+    assert f"{elsewhere / 'adapter.json'}: " in told and "no such folder" in told

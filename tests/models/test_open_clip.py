@@ -35,7 +35,7 @@ from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.models import open_clip
 from groundling.models.clip import load_clip_text_tower, load_frozen_clip
-from groundling.models.hub import check_model
+from groundling.models.hub import check_model, is_open_clip
 from groundling.models.loading import (
     load_config,
     load_processor,
@@ -138,9 +138,9 @@ def test_the_loaders_of_a_clip_take_the_folder(tmp_path: Path) -> None:
 def test_hugging_faces_files_in_the_same_folder_are_used_and_timms_are_not(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", model_config())
     (folder / "config.json").write_text('{"architecture": "vit_base_patch32_clip_224"}')
-    assert open_clip.is_open_clip(folder)
+    assert is_open_clip(folder)
     toys.clip(tokens()).save_pretrained(folder)
-    assert not open_clip.is_open_clip(folder)
+    assert not is_open_clip(folder)
 
 
 def test_a_squashed_image_keeps_its_border(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_damaged_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     weights.unlink()
     with pytest.raises(InputError, match="no such file"):
         load_weights(AutoModel, folder)
-    (folder / open_clip.CONFIG).write_text('{"model_cfg": [], "preprocess_cfg": {}}')
+    (folder / open_clip.OPEN_CLIP_CONFIG).write_text('{"model_cfg": [], "preprocess_cfg": {}}')
     with pytest.raises(InputError, match="ViT image towers"):
         load_config(folder)
     bare = write(tmp_path / "bare", model_config())

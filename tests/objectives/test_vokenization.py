@@ -464,7 +464,6 @@ def test_vokens_are_in_the_space_of_the_teacher(place: Path) -> None:
     joint, before = (
         VokenImages(place / "bank", clip, space) for space in ("joint", "pre_projection")
     )
-    assert (joint.width, before.width) == (24, 32)
     assert joint.features().shape == (7, 24) and before.features().shape == (7, 32)
     assert joint.key != before.key
 
@@ -484,9 +483,7 @@ def test_a_long_text_is_refused(place: Path, tmp_path: Path) -> None:
     settings = {"voken_matcher": str(folder), "voken_images": str(place / "bank")}
     teacher = make_voken_teacher(given(place, settings))
     text = TextDataset([Example("a", "a dog " * 60)], TextRowEncoder(homes.words(), 100))
-    with pytest.raises(
-        InputError, match=r"reads at most 64 tokens, but a text has 100; set max_len"
-    ):
+    with pytest.raises(InputError, match=r"set max_length=64"):
         TeacherDataset(text, teacher, FeatureCache())
 
 
@@ -502,16 +499,14 @@ def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
 
     assert refused(voken_matcher="").startswith("voken_classification needs voken_matcher=FOLDER")
     assert refused(voken_images="").startswith("voken_classification needs voken_images=FOLDER")
-    assert "has no groundling_heads.safetensors; expected" in refused(
+    assert "groundling_heads.safetensors: no such file" in refused(
         voken_matcher=str(place / "student")
     )
     other = matcher(tmp_path / "other", place / "student")
     save_heads(other, {"masked_lm": nn.Linear(2, 2)})
     assert "has no heads called token_image_matching" in refused(voken_matcher=str(other))
-    wide = matcher(tmp_path / "wide", place / "student", image=20)
-    assert "image features of width 20, but teacher's have 24" in refused(voken_matcher=str(wide))
     homes.noise(tmp_path / "one" / "a.png", (16, 16))
-    assert "1 images; vokens need at least 2" in refused(voken_images=str(tmp_path / "one"))
+    assert "vokens need at least 2 images" in refused(voken_images=str(tmp_path / "one"))
     words = toys.roberta_words()
     TextEncoder(toys.roberta(len(words)), words).export(tmp_path / "roberta")
     strange = matcher(tmp_path / "strange", tmp_path / "roberta")
@@ -521,7 +516,7 @@ def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
     teacher = make_voken_teacher(given(place, right | {"voken_images": str(tmp_path / "bad")}))
     with pytest.raises(InputError, match=r"a\.png: .*does not decode as an image"):
         teacher.images.features()
-    with pytest.raises(InputError, match=r"^teacher=mine:T: voken_classification reads images"):
+    with pytest.raises(InputError, match=r"^mine:T: no model found"):
         make_voken_teacher(replace(given(place, right), source="mine:T"))
 
 

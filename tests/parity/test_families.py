@@ -70,5 +70,5 @@ def test_a_cross_modal_layer_is_as_wide_as_the_text_encoders(
 
 def test_an_encoder_without_attention_is_refused_by_name(clip: Path) -> None:
     config = hf.FNetConfig(hidden_size=32)
-    with pytest.raises(InputError, match="fnet model has no `num_attention_heads`"):
+    with pytest.raises(InputError, match=r"fnet model .*num_attention_heads"):
         make_cross_modal_layers(config, load_clip_text_tower(clip)[0], 1)

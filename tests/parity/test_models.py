@@ -200,11 +200,6 @@ def test_pixels_are_normalised_as_hf_does(clip, clip_tokenizer, pictures):
     torch.testing.assert_close(ours, torch.as_tensor(theirs).float(), rtol=0, atol=1e-5)
 
 
-def test_a_model_without_a_projection_is_refused(student):
-    with pytest.raises(InputError, match="a bert model has no text projection"):
-        make_clip_text_tower(student().encoder)
-
-
 # -- the cross-modal layer -------------------------------------------------------------------------------------------
 
 
@@ -410,7 +405,7 @@ def test_export_and_load_is_the_same_model(student, text_only, tmp_path):
 
 
 def test_not_a_model_folder(tmp_path):
-    with pytest.raises(InputError, match=r"config\.json is missing"):
+    with pytest.raises(InputError, match=r"no model found .*config\.json"):
         load_text_encoder(tmp_path)
 
 

@@ -290,9 +290,7 @@ def test_segments_of_uniter(text_only, bert_tokenizer):
     assert torch.equal(
         (found.states == first.states).all(-1)[:, found.regions], regions.image_index == 0
     )
-    with pytest.raises(
-        InputError, match="a sample has 2 images, but this uniter model has segments for 1"
-    ):
+    with pytest.raises(InputError, match="a sample has more than the 1 images of this model"):
         plain(bert.embeddings, batch)
 
 
@@ -393,10 +391,6 @@ def test_text_alone_and_export(kind, text_only, bert_tokenizer, tmp_path):
         )
     parts = count_parameters(str(tmp_path))["components"]
     assert parts["text"] == count(stock) and list(parts)[1:] == ["join", "fusion"][: len(parts) - 1]
-    with pytest.raises(InputError, match=r"width 3, but this \w+ model reads 12"):
-        model(
-            replace(batch, regions=replace(batch.regions, features=batch.regions.features[..., :3]))
-        )
     (tmp_path / JOIN).write_text('{"kind": "nobert", "early": true, "options": {}}')
     with pytest.raises(InputError, match="unknown kind 'nobert'"):
         load_encoder(tmp_path)
@@ -501,14 +495,12 @@ def test_weights_of_the_authors(kind, names, outer, heads, bert_tokenizer, tmp_p
         f"not used: {heads[0].rpartition('.')[0]}, {heads[1].rpartition('.')[0]};"
         in capsys.readouterr().out
     )
-    with pytest.raises(InputError, match=r"strange\.weight: unknown weight"):
+    with pytest.raises(InputError, match=r"Unexpected key.*strange\.weight"):
         released_weights.load_released_weights(
             other, {**checkpoint, "strange.weight": torch.ones(1)}, names
         )
     del checkpoint[f"{outer}encoder.layer.0.output.dense.weight"]
-    with pytest.raises(
-        InputError, match=r"1 weights are missing, the first is text\.encoder\.encoder\.layer\.0"
-    ):
+    with pytest.raises(InputError, match=r"Missing key.*text\.encoder\.encoder\.layer\.0"):
         released_weights.load_released_weights(other, checkpoint, names)
     torch.save({"w": VLBertEmbeddings}, tmp_path / "code.th")
     with pytest.raises(InputError, match="not loadable as tensors only"):

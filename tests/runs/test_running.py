@@ -298,14 +298,6 @@ def test_recomputing_changes_no_gradient_of_models_around_encoders(
         assert gradients(model, batch, again=False)[1] == once  # off again
 
 
-def test_a_model_that_cannot_recompute_is_named() -> None:
-    with (
-        pytest.raises(InputError, match=r"^gradient_checkpointing: no part of this Linear"),
-        gradient_checkpointing(nn.Linear(2, 2)),
-    ):
-        pass
-
-
 # -- an existing CLIP ------------------------------------------------------------------------------------------------
 
 
@@ -382,9 +374,7 @@ def test_settings_of_a_new_clip_are_refused(
 def test_what_is_no_clip_is_refused(place: Path, tmp_path: Path, siglip: Any) -> None:
     siglip.save_pretrained(tmp_path / "siglip")
     config = replace(continued(place), model=str(tmp_path / "siglip"))
-    with pytest.raises(
-        InputError, match="a siglip model; expected a CLIP with an image and a text tower"
-    ):
+    with pytest.raises(InputError, match="a siglip model; expected a CLIP with both towers"):
         teach(config, CPU, tmp_path / "out")
 
 

@@ -452,8 +452,8 @@ def test_no_network_no_library_and_no_glue_task_are_one_line(
     with pytest.raises(InputError) as caught:
         from_hub(RTE, "train")
     assert str(caught.value) == (
-        "glue/rte: train cannot be read from the hub (ConnectionError: Couldn't reach the Hub second line); pass "
-        "data=FOLDER"
+        "glue/rte: train cannot be read from the hub (ConnectionError: Couldn't reach the Hub second line); pip "
+        "install 'groundling[hub]', or pass data=FOLDER"
     )
     with pytest.raises(InputError, match="world/truth: only GLUE tasks"):
         from_hub(TRUTH, "train")

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import pickle
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -178,8 +177,8 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
         assert "expected a name, a box inside of the image" in refusal(objects_of, stills, example)
     renamed = json.dumps(content | {"names": OBJECTS[::-1]})
     for text, told in (
-        (renamed, "4 objects of val-0"),
-        ("{}", "cannot be read (KeyError"),
+        (renamed, "differ from the objects of val-0"),
+        ("{}", "expected VCR's fields boxes"),
         (renamed[:20], "not valid JSON"),
     ):
         put(path, text)
@@ -222,25 +221,15 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "complaint"),
     [
-        (
-            {"question": ["Is", [4], "?"]},
-            "line 2: token '[4]'; expected words, and lists of object numbers from 0 to 3",
-        ),
-        (
-            {"rationale_choices": [["a"], ["b"], ["c"], [[-1]]]},
-            "line 2: token '[-1]'; expected words",
-        ),
-        ({"question": "Why?"}, "line 2: token 'Why?'; expected words"),
-        ({"answer_choices": [["a"]] * 3}, "line 2: 3 answers and 4 rationales, expected 4 and 4"),
+        ({"question": ["Is", [4], "?"]}, "line 2: expected lists of words and of tags"),
+        ({"rationale_choices": [["a"], ["b"], ["c"], [[-1]]]}, "line 2: expected lists of words"),
+        ({"question": "Why?"}, "line 2: expected lists of words"),
+        ({"answer_choices": [["a"]] * 3}, "line 2: expected 4 answers and 4 rationales"),
         ({"answer_label": 4}, "line 2: label '4' is not one of 0, 1, 2, 3"),
         ({"annot_id": "val-0"}, "line 2: repeated annot_id val-0"),
-        (None, "line 2: not a line of VCR ('answer_label' is missing)"),
-        ({"objects": None}, "line 2: not a line of VCR ('objects' is not a list)"),
-        (
-            {"objects": [1, 2, 3, 4]},
-            "line 2: not a line of VCR (a name in 'objects' is not a string)",
-        ),
-        ({"answer_choices": 4}, "line 2: not a line of VCR ('answer_choices' is not a list)"),
+        (None, "line 2: cannot be read (KeyError: 'answer_label')"),
+        ({"objects": None}, "line 2: cannot be read (TypeError"),
+        ({"answer_choices": 4}, "line 2: cannot be read (TypeError"),
         ("cut", "line 2: not valid JSON"),
     ],
 )
@@ -385,7 +374,7 @@ def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
     assert "dets.json, entry 0: cannot be read (KeyError: 'box')" in refusal(
         read_detections, path, [{"image_id": 1}]
     )
-    assert "contains no expressions of 'dev'" in refusal(read_expressions, referred, "dev")
+    assert "no expressions of 'dev'; splits: train" in refusal(read_expressions, referred, "dev")
 
 
 PYTHON_2 = (
@@ -430,7 +419,7 @@ def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
     for content in bad:
         path.write_bytes(content)
         told = refusal(refcoco.load_plain_pickle, path)
-        assert re.fullmatch(r".*refs\(unc\)\.p: not read \(this pickle needs '[^']+'; .*\)", told)
+        assert f"{path}: cannot be read (UnpicklingError: needs " in told
     assert not Bomb.mark.exists()
     assert pickle.load(io.BytesIO(inst)) == 0 and Bomb.mark.exists()  # it would have run
 
@@ -443,9 +432,7 @@ def test_faults_of_refcoco(referred: Path) -> None:
     whole = path.read_bytes()
     for cut in (0, 3, 50, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        assert refusal(read_expressions, referred, "val").startswith(
-            f"{path}: not a complete pickle ("
-        )
+        assert refusal(read_expressions, referred, "val").startswith(f"{path}: cannot be read (")
     for content in (
         {"a": 1},
         [3],
@@ -455,26 +442,20 @@ def test_faults_of_refcoco(referred: Path) -> None:
         5,
     ):
         path.write_bytes(pickle.dumps(content, 2))
-        assert "not a list of refs with split, ann_id, image_id and sentences" in refusal(
-            read_expressions, referred, "val"
-        )
+        assert f"{path}: cannot be read (" in refusal(read_expressions, referred, "val")
     path.write_bytes(pickle.dumps([REFS[0], REFS[3] | {"image_id": 0}], 2))
     assert (
         refusal(read_expressions, referred, "val")
-        == f"{path}, refs[1]: annotation 103 belongs to image 1, not 0"
+        == f"{path}: annotation 103 does not belong to image 0"
     )
     path.write_bytes(whole)
     for box in ([35, 2, 10, 20], [-3, 2, 10, 20], [3, 2, 0, 20], [3, 2, 10, -1]):
         instances["annotations"][3]["bbox"] = box
         put(referred / "instances.json", json.dumps(instances))
-        assert (
-            "refs[3]: box [" in (told := refusal(read_expressions, referred, "val"))
-            and "empty or outside" in told
-        )
+        told = refusal(read_expressions, referred, "val")
+        assert told == f"{path}: the box of annotation 103 is empty or outside"
     path.unlink()
-    assert refusal(read_expressions, referred, "val").startswith(
-        f"{path}: not read ([Errno 2] No such file"
-    )
+    assert refusal(read_expressions, referred, "val") == f"{path}: no such file"
     for image, told in (
         ({"width": 2**31}, "an image without a size in pixels"),
         ({"id": "0"}, "image id '0' is not a whole number"),
@@ -598,27 +579,27 @@ def test_recall_told_another_way() -> None:
         (
             "Sentences",
             LINES[0] + "\n[/EN#7/people A man and",
-            ", line 2: the phrase '[/EN#7/people A man and' is not closed",
+            ", line 2: a phrase is not closed or has no words",
         ),
         (
             "Sentences",
             "[/EN#7/people A [/EN#8/other man] b]",
-            ", line 1: the phrase '[/EN#7/people A man b]' is not closed",
+            ", line 1: a phrase is not closed or has no words",
         ),
         (
             "Sentences",
             "see [/EN#7/people ]",
-            ", line 1: the phrase '[/EN#7/people ]' is not closed or has no words",
+            ", line 1: a phrase is not closed or has no words",
         ),
         (
             "Annotations",
             xml(((7,), 1, 2, 60, 22)),
-            ": box [1, 2, 60, 22] of chains [7] is empty or outside 50 x 40",
+            ": box [1, 2, 60, 22] of chains [7] is empty or outside (50, 40)",
         ),
         (
             "Annotations",
             xml(flag="<object><name>9</name></object>"),
-            ": the object of chains [9] has no box; expected",
+            ": the object of chains [9] has no bndbox",
         ),
         (
             "Annotations",
@@ -633,7 +614,7 @@ def test_recall_told_another_way() -> None:
         (
             "Annotations",
             xml(((7,), 1, 2, 3, 4)).replace("<width>50", "<width>0"),
-            ": image size 0 x 40",
+            ": box [1, 2, 3, 4] of chains [7] is empty or outside (0, 40)",
         ),
         ("Annotations", xml()[:-9], ": not a complete annotation"),
         ("Annotations", "", ": the file is empty"),

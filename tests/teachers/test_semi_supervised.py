@@ -303,7 +303,7 @@ def test_mistakes_in_adapting(place: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"partition=x\.json: applies only to task"):
         pretrain(replace_settings(config, partition="x.json"), BRIEF, tmp_path / "out")
     gated = adapting(place, "uniter", td_gate="question")
-    with pytest.raises(InputError, match="td_gate=question compares"):
+    with pytest.raises(InputError, match="td_gate=question: only for a task"):
         pretrain(gated, BRIEF, tmp_path / "gated")
 
 

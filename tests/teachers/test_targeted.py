@@ -277,7 +277,7 @@ def test_one_projection_for_image_and_text_restated() -> None:
     assert found["td_image_text_mean"].item() == 0
     assert term.count(batch) == {"td_image_text": 2, "td_image_text_mean": 2}
     assert sum(one.numel() for one in term.parameters()) == 3 * 4 + 4
-    with pytest.raises(InputError, match="needs states and features of one width"):
+    with pytest.raises(InputError, match="image and text have two widths"):
         SharedProjectionDistillation(sizes._replace(teacher_image=5))
 
 
@@ -311,7 +311,7 @@ def test_similarities_of_choices_restated() -> None:
 
 def test_similarities_need_choices_and_regions() -> None:
     sizes = OutputSizes(text=3, visual=3, regions=2, teacher=4, teacher_image=4)
-    with pytest.raises(InputError, match="compares the choices of a question"):
+    with pytest.raises(InputError, match="only for a task of multiple choice"):
         SimilarityDistillation(sizes, output_type=Classification(("a", "b")))
     with pytest.raises(InputError, match="reads no regions"):
         SimilarityDistillation(sizes._replace(regions=0), output_type=FOUR)
@@ -463,11 +463,7 @@ def gate_of(form: OutputType | None, **options: Any) -> Objective:
 @pytest.mark.parametrize(
     ("form", "options", "message"),
     [
-        (
-            None,
-            {},
-            "td_text: td_gate=question compares the answers of a task, but this run has none",
-        ),
+        (None, {}, "td_gate=question: only for a task; omit it"),
         (Regression(), {}, "this task has no answers to choose from"),
         (RegionSelection(), {}, "has no answers to choose"),
         (FOUR, {"td_temperature": 0.0}, "td_temperature = 0.0: expected"),

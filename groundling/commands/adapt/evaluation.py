@@ -28,7 +28,6 @@ from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.prediction.similarity import sentence_vectors
-from groundling.tasks.glue import STSB
 from groundling.training.batch_sampler import SampleCorruptor
 from groundling.training.held_out_loss import HELD_OUT_EPOCH
 
@@ -160,6 +159,8 @@ def read_pairs(path: str | Path) -> SimilarityPairs:
     """Pairs of a GLUE or STS-B folder (dev.tsv), or of a tsv of text, text, number without a header."""
     path = Path(path)
     if path.is_dir():
+        from groundling.tasks.glue import STSB
+
         examples = STSB.read(path, "dev")
         texts = [(example.text, example.text_pair or "") for example in examples]
         numbers = [float(example.label) for example in examples if isinstance(example.label, float)]

@@ -37,7 +37,6 @@ from groundling.objectives import (
     MaskingVocabulary,
     Objective,
     ObjectiveContext,
-    check_saved_modules,
     unused_settings_note,
 )
 from groundling.objectives.masked_lm import MaskedLM
@@ -193,7 +192,6 @@ def _own_objectives(
     torch.manual_seed(derive_seed(seed, "init", "heads"))
     objectives = phase.objectives(context, config.pretraining_objectives)
     for objective in objectives:
-        check_saved_modules(objective)
         if config.random_init:
             continue
         if isinstance(objective, MaskedLM):

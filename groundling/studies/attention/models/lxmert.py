@@ -23,7 +23,6 @@ from groundling.models.attention import (
 )
 from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_tokenizer, load_weights, model_type
-from groundling.models.multimodal_embeddings import check_width
 from groundling.models.text_encoder import embed_words
 from groundling.studies.attention.models import TransformersRegionReader
 
@@ -58,11 +57,10 @@ class Lxmert(TransformersRegionReader):
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """Last states `text` (N, T, H) and `visual` (N, R, H); `attention` receives the maps.
 
-        Raises InputError without regions, or if the width of their features is not the model's.
+        Raises InputError without regions.
         """
         tokens = require(batch.text, "text", "an LXMERT")
         regions = require(batch.regions, "regions", "an LXMERT")
-        check_width(regions.features, self.sizes.regions, "LXMERT")
         features = regions.features
         if batch.perturbation is not None and batch.perturbation.regions is not None:
             features = features + batch.perturbation.regions
