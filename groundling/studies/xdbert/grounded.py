@@ -166,7 +166,10 @@ class GroundedTokens:
         with convert_errors(f"{path}: not a count table"):
             counted_with = table["provenance"]["tokenizer"]
             is_same = counted_with["vocabulary_sha256"] == vocabulary_hash(tokenizer)
-            counts = {kind: dict(table[kind]) for kind in ("tokens", "words")}
+            counts = {
+                kind: {token: int(count) for token, count in table[kind].items()}
+                for kind in ("tokens", "words")
+            }
         if not is_same:
             source = counted_with.get("source")
             raise InputError(f"{path}: counted with another tokenizer, {source}")

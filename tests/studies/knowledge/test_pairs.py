@@ -512,7 +512,7 @@ def test_few_pairs_and_long_ones(
     assert "left out 1 pairs" in capsys.readouterr().err
     few = pairs(settings(model, data, limit=1), tmp_path / "few")
     assert few["items"] == 1
-    with pytest.raises(InputError, match="no pair is left"):
+    with pytest.raises(InputError, match="3 of 3 pairs"):
         pairs(settings(model, data, max_length=3, skip_long=True), tmp_path / "none")
     with pytest.raises(InputError, match="pairs needs model"):
         function_of("pairs")(data=data, out=tmp_path / "none")

@@ -154,7 +154,6 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
         (
             "{}",
             "[]",
-            json.dumps({**table, "tokens": {}}),
             json.dumps({**table, "tokens": ["a"]}),
             json.dumps({**table, "words": {"a": "often"}}),
             '{"provenance": {}}',
