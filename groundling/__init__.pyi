@@ -381,7 +381,7 @@ def evaluate(
 def figures(
     *,
     results: Texts = (),
-    formats: Texts = ("svg", "pdf", "png"),
+    formats: tuple[Literal["svg", "pdf", "png"], ...] = ("svg", "pdf", "png"),
     out: Text = "runs/figures",
     dry_run: bool = False,
 ) -> dict[str, Any]:
@@ -584,7 +584,6 @@ def heads(
     min_region_attention: float = 0.2,
     include_unrelated_captions: bool = True,
     shuffled_images_control: bool = True,
-    processes: int = 1,
     out: Text = "runs/heads",
     dry_run: bool = False,
 ) -> dict[str, Any]:
@@ -633,7 +632,6 @@ def modality(
     teacher_images: Text = "",
     num_words: int = 2,
     relevance: Literal["contextual", "isolated"] = "contextual",
-    processes: int = 1,
     out: Text = "runs/modality",
     dry_run: bool = False,
 ) -> dict[str, Any]:
@@ -883,7 +881,11 @@ def probe_facts(
     model: Text = "",
     visual_token_clip: Text = "",
     data: Text = "",
-    modes: Texts = ("fill-mask", "embedding", "stroop"),
+    modes: tuple[Literal["fill-mask", "embedding", "stroop", "linear"], ...] = (
+        "fill-mask",
+        "embedding",
+        "stroop",
+    ),
     templates: Texts = ("a {}", "there is a {} .", "i saw a {} ."),
     layer: int = -1,
     seed: int = 0,
@@ -1016,7 +1018,6 @@ def syntax(
     min_arcs: int = 50,
     include_unrelated_captions: bool = True,
     shuffled_images_control: bool = True,
-    processes: int = 1,
     out: Text = "runs/syntax",
     dry_run: bool = False,
 ) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
-from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
 from groundling.settings.fields import (
     InputKind,
@@ -36,7 +35,7 @@ TITLE = "Attention: what heads of vision-language models attend to"
 class AnalysedModelSettings(Settings):
     """Model whose attention is analysed, and its inputs."""
 
-    model: Annotated[str, InputKind.MODEL] = ""
+    model: Annotated[str, InputKind.MODEL, required] = ""
     """Pre-trained or fine-tuned model that reads text and regions: a folder of `pretrain` or \
 `finetune --save-model`, or a Hugging Face VisualBERT, LXMERT or ViLT."""
     untrained: bool = False
@@ -74,7 +73,7 @@ class FiguresConfig(Settings):
 
     results: Annotated[tuple[str, ...], InputKind.FOLDER, required] = ()
     """Folders of finished runs of `heads`, `syntax` and `modality`."""
-    formats: tuple[str, ...] = ("svg", "pdf", "png")
+    formats: Annotated[tuple[Literal["svg", "pdf", "png"], ...], required] = ("svg", "pdf", "png")
     """Image formats to write."""
 
 
@@ -118,11 +117,6 @@ val.txt)."""
 time. Accuracy that remains does not come from visual content."""
 
 
-def check_heads(config: HeadsConfig, out: str | Path) -> None:
-    """Raises InputError without a model."""
-    require_settings(config.attention, "heads", "model")
-
-
 def inputs_of_heads(config: HeadsConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
     return {"data": config.data, **_of_attending(config.attention)}
@@ -138,7 +132,6 @@ HEADS = Command(
     "runs/heads",
     common_flags="model data regions images task split min-region-attention cpu",
     prints_output=True,
-    validate=check_heads,
     output=ResumableRun(inputs_of_heads),
     formatter="groundling.studies.attention.heads:format_heads",
 )
@@ -279,8 +272,7 @@ without the file ending."""
 
 
 def check_modality(config: ModalityConfig, out: str | Path) -> None:
-    """Raises InputError without a model, and for a teacher without images."""
-    require_settings(config.attention_model, "modality", "model")
+    """Raises InputError for a teacher without images."""
     if config.teacher:
         require_settings(config, "modality teacher", "teacher_images")
 
@@ -343,30 +335,13 @@ to regions (the paper: 20 %); 0: all."""
 time. Accuracy that remains does not come from visual content."""
 
 
-def check_syntax(config: SyntaxConfig, out: str | Path) -> None:
-    """Raises InputError without a model."""
-    require_settings(config.attention_model, "syntax", "model")
-
-
 def parses_of(config: SyntaxConfig) -> Path | None:
-    """File or folder of the parses; None for a parser that runs now. Raises InputError if it does
-    not exist.
-    """
+    """File or folder of the parses; None for a parser that runs now."""
     path = Path(config.parses)
     if config.parses == "gold" and not path.exists():
-        path = Path(config.data) / GOLD_PARSES
-        if not path.exists():
-            raise InputError(
-                f"parses gold: no {path}; only a rendered world has gold parses (`groundling data make-tasks` "
-                "writes them); for photographs, pass a parser or a CoNLL-U file"
-            )
-    if path.exists():
-        return path
-    if config.parses.partition(":")[0] == "spacy":
-        return None
-    raise InputError(
-        f"parses={config.parses}: no such file or folder; expected CoNLL-U, spacy or gold"
-    )
+        return Path(config.data) / GOLD_PARSES
+    is_parser = config.parses.partition(":")[0] == "spacy"
+    return None if is_parser and not path.exists() else path
 
 
 def inputs_of_syntax(config: SyntaxConfig) -> Inputs:
@@ -385,7 +360,6 @@ SYNTAX = Command(
     "--regions runs/store --out runs/syntax",
     common_flags="model data regions parses split labels cpu",
     prints_output=True,
-    validate=check_syntax,
     output=ResumableRun(inputs_of_syntax),
     formatter="groundling.studies.attention.syntax:format_syntax",
 )

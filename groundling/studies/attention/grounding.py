@@ -221,7 +221,12 @@ class HeadGrounding:
         rows = self._rows(attention_map, phrases)
         is_region = (kinds == PositionKind.REGION)[phrases.row][:, None]
         share = np.where(is_region, rows, 0).sum(-1)
-        self._check(share, phrases, batch, attention_map)
+        is_scored = phrases.state == PhraseStatus.SCORED
+        if not (share[phrases.has_regions & is_scored] > 0).all():
+            raise InputError(
+                f"a head of layer {attention_map.layer} gives the regions no attention, or NaN; the model is damaged, "
+                "or masks its regions as padding"
+            )
         # Ties go to the first; -1 excludes text.
         best_column = np.where(is_region, rows, -1).argmax(-1)
         region = np.take_along_axis(
@@ -229,7 +234,6 @@ class HeadGrounding:
         )
         # An image without regions gives the index of a token, which may exceed those of regions.
         region = np.minimum(region, phrases.right.shape[1] - 1)
-        is_scored = phrases.state == PhraseStatus.SCORED
         right = (
             np.take_along_axis(phrases.right, region, 1)
             & (is_scored & phrases.has_regions)[:, None]
@@ -248,10 +252,6 @@ class HeadGrounding:
         layer = (attention_map.name, attention_map.layer)
         heads = attention_map.weights.shape[1]
         if layer not in self.layers:
-            if self.heads not in (0, heads):
-                raise InputError(
-                    f"layers have {self.heads} and {heads} heads; expected the same number in all"
-                )
             self.heads = heads
             self.layers.append(layer)
             self.bits.append(np.zeros((self.offsets[-1], -(-heads // 8)), np.uint8))
@@ -266,22 +266,6 @@ class HeadGrounding:
         counts = np.diff([*phrases.first, len(rows)])
         mean: np.ndarray = np.add.reduceat(rows, phrases.first, axis=0) / counts[:, None, None]
         return mean
-
-    def _check(
-        self,
-        share: np.ndarray,
-        phrases: _PhraseBatch,
-        batch: AttentionBatch,
-        attention_map: AttentionMap,
-    ) -> None:
-        wrong = ~(share > 0).all(-1) & phrases.has_regions & (phrases.state == PhraseStatus.SCORED)
-        if wrong.any():
-            phrase = int(wrong.argmax())
-            sample = batch.samples[int(phrases.row[phrase])]
-            raise InputError(
-                f"{sample.id}: a head of layer {attention_map.layer} gives the regions no attention, or NaN; the model "
-                "is damaged, or masks its regions as padding"
-            )
 
     def _make_phrase_batch(self, batch: AttentionBatch) -> _PhraseBatch:
         """The phrases of a batch; their statistics that do not depend on heads are kept."""

@@ -25,7 +25,7 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.core.registry import resolve
+from groundling.core.registry import require_instance, resolve
 from groundling.core.rng import derive_seed, generator
 from groundling.data.captions.captions import (
     CaptionedImage,
@@ -47,10 +47,9 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction.fine_tuned import load
 from groundling.prediction.model_description import FILE
-from groundling.settings.fields import refuse_settings
+from groundling.settings.fields import require_settings
 from groundling.settings.input_settings import (
     CaptionColumns,
-    ImageSettings,
     PredictionColumns,
     RegionSettings,
 )
@@ -58,7 +57,6 @@ from groundling.stats.resampling import derangement
 from groundling.studies.attention.commands import AnalysedModelSettings
 from groundling.studies.attention.grounding import pointing_game
 from groundling.studies.attention.models import PatchReader, PatchStore
-from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.tasks import Task
 from groundling.vision_language.loading import find_architecture, load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -73,21 +71,14 @@ class RegionModel:
     def __init__(self, config: AnalysedModelSettings, device: torch.device) -> None:
         """Raises InputError if the model reads no regions, or the store does not fit it."""
         self.config = config
-        model = load_encoder(config.model, config.model_format, config.architecture)
-        if not isinstance(model, RegionEncoder):
-            raise InputError(
-                f"{config.model}: this model reads no regions; expected a VisualBERT, VL-BERT or UNITER, such as "
-                "`groundling pretrain` writes, or a VisualBERT, LXMERT or ViLT of transformers"
-            )
+        loaded = load_encoder(config.model, config.model_format, config.architecture)
+        model = require_instance(loaded, RegionEncoder, f"{config.model}: reads no regions:")
         settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
         self.inputs = ImageSampleBuilder(settings)
         self.inputs.check_pixels(model, config.model)
         self.store: RegionStore | None = None
-        if isinstance(model, PatchReader):
-            _refuse_regions(config.model, config.image_settings)
-        elif not config.image_settings.regions:
-            raise InputError(f"{config.model}: this model reads regions; pass regions=STORE")
-        else:
+        if not isinstance(model, PatchReader):
+            require_settings(config, f"{config.model}: this model", "regions")
             self.inputs.check(model)
             self.store = self.inputs.store
         if config.untrained:
@@ -104,7 +95,7 @@ class RegionModel:
     def samples(self, examples: Sequence[Example], other_images: bool = False) -> SampleDataset:
         """Examples as the model reads them; `other_images`: with features of other images.
 
-        Raises InputError if an example has no image, or an image no regions.
+        Raises InputError if an example has no image.
         """
         model = self.model
         text, _ = model.inputs(self.config.max_length)
@@ -127,24 +118,7 @@ class RegionModel:
             )
             store = OtherImageStore(store, partner)
         shown = {image: files[partner.get(image, image)] for image in files}
-        samples = self.inputs.samples(texts, model, ImageInputs(store, shown))
-        empty = [image for images in samples.images for image in images if not store.count(image)]
-        if empty:
-            raise InputError(
-                f"{self.config.image_settings.regions}: images without a region: {len(set(empty))}, the first is "
-                f"{empty[0]!r}; make a store in which every image has one, or leave these images out"
-            )
-        return samples
-
-
-def _refuse_regions(model: str, image_settings: ImageSettings) -> None:
-    """Raises InputError for settings of regions, as the model reads patches."""
-    given = {
-        "regions": image_settings.regions,
-        "max_regions": image_settings.max_regions,
-        "allow_region_mismatch": image_settings.allow_region_mismatch,
-    }
-    refuse_settings(given, f"{model} reads patches of photos, not regions; leave it out")
+        return self.inputs.samples(texts, model, ImageInputs(store, shown))
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -469,13 +443,8 @@ class PretrainedModalityModel:
     def __init__(
         self, config: AnalysedModelSettings, outcome: OutcomeName, device: torch.device
     ) -> None:
-        """`outcome`: the head; `best`: the matching head if there is one. Raises InputError."""
+        """`outcome`: the head; `best`: the matching head if there is one."""
         self.region_model = RegionModel(config, device)
-        if isinstance(self.region_model.model, Lxmert):
-            raise InputError(
-                f"{config.model}: modality importance is not defined for a two-stream model, whose self-attention "
-                "covers one modality only; use `groundling heads` for its cross-attention"
-            )
         self.model: RegionEncoder = self.region_model.model
         self.form: OutputType | None = None
         self.notes: list[str] = []
@@ -485,11 +454,6 @@ class PretrainedModalityModel:
             self.outcome = load_match_head(self.model, folder, device)
         if outcome != "match" and self.outcome is None:
             self.outcome = self._words(folder, device, config.seed)
-        if self.outcome is None and outcome != "best":
-            raise InputError(
-                f"{config.model}: has no head for outcome={outcome}; `groundling pretrain` saves a matching head for "
-                "UNITER, for VisualBERT on captions and for VL-BERT with related, and a masked-LM head for all"
-            )
 
     def _words(self, folder: Path, device: torch.device, seed: int) -> HiddenWordsOutcome | None:
         if not isinstance(
@@ -517,7 +481,7 @@ class FineTunedModalityModel:
     def __init__(
         self, config: AnalysedModelSettings, device: torch.device, trust: Sequence[str] = ()
     ) -> None:
-        """Raises InputError if it reads text alone, or a setting contradicts its training."""
+        """Raises InputError if it reads text alone."""
         self.fitted = load(config.model, device=str(device), trust=trust)
         student = self.fitted.student
         if not isinstance(student, SingleStreamModel) or not self.fitted.description.reads_regions:
@@ -525,11 +489,6 @@ class FineTunedModalityModel:
                 f"{config.model}: this model reads only text; pass one that reads regions"
             )
         shown = config.image_settings
-        learned = {"max_regions": shown.max_regions, "object_tags=False": not config.object_tags}
-        refuse_settings(
-            learned,
-            f"{config.model} always reads regions and texts as in its training; leave it out",
-        )
         self.region_inputs = self.fitted.image_inputs(
             shown.regions, shown.images, allow_region_mismatch=shown.allow_region_mismatch
         )
@@ -558,16 +517,6 @@ class FineTunedModalityModel:
 def reads_pixels(subject: ModalityModel) -> bool:
     """Whether a model computes its features from photos."""
     return subject.model.region_source != "features"
-
-
-def check_labels(subject: ModalityModel, examples: Sequence[Example], data: str) -> None:
-    """Raises InputError if a fine-tuned model's examples have no labels."""
-    if subject.form is None or None not in [example.label for example in examples]:
-        return
-    if not any(example.gold_boxes for example in examples):
-        raise InputError(
-            f"{data}: the examples have no labels; pass perturbed_inputs=False --ig-examples 0, or labelled data"
-        )
 
 
 def read_analysis_examples(
@@ -606,10 +555,7 @@ def read_analysis_examples(
     else:
         captions = read_captions(data, (split,) if split else (), columns)
         examples = _of_captions(captions.images, subject, photos)
-        notes = captions.notes
-    for example in examples:
-        if not example.images:
-            raise InputError(f"{data}: {example.id} names no image")
+        notes = list(captions.notes)
     return examples, notes
 
 

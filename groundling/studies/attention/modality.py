@@ -34,7 +34,6 @@ from groundling.studies.attention.importance import (
 )
 from groundling.studies.attention.inspected_models import (
     ModalityModel,
-    check_labels,
     load_modality_model,
     read_analysis_examples,
     reads_pixels,
@@ -115,9 +114,12 @@ def _read_examples(
     examples = subsample(every, config.limit)
     if len(examples) < len(every):
         run.note(f"used {len(examples):,} of {len(every):,} examples, evenly spaced")
-    for subject in subjects:
-        if config.perturbed_inputs or (config.ig_examples and not reads_pixels(subject)):
-            check_labels(subject, examples, config.data)
+    is_scored = config.perturbed_inputs or config.ig_examples
+    has_labels = all(one.label is not None or one.gold_boxes for one in examples)
+    if is_scored and not has_labels and any(subject.form for subject in subjects):
+        raise InputError(
+            f"{config.data}: the examples have no labels; pass perturbed_inputs=False --ig-examples 0, or labelled data"
+        )
     word_level = subsample(examples, config.ig_examples or len(examples))
     seed = config.attention_model.seed
     return _AnalysedExamples(

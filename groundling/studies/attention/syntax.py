@@ -331,7 +331,9 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
     # A parser runs once; its output is saved and read as the file of parses.
     parses = parses_of(config) or _ask_parser(config.parses, every, run)
     parsed = match_parses(every, read_parses(parses), config.labels)
-    _check_parsed(parsed, str(parses), len(every), config.shuffled_images_control)
+    if not parsed.parsed:
+        first = parsed.unaligned or ["no sentence has the words of a caption"]
+        raise InputError(f"{parses}: none of the {len(every):,} captions has a parse; {first[0]}")
     questions = make_arc_questions(parsed.parsed, config.include_other_phrases)
     arcs = ground_arcs(config, questions, run.state.device)
     relations, rare = _relations(
@@ -394,26 +396,6 @@ def write_parses(path: Path, parses: Sequence[Parse], captions: Sequence[Entitie
         if parse.words:  # CoNLL-U has no empty sentence
             lines += format_conllu(replace(parse, id=caption.id))
     write_whole(path, "".join(f"{line}\n" for line in lines))
-
-
-def _check_parsed(matched: MatchedParses, parses: str, count: int, other_images: bool) -> None:
-    """Raises InputError if no caption has a parse, or the control has no second image."""
-    if not matched.parsed:
-        reasons = matched.unaligned or [
-            f"{parses} contains no sentence with the words of a caption"
-        ]
-        raise InputError(f"none of the {count:,} captions has a parse; {reasons[0]}")
-    images = {one.caption.image for one in matched.parsed}
-    if other_images and len(images) < 2:
-        left_out = (
-            f"; {matched.other_sentences:,} are of other captions"
-            if matched.other_sentences
-            else ""
-        )
-        raise InputError(
-            f"{parses}: all sentences are captions of one image, {next(iter(images))}{left_out}; the control "
-            "with other images needs at least 2 (shuffled_images_control=False turns it off)"
-        )
 
 
 # -- running -----------------------------------------------------------------------------------------------------------

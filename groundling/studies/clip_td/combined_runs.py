@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, prefix_errors
+from groundling.core.errors import InputError, prefix_errors, require_nonempty
 from groundling.core.output_types import (
     Classification,
     MultipleChoice,
@@ -28,7 +28,6 @@ from groundling.prediction.predictions import (
     probabilities,
 )
 from groundling.runs.folder import (
-    RESULT,
     check_run_of,
     disk_errors,
     read_result,
@@ -69,8 +68,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
     Outputs are written as logarithms of the averages, so a softmax restores the averages.
 
     Raises:
-        InputError: Fewer than two members, members with different tasks or examples, or a task without class
-            probabilities or numbers.
+        InputError: Members with different tasks or examples, or a task without class probabilities or numbers.
     """
     folder = Path(config.data)
     task, members, splits = _members_and_splits(config)
@@ -106,8 +104,6 @@ def _members_and_splits(config: EnsembleConfig) -> tuple[Task, list[Path], list[
     if not isinstance(task.form, Classification | OpenAnswer | Regression):
         raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
     members = [member for run in config.runs for member in members_of(run, config.task)]
-    if len(members) < 2:
-        raise InputError(f"ensemble: {len(members)} finished seeds in runs, expected at least 2")
     return task, members, _splits(task, members)
 
 
@@ -130,26 +126,20 @@ def members_of(run: str, task: str) -> list[Path]:
             continue
         check_run_of(place, done, task)
         members.append(place)
-    if not members:
-        raise InputError(f"{run}: contains no finished seed (seed-*/result.json with a task)")
+    require_nonempty(members, f"{run}: no finished seed (seed-*/result.json with a task)")
     return members
 
 
 def _splits(task: Task, members: Sequence[Path]) -> list[str]:
-    """The splits that every member predicted; raises InputError if there are none or only some members have one."""
-    splits = []
-    for split in (*task.dev, *task.test):
-        paths = [member / FILE.format(split) for member in members]
-        existing = [path for path in paths if path.is_file()]
-        if len(existing) == len(paths):
-            splits.append(split)
-        elif existing:
-            absent = next(path for path in paths if path not in existing)
-            raise InputError(
-                f"{absent}: no such file; expected predictions of {split} for every seed, as in {existing[0]}"
-            )
-    if not splits:
-        raise InputError(f"{members[0]}: no predictions of {', '.join((*task.dev, *task.test))}")
+    """The splits that every member predicted; raises InputError if there are none."""
+    splits = [
+        split
+        for split in (*task.dev, *task.test)
+        if all((member / FILE.format(split)).is_file() for member in members)
+    ]
+    require_nonempty(
+        splits, f"{members[0]}: no predictions of {', '.join((*task.dev, *task.test))}"
+    )
     return splits
 
 
@@ -298,16 +288,14 @@ def _files_of_both(
     Raises InputError if no seed has both.
     """
     if config.both:
-        files = _files(config.both, BOTH, split)
-        if not files:
-            raise InputError(f"{config.both}: no finished seed of {BOTH.name}")
-        return files, files
-    answer_files = _files(config.answers, ANSWER, split)
-    rationale_files = _files(config.rationales, RATIONALE, split)
+        answer_files = rationale_files = _files(config.both, BOTH, split)
+    else:
+        answer_files = _files(config.answers, ANSWER, split)
+        rationale_files = _files(config.rationales, RATIONALE, split)
     if not answer_files.keys() & rationale_files.keys():
         raise InputError(
-            f"{config.answers}, {config.rationales}: no common finished seed; "
-            f"finished seeds are {sorted(answer_files)} and {sorted(rationale_files)}"
+            f"{config.both or config.answers}: no finished seed that has both answers and rationales; finished seeds "
+            f"are {sorted(answer_files)} and {sorted(rationale_files)}"
         )
     return answer_files, rationale_files
 
@@ -317,11 +305,9 @@ def _files(run: str, task: Task, split: str) -> dict[int, Path]:
     files: dict[int, Path] = {}
     for seed_folder in sorted(Path(run).glob("seed-*")):
         done = read_result(seed_folder)
-        if done is None:
+        if done is None or "seed" not in done:
             continue
         check_run_of(seed_folder, done, task.name)
-        if type(done.get("seed")) is not int:
-            raise InputError(f"{seed_folder / RESULT}: expected a whole number in 'seed'")
         files[done["seed"]] = seed_folder / f"predictions_{split}.jsonl"
     return files
 
@@ -333,10 +319,6 @@ def _file_trained_on(file: Path, split: str) -> bool:
 
 def _predictions(path: Path, examples: list[Example]) -> ChoicePredictions:
     """A file's prediction for every example, in the examples' order, by official id."""
-    if not path.is_file():
-        raise InputError(
-            f"{path}: no such file; `finetune --submit` also predicts the unlabelled test split"
-        )
     predictions = {}
     for example, row in zip(examples, predictions_of(path, examples), strict=True):
         with prefix_errors(f"{path}, {row.name}"):

@@ -14,7 +14,6 @@ from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    refuse_settings,
     require_settings,
     required,
     settings,
@@ -60,38 +59,19 @@ lemmatisation (other protocols)."""
     predictions: Annotated[str, InputKind.FILE] = ""
     """im: predictions of the text-only model, `seed-N/predictions_val.jsonl` of `finetune --task \
 vcr/answer` without regions."""
-    confidence_threshold: Annotated[float, Interval(ge=0, le=1)] = 0.9
+    confidence_threshold: Annotated[float, Interval(gt=0, le=1)] = 0.9
     """im: minimum probability of a right answer at which an example is dropped."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
 
-READ_BY = {
-    "legacy": ("sm", "plural"),
-    "attack": ("advtop", "keeptop"),
-    "attack_rationale": ("advtop", "keeptop"),
-    "losses": ("advtop", "keeptop"),
-    "predictions": ("im",),
-}
-"""Settings that only some protocols use."""
-
-
 def check_data_shift(config: VcrShiftConfig, out: str | Path) -> None:
-    """Raises InputError for a setting that the protocol does not use, or lacks."""
-    for name, readers in READ_BY.items():
-        if config.protocol not in readers:
-            flags = {name: vars(config)[name]}
-            refuse_settings(
-                flags,
-                f"protocol={config.protocol} does not use it, only {' and '.join(readers)} does",
-            )
+    """Raises InputError for a setting that the protocol lacks."""
     if config.protocol == "im":
         require_settings(config, "data shift protocol=im", "predictions")
-    has_attack = bool(config.attack or config.attack_rationale)
-    if config.protocol in ("advtop", "keeptop") and has_attack == bool(config.losses):
-        raise InputError(
-            f"data shift protocol={config.protocol} needs either attack=FOLDER or losses=FILE"
-        )
+    has_losses = config.attack or config.attack_rationale or config.losses
+    if config.protocol in ("advtop", "keeptop") and not has_losses:
+        raise InputError(f"protocol={config.protocol} needs attack=FOLDER or losses=FILE")
 
 
 def reads_wordnet(protocol: str, wordnet: str) -> bool:
@@ -195,11 +175,6 @@ def check_vcr(config: VcrJointScoreConfig, out: str | Path) -> None:
     """Raises InputError without runs on both tasks."""
     if not config.both:
         require_settings(config, "vcr", "answers", "rationales")
-    else:
-        separate_runs = {"answers": config.answers, "rationales": config.rationales}
-        refuse_settings(
-            separate_runs, f"both={config.both} covers answers and rationales; leave it out"
-        )
 
 
 def vcr_inputs(config: VcrJointScoreConfig) -> Inputs:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from groundling.core.errors import InputError, convert_read_errors
+from groundling.core.errors import InputError, convert_errors, convert_read_errors
 from groundling.studies.clip_td.vcr_files import (
     PARTS,
     WORD,
@@ -47,7 +47,6 @@ HYPERNYM = "@"
 NUMBERS = {"n": 1, "v": 2, "a": 3, "r": 4, "s": 5}
 """Synset types in the data files, and their numbers in a sense key."""
 HEADING = re.compile(r"WordNet (\d+\.\d+) Copyright")
-VERSIONS = ("3.0", "3.1")
 RULES = {
     NOUN: (
         ("s", ""),
@@ -126,43 +125,25 @@ class WordNet:
     """A WordNet database; reads index and counts at once, and synsets on demand."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises InputError if a file is missing or damaged, or of another version than 3.0 and 3.1."""
+        """Raises InputError if a file is missing or damaged."""
         self.folder = folder
         self._data = {pos: _bytes(self._path(f"data.{end}")) for pos, end in FILES.items()}
         self._index: dict[str, dict[str, str]] = {}
         self._exceptions: dict[str, dict[str, list[str]]] = {}
         self._irregular: dict[tuple[str, str], list[str]] = defaultdict(list)
-        versions = {f"data.{FILES[pos]}": _version(data) for pos, data in self._data.items()}
         for pos, ending in FILES.items():
-            index = _bytes(self._path(f"index.{ending}"))
-            versions[f"index.{ending}"] = _version(index)
-            lines = index.decode("latin-1").splitlines()
+            lines = _bytes(self._path(f"index.{ending}")).decode("latin-1").splitlines()
             self._index[pos] = {line.split(" ", 1)[0]: line for line in lines if line[:1] != " "}
             self._exceptions[pos] = _exceptions(self._path(f"{ending}.exc"))
             for form, lemmas in self._exceptions[pos].items():
                 for lemma in lemmas:
                     self._irregular[lemma, pos].append(form)
-        self.version = self._one_of(versions)
+        self.version = _version(self._data[NOUN])
         self._tagged, self._totals = _counts(self._path(COUNTS))
         self._readings: dict[str, WordLemma] = {}
 
     def _path(self, name: str) -> Path:
         return self.folder / name
-
-    def _one_of(self, versions: Mapping[str, str]) -> str:
-        """The common version of all files; raises InputError if versions differ or one is unknown."""
-        for name, version in versions.items():
-            if version not in VERSIONS:
-                version_name = f"WordNet {version}" if version else "no version"
-                raise InputError(
-                    f"{self._path(name)}: {version_name} in its header, expected WordNet {' or '.join(VERSIONS)}"
-                )
-        different = sorted(set(versions.values()))
-        if len(different) > 1:
-            raise InputError(
-                f"{self.folder}: mixes files of WordNet {' and '.join(different)}; keep one version"
-            )
-        return different[0]
 
     def most_frequent(self, form: str) -> WordLemma:
         """The most frequent lemma and part of speech of a form, whatever its context.
@@ -204,24 +185,18 @@ class WordNet:
         if line is None:
             return None
         fields = line.split()
-        try:
+        path = self._path(f"index.{FILES[pos]}")
+        with convert_errors(f"{path}: the line for {lemma!r} is damaged"):
             offset = int(fields[-int(fields[2])])
-        except (IndexError, ValueError):
-            path = self._path(f"index.{FILES[pos]}")
-            raise InputError(f"{path}: the line for {lemma!r} is damaged") from None
         return self.synset(offset, pos)
 
     def synset(self, offset: int, pos: str) -> Synset:
         """The synset at a byte offset; raises InputError if no line begins there."""
         data = self._data[pos]
         line = data[offset : data.find(b"\n", offset)].decode("latin-1")
-        try:
+        path = self._path(f"data.{FILES[pos]}")
+        with convert_errors(f"{path}: no synset at byte {offset}, where the index has one"):
             return self._synset(offset, pos, line.partition(" | ")[0].split())
-        except (IndexError, KeyError, ValueError):
-            path = self._path(f"data.{FILES[pos]}")
-            raise InputError(
-                f"{path}: no synset at byte {offset}; the file is damaged, or its index is of another version"
-            ) from None
 
     def _synset(self, offset: int, pos: str, fields: Sequence[str]) -> Synset:
         """The synset of a data line's fields; raises IndexError, KeyError or ValueError if they are invalid."""
@@ -232,9 +207,8 @@ class WordNet:
         lemmas = []
         counts = []
         for place in range(4, pointers, 2):
-            lemma = fields[place].partition("(")[
-                0
-            ]  # the bracket has an adjective's syntactic position
+            # The bracket has an adjective's syntactic position.
+            lemma = fields[place].partition("(")[0]
             lemmas.append(lemma)
             order = int(fields[place + 1], 16)
             counts.append(self._tagged[f"{lemma.lower()}%{number}:{fields[1]}:{order:02d}"])
@@ -278,13 +252,8 @@ def _version(content: bytes) -> str:
 
 def _exceptions(path: Path) -> dict[str, list[str]]:
     """Lemmas by form."""
-    out = {}
-    for number, line in enumerate(_bytes(path).decode("latin-1").splitlines(), 1):
-        form, *lemmas = line.split() or [""]
-        if not lemmas:
-            raise InputError(f"{path}, line {number}: expected a form and its lemmas")
-        out[form] = lemmas
-    return out
+    lines = [line.split() for line in _bytes(path).decode("latin-1").splitlines()]
+    return {form: lemmas for form, *lemmas in filter(None, lines)}
 
 
 def _counts(path: Path) -> tuple[Counter[str], Counter[tuple[str, str]]]:
@@ -292,16 +261,12 @@ def _counts(path: Path) -> tuple[Counter[str], Counter[tuple[str, str]]]:
     tagged = Counter[str]()
     totals = Counter[tuple[str, str]]()
     for number, line in enumerate(_bytes(path).decode("latin-1").splitlines(), 1):
-        try:
+        with convert_errors(f"{path}, line {number}: no sense key, its number and a count"):
             key, _, count = line.split()
             lemma, sense = key.split("%")
             kind, file, order, *_ = sense.split(":")
             tagged[f"{lemma}%{kind}:{file}:{order}"] += int(count)
             totals[lemma, TYPES[kind]] += int(count)
-        except (KeyError, ValueError):
-            raise InputError(
-                f"{path}, line {number}: expected a sense key, its number and a count"
-            ) from None
     return tagged, totals
 
 

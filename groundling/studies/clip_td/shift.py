@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from groundling.core.errors import InputError, prefix_errors, raise_first
+from groundling.core.errors import InputError, convert_read_errors, prefix_errors, raise_first
 from groundling.prediction.predictions import choice_scores, read_predictions
 from groundling.runs.folder import check_run_of, read_json, read_result
 from groundling.runs.progress import print_notes
@@ -73,13 +73,8 @@ def group_by_bias(
     """Group items by the scores (4,) of their answers before a softmax, by annot_id.
 
     Raises:
-        InputError: An item without scores, a wrong number of scores, scores that are not finite, or a threshold
-            outside 0..1.
+        InputError: An item without scores, a wrong number of scores, or scores that are not finite.
     """
-    if not 0 < threshold <= 1:
-        raise InputError(
-            f"confidence_threshold={threshold}: expected a probability above 0, at most 1"
-        )
     raise_first(
         [f"no prediction for {line.item.id}" for line in lines if line.item.id not in scores]
     )
@@ -119,15 +114,14 @@ def text_only_run(path: Path) -> dict[str, Any]:
         return {"text-only run": "unknown: no result.json beside the predictions"}
     check_run_of(path, done, ANSWER.name)
     settings = path.parent.parent / "config.json"
-    about = read_json(settings) if settings.is_file() else {}
-    config = about.get("config", {}) if isinstance(about, dict) else None
-    if not isinstance(config, dict):
-        raise InputError(f"{settings}: expected the settings of a run")
+    with convert_read_errors(settings):
+        config = read_json(settings).get("config", {}) if settings.is_file() else {}
+        model = config.get("model")
     if config.get("regions"):
         raise InputError(
             f"{path}: its model read regions ({config['regions']}); IM needs a text-only model"
         )
-    return {"text-only run": {"model": config.get("model"), "seed": done.get("seed")}}
+    return {"text-only run": {"model": model, "seed": done.get("seed")}}
 
 
 LOSSES = "losses.jsonl"

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 
 from groundling.core.batch import Example, collate
-from groundling.core.errors import InputError, raise_first
+from groundling.core.errors import InputError, convert_errors, raise_first
 from groundling.core.registry import require_instance
 from groundling.data.samples import TextDataset, mask_id_of
 from groundling.data.tables import read_json_lines
@@ -210,13 +209,7 @@ def mask_positions(text: VcrText, hidden: Collection[int]) -> list[VcrToken]:
 
 
 def positions_to_mask(losses: Sequence[float], keep: int = 0) -> set[int]:
-    """The positions to mask: the one with the largest loss, or all but the `keep` largest; ties go to the first.
-
-    Raises:
-        ValueError: There are no positions.
-    """
-    if not losses:
-        raise ValueError("a choice without positions")
+    """The positions to mask: the one with the largest loss, or all but the `keep` largest; ties go to the first."""
     order = np.argsort(-np.array(losses, float), kind="stable").tolist()
     return set(order[keep:]) if keep else {order[0]}
 
@@ -263,11 +256,12 @@ def read_losses(path: Path) -> dict[str, PositionLosses]:
     out: dict[str, PositionLosses] = {}
     repeated = []
     for where, row in read_json_lines(path, ("annot_id",)):
-        of_item: dict[VcrPart, list[list[float]]] = {}
-        for part in PARTS:
-            field = f"{part}_losses"
-            if field in row:
-                of_item[part] = _four_lists(where, field, row[field])
+        with convert_errors(f"{where}: no losses"):
+            of_item = {
+                part: _four_lists(row[f"{part}_losses"])
+                for part in PARTS
+                if f"{part}_losses" in row
+            }
         if not of_item:
             raise InputError(f"{where}: expected answer_losses, rationale_losses or both")
         if row["annot_id"] in out:
@@ -277,15 +271,12 @@ def read_losses(path: Path) -> dict[str, PositionLosses]:
     return out
 
 
-def _four_lists(where: str, field: str, value: Any) -> list[list[float]]:
-    is_four = isinstance(value, list) and len(value) == CHOICES
-    if not is_four or not all(isinstance(of_choice, list) and of_choice for of_choice in value):
-        raise InputError(f"{where}: expected {CHOICES} lists of numbers in {field!r}")
-    for of_choice in value:
-        for loss in of_choice:
-            if isinstance(loss, bool) or not isinstance(loss, int | float) or not isfinite(loss):
-                raise InputError(f"{where}: {str(loss)[:40]!r} in {field!r} is not a finite number")
-    return value
+def _four_lists(value: Any) -> list[list[float]]:
+    """Finite numbers for each position of four choices; raises ValueError or TypeError for anything else."""
+    lists = [np.array(of_choice, float) for of_choice in value]
+    if len(lists) != CHOICES or not all(len(one) and np.isfinite(one).all() for one in lists):
+        raise ValueError(f"expected {CHOICES} lists of finite numbers")
+    return [one.tolist() for one in lists]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ similarities of image and hypothesis. For VQA the paper lists a zero-shot settin
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +34,6 @@ from groundling.prediction.similarity import (
 from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
-from groundling.settings.fields import refuse_settings
 from groundling.settings.input_settings import RegionSettings
 from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
@@ -54,8 +53,6 @@ RISING = ("contradiction", "neutral", "entailment")
 SEED = "seed-0"
 """Folder of the predictions: a run with one seed, since nothing is random; `vcr`, `ensemble` and `verdict` read it."""
 ZeroShotKind = Literal["choices", "classes", "answers"]
-USES: dict[str, ZeroShotKind] = {"protocol": "choices", "fit_split": "classes", "prompt": "answers"}
-"""Settings that only one kind of task uses."""
 
 
 def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
@@ -65,13 +62,12 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     With several processes each one predicts everything.
 
     Raises:
-        InputError: Settings do not fit the task, an image is missing, the model has no match head, or there are too
-            few distinct similarities for the clusters.
+        InputError: There is no rule for the task, an image is missing, the model has no match head, or there are
+            too few distinct similarities for the clusters.
     """
     folder = Path(config.data)
     task = resolve("tasks", Task, config.task).with_answers_of(folder)
     kind = _kind_of(task)
-    _check(config, task, kind)
     task = with_extra_splits(task, config.extra_eval)
     predicted_splits = [config.split] if config.split else list(task.dev)
     work = _ZeroShotModel(config, task, kind, run, _region_inputs(config))
@@ -107,25 +103,6 @@ def _kind_of(task: Task) -> ZeroShotKind:
         f"zero-shot: no rule for {task.name}; expected a multiple-choice task, the classes {', '.join(RISING)}, or "
         "VQA's open answers"
     )
-
-
-def _check(config: ZeroShotConfig, task: Task, kind: ZeroShotKind) -> None:
-    """Raises InputError for a setting that this kind of task does not use."""
-    values = asdict(config)
-    defaults = asdict(ZeroShotConfig())
-    for name, reader in USES.items():
-        if reader != kind:
-            flag = {name: values[name] != defaults[name]}
-            refuse_settings(flag, f"{task.name} does not use it, only tasks with {reader} do")
-    if kind == "answers" and config.image_settings.regions:
-        raise InputError(
-            f"zero-shot: {task.name} has {task.form.head_width:,} answers, and a match head "
-            "needs a forward pass for each "
-            "of them; pass a CLIP and images, without regions"
-        )
-    if config.image_settings.regions:
-        cache = {"teacher_cache": config.teacher_cache}
-        refuse_settings(cache, "caches CLIP features, which regions does not use")
 
 
 def _region_inputs(config: ZeroShotConfig) -> ImageSampleBuilder | None:
@@ -192,7 +169,9 @@ class _ZeroShotModel:
                 return self._predict_classes(split, examples, form)
             if isinstance(form, OpenAnswer) and isinstance(self.match, CosineMatcher):
                 return self._predict_answers(split, examples, form, self.match)
-            raise InputError(f"no rule for {self.task.name}")
+            raise InputError(
+                f"no rule for {self.task.name} with a match head; pass a CLIP and images"
+            )
 
     def _note(self, note: str) -> None:
         self.summary["notes"].append(note)

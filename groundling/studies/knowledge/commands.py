@@ -27,10 +27,12 @@ class ProbeFactsConfig(Settings):
     """File of Memory Colors, CoDa (or its raw annotations.jsonl), ViComTe, VEC, spatial commonsense, \
 ImageNetVC or feature norms (CSLB, McRae, Visual Property Norms' queries), or a world's \
 probes/knowledge.jsonl."""
-    modes: tuple[str, ...] = ("fill-mask", "embedding", "stroop")
+    modes: Annotated[
+        tuple[Literal["fill-mask", "embedding", "stroop", "linear"], ...], required
+    ] = ("fill-mask", "embedding", "stroop")
     """Probes: fill-mask (needs a masked-LM head), embedding, stroop, or linear (ridge regression, \
 cross-validated over nouns)."""
-    templates: tuple[str, ...] = ("a {}", "there is a {} .", "i saw a {} .")
+    templates: Annotated[tuple[str, ...], required] = ("a {}", "there is a {} .", "i saw a {} .")
     """linear: neutral templates in which a noun, {}, is read; "{}" is the noun alone. States are \
 averaged over templates."""
     layer: Annotated[int, Ge(-1)] = -1

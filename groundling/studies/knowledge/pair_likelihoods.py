@@ -21,7 +21,6 @@ from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.samples import TextDataset, mask_id_of, subsample
 from groundling.data.text.words import word_spans
-from groundling.models.clip import CLIP_LIKE
 from groundling.models.heads import HEADS, LM_HEAD, LMHead, load_head
 from groundling.models.loading import load_config, load_tokenizer, load_weights
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
@@ -90,10 +89,6 @@ class LanguageModel:
         mask token.
         """
         config = load_config(source)
-        if config.model_type in CLIP_LIKE:
-            raise InputError(
-                f"{source}: a CLIP-like model is not a language model; {NO_LANGUAGE_MODEL}"
-            )
         if config.is_encoder_decoder:
             raise InputError(f"{source}: an encoder-decoder model; {NO_LANGUAGE_MODEL}")
         self.causal = is_causal(config)
@@ -485,15 +480,11 @@ def _scorable_items(
     """The items that all models could score, their scores (M, N, S), and the number left out."""
     fits = np.isfinite(scores).all((0, 2))
     unscorable = [item.id for item, one in zip(items, fits, strict=True) if not one]
-    if unscorable and not config.skip_long:
-        raise InputError(
-            f"{config.data}: {len(unscorable):,} pairs have a text that is too long for the model or has nothing to "
-            f"score; the first is {unscorable[0]}; pass skip_long to leave them out"
-        )
     remaining = [item for item, one in zip(items, fits, strict=True) if one]
-    if not remaining:
+    if unscorable and not (config.skip_long and remaining):
         raise InputError(
-            f"{config.data}: no pair is left: all have a text that is too long, or has nothing to score"
+            f"{config.data}: {len(unscorable):,} of {len(items):,} pairs have a text that is too long for the model or "
+            f"has nothing to score; the first is {unscorable[0]}; skip_long leaves them out"
         )
     if unscorable:
         print_notes(

@@ -267,17 +267,9 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
     """Probe an encoder; writes `result.json` (returned), `predictions_MODE.jsonl` and `scores_MODE.jsonl`.
 
     In the predictions, `prediction` and `label` are indices of the fact's options; the label is the first of
-    the most frequent answers. The scores are those of each fact. Raises InputError for a missing setting, an
-    unknown mode or one that the model does not support, and malformed data.
+    the most frequent answers. The scores are those of each fact. Raises InputError for a mode that the model
+    does not support, and malformed data.
     """
-    if not config.modes or not set(config.modes) <= MODES.keys():
-        raise InputError(
-            f"modes={' '.join(config.modes)}: expected one or more of {', '.join(MODES)}"
-        )
-    if config.visual_token_clip and set(config.modes) != {"fill-mask"}:
-        raise InputError(
-            f"visual_token_clip={config.visual_token_clip}: only fill-mask reads it; pass modes fill-mask"
-        )
     facts, left_out, _, set_name = open_facts(config.data)
     result: dict[str, Any] = {"facts": len(facts), "left_out": left_out, **describe_set(set_name)}
     for mode in config.modes:

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Example, Sample, TextRow, collate, require
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, prefix_errors
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, mask_id_of
 from groundling.data.text.words import word_spans
 from groundling.models.clip import CLIP_LIKE, load_clip_text_tower
@@ -49,8 +49,6 @@ BATCH = 64
 """Texts per batch."""
 PORTION = 50_000
 """Number of filled prompts that are in memory at once; feature norms have hundreds of options."""
-MOST_SPANS = 200_000
-"""Maximum number of texts whose embeddings are in memory at once."""
 T = TypeVar("T")
 SLOT = "{}"
 """The place of the noun in a frame."""
@@ -93,23 +91,22 @@ def score_by_stroop(
     Stroop probing is from "Is BERT Blind?" (Alper et al., CVPR 2023). `source`, `max_length` and
     errors are those of `score_by_embedding`.
     """
-    spans = []
-    for fact in facts:
-        for prompt in fact.prompts.values():
-            spans += [fill_prompt(prompt, word) for word in ("", *fact.options)]
-        if len(spans) > MOST_SPANS:
-            raise InputError(
-                f"modes stroop: the data has more than {MOST_SPANS:,} prompts with an option; leave the mode out"
-            )
-    vectors = make_embedder(source, max_length)(spans)
+    embed = make_embedder(source, max_length)
     answers = []
-    for fact in facts:
-        by_template = {}
-        for name, prompt in fact.prompts.items():
-            without = vectors[fill_prompt(prompt, "")]
-            with_option = [vectors[fill_prompt(prompt, option)] for option in fact.options]
-            by_template[name] = np.stack(with_option) @ without
-        answers.append(by_template)
+    for some in _in_portions(facts):
+        vectors = embed(
+            fill_prompt(prompt, word)
+            for fact in some
+            for prompt in fact.prompts.values()
+            for word in ("", *fact.options)
+        )
+        for fact in some:
+            by_template = {}
+            for name, prompt in fact.prompts.items():
+                without = vectors[fill_prompt(prompt, "")]
+                with_option = [vectors[fill_prompt(prompt, option)] for option in fact.options]
+                by_template[name] = np.stack(with_option) @ without
+            answers.append(by_template)
     return answers, {}
 
 
@@ -173,7 +170,7 @@ def score_by_fill_mask(
     """
     model, text, head, origin = _load_with_head(source, visual_token_clip)
     windows = model.inputs(max_length)[1]
-    mask_id = mask_id_of(text.tokenizer, f"; {NO_MLM_HEAD}")
+    mask_id = mask_id_of(text.tokenizer)
     answers: OptionScores = []
     several: set[str] = set()
     unknown: set[str] = set()
@@ -221,8 +218,11 @@ def _load_with_head(
         model = ClipBertExplicit(visual, *load_clip_text_tower(clip)) if clip else visual
         text = visual.text
     else:
-        model = text = _text_encoder(source, clip)
-    mask_id_of(text.tokenizer, f"; {NO_MLM_HEAD}")
+        if clip:
+            raise InputError(f"visual_token_clip={clip}: {source} is no CLIP-BERT; leave it out")
+        with prefix_errors(f"{source}: {NO_MLM_HEAD}"):
+            model = text = load_text_encoder(source)
+            mask_id_of(text.tokenizer)
     sizes = text.sizes
     head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
     origin = init_lm_head(head, source, text.encoder.config.model_type)
@@ -233,17 +233,6 @@ def _load_with_head(
         )
     device = PartialState().device
     return model.to(device).eval(), text, head.to(device).eval(), origin
-
-
-def _text_encoder(source: str | Path, clip: str | Path) -> TextEncoder:
-    """A plain text encoder; raises InputError for a CLIP-like model, or with `clip`, which it cannot read."""
-    if clip:
-        raise InputError(
-            f"visual_token_clip={clip}: {source} is no CLIP-BERT, so it has no visual token; leave it out"
-        )
-    if load_config(source).model_type in CLIP_LIKE:
-        raise InputError(f"{source}: a CLIP-like model cannot fill masks; {NO_MLM_HEAD}")
-    return load_text_encoder(source)
 
 
 def _questions(facts: Sequence[VisualFact]) -> list[_OptionPrompt]:
@@ -278,12 +267,7 @@ def _with_prompts(
     Raises InputError for a prompt that CLIP cannot read whole.
     """
     examples = [Example(prompt, prompt) for prompt in dict.fromkeys(prompts)]
-    samples = TextDataset(examples, None, windows).get(range(len(examples)))
-    for sample in samples:
-        if sample.truncated_tokens:
-            raise InputError(
-                f"{sample.id!r} is {sample.truncated_tokens} tokens too long for visual_token_clip; shorten it"
-            )
+    samples = _whole_texts(examples, None, windows)
     rows = {sample.id: sample.clip for sample in samples}
     return [one._replace(clip=rows[prompt]) for one, prompt in zip(masked, prompts, strict=True)]
 
@@ -348,6 +332,8 @@ class CharSpan(NamedTuple):
 
 def fill_slot(frame: str, slot: str, word: str) -> CharSpan:
     """A frame with the word in its slot; the span is the word."""
+    if frame.count(slot) != 1:
+        raise InputError(f"template {frame!r}: expected a text with one {slot} for the word")
     start = frame.index(slot)
     return CharSpan(frame.replace(slot, word), start, start + len(word))
 
@@ -362,14 +348,16 @@ def tokenize_spans(
     spans: Sequence[CharSpan], text: TextRowEncoder | None, clip: ClipRowEncoder | None = None
 ) -> list[Sample]:
     """The spans' texts, tokenised for a text encoder or CLIP; raises InputError if too long."""
-    examples = [Example(span.text, span.text) for span in spans]
+    return _whole_texts([Example(span.text, span.text) for span in spans], text, clip)
+
+
+def _whole_texts(
+    examples: Sequence[Example], text: TextRowEncoder | None, clip: ClipRowEncoder | None
+) -> list[Sample]:
     samples = TextDataset(examples, text, clip).get(range(len(examples)))
-    for sample in samples:
-        if sample.truncated_tokens:
-            raise InputError(
-                f"{sample.id!r} is {sample.truncated_tokens} tokens too long; raise "
-                "max_length, up to the model's limit"
-            )
+    for one in samples:
+        if one.truncated_tokens:
+            raise InputError(f"{one.id!r} is {one.truncated_tokens} tokens too long (max_length)")
     return samples
 
 
@@ -434,13 +422,6 @@ def noun_states(
     Raises InputError for a frame without a slot, a layer that does not exist, a noun without
     tokens, and a text of more than `max_length` tokens.
     """
-    for frame in frames:
-        if frame.count(SLOT) != 1:
-            raise InputError(
-                f"templates={frame!r}: expected a sentence with one {SLOT} for the noun"
-            )
-    if not frames:
-        raise InputError("templates: expected at least one sentence with {} for the noun")
     reader = load_word_state_encoder(source, layer, max_length)
     distinct = list(dict.fromkeys(nouns))
     result = NounVectors({}, {}, [])

@@ -72,8 +72,6 @@ def word_states_by_layer(
     A CLIP-like tower has one layer, the text feature of the whole frame. Raises InputError for a frame
     without a slot, a word without tokens, and a text of more than `max_length` tokens.
     """
-    if frame.count(SLOT) != 1:
-        raise InputError(f"template={frame!r}: expected a text with one {SLOT} for the word")
     distinct = list(dict.fromkeys(words))
     if load_config(source).model_type in CLIP_LIKE:
         return _tower_states(source, distinct, frame, max_length)

@@ -21,9 +21,9 @@ from groundling.settings.input_settings import CaptionSettings
 class AttentionConfig(Settings):
     """Cross-modal models whose attention maps are compared."""
 
-    model: Annotated[str, InputKind.FOLDER] = ""
+    model: Annotated[str, InputKind.FOLDER, required] = ""
     """First model: the folder `joint` that `adapt --save-joint` writes."""
-    other: Annotated[str, InputKind.FOLDER] = ""
+    other: Annotated[str, InputKind.FOLDER, required] = ""
     """Second model, a folder of the same kind, e.g. trained without the objective clip_tokens."""
     text: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Files of sentences, one per line, in any format of `adapt --text`."""
@@ -42,11 +42,7 @@ tokens of the text."""
 
 
 def check_attention(config: AttentionConfig, out: str | Path) -> None:
-    """Raises InputError without two models, or without texts."""
-    if not config.model or not config.other:
-        raise InputError(
-            "attention needs model and other, each the folder `joint` of `adapt --save-joint`"
-        )
+    """Raises InputError without texts."""
     if bool(config.text) == bool(config.task and config.data):
         raise InputError("attention needs text=FILE [FILE ...], or task with data")
 
@@ -148,7 +144,7 @@ as a baseline."""
     """Second model: hub id or folder; or `random`."""
     limit: Annotated[int, Ge(0)] = 0
     """Use only the first N shared words, in the order of --model's token ids; 0: all."""
-    permutations: Annotated[int, Ge(1)] = 5
+    permutations: Annotated[int, Ge(2)] = 5
     """Number of random pairings of words, which estimate the similarity expected by chance."""
     seed: Annotated[int, Ge(0)] = 0
     """Seed of the random pairings."""

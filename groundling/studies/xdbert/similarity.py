@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
+from groundling.data.samples import check_vocabulary
 from groundling.models.clip import CLIP_LIKE, load_clip_text_tower
 from groundling.models.loading import load_config
 from groundling.models.text_encoder import load_text_encoder
@@ -105,10 +106,6 @@ class _CenteredTable:
 
     def leading(self, keep: float) -> _CenteredTable:
         """The first components that explain a share `keep` < 1 of the variance; from 1, `keep` is their number."""
-        if not keep > 0:
-            raise InputError(
-                f"keep {keep}: expected a share of the variance below 1, or a number of components"
-            )
         if keep >= 1:
             count = int(keep)
         else:
@@ -120,7 +117,7 @@ class _CenteredTable:
 def canonical_correlations(a: np.ndarray, b: np.ndarray) -> CanonicalCorrelations:
     """Canonical correlations of two tables (n, d1) and (n, d2) with paired rows, in float64.
 
-    Raises InputError for tables that are not two-dimensional, finite, of equally many rows (at least 3), or constant.
+    Raises InputError for tables that are not finite, have fewer than 3 rows, or are constant.
     """
     return _correlate(*_sides(a, b))
 
@@ -129,7 +126,7 @@ def svcca(a: np.ndarray, b: np.ndarray, keep: float = 0.99) -> float:
     """Mean CCA of the first principal components of tables (n, d1) and (n, d2) (Raghu et al. 2017).
 
     Each table keeps the components that explain a share `keep` of the variance; from 1, `keep` is their number. Raises
-    InputError as `canonical_correlations` does, and for a `keep` that is not above 0.
+    InputError as `canonical_correlations` does.
     """
     first, second = _sides(a, b)
     return _correlate(first.leading(keep), second.leading(keep)).mean_cca
@@ -143,17 +140,12 @@ def compare_tables(
     Args:
         a: (n, d1).
         b: (n, d2).
-        draws: Number of permuted pairings, whose mean is `null` and standard deviation `null_sd`.
+        draws: Number of permuted pairings, at least 2, whose mean is `null` and standard deviation `null_sd`.
         seed: Seed of the permutations.
         keep: As in `svcca`.
 
-    `corrected` is (value - null) / (1 - null), or None if `null` is 1. Raises InputError as `svcca` does, and for fewer
-    than 2 draws.
+    `corrected` is (value - null) / (1 - null), or None if `null` is 1. Raises InputError as `svcca` does.
     """
-    if draws < 2:
-        raise InputError(
-            f"draws: {draws} permuted pairings have no standard deviation; expected at least 2"
-        )
     first, second = _sides(a, b)
     n = len(first.basis)
     as_given = np.arange(n)
@@ -206,11 +198,8 @@ def word_table(
         tokenizer = text.tokenizer
         table = text.encoder.get_input_embeddings().weight
     token_of = _whole_words(tokenizer)
+    check_vocabulary(tokenizer, table)
     words = sorted(token_of, key=token_of.__getitem__)
-    if words and token_of[words[-1]] >= len(table):
-        raise InputError(
-            f"{source}: the tokenizer has token id {token_of[words[-1]]}, but the model only {len(table)} embeddings"
-        )
     tokens = [token_of[word] for word in words]
     return words, table.detach().numpy()[tokens]
 
@@ -231,10 +220,6 @@ def compare_models(
     XDBERT's Table 2 states neither the words nor the weighting table: see PWCCA with both weightings, and `n`. Raises
     InputError if both sources are random, or fewer than 3 words are shared.
     """
-    if a == b == RANDOM or top < 0:
-        raise InputError(
-            f"similarity of {a} and {b}, top {top}: expected at least one model, and top >= 0"
-        )
     if a == RANDOM:
         words_b, table_b = word_table(b)
         words_a, table_a = word_table(a, words_b, width, seed)
@@ -245,10 +230,6 @@ def compare_models(
     row_b = {word: row for row, word in enumerate(words_b)}
     shared = [word for word in words_a if word in row_b]
     chosen = shared[:top] if top else shared
-    if len(chosen) < 3:
-        raise InputError(
-            f"{a} and {b}: {len(chosen)} shared single-token words, expected at least 3"
-        )
     comparison = compare_tables(
         table_a[[row_a[word] for word in chosen]],
         table_b[[row_b[word] for word in chosen]],
@@ -269,21 +250,16 @@ def compare_models(
 
 def _sides(a: np.ndarray, b: np.ndarray) -> tuple[_CenteredTable, _CenteredTable]:
     if len(a) != len(b):
-        raise InputError(
-            f"tables of {len(a)} and {len(b)} rows: expected paired rows, the same number in both"
-        )
+        raise InputError(f"tables of {len(a)} and {len(b)} rows: expected paired rows")
     return _side(a, "first"), _side(b, "second")
 
 
 def _side(table: np.ndarray, name: str) -> _CenteredTable:
     table = np.asarray(table, dtype=np.float64)
-    if table.ndim != 2 or len(table) < 3:
-        raise InputError(f"{name} table: shape {table.shape}, expected (n, d) with n >= 3")
-    finite = np.isfinite(table)
-    if not finite.all():
-        raise InputError(f"{name} table: {int((~finite).sum())} values are not finite")
-    if not np.ptp(table, axis=0).any():
-        raise InputError(f"{name} table: all rows are equal, nothing can correlate")
+    if len(table) < 3 or not np.isfinite(table).all() or not np.ptp(table, axis=0).any():
+        raise InputError(
+            f"{name} table, of shape {table.shape}: expected 3 or more rows of finite numbers, not all equal"
+        )
     basis, singular, directions = np.linalg.svd(table - table.mean(0), full_matrices=False)
     rank = int((singular > TOLERANCE * singular[0]).sum())
     return _CenteredTable(basis[:, :rank], singular[:rank, None] * directions[:rank])
@@ -327,10 +303,8 @@ def _beside_chance(value: float, null: np.ndarray) -> dict[str, float | None]:
 
 def _random_table(words: Sequence[str], width: int, seed: int) -> tuple[list[str], np.ndarray]:
     """Uniform numbers (N, `width`) that depend only on each word and the seed."""
-    if not words or width < 1:
-        raise InputError(
-            "random: a random table needs the other model's words and a width of at least 1"
-        )
+    if not words:
+        raise InputError("random: a random table needs the words of another model")
     rows = [generator(seed, RANDOM, word).random(width) for word in words]
     return list(words), np.stack(rows)
 

@@ -379,7 +379,7 @@ def test_regions_without_attention_are_refused(text: TextRowEncoder) -> None:
     example = Example("t", "a dog", images=("i",))
     samples = samples_of([example], {"i": row([LEFT, FAR])}, text)
     asked = [[phrase(example, "a dog", LEFT)]]
-    with pytest.raises(InputError, match=r"^t: a head of layer 0 gives the regions no attention"):
+    with pytest.raises(InputError, match=r"^a head of layer 0 gives the regions no attention"):
         consume_attention(Blind(), samples, HeadGrounding(asked, FLICKR30K.label_regions, [0]))
     grounding = HeadGrounding(asked, FLICKR30K.label_regions, [0])
     consume_attention(Deaf(), samples, grounding)
@@ -668,7 +668,7 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (("--model", "{0}/text"), "this model reads no regions; expected a VisualBERT"),
+        (("--model", "{0}/text"), "reads no regions: a TextEncoder, expected a RegionEncoder"),
         (
             ("--task", "vqa"),
             "task=vqa: its answers are not regions; expected flickr30k, refcoco+",

@@ -392,7 +392,7 @@ def referred(place: Path) -> Path:
 def test_a_model_of_regions_without_any_is_refused(place: Path) -> None:
     (place / "regions_model").mkdir()
     toys.seer().export(place / "regions_model")
-    with pytest.raises(InputError, match="this model reads regions; pass regions=STORE"):
+    with pytest.raises(InputError, match="this model needs regions"):
         RegionModel(AnalysedModelSettings(model=str(place / "regions_model")), torch.device("cpu"))
 
 
@@ -432,20 +432,9 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
     assert "pointing, %" in (tmp_path / "drawn/out-heads.svg").read_text()
 
 
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
-        ({"images": ""}, "reads pixels; pass images=FOLDER"),
-        ({"regions": "x"}, "reads patches of photos, not regions; leave it out"),
-        ({"max_regions": 3}, "max_regions=3: .* not regions; leave it out"),
-    ],
-)
-def test_what_patches_have_no_use_for_is_refused(
-    given: dict[str, Any], complaint: str, place: Path
-) -> None:
-    settings = {"model": str(place / "vilt"), "images": str(place / "photos")} | given
-    with pytest.raises(InputError, match=complaint):
-        RegionModel(make_settings(AnalysedModelSettings, **settings), torch.device("cpu"))
+def test_a_model_of_patches_needs_photos(place: Path) -> None:
+    with pytest.raises(InputError, match="reads pixels; pass images=FOLDER"):
+        RegionModel(AnalysedModelSettings(model=str(place / "vilt")), torch.device("cpu"))
 
 
 def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:

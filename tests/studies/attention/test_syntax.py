@@ -683,14 +683,17 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--parses", "gold"], "only a rendered world has gold parses"),
-        (["--parses", "nowhere.conllu"], "no such file or folder; expected CoNLL-U"),
+        (["--parses", "gold"], "parses.conllu: no such file"),
+        (["--parses", "nowhere.conllu"], "nowhere.conllu: no such file"),
         (["--parses", "{place}/data"], "no *.conllu in this folder"),
         (
             ["--parses", "{place}/other.conllu"],
-            "other.conllu contains no sentence with the words of a caption",
+            "none of the 6 captions has a parse; no sentence has the words of a caption",
         ),
-        (["--parses", "{place}/one.conllu"], "captions of one image, 0; the control with"),
+        (
+            ["--parses", "{place}/one.conllu"],
+            "1 image, and the control with other images needs at least 2",
+        ),
         (
             ["--min-arcs", "7"],
             "no relation has 7 arcs at a phrase with boxes: the most frequent, num, phrase is head, has 6",

@@ -254,7 +254,7 @@ OWN = {"text": "", "image": ""}
             "neither model nor store records how regions were found",
         ),
         ({"heat-maps": "0-0|1-9"}, "heat_maps=1-9: no such head"),
-        ({"layers": "7"}, "layers=7: the model has 2 layers"),
+        ({"layers": "7"}, "layers: the model has 2 layers with attention maps"),
         ({**OWN, "data": "pairs.csv"}, "visualize needs images=FOLDER"),
         ({**OWN, "data": "pairs.csv", "images": "photos", "text-column": "x"}, "no column 'x'"),
         (

@@ -236,16 +236,15 @@ def test_damaged_losses(data: Path, tmp_path: Path) -> None:
 
     assert told(rows[:12]).endswith("losses.jsonl: no losses for val-12 (2 such)")
     nan = {**rows[0], "answer_losses": [[float("nan")], [1], [1], [1]]}
-    assert "line 1: 'nan' in 'answer_losses' is not a finite number" in told([nan])
+    assert "line 1: no losses (ValueError: expected 4 lists of finite numbers)" in told([nan])
     three = {**rows[0], "answer_losses": [[1], [1], [1]]}
-    assert "line 1: expected 4 lists of numbers in 'answer_losses'" in told([three])
+    assert "line 1: no losses (ValueError: expected 4 lists" in told([three])
     assert "line 2: repeated annot_id val-0" in told([rows[0], rows[0]])
     short = {**rows[0], "answer_losses": [[1.0]] * 4}
     assert "val-0, answer 0: 1 losses for 5 positions" in told([short, *rows[1:]])
     assert "expected answer_losses, rationale_losses or both" in told([{"annot_id": "val-0"}])
     path = str(tmp_path / "losses.jsonl")
-    assert "needs either attack" in refusal(config, tmp_path / "a")
-    assert "needs either attack" in refusal(config, tmp_path / "a", losses=path, attack="x")
+    assert "protocol=advtop needs attack=FOLDER or losses=FILE" in refusal(config, tmp_path / "a")
     assert "keep_top = 0: expected" in refusal(
         config, tmp_path / "a", protocol="keeptop", losses=path, keep_top=0
     )
@@ -450,18 +449,14 @@ def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
     assert "no WordNet files (index.noun); install Debian's wordnet-base" in told_by(tmp_path)
     place = wordnets.write(tmp_path / "corpora/wordnet")
     assert wordnet_folder(str(tmp_path)) == place
-    old = wordnets.write(tmp_path / "old", version="2.1")
-    assert "data.noun: WordNet 2.1 in its header, expected WordNet 3.0 or 3.1" in told_by(old)
-    put(place / "index.verb", (wordnets.write(tmp_path / "new", "3.1") / "index.verb").read_text())
-    assert "files of WordNet 3.0 and 3.1" in told_by(place)
     shorter = wordnets.write(tmp_path / "short")
     put(shorter / "data.noun", (shorter / "data.noun").read_text()[:-400])
     assert "data.noun: no synset at byte" in told_by(shorter)
     index = (shorter / "index.noun").read_text()
     put(shorter / "index.noun", index.replace("fruit n 1", "fruit n x"))
-    assert told_by(shorter).endswith("index.noun: the line for 'fruit' is damaged")
+    assert "index.noun: the line for 'fruit' is damaged (ValueError" in told_by(shorter)
     put(shorter / "cntlist.rev", "dog 1 2 3\n")
-    assert "cntlist.rev, line 1: expected a sense key" in told_by(shorter)
+    assert "cntlist.rev, line 1: no sense key, its number and a count" in told_by(shorter)
     (shorter / "cntlist.rev").unlink()
     assert "cntlist.rev: no such file" in told_by(shorter)
 
@@ -524,7 +519,7 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
         [json.dumps({"id": "val-0", "prediction": 0, "outputs": [1]})]
     )
     assert told([kept[0], kept[0]]) == f"{path}: example val-0 is repeated"
-    assert "confidence_threshold=0" in told(kept, confidence_threshold=0.0)
+    assert "confidence_threshold = 0.0" in told(kept, confidence_threshold=0.0)
     assert refusal(config, tmp_path / "a") == "data shift protocol=im needs predictions"
     settings = text_run / "config.json"
     before = settings.read_text()
@@ -637,8 +632,6 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     config = VcrShiftConfig(data=str(data), protocol="sm")
     assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
     assert refusal(config, tmp_path / "a", data="") == "data shift needs data"
-    told = refusal(config, tmp_path / "a", predictions="x")
-    assert told == "predictions=x: protocol=sm does not use it, only im does"
     vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
     told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"))
     assert told.endswith("val.jsonl: protocol=sm leaves no item")

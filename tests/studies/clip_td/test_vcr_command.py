@@ -88,7 +88,7 @@ def test_joint_accuracy_by_seed(
 def test_the_servers_file_of_a_split_without_labels(
     config: VcrJointScoreConfig, tmp_path: Path
 ) -> None:
-    assert "answer/seed-0/predictions_test.jsonl: no such file; `finetune --submit`" in refusal(
+    assert "answer/seed-0/predictions_test.jsonl: no such file" in refusal(
         config, tmp_path / "a", split="test"
     )
     rng = np.random.default_rng(0)

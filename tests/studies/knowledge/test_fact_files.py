@@ -311,9 +311,11 @@ def test_norms_are_scored_by_masked_lm_and_by_embedding(
         assert one["averaged_scores"] == pytest.approx(
             other["averaged_scores"], abs=1e-5, nan_ok=True
         )
-    monkeypatch.setattr(probing_modes, "MOST_SPANS", 10)
-    with pytest.raises(InputError, match="leave the mode out"):
-        ask(replace(settings, modes=("stroop",)), tmp_path / "stroop")
+    portions = ask(replace(settings, modes=("stroop",)), tmp_path / "stroop")
+    monkeypatch.setattr(probing_modes, "PORTION", 1000)
+    whole = ask(replace(settings, modes=("stroop",)), tmp_path / "whole-stroop")
+    one, other = (each["stroop"]["relations"]["norms"]["all"] for each in (portions, whole))
+    assert one["averaged_scores"] == pytest.approx(other["averaged_scores"], abs=1e-5, nan_ok=True)
 
 
 def test_comparisons_are_scored(tmp_path: Path, bert: Path) -> None:

@@ -247,7 +247,7 @@ def test_texts_that_read_alike_tie(places: Callable[[str], Path]) -> None:
 
 
 def test_models_without_a_language_model(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a CLIP-like model is not a language model"):
+    with pytest.raises(InputError, match=r"clip: .*; expected a masked language model"):
         LanguageModel(homes.teacher(tmp_path / "clip"), CPU)
     words = hf.BertTokenizer(vocab={w: n for n, w in enumerate([*toys.BERT_SPECIAL, "a"])})
     words.mask_token = None
@@ -419,8 +419,6 @@ def test_winoground_lines(tmp_path: Path) -> None:
     assert one.tags == ("Object", "1 main predicates")
     with pytest.raises(InputError, match="line 2: duplicate id 0"):
         read_winoground(lines(tmp_path / "examples.jsonl", row, row))
-    with pytest.raises(InputError, match="line 1: field 'caption_1' is empty"):
-        read_winoground(lines(tmp_path / "examples.jsonl", {**row, "caption_1": " "}))
     with pytest.raises(InputError, match="line 1: no text in field 'image_0'"):
         read_winoground(lines(tmp_path / "examples.jsonl", {"id": 1}))
 
@@ -507,14 +505,14 @@ def test_few_pairs_and_long_ones(
     rows = [("good", "bad"), ("a dog", "dog a"), ("a cat " * 30, "cat"), ("a man", "man a")]
     data = put(tmp_path / "mine.csv", table(*rows))
     model = places("bert")
-    with pytest.raises(InputError, match=r"1 pairs .* the first is mine/2; pass skip_long"):
+    with pytest.raises(InputError, match=r"1 of 3 pairs .* the first is mine/2; skip_long"):
         pairs(settings(model, data), tmp_path / "out")
     result = pairs(settings(model, data, skip_long=True), tmp_path / "out")
     assert (result["items"], result["left_out"]) == (2, 1)
     assert "left out 1 pairs" in capsys.readouterr().err
     few = pairs(settings(model, data, limit=1), tmp_path / "few")
     assert few["items"] == 1
-    with pytest.raises(InputError, match="no pair is left"):
+    with pytest.raises(InputError, match="3 of 3 pairs"):
         pairs(settings(model, data, max_length=3, skip_long=True), tmp_path / "none")
     with pytest.raises(InputError, match="pairs needs model"):
         function_of("pairs")(data=data, out=tmp_path / "none")

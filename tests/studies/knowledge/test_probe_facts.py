@@ -454,7 +454,7 @@ def test_a_run_writes_answers_and_goes_on(
     assert json.dumps(again) == json.dumps(json.loads(json.dumps(result)))
     with pytest.raises(InputError, match="holds another run"):
         ask(replace(settings, max_length=16), tmp_path / "run")
-    with pytest.raises(InputError, match="expected one or more of fill-mask"):
+    with pytest.raises(InputError, match="modes = 'guess': expected"):
         ask(replace(settings, modes=("guess",)), tmp_path / "other")
     with pytest.raises(InputError, match="needs model"):
         function_of("probe-facts")(data=settings.data, out=tmp_path / "other")

@@ -84,7 +84,7 @@ def test_grounded_from_captions_to_the_figure(
         (("--base base", "--base absent"), "base=absent: no such file or folder"),
         (("--counts counts.json", "--counts glue/RTE/dev.tsv"), "not valid JSON"),
         (("--tokenizer student", ""), "grounded needs tokenizer"),
-        (("--other other", "--other one"), "1 seeds are in both"),
+        (("--other other", "--other one"), "the null split needs 2 seeds of both models, got 1"),
     ],
 )
 def test_grounded_names_what_does_not_fit(
@@ -178,4 +178,4 @@ def test_attention_of_two_whole_models(place: Path, capsys: pytest.CaptureFixtur
     )
     assert "absent" in capsys.readouterr().err
     assert main(["attention", "--model", "a", "--out", "other"]) == 2
-    assert "needs model and other" in capsys.readouterr().err
+    assert "attention needs other" in capsys.readouterr().err

@@ -259,18 +259,14 @@ def test_what_cannot_be_compared_is_refused_in_one_line(whole, tmp_path):
             lambda: attention.compare_maps(whole, whole, [], min_texts=0),
             "0 distinct texts.*at least 2",
         ),
-        (lambda: attention.compare_maps(whole, whole, FEW, draws=1, min_texts=2), "1 draws"),
         (
             lambda: attention.compare_maps(whole, shallow, FEW, min_texts=2),
-            "2 and 1 cross-modal layers",
+            "maps differ in shape: expected equal tokenizers and layers",
         ),
         (
             lambda: attention.compare_maps(whole, other, FEW, min_texts=2),
-            "example f0: .*the same tokenizers",
+            "maps differ in shape",
         ),
-        (lambda: attention.heat_maps(whole, shallow, LONG), "expected equal shapes"),
-        (lambda: attention.heat_maps(whole, whole, LONG, head=2), "have head 2"),
-        (lambda: attention.heat_maps(whole, whole, Example("e", "")), "example e: .*not empty"),
         (
             lambda: attention.diversity(whole, [Example("c", "a", choices=("b", "c"))]),
             "example c is multiple choice",

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import OutputSizes, RegionRow
-from groundling.core.errors import InputError, convert_errors, prefix_errors
+from groundling.core.errors import convert_errors, prefix_errors
 from groundling.data.images import ImageInput, read_image
 from groundling.data.regions.store import RegionSource
 from groundling.data.samples import TextRowEncoder, check_vocabulary
@@ -141,15 +141,10 @@ def cut_patches(pixels: np.ndarray, side: int, visible: np.ndarray | None = None
 
     A patch's features are its flattened pixels, (3, side, side); the remainder at the right and
     lower edges is in no patch. `visible`: x1, y1, x2, y2 of the part of the photo that the pixels
-    show, as shares of its width and height; None: all of it. Raises InputError if no patch fits.
+    show, as shares of its width and height; None: all of it.
     """
     _, height, width = pixels.shape
     high, wide = height // side, width // side
-    if not high or not wide:
-        raise InputError(
-            f"the image processor reduces the photo to {width} x {height} pixels, less than one patch of "
-            f"{side} x {side}; pass a photo that is less narrow"
-        )
     cut = pixels[:, : high * side, : wide * side].reshape(3, high, side, wide, side)
     features = cut.transpose(1, 3, 0, 2, 4).reshape(high * wide, -1)
     row, column = np.divmod(np.arange(high * wide), wide)

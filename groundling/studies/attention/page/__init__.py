@@ -112,9 +112,8 @@ class AttentionPage:
         Older pages are overwritten. Raises InputError if another file has such a name.
         """
         path = Path(path)
-        check_page_file(path)
         paths = [path, *(path.with_stem(f"{path.stem}-{n}") for n in range(2, self.pages + 1))]
-        for one in paths[1:]:
+        for one in paths:
             check_page_file(one)
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)

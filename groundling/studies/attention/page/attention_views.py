@@ -176,11 +176,9 @@ def collect_view(
     batch: Batch = collate([sample]).to(device)
     with torch.no_grad():
         student(batch, attention=collector)
-    missing = set(layers) - {layer.number for layer in collector.layer_views}
-    if missing or not collector.layer_views:
-        layer_count = len({number for _, number in collector.layers_with_maps})
-        prefix = f"layers={min(missing)}: " if missing else ""
-        raise InputError(f"{prefix}the model has {layer_count} layers with attention maps")
+    if not collector.layer_views:
+        count = len({number for _, number in collector.layers_with_maps})
+        raise InputError(f"layers: the model has {count} layers with attention maps")
     return ModelAttentionView(collector.words, boxes, collector.layer_views)
 
 
