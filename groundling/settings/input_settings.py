@@ -233,7 +233,9 @@ def parse_weighted_files(words: Sequence[str | Path], setting: str) -> list[Weig
     files = [parse_weighted_file(word, setting) for word in words]
     unweighted = [each.file for each in files if not each.weight]
     if unweighted and len(unweighted) < len(files):
-        raise InputError(f"{setting}: {unweighted[0]} has no weight; give all files one, or none")
+        raise InputError(
+            f"{setting}: {unweighted[0]} has no weight; give one to all files or to none"
+        )
     for path in duplicates(normpath(each.file) for each in files):
         raise InputError(f"{setting}: {path} is given twice; remove one")
     return files

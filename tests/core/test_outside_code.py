@@ -269,7 +269,7 @@ def test_an_edited_module_makes_another_run(place: Path, tuned: Path, capsys: An
     assert main(words) == 0
     assert "finished earlier" in capsys.readouterr().err
     homes.put(place / "mine/short.py", code.replace("WEIGHT = 1.0", "WEIGHT = 2.0"))
-    assert "objectives:mine.short:Short" in refused(capsys, *words)
+    assert "module mine.short:Short" in refused(capsys, *words)
 
 
 def test_a_models_folder_knows_the_code_that_it_needs(place: Path, tuned: Path) -> None:
