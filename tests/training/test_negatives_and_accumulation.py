@@ -49,7 +49,7 @@ def test_only_a_contrastive_loss_is_another_one_and_the_run_says_so(
     assert note in capsys.readouterr().err
     result, _ = run(tmp_path, "l1", 2)
     assert not [
-        note for note in result["notes"] if note.startswith("--gradient-accumulation-steps")
+        note for note in result.get("notes", ()) if note.startswith("gradient_accumulation_steps")
     ]
 
 

@@ -319,7 +319,7 @@ def test_boxes_are_appended_to_features(
         assert message in refusal(config, tmp_path / "no")
     tuned = make_settings(FinetuneConfig, model=str(first), task="nlvr2", data=str(place / "nlvr2"))
     tuned = replace_settings(tuned, regions=str(place / "captioned"), region_boxes=True)
-    assert "pass architecture visualbert with a BERT" in refusal(tuned, tmp_path / "no")
+    assert "region_boxes: applies only to a new VisualBERT" in refusal(tuned, tmp_path / "no")
 
 
 def test_a_store_without_classes_has_none_to_embed(

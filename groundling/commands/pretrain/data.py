@@ -58,6 +58,8 @@ def task_texts(
     With `right`, a question is followed by its best answer (the release splits the answer into letters), a choice by
     the right one; a statement stands alone (VisualBERT, Appendix A). With `tags`, texts keep their object tags.
     """
+    if answers == "judged" and not _is_judged(task):
+        raise InputError(f"task_answers=judged: {task.name} has no right and wrong texts")
     folder = Path(texts.data)
     splits = task.splits_to_train(texts.train_splits)
     examples = concatenate_splits({split: task.read(folder, split) for split in splits})
@@ -65,8 +67,6 @@ def task_texts(
     if texts.partition:
         chosen = select_partition(examples, Path(texts.partition), task, folder)
     if answers == "judged":
-        if not _is_judged(task):
-            raise InputError(f"task_answers=judged: {task.name} has no right and wrong texts")
         unlabelled = [example.id for example in chosen if example.label is None]
         raise_first([f"{name}: no label, expected right or wrong" for name in unlabelled])
         return [(replace(_as_text(one, tags), label=one.label),) for one in chosen]
