@@ -286,7 +286,7 @@ def test_curves_share_the_runs_of_a_finished_bench(
     BENCH(replace(config, plan=True), out)
     plan = capsys.readouterr().out
     assert "16, 104 images of each noun (the bench has 104)" in plan
-    missing = re.findall(r"^(objects .*?)  +missing", plan, re.MULTILINE)
+    missing = re.findall(r"^missing  (objects .*)$", plan, re.MULTILINE)
     assert (
         len(missing) == 5 + 3 + 4 + 2 + 1
     )  # what images have of their own, arms twice, two trainings of foreign code, the base's images
