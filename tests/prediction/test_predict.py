@@ -629,7 +629,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ),
         (
             {"data": "few.csv"},
-            "few.csv: no column 'photo'; there are: question; name the column with image",
+            "few.csv: no column 'photo'; there are: question",
         ),
         ({"data": "above.csv"}, "above.csv, line 2: photos/trip/0: not in "),
         (
@@ -637,7 +637,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
             "photos/trip/0: no such image in",
         ),
         ({"text": "query"}, "no column 'query'"),
-        ({"text": "a,b,c"}, "no column 'a'"),
+        ({"text": "a,b,c"}, "expected one column, or two"),
         ({"choices": "note"}, "1 choices; this model expects 0"),
         (
             {"data": "folder"},
