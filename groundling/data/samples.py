@@ -65,10 +65,7 @@ def _padded(example: Example, length: int) -> Example:
 
 
 class SampleDataset(Protocol):
-    """The data set that training and evaluation read.
-
-    Wrappers (regions, pixels, teachers) take one and are one, in any order.
-    """
+    """The data set that training reads; wrappers (regions, pixels, teachers) take one and are one, in any order."""
 
     @property
     def ids(self) -> Sequence[str]:

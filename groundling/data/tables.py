@@ -252,11 +252,3 @@ def check_no_label(texts: Sequence[str], label: str, setting: str) -> None:
     """Raises InputError if a text column that a setting names is also the label column."""
     if label in texts:
         raise InputError(f"{setting}: column {label!r} is the label and must not be an input")
-
-
-def check_named_columns(path: Path, header: Sequence[str], columns: Mapping[str, str]) -> None:
-    """Raises InputError if a setting in `columns` names a column, or one of several, that the header lacks."""
-    for setting, listed in columns.items():
-        for name in split_columns(listed):
-            advice = f"; name the column with {setting}"
-            require_known(name, header, f"{path}: no column {name!r}", advice)

@@ -11,11 +11,10 @@ from typing import Any
 from PIL import Image
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, convert_errors, raise_first
+from groundling.core.errors import InputError, convert_errors, raise_first, require_known
 from groundling.data.images import ImageInput, image_id
 from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.tables import (
-    check_named_columns,
     read_all_columns,
     row_texts,
     split_columns,
@@ -61,8 +60,9 @@ def read_file_rows(
 ) -> list[InputRow]:
     """The rows of a file, with their examples as `fit` changes them; an invalid row only gets a `fault`."""
     header, rows = read_all_columns(path)
-    check_named_columns(path, header, vars(columns))
     texts = text_columns(columns.text, "text")
+    for name in [*texts, *split_columns(columns.choices), *split_columns(columns.image)]:
+        require_known(name, header, f"{path}: no column {name!r}")
 
     def example_of(number: int, cells: Mapping[str, Any]) -> Example:
         first, *second = row_texts(cells, texts)

@@ -635,7 +635,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ),
         (
             {"data": "few.csv"},
-            "few.csv: no column 'photo'; there are: question; name the column with image",
+            "few.csv: no column 'photo'; there are: question",
         ),
         ({"data": "above.csv"}, "above.csv, line 2: photos/trip/0: not in "),
         (

@@ -15,7 +15,6 @@ from groundling.core.errors import InputError, convert_read_errors, prefix_error
 from groundling.data.images import image_id, images_below
 from groundling.data.tables import (
     ROWS,
-    check_named_columns,
     lines_of,
     load_json,
     read_all_columns,
@@ -200,7 +199,6 @@ def choose_columns(
     path: Path, header: Sequence[str], columns: CaptionColumns
 ) -> tuple[list[str], str]:
     """The columns of captions and the column of image files, which is empty if there is none."""
-    check_named_columns(path, header, vars(columns))
     captions = split_columns(columns.caption_column)
     image = columns.image_column or _named(IMAGES, header, captions)
     if not captions and (name := _named(CAPTIONS, header, [image])):

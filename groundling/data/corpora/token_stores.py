@@ -68,10 +68,7 @@ FOLDER = "texts"
 SHARDS = 32
 """Number of shards of a file of medium size: enough for every process."""
 SMALLEST, LARGEST = 1 << 22, 1 << 26
-"""Minimum and maximum number of characters of a shard.
-
-A killed run repeats at most as many per process.
-"""
+"""Minimum and maximum number of characters of a shard; a killed run repeats at most as many per process."""
 LARGE = 1 << 26
 """Size in bytes from which a file is tokenised by several processes."""
 SIDES = ("tokens", "clip")

@@ -169,8 +169,7 @@ def _changed(
 
 
 def _best_boxes(regions: ImageRegions, box_filter: DetectionSettings) -> ImageRegions:
-    """The most confident boxes of an image, as many as are above the threshold, but between the
-    minimum and the maximum number (ChenRocks/UNITER, data/data.py, `compute_num_bb`).
+    """The most confident boxes of an image, within limits (ChenRocks/UNITER, data/data.py, `compute_num_bb`).
 
     The whole image is always kept, and is not counted.
     """
@@ -300,11 +299,7 @@ def _files(path: Path, pattern: str, read: Callable[[str, bytes], ImageRegions])
 
 
 def _vlbert(name: str, content: bytes) -> ImageRegions:
-    """VL-BERT: image_w, image_h, num_boxes, boxes, features, optionally classes and
-    image_box_feature (base64).
-
-    A detector's confidence is the probability of the best class without background (column 0).
-    """
+    """VL-BERT: confidence is the probability of the best class but background (column 0); arrays are in base64."""
     entry = json.loads(content)
     rows = int(entry["num_boxes"])
     classes = _array(entry["classes"], rows) if "classes" in entry else None

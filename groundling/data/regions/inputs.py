@@ -1,7 +1,7 @@
 """From a region store and image files to samples with regions, as a command's settings specify.
 
-Training reads all images of the store (`all_images`); inference with a trained model looks up single
-images (`image_sources`). Both then add the images to texts (`samples`).
+Training reads all images (`all_images`); inference looks up single ones (`image_sources`). Both then add them to texts
+(`samples`).
 """
 
 from __future__ import annotations

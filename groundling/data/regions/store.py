@@ -205,10 +205,7 @@ class RegionWriter:
         skipped: Sequence[str] = (),
         barrier: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """Write the manifest with `facts` on how the regions were made, and return its contents.
-
-        `barrier` waits for all processes, each of which calls this.
-        """
+        """As `ShardWriter.close`, with counts of images and regions; raises InputError if there is none."""
         if barrier is not None:
             barrier()
         indices = self._shards.complete_shards().values()
