@@ -320,7 +320,7 @@ def test_a_damaged_folder_or_another_clip(place: Path, tmp_path: Path) -> None:
     told = refusal(plain, tmp_path / "no", teacher_images="")
     assert told.endswith("needs teacher_images=FOLDER")
     about = json.loads((folder / "adapter.json").read_text())
-    for change in ({"clip": 3}, {"adapter": "x"}, {"adapter_layers": "3"}, {"fusion": None}):
+    for change in ({"clip": 3}, {"adapter": "x"}, {"adapter_layers": 2}, {"fusion": None}):
         put(folder / "adapter.json", json.dumps(about | change))
         assert f"{folder / 'adapter.json'}: " in refusal(plain, tmp_path / "no")
     put(folder / "adapter.json", json.dumps(about)[:-9])
