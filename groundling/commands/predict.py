@@ -46,7 +46,7 @@ def check(config: PredictConfig, out: str | Path) -> None:
     """Raises InputError for an `out` that is not a table, or exists already."""
     check_file(out, ROWS)
     if Path(out).exists():
-        raise InputError(f"{out}: exists already; choose another `out`, or remove it")
+        raise InputError(f"{out}: exists already; choose another output, or remove it")
 
 
 FIRST = 5

@@ -184,8 +184,6 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
         RegionDataset(TextDataset([replace(example, object_count=3)], words.text), both).get(
             [0], [rng]
         )
-    with pytest.raises(InputError, match="add_detected_boxes=True: needs boxes"):
-        regions(replace_settings(config, boxes=(), add_detected_boxes=True), tmp_path / "x")
 
 
 def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path: Path) -> None:
