@@ -31,7 +31,7 @@ FLICKR = ("0000000002", "0000000003", "1000000004", "1000000007")
 STILLS = ("movie/0", "movie/1", "movie/2")
 BRIEF = ("--steps", "1", "--batch", "3")
 OBJECTS = (
-    r"names objects of 'movie/\d' by number, but this store lacks the image's 5 annotated objects"
+    r"numbers the objects of 'movie/\d', but the region store lacks the image's 5 annotated objects"
 )
 FEW = ("--most-questions", "2")
 ONE = ("--limit-train", "4", "--max-length", "24")

@@ -168,7 +168,7 @@ class RegionDataset(SampleWrapper):
             if not self.store.in_annotated_order(image) or here != expected:
                 raise InputError(
                     f"{sample.id}: its text numbers the objects of {image!r}, but the region store lacks the image's "
-                    f"{objects} annotated objects in their order; set object_tags=False, or make it of `boxes`"
+                    f"{objects} annotated objects in their order; make it of `boxes`, or pass object_tags=False"
                 )
 
     def regions(self, images: Sequence[str]) -> RegionRow:
