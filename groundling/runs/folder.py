@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -130,9 +130,16 @@ def sync_to_disk(path: Path) -> None:
         os.close(handle)
 
 
-def disk_errors(path: Path) -> AbstractContextManager[None]:
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
     """Turn a full disk or a read-only folder into an InputError of one line."""
-    return convert_errors(f"{path}: cannot be written", errors=(OSError, SafetensorError))
+    with convert_errors(f"{path}: cannot be written", errors=(OSError, SafetensorError)):
+        try:
+            yield
+        except Exception as error:
+            if "(os error " in str(error):  # tokenizers raises a bare Exception
+                raise OSError(str(error)) from None
+            raise
 
 
 # Reading JSON.

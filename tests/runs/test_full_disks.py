@@ -129,7 +129,7 @@ def full_export(patch: pytest.MonkeyPatch) -> None:
 
 def full_tokenizer(patch: pytest.MonkeyPatch) -> None:
     def save(*_: object, **__: object) -> None:
-        raise full_disk()
+        raise Exception("No space left on device (os error 28)")
 
     patch.setattr(BertTokenizer, "save_pretrained", save)
 
