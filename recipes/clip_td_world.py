@@ -1,4 +1,4 @@
-"""CLIP-TD on the rendered world, with controls that the paper does not have (docs/results.md, section 16).
+"""CLIP-TD on the rendered world, with controls that the paper does not have (docs/results/16_clip_td.md).
 
     groundling run recipes/clip_td_world.py --out runs/clip_td_world
 

@@ -3,7 +3,7 @@
     groundling run recipes/real.py --processes 2 --out runs/real
 
 The working folder needs glue/ and clear/ (official files), minilm/ (any text encoder), runs/teacher/model
-(docs/results.md, section 2, has the command), and the texts named below. XDBERT reads blocks of 512 tokens, as in its
+(docs/results/02_real_text.md, has the command), and the texts named below. XDBERT reads blocks of 512 tokens, as in its
 paper; eight of them have more text than the 32 lines of the others.
 """
 

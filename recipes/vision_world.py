@@ -1,4 +1,4 @@
-"""VisualBERT, UNITER and VL-BERT on the data sets of the rendered world of docs/results.md, section 12.
+"""VisualBERT, UNITER and VL-BERT on the data sets of the rendered world of docs/results/12_image_tasks.md.
 
     groundling run recipes/vision_world.py --table VisualBERT --out runs/vision-models
 

@@ -13,6 +13,8 @@ import groundling
 
 ROOT = Path(groundling.__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PARTS = {page: sorted(page.with_suffix("").glob("*.md")) for page in PAGES}
+"""The pages in the folder of a page's name, which a reader works through in their order."""
 
 PLACEHOLDER = re.compile(r"(?<![^\s])[A-Z]{4,}(?![^\s])")
 """NAME, FOLDER: the form of a command, not one to type."""
@@ -47,9 +49,10 @@ class TypedCommand:
 
 
 def commands(page: Path) -> list[TypedCommand]:
-    """Every `groundling COMMAND ...` of a page, in blocks and in running text, from top to bottom."""
+    """Every `groundling COMMAND ...` of a page and its parts, in blocks and in running text, from top to bottom."""
     found: list[TypedCommand] = []
-    for is_block, text in parts(page.read_text(encoding="utf-8")):
+    whole = "\n".join(one.read_text(encoding="utf-8") for one in (page, *PARTS.get(page, ())))
+    for is_block, text in parts(whole):
         if is_block:
             lines = text.replace("\\\n", " ").splitlines()
             codes = [_command(line.split(" #")[0]) for line in lines]

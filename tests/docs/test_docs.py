@@ -22,7 +22,8 @@ from transformers import AutoModel
 
 from groundling.cli import COMMANDS, main
 
-READ = {page: page.read_text(encoding="utf-8") for page in PAGES}
+ALL = [*PAGES, *(part for parts in documents.PARTS.values() for part in parts)]
+READ = {page: page.read_text(encoding="utf-8") for page in ALL}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -80,7 +81,7 @@ def test_every_command_parses(
     assert len(called) == ("--help" not in words)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.name)
 def test_every_flag_in_running_text_exists(page: Path) -> None:
     own = ("pip", "torchrun", "python", "pytest", "git")
     codes = [
@@ -92,7 +93,7 @@ def test_every_flag_in_running_text_exists(page: Path) -> None:
     assert flags - FLAGS - {f"--no-{flag[2:]}" for flag in FLAGS} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.name)
 def test_python_compiles(page: Path) -> None:
     for block in fenced(page, "python"):
         ast.parse(block)
@@ -121,7 +122,7 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ] * len(written)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = FENCED.sub("", READ[page])
     links = re.findall(r"\]\(([^)\s]+)\)", text)

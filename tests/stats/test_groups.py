@@ -75,7 +75,7 @@ def test_few_groups_and_groups_of_one_are_not_drawn() -> None:
 
 
 def test_false_alarms_where_models_differ_by_group() -> None:
-    """The simulation of docs/results.md, section 4, with fewer comparisons."""
+    """The simulation of docs/results/04_verdict_errors.md, with fewer comparisons."""
     script = runpy.run_path(str(ROOT / "benchmarks/verdict_groups.py"))
     namespace = script["simulate"].__globals__
     namespace.update(TRIALS=200, EXAMPLES=400, DRAWS=200)

@@ -214,7 +214,7 @@ class QuickstartConfig(Settings):
     """Parallel runs, one thread each."""
     full: bool = False
     """Run all arms, a teacher with redrawn attributes included, and every probe, as in \
-docs/results.md, section 1, which takes four times as long; off: one arm that transfers visual \
+docs/results/01_rendered_world.md, which takes four times as long; off: one arm that transfers visual \
 attributes, and the control."""
     scale: Annotated[float, Gt(0)] = 1.0
     """Factor on every number of steps; with less than 1 the models learn nothing, but the \
