@@ -226,6 +226,8 @@ def user_columns(options: TableTaskSettings) -> tuple[tuple[str, ...], dict[str,
     """The one or two text columns, and all columns that a task from the user's own file reads, with their contents."""
     texts = tuple(text_columns(options.text, "text"))
     check_no_label(texts, options.label, f"text {options.text}")
+    if options.group and options.dev:
+        raise InputError("group is for held-out rows, of which a dev file leaves none")
     expected = dict.fromkeys(texts, "a text")
     expected[options.label] = "a label"
     if options.image:
