@@ -214,7 +214,8 @@ def _text_of(name: str, value: object) -> str:
     if isinstance(value, str):
         return value
     # In Python, a bool is an int.
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
         raise InputError(f"field {name!r} is {value!r:.40}; expected a text or a number")
     return json.dumps(value)
 

@@ -223,7 +223,9 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
     [
         ({"question": ["Is", [4], "?"]}, "line 2: expected lists of words and of tags"),
         ({"rationale_choices": [["a"], ["b"], ["c"], [[-1]]]}, "line 2: expected lists of words"),
+        ({"question": ["Is", [0.0], "?"]}, "line 2: expected lists of words"),
         ({"question": "Why?"}, "line 2: expected lists of words"),
+        ({"objects": [1, 2, 3, 4]}, "line 2: a name in objects is not a text"),
         ({"answer_choices": [["a"], ["b"], ["c"], []]}, "line 2: expected lists of words"),
         ({"answer_choices": [["a"]] * 3}, "line 2: expected 4 answers and 4 rationales"),
         ({"answer_label": 4}, "line 2: label '4' is not one of 0, 1, 2, 3"),
