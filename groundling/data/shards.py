@@ -173,6 +173,8 @@ class ShardWriter:
         names = records[0].arrays.keys() if records else ()
         arrays: dict[str, np.ndarray] = {}
         lengths: dict[str, list[int] | None] = {}
+        if any(record.arrays.keys() != names for record in records):
+            raise InputError(f"{path}: records have different arrays")
         with convert_errors(f"{path}: arrays that no store can hold"):
             for name in names:
                 own = [np.asarray(record.arrays[name]) for record in records]

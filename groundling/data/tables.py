@@ -214,7 +214,8 @@ def _text_of(name: str, value: object) -> str:
     if isinstance(value, str):
         return value
     # In Python, a bool is an int.
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
         raise InputError(f"field {name!r} is {value!r:.40}; expected a text or a number")
     return json.dumps(value)
 
@@ -226,6 +227,8 @@ def user_columns(options: TableTaskSettings) -> tuple[tuple[str, ...], dict[str,
     """The one or two text columns, and all columns that a task from the user's own file reads, with their contents."""
     texts = tuple(text_columns(options.text, "text"))
     check_no_label(texts, options.label, f"text {options.text}")
+    if options.group and options.dev:
+        raise InputError("group is for held-out rows, of which a dev file leaves none")
     expected = dict.fromkeys(texts, "a text")
     expected[options.label] = "a label"
     if options.image:

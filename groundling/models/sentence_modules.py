@@ -239,8 +239,7 @@ def encoder_folder(source: str | Path) -> str | Path:
     if not modules.is_file():
         return source
     with convert_read_errors(modules):
-        inner = Path(source) / json.loads(modules.read_bytes())[0]["path"]
-    return inner if (inner / CONFIG).is_file() else source
+        return Path(source, json.loads(modules.read_bytes())[0]["path"])
 
 
 def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModules | None, bool]:

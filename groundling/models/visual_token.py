@@ -79,6 +79,8 @@ class VisualTokenEncoder(Encoder):
         if vectors is None:
             plain: EncoderOutput = self.text(batch, attention)
             return plain
+        if vectors.shape[-1] != self.project.in_features:
+            raise InputError("the visual token was trained with another CLIP")
         tokens = require(batch.text, "text", "a CLIP-BERT")
 
         def tell(layer: int, weights: Tensor) -> None:

@@ -539,9 +539,10 @@ class FineTunedModel:
         if own_columns is None:
             parts = {}
             for name in (split,) if split else task.dev:
-                task.check_labelled(name, f"split={name}")
                 _check_answers(task, data, name)
                 parts[name] = task.read(data, name)
+                if parts[name][0].label is None and task.label_regions is None:
+                    raise InputError(f"{data}: {name!r} of {task.name} has no labels")
             return task, parts
         own = self.description.own or TableTaskSettings()
         own = replace(own, label=label or own.label)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from groundling.core.batch import Example
-from groundling.core.errors import require_nonempty
+from groundling.core.errors import InputError, require_nonempty
 from groundling.core.metrics import MSE, RMSE
 from groundling.core.output_types import Regression
 from groundling.core.rng import generator
@@ -68,6 +68,8 @@ def _read(folder: Path, split: str) -> list[Example]:
     for where, row in read_rows(path, wanted):
         number = row[columns.number]
         text = row[columns.text]
+        if not text.strip():
+            raise InputError(f"{where}: the passage is empty")
         label = None
         if labelled:
             if held_out(number) != (split == "dev"):

@@ -113,9 +113,12 @@ def _item(where: str, row: Mapping[str, Any], split: str) -> VcrItem:
     )
     if len(item.answers) != CHOICES or len(item.rationales) != CHOICES:
         raise InputError(f"{where}: expected {CHOICES} answers and {CHOICES} rationales")
+    if not all(isinstance(name, str) for name in item.objects):
+        raise InputError(f"{where}: a name in objects is not a text")
     for text in (item.question, *item.answers, *item.rationales):
         tags = [number for token in text if not isinstance(token, str) for number in token]
-        if isinstance(text, str) or not all(0 <= tag < len(item.objects) for tag in tags):
+        are_tags = all(type(tag) is int and 0 <= tag < len(item.objects) for tag in tags)
+        if isinstance(text, str) or not text or not are_tags:
             raise InputError(f"{where}: expected lists of words and of tags of its objects")
     return item
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Sample, require, select
-from groundling.core.errors import InputError, prefix_errors
+from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_digest, read_image
 from groundling.models.clip import FrozenClip, load_clip_image_tower
@@ -158,7 +158,8 @@ class VokenTeacher(_TokenTeacher):
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """`voken` (U, T) int32; raises InputError for a text that is too long for the vokenizer."""
         if self.image_vectors is None:  # with all vokens in the cache, no image is read
-            self.image_vectors = self.heads.image_vectors(self.images.features())
+            with convert_errors("voken_matcher was trained with another teacher or teacher_space"):
+                self.image_vectors = self.heads.image_vectors(self.images.features())
         batch = batch.to(self.images.clip.device)
         tokens = require(batch.text, "text", self.name)
         rows, length = tokens.input_ids.shape

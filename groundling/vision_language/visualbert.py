@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, EncoderOutput, Example, require
+from groundling.core.errors import InputError
 from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_config, load_tokenizer
 from groundling.models.multimodal_embeddings import (
@@ -109,6 +110,8 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
         features = self.masked_features(batch, regions)
         if self.r2c is not None:
             classes = require(regions.classes, "regions.classes", "a VisualBERT made for classes")
+            if classes.shape[-1] != len(self.r2c.classes):
+                raise InputError(f"the regions have other than {len(self.r2c.classes)} classes")
             features = self.r2c(features, classes)
         if self.boxes:
             sides = regions.boxes[..., 2:] - regions.boxes[..., :2]

@@ -228,8 +228,9 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
         ([detection(1, [1, 1, 9, 9], 0.5), 3], "entry 1: .*'int' object"),
         (
             [detection(1, [1, 1, 9, 9], 0.5), detection("1", [1, 1, 9, 9], 0.5)],
-            "entry 1: expected an image and a category_id",
+            "entry 1: cannot be read .*'str' object cannot be interpreted as an integer",
         ),  # type: ignore[arg-type]
+        ([{**detection(1, [1, 1, 9, 9], 0.5), "category_id": [18]}], "entry 0: cannot be read"),
         ([detection(1, [1, 1, 9, 9], None)], "entry 0: .*float"),  # type: ignore[arg-type]
         ([detection(1, [1, 1, 10**400, 9], 0.5)], "int too large to convert"),
     ],

@@ -80,6 +80,7 @@ def test_values_of_json_that_are_no_cells_are_refused(value: str, tmp_path: Path
     ((_, row),) = read_rows(path, ["text"])
     with pytest.raises(InputError, match=r"field 'text' is .*; expected a text or a number"):
         row_texts(row, ["text"])
+    assert row_texts({"text": 10**400}, ["text"]) == [f"1{400 * '0'}"]  # larger than any float
 
 
 def test_cells_too_many_shift_no_example_of_glue(tmp_path: Path) -> None:

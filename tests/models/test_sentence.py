@@ -179,6 +179,10 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "no list": (lambda at: put(at / "modules.json", "{}"), "modules.json: cannot be read"),
     "not JSON": (lambda at: put(at / "modules.json", "["), "modules.json: cannot be read"),
     "outside": (lambda at: spoil(at, "modules.json", "1_Pooling", "../1"), "a folder inside"),
+    "encoder elsewhere": (
+        lambda at: spoil(at, "modules.json", '"path": ""', '"path": "0_Transformer"'),
+        "no model found",
+    ),
     "empty pooling": (
         lambda at: edited(at, POOLING, lambda c: c.update(pooling_mode=[])),
         r"pooling \[\] is not supported",

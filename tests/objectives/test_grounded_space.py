@@ -328,5 +328,5 @@ def test_two_terms_in_two_spaces_are_refused(pictured: AdaptConfig, tmp_path: Pa
 
 def test_images_with_one_caption_each_are_refused(tmp_path: Path) -> None:
     config = replace_settings(pictured_captions(tmp_path / "data", each=1), arm="visual_cluster")
-    with pytest.raises(InputError, match="grounded_space compares captions of the same image, but"):
+    with pytest.raises(InputError, match="grounded_space compares captions of an image, but"):
         adapt(config, STEPS, tmp_path / "run")

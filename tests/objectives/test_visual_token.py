@@ -186,6 +186,8 @@ def test_what_has_no_token_without_a_position_is_refused() -> None:
     model = VisualTokenEncoder(text, WIDTH)
     with pytest.raises(InputError, match="does not return its layers"):
         model.return_layers()
+    with pytest.raises(InputError, match="the visual token was trained with another CLIP"):
+        model(with_vectors(rows(words, 0), 9))
 
 
 def test_a_folder_is_loaded_as_it_was(tmp_path: Path) -> None:

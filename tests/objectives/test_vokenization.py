@@ -506,6 +506,10 @@ def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
     save_heads(other, {"masked_lm": nn.Linear(2, 2)})
     assert "has no heads called token_image_matching" in refused(voken_matcher=str(other))
     homes.noise(tmp_path / "one" / "a.png", (16, 16))
+    wide = matcher(tmp_path / "wide", place / "student", image=20)
+    teacher = make_voken_teacher(given(place, right | {"voken_matcher": str(wide)}))
+    with pytest.raises(InputError, match="was trained with another teacher or teacher_space"):
+        teacher.features(collate([text_sample(3)]))
     assert "vokens need at least 2 images" in refused(voken_images=str(tmp_path / "one"))
     words = toys.roberta_words()
     TextEncoder(toys.roberta(len(words)), words).export(tmp_path / "roberta")

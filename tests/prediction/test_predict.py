@@ -259,8 +259,13 @@ def test_every_task_is_answered_and_scored(
         assert scores["accuracy"] == pytest.approx(np.mean(right))
     for split in [name for name in task.test if (task.file(data, name)).is_file()]:
         predict(config_of(**settings, split=split), tmp_path / f"{split}.csv")
-        count = len(rows(tmp_path / f"{split}.csv"))
-        assert count == len(task.read(data, split)) > 0
+        asked = task.read(data, split)
+        assert len(rows(tmp_path / f"{split}.csv")) == len(asked) > 0
+        if asked[0].label is None:
+            with pytest.raises(InputError, match=f"'{split}' of {name} has no labels"):
+                scores_of(**settings, split=split)
+        else:  # NLVR2's, which are public
+            assert scores_of(**settings, split=split)["n"] == {split: len(asked)}
 
 
 def test_answers_in_another_order_are_refused(world: Path, students: Any, tmp_path: Path) -> None:

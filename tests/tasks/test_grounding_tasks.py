@@ -178,7 +178,7 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
     renamed = json.dumps(content | {"names": OBJECTS[::-1]})
     for text, told in (
         (renamed, "differ from the objects of val-0"),
-        ("{}", "expected VCR's fields boxes"),
+        ("{}", "cannot be read (KeyError: 'width')"),
         (renamed[:20], "not valid JSON"),
     ):
         put(path, text)
@@ -223,7 +223,10 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
     [
         ({"question": ["Is", [4], "?"]}, "line 2: expected lists of words and of tags"),
         ({"rationale_choices": [["a"], ["b"], ["c"], [[-1]]]}, "line 2: expected lists of words"),
+        ({"question": ["Is", [0.0], "?"]}, "line 2: expected lists of words"),
         ({"question": "Why?"}, "line 2: expected lists of words"),
+        ({"objects": [1, 2, 3, 4]}, "line 2: a name in objects is not a text"),
+        ({"answer_choices": [["a"], ["b"], ["c"], []]}, "line 2: expected lists of words"),
         ({"answer_choices": [["a"]] * 3}, "line 2: expected 4 answers and 4 rationales"),
         ({"answer_label": 4}, "line 2: label '4' is not one of 0, 1, 2, 3"),
         ({"annot_id": "val-0"}, "line 2: repeated annot_id val-0"),

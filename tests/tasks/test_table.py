@@ -328,6 +328,8 @@ def test_an_overlap_with_a_dev_file_is_told(tmp_path: Path) -> None:
         tmp_path / "held.csv", table(("q", "photo", "y"), ("photo 3: question 2?", "", "no"))
     )
     assert "1 of 1 dev rows have texts that are also in train" in notes(path, "q", dev=str(held))[1]
+    with pytest.raises(InputError, match="group is for held-out rows"):
+        own(path, "q", dev=str(held), group="photo")
 
 
 def row(*texts: str, images: tuple[str, ...] = ()) -> TableExampleRow:

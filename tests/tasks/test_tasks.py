@@ -198,6 +198,8 @@ def test_the_clear_workbook_and_kaggles_test_file(tmp_path: Path) -> None:
         "test", [e.official_id for e in test], np.array([-1.23456, 0.0])
     )
     assert submission == "id,target\nc0f722661,-1.235\nf0953f0a5,0.000\n"
+    put(path, table(CLEAR, (1, "", PASSAGE, 0.1, 0), (2, "", " ", 0.2, 0)))
+    assert refusal(READABILITY, tmp_path) == f"{path}, line 5: the passage is empty"
     put(path, table(CLEAR, *((n, "", "A.", "inf", 0) for n in range(20))))
     assert "label 'inf' is no number in" in refusal(READABILITY, tmp_path)
 

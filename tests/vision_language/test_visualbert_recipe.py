@@ -353,6 +353,9 @@ def test_r2cs_regions_in_plain_words() -> None:
     looks = looks + join.position.weight[0] + join.segment.weight[0]
     found = join(bert.embeddings, batch).states[0, -2:]
     torch.testing.assert_close(found, bert.embeddings.LayerNorm(looks))
+    other = replace(row, classes=np.ones((2, 4), np.float32))
+    with pytest.raises(InputError, match="the regions have other than 5 classes"):
+        model(collate([replace(sample, regions=other)]))
     with pytest.raises(InputError, match=r"made for classes needs `regions\.classes`"):
         model(collate([replace(sample, regions=replace(row, classes=None))]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -230,10 +231,10 @@ def read_detections(path: str | Path, content: Any) -> list[Detection]:
     for number, row in enumerate(content):
         with convert_read_errors(f"{path}, entry {number}"):
             detection = Detection(
-                row["image_id"],
+                index(row["image_id"]),
                 box_corners(row["box"]),
                 float(row["score"]),
-                row.get("category_id", 0),
+                index(row.get("category_id", 0)),
                 str(row.get("category_name", "")),
             )
         detections.append(detection)
