@@ -155,11 +155,6 @@ def split_long_texts(
             number += 1
 
 
-def line_id(name: str, number: int, part: int | None = None) -> str:
-    """The id of a file's line or caption, numbered from 0, or of one of the parts into which it is cut."""
-    return f"{name}:{number}" if part is None else f"{name}:{number}.{part}"
-
-
 def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
     """Lists of `count` items each; the last may be shorter."""
     every = iter(items)
