@@ -52,7 +52,13 @@ class VcrObjects:
     """The polygons (K, 2) of each object's segmentation, in shares of width and height."""
 
     def mask(self, number: int, side: int = CELLS) -> np.ndarray:
-        """The cells (side, side) of a grid over the object's box whose centre is inside its segmentation."""
+        """The cells (side, side) of a grid over the object's box whose centre is inside its segmentation.
+
+        An object without a polygon fills its box. The release (jackroos/VL-BERT, common/utils/mask.py) tests the upper
+        left corners of cells instead of their centres, and an object without a polygon fills nothing.
+        """
+        if not self.polygons[number]:
+            return np.ones((side, side), bool)
         fine = side * FINE
         corner = self.boxes[number, :2]
         extent = self.boxes[number, 2:] - corner
@@ -65,16 +71,9 @@ class VcrObjects:
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
 
     def masks(self) -> np.ndarray:
-        """The masks of all objects (n, 14, 14) bool; an object without a polygon fills its whole box.
-
-        The release (jackroos/VL-BERT, common/utils/mask.py) tests the upper left corners of cells
-        instead of their centres, and an object without a polygon fills nothing.
-        """
-        masks = np.ones((len(self.names), CELLS, CELLS), bool)
-        for number, polygons in enumerate(self.polygons):
-            if polygons:
-                masks[number] = self.mask(number)
-        return masks
+        """The masks of all objects (n, 14, 14) bool."""
+        masks = [self.mask(number) for number in range(len(self.names))]
+        return np.array(masks, bool).reshape(-1, CELLS, CELLS)
 
 
 def read_vcr_objects(path: Path) -> VcrObjects:

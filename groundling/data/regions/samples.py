@@ -11,7 +11,7 @@ import numpy as np
 from groundling.core.batch import Example, RegionRow, Sample, require
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import CaptionedImage
-from groundling.data.regions.store import RegionSource
+from groundling.data.regions.store import RegionSource, whole_image_first
 from groundling.data.samples import (
     MultiVersionTextDataset,
     SampleDataset,
@@ -272,19 +272,12 @@ def add_whole_image(row: RegionRow) -> RegionRow:
 
     As in VL-BERT's release with pre-computed features; the whole image has no class.
     """
-    first = replace(
-        row.take(slice(1)),
-        features=row.features.mean(0, keepdims=True),
-        boxes=np.array([[0, 0, 1, 1]], row.boxes.dtype),
-        confidence=np.ones(1, row.confidence.dtype),
-        image_index=np.zeros(1, np.int64),
-        is_whole_image=np.ones(1, bool),
+    return replace(
+        row,
+        **whole_image_first(row, row.features.mean(0, keepdims=True)),
+        image_index=np.insert(row.image_index, 0, 0),
+        is_whole_image=np.insert(row.is_whole_image, 0, True),
     )
-    if first.classes is not None:
-        first = replace(first, classes=np.zeros_like(first.classes))
-    if first.segmentation is not None:
-        first = replace(first, segmentation=np.ones_like(first.segmentation))
-    return RegionRow.concatenate([first, row])
 
 
 def clip_to_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
