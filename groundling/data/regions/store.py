@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -173,28 +174,25 @@ class RegionWriter:
 
     def fill(self, items: Iterable[Item]) -> None:
         """Write all images of a source, in its order; complete shards are not read again."""
-        images: list[ImageRegions] = []
-        skipped: list[str] = []
         names_seen: set[str] = set()
-        number = -1
         progress = Progress("regions", 0, "image")
         # Items are read at once: the source may close after its last one.
-        for place, (name, read) in enumerate(items):
-            if place % self.shard == 0:
-                self._flush(number, images, skipped)
-                number = place // self.shard
-                images = []
-                skipped = []
-            if name in names_seen:
-                skipped.append(f"{name}: repeated; the first one is used")
-            elif not self._shards.is_complete(number):
-                try:
-                    images.append(read())
-                except InputError as error:
-                    skipped.append(f"{name}: {error}")
-            names_seen.add(name)
-            progress.step()
-        self._flush(number, images, skipped)
+        for number, shard in groupby(enumerate(items), lambda item: item[0] // self.shard):
+            images: list[ImageRegions] = []
+            skipped: list[str] = []
+            is_complete = self._shards.is_complete(number)
+            for _, (name, read) in shard:
+                if name in names_seen:
+                    skipped.append(f"{name}: repeated; the first one is used")
+                elif not is_complete:
+                    try:
+                        images.append(read())
+                    except InputError as error:
+                        skipped.append(f"{name}: {error}")
+                names_seen.add(name)
+                progress.step()
+            if not is_complete:
+                self.write(number, images, skipped)
         progress.close()
 
     def close(
@@ -218,10 +216,6 @@ class RegionWriter:
             "boxes_left_out": sum(one["left_out"] for index in indices for one in index.facts),
         }
         return self._shards.close({**facts, "counts": counts}, skipped, barrier)
-
-    def _flush(self, number: int, images: list[ImageRegions], skipped: list[str]) -> None:
-        if number >= 0 and not self._shards.is_complete(number):
-            self.write(number, images, skipped)
 
 
 def _record(image: ImageRegions) -> Record:
