@@ -25,6 +25,11 @@ from groundling.data.text.words import TokenizationCache
 from groundling.settings.input_settings import CaptionSettings
 
 
+def corpus_lines(path: str | Path, selection: CaptionSettings = EVERYTHING) -> list[str]:
+    """The texts of a file, all in memory."""
+    return [line.text for line in iterate_texts(path, selection)]
+
+
 def corpus(
     paths: Sequence[str | Path],
     form: Literal["lines", "blocks"],

@@ -178,7 +178,7 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
     renamed = json.dumps(content | {"names": OBJECTS[::-1]})
     for text, told in (
         (renamed, "differ from the objects of val-0"),
-        ("{}", "expected VCR's fields boxes"),
+        ("{}", "KeyError: 'width'"),
         (renamed[:20], "not valid JSON"),
     ):
         put(path, text)

@@ -46,15 +46,10 @@ class CorpusText(NamedTuple):
     """The caption's image, by its path without the ending; empty for plain text, and without an image."""
 
 
-def corpus_lines(path: str | Path, selection: CaptionSettings = EVERYTHING) -> list[str]:
-    """Non-empty lines of a text file, or the selected captions of a file or folder."""
-    return [line.text for line in iterate_texts(path, selection)]
-
-
 def iterate_texts(
     path: str | Path, selection: CaptionSettings = EVERYTHING
 ) -> Iterator[CorpusText]:
-    """The same with the captions' images, as an iterator; plain text is held in memory only in part."""
+    """Non-empty lines of a text file, held in memory only in part, or selected captions with their images."""
     path = Path(path)
     if is_captions(path):
         yield from (
