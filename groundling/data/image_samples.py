@@ -112,21 +112,13 @@ class PixelDataset(SampleWrapper):
         files = image_files_by_id(samples, folder, "a model that reads pixels")
         self.files = [files[image] for (image,) in samples.images]
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples with `pixels`, in the order of `indices`; a multiple-choice sample has them once."""
-        samples = self.samples.get(indices, rngs)
-        return [
-            replace(sample, pixels=self._pixels(self.files[index]))
-            for index, sample in zip(indices, samples, strict=True)
-        ]
-
-    def _pixels(self, file: ImageInput) -> np.ndarray:
-        with prefix_errors(file):
-            image = read_image(file)
+    def change(self, sample: Sample, index: int) -> Sample:
+        """A sample with `pixels`; a multiple-choice sample has them once."""
+        image = _read_file(self.files[index])
         scale = min(self.side / min(image.size), self.longest_edge / max(image.size))
         wide, high = (max(1, round(side * scale)) for side in image.size)
         scaled = image.resize((wide, high), Image.Resampling.BICUBIC)
-        return np.asarray(scaled).transpose(2, 0, 1)
+        return replace(sample, pixels=np.asarray(scaled).transpose(2, 0, 1))
 
 
 class RandomFlipDataset(SampleWrapper):
@@ -148,7 +140,7 @@ class RandomFlipDataset(SampleWrapper):
             return self.samples.sizes
         return np.maximum(self.samples.sizes, self.mirror.sizes)
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`, each mirrored or not."""
         turns = [bool(rng.random() < 0.5) for rng in rngs]
         out: dict[int, Sample] = {}
@@ -241,9 +233,9 @@ def decode_image(path: Path, size: int) -> np.ndarray:
     return np.asarray(rgb).transpose(2, 0, 1)
 
 
-def _read_file(path: Path) -> Image.Image:
-    with prefix_errors(path):
-        return read_image(path)
+def _read_file(file: ImageInput) -> Image.Image:
+    with prefix_errors(file):
+        return read_image(file)
 
 
 def _centre_crop(image: Image.Image, size: int) -> Image.Image:

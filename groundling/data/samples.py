@@ -146,7 +146,7 @@ class SampleSubset:
 
 
 class SampleWrapper:
-    """Base of data sets that add to the samples of another one; `get` is left to them."""
+    """Base of data sets that change the samples of another one: by `change`, or by a `get` of their own."""
 
     def __init__(self, samples: SampleDataset) -> None:
         self.samples = samples
@@ -162,17 +162,26 @@ class SampleWrapper:
         """(len(self), 3), those of the wrapped samples."""
         return self.samples.sizes
 
+    def change(self, sample: Sample, index: int) -> Sample:
+        """What a sample becomes; `index` is its position."""
+        raise NotImplementedError
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
+        """Changed samples in the order of `indices`."""
+        each = zip(self.samples.get(indices, rngs), indices, strict=True)
+        return [self.change(sample, index) for sample, index in each]
+
 
 class MappedDataset(SampleWrapper):
     """Samples that a function changes as they are read, one by one."""
 
-    def __init__(self, samples: SampleDataset, change: Callable[[Sample], Sample]) -> None:
+    def __init__(self, samples: SampleDataset, function: Callable[[Sample], Sample]) -> None:
         super().__init__(samples)
-        self.change = change
+        self.function = function
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
-        """Changed samples in the order of `indices`."""
-        return [self.change(sample) for sample in self.samples.get(indices, rngs)]
+    def change(self, sample: Sample, index: int) -> Sample:
+        """What the function makes of a sample."""
+        return self.function(sample)
 
 
 def backend_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
@@ -204,11 +213,6 @@ Tokens = tuple[np.ndarray, np.ndarray]
 """Ids (P,) of tokens and the raw words (P,) that they belong to, -1 for none; no special tokens."""
 
 
-def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    # The value never matters (the attention mask does).
-    return 0 if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
-
-
 def texts_of(example: Example) -> tuple[str, ...]:
     """The one or two texts of an example."""
     return (example.text,) if example.text_pair is None else (example.text, example.text_pair)
@@ -227,7 +231,8 @@ class TextRowEncoder:
         self.max_length = max_length
         if max_length < 1:
             raise InputError(f"max_length {max_length}: no room for any text")
-        self.pad = _pad_id(tokenizer)
+        # The value never matters (the attention mask does).
+        self.pad = int(tokenizer.pad_token_id or 0)
         self.cutter = Tokenizer.from_str(self.engine.to_str())
         self.cutter.enable_truncation(max_length)
         probe = self.engine.encode("a")
@@ -311,7 +316,7 @@ class ClipRowEncoder:
         self.engine = backend_tokenizer(tokenizer)
         self.limit = limit
         self.max_windows = max_windows
-        self.pad = _pad_id(tokenizer)
+        self.pad = int(tokenizer.pad_token_id or 0)
         probe = self.engine.encode("a")
         inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
         self.start = probe.ids[: inner[0]]
@@ -487,18 +492,12 @@ TEXTS_PER_BATCH = 1024
 """Texts that are converted together while sizes are counted."""
 
 
-class _Texts(Protocol):
-    def __len__(self) -> int: ...
-
-    def get(self, indices: Sequence[int]) -> list[Sample]: ...
-
-
-def sizes_of(samples: _Texts) -> np.ndarray:
+def sizes_of(samples: SampleDataset) -> np.ndarray:
     """(N, 3) for N samples, by converting every text: rows, and the most text tokens and CLIP tokens in one of them."""
     counts: list[tuple[int, int, int]] = []
     for start in range(0, len(samples), TEXTS_PER_BATCH):
         some = range(start, min(start + TEXTS_PER_BATCH, len(samples)))
-        counts += [_size_of(sample) for sample in samples.get(some)]
+        counts += [_size_of(sample) for sample in samples.get(some, ())]
     return np.array(counts, np.int64).reshape(-1, 3)
 
 
@@ -508,46 +507,8 @@ def _size_of(sample: Sample) -> tuple[int, int, int]:
     return len(sample.rows), max(tokens), max(windows)
 
 
-class DrawnTextDataset:
-    """Base of data sets whose texts are drawn anew in every epoch, so that nothing is cached."""
-
-    def __init__(self, firsts: Sequence[Example], text: TextRowEncoder, is_labelled: bool) -> None:
-        """`firsts`: an example for each sample, with its id, its images and a typical length.
-
-        With `is_labelled`, what `draw` says of a text becomes the label `sentence_image`.
-        """
-        self.firsts = firsts
-        self.text = text
-        self.is_labelled = is_labelled
-        self.ids = [example.id for example in firsts]
-        self.images = [example.images for example in firsts]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """(len(self),) of the first text of each sample, see `lengths_of`."""
-        return lengths_of(self.firsts, self.text.engine)
-
-    def draw(self, index: int, rng: np.random.Generator) -> tuple[Example, bool]:
-        """A text of a sample, and whether it is right."""
-        raise NotImplementedError
-
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples in the order of `indices`, each drawn with its own generator."""
-        drawn = [self.draw(index, rng) for index, rng in zip(indices, rngs, strict=True)]
-        samples = TextDataset([example for example, _ in drawn], self.text).get(range(len(drawn)))
-        if not self.is_labelled:
-            return samples
-        return [
-            sample.with_label("sentence_image", np.array(int(is_right)))
-            for sample, (_, is_right) in zip(samples, drawn, strict=True)
-        ]
-
-
-class MultiVersionTextDataset(DrawnTextDataset):
-    """Samples of texts that have several versions; each epoch draws one at random."""
+class MultiVersionTextDataset:
+    """Samples of texts that have several versions; each epoch draws one at random, so nothing is cached."""
 
     def __init__(
         self,
@@ -559,14 +520,29 @@ class MultiVersionTextDataset(DrawnTextDataset):
 
         With `labels_correctness`, the label `sentence_image` is 1 if the drawn choice or statement is right.
         """
-        super().__init__([examples[0] for examples in versions], text, labels_correctness)
         self.versions = versions
+        self.text = text
+        self.labels_correctness = labels_correctness
+        self.ids = [examples[0].id for examples in versions]
+        self.images = [examples[0].images for examples in versions]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(len(self),) of the first version of each text, see `lengths_of`."""
+        return lengths_of([examples[0] for examples in self.versions], self.text.engine)
 
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): one row, the tokens of the longest version with its longest choice, nothing else."""
-        every = [[row for one in versions for row in rows_of(one)] for versions in self.versions]
-        return single_row_sizes(longest_versions(every, self.text))
+        rows = [[row for one in versions for row in rows_of(one)] for versions in self.versions]
+        every = [row for some in rows for row in some]
+        tokens = TextDataset(every, self.text, max_cached=0).sizes[:, 1]
+        ends = np.cumsum([len(some) for some in rows])
+        longest = [part.max() for part in np.split(tokens, ends[:-1])]
+        return np.array([(1, most, 0) for most in longest], np.int64)
 
     def draw(self, index: int, rng: np.random.Generator) -> tuple[Example, bool]:
         """A version of a text, without its label, and whether it is right."""
@@ -579,18 +555,16 @@ class MultiVersionTextDataset(DrawnTextDataset):
             example = with_choice(example, number)
         return replace(example, id=self.ids[index], label=None), is_right
 
-
-def longest_versions(versions: Sequence[Sequence[Example]], text: TextRowEncoder) -> np.ndarray:
-    """Number of tokens (len(versions),) of the longest version of each text."""
-    every = [example for examples in versions for example in examples]
-    tokens = TextDataset(every, text, max_cached=0).sizes[:, 1]
-    ends = np.cumsum([len(examples) for examples in versions])
-    return np.array([part.max() for part in np.split(tokens, ends[:-1])], np.int64)
-
-
-def single_row_sizes(tokens: np.ndarray) -> np.ndarray:
-    """Sizes (N, 3) of samples of one row with these numbers of tokens (N,) and no other inputs."""
-    return np.stack([np.ones_like(tokens), tokens, np.zeros_like(tokens)], 1)
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+        """Samples in the order of `indices`, each drawn with its own generator."""
+        drawn = [self.draw(index, rng) for index, rng in zip(indices, rngs, strict=True)]
+        samples = TextDataset([example for example, _ in drawn], self.text).get(range(len(drawn)))
+        if not self.labels_correctness:
+            return samples
+        return [
+            sample.with_label("sentence_image", np.array(int(is_right)))
+            for sample, (_, is_right) in zip(samples, drawn, strict=True)
+        ]
 
 
 def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndarray:

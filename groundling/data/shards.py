@@ -296,7 +296,7 @@ class ShardStore:
     def __contains__(self, record_id: object) -> bool:
         return isinstance(record_id, str) and normalize_unicode(record_id) in self._numbers
 
-    def __getitem__(self, record_id: str) -> Record:
+    def __getitem__(self, record_id: str) -> Any:
         """A record; raises InputError if no record has this id."""
         return self.record_at(self.index_of(record_id))
 

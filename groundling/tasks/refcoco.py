@@ -179,8 +179,10 @@ def read_instance_tables(folder: Path) -> InstanceTables:
     instances = read_instances(path, read_json(path), classless=True)
     odd = [number for number in instances.sizes if type(number) is not int]
     raise_first([f"{path}: image id {number!r} is not a whole number" for number in odd])
-    objects = instances.objects.items()
-    boxes = {name: CocoInstance(image, np.array(box.corners)) for name, (image, box) in objects}
+    boxes = {
+        name: CocoInstance(box.image, np.array(box.corners))
+        for name, box in instances.objects.items()
+    }
     return dict(instances.sizes), dict(boxes)
 
 

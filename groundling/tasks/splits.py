@@ -27,7 +27,7 @@ from groundling.core.errors import (
     require_nonempty,
 )
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
-from groundling.data.samples import MappedDataset, SampleDataset
+from groundling.data.samples import SampleDataset, SampleWrapper
 from groundling.runs.folder import disk_errors, json_text, read_object, write_whole
 from groundling.runs.hashing import data_hash
 from groundling.tasks import Task, vcr, vqa
@@ -334,7 +334,7 @@ def missing_label(label: np.ndarray) -> np.ndarray:
     return np.full((1, *label.shape[1:]) if label.ndim else (), fill, label.dtype)
 
 
-class UnlabelledDataset(MappedDataset):
+class UnlabelledDataset(SampleWrapper):
     """Samples without labels; other fields stay.
 
     `DataSource(labelled, beside=UnlabelledDataset(others, like), each=3)` adds three to each labelled sample.
@@ -342,10 +342,11 @@ class UnlabelledDataset(MappedDataset):
 
     def __init__(self, samples: SampleDataset, like: np.ndarray) -> None:
         """`like` is a label of the task, () or (L, ...), as in the labelled samples."""
-        super().__init__(samples, self._without)
+        super().__init__(samples)
         self.label = missing_label(like)
 
-    def _without(self, sample: Sample) -> Sample:
+    def change(self, sample: Sample, index: int) -> Sample:
+        """A sample without its label."""
         example = sample.example
         if example is not None:
             example = replace(example, label=None)

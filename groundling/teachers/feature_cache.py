@@ -212,13 +212,11 @@ class TeacherDataset(SampleWrapper):
         if self.store is not None:
             self._fill(self.store)
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
-        """Samples, in the order of `indices`, with features or the teacher's inputs in their rows."""
-        samples = self.samples.get(indices, rngs)
+    def change(self, sample: Sample, index: int) -> Sample:
+        """A sample with features or the teacher's inputs in its rows."""
         if self.store is None:
-            return [self._with_inputs(sample) for sample in samples]
-        each = zip(indices, samples, strict=True)
-        return [self._with_features(index, one, self.store) for index, one in each]
+            return self._with_inputs(sample)
+        return self._with_features(index, sample, self.store)
 
     def _with_features(self, index: int, sample: Sample, store: FeatureStore) -> Sample:
         """A sample with its rows' features from the cache."""

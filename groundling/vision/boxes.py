@@ -14,8 +14,7 @@ from transformers import AutoModelForObjectDetection
 
 from groundling.core.errors import InputError, convert_errors
 from groundling.data.regions.annotations import (
-    BoxAnnotation,
-    Detection,
+    ImageBox,
     are_detections,
     class_names,
     read_detections,
@@ -156,7 +155,7 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxes], l
     if len(sources) == 1 and Path(sources[0]).is_dir():
         return _of_vcr(Path(sources[0]))
     files = _CocoFiles()
-    detections: list[tuple[str | Path, list[Detection]]] = []
+    detections: list[tuple[str | Path, list[ImageBox]]] = []
     for source in sources:
         content = read_json(Path(source))
         if are_detections(content):
@@ -178,7 +177,7 @@ class _CocoFiles:
     def __init__(self) -> None:
         self.files: dict[Hashable, str] = {}
         self.sizes: dict[Hashable, tuple[int, int]] = {}
-        self.annotations: dict[Hashable, list[BoxAnnotation]] = {}
+        self.annotations: dict[Hashable, list[ImageBox]] = {}
         self.names: dict[int, str] = {}
         self.detected: set[Hashable] = set()
 
@@ -196,7 +195,7 @@ class _CocoFiles:
         self.annotations |= instances.annotations
 
     def add_detections(
-        self, path: str | Path, detections: Sequence[Detection], has_annotations: bool
+        self, path: str | Path, detections: Sequence[ImageBox], has_annotations: bool
     ) -> None:
         """Add detected boxes; with annotations, only of their images and classes."""
         for number, detection in enumerate(detections):
@@ -210,8 +209,7 @@ class _CocoFiles:
             known = self.names.get(category, str(category))
             self._add_class(path, category, detection.name or known)
             self.files.setdefault(image, f"COCO_train2014_{image:012d}.jpg")
-            box = BoxAnnotation(detection.corners.tolist(), category, detection.score)
-            self.annotations.setdefault(image, []).append(box)
+            self.annotations.setdefault(image, []).append(detection)
             self.detected.add(image)
 
     def boxes(self, image: Hashable, place: Mapping[int, int]) -> ImageBoxes:

@@ -16,7 +16,6 @@ from groundling.data.corpora.files import (
     EVERYTHING,
     full_blocks,
     iterate_texts,
-    line_id,
     max_text_tokens,
     names_of,
     split_long_texts,
@@ -24,6 +23,11 @@ from groundling.data.corpora.files import (
 from groundling.data.samples import backend_tokenizer, subsample
 from groundling.data.text.words import TokenizationCache
 from groundling.settings.input_settings import CaptionSettings
+
+
+def corpus_lines(path: str | Path, selection: CaptionSettings = EVERYTHING) -> list[str]:
+    """The texts of a file, all in memory."""
+    return [line.text for line in iterate_texts(path, selection)]
 
 
 def corpus(
@@ -60,12 +64,12 @@ def corpus(
         texts = [line.text for line in read]
         if form == "blocks":
             blocks_of_it = enumerate(full_blocks(texts, lexicon, tokens))
-            examples += [Example(line_id(name, number), text) for number, text in blocks_of_it]
+            examples += [Example(f"{name}:{number}", text) for number, text in blocks_of_it]
             continue
         for number, parts in groupby(split_long_texts(texts, lexicon, tokens), key=itemgetter(0)):
             image = read[number].image
             own_parts = [text for _, text in parts]
             for part, text in enumerate(own_parts):
-                name_of_it = line_id(name, number, part if len(own_parts) > 1 else None)
+                name_of_it = f"{name}:{number}" + (f".{part}" if len(own_parts) > 1 else "")
                 examples.append(Example(name_of_it, text, images=(image,) if image else ()))
     return subsample(examples, limit)

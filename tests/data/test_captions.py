@@ -9,6 +9,7 @@ import homes
 import numpy as np
 import pytest
 import toys
+from builders.corpora import corpus_lines
 from homes import coco, picture, put
 from PIL import Image
 
@@ -22,7 +23,6 @@ from groundling.data.captions.captions import (
     read_captions,
     with_store_ids,
 )
-from groundling.data.corpora.files import corpus_lines
 from groundling.data.image_samples import CaptionedImageDataset, decode_image
 from groundling.data.samples import ClipRowEncoder
 

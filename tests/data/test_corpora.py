@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 import toys
-from builders.corpora import corpus
+from builders.corpora import corpus, corpus_lines
 from homes import coco, put
 from tokenizers import Tokenizer
 
 from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.errors import InputError
 from groundling.data.corpora import files
-from groundling.data.corpora.files import blocks, corpus_lines, split_long_texts
+from groundling.data.corpora.files import blocks, split_long_texts
 from groundling.data.corpora.token_stores import corpus_samples
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text.words import TokenizationCache

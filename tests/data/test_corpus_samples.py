@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toys
-from builders.corpora import corpus
+from builders.corpora import corpus, corpus_lines
 from homes import put
 from tokenizers import AddedToken, Tokenizer
 
@@ -392,11 +392,11 @@ def test_packed_text_is_text(ending: str, tmp_path: Path) -> None:
         pytest.importorskip("pyarrow.parquet").write_table(table, path)
     else:
         path.write_bytes(raw)
-    assert files.corpus_lines(path) == ["a dog", "zwei\u2028Hunde"]
+    assert corpus_lines(path) == ["a dog", "zwei\u2028Hunde"]
     if ending:
         cut(path)
         with pytest.raises(InputError, match=f"t.txt{ending}: cannot be read"):
-            files.corpus_lines(path)
+            corpus_lines(path)
 
 
 @pytest.mark.parametrize(
@@ -410,9 +410,9 @@ def test_packed_text_is_text(ending: str, tmp_path: Path) -> None:
 def test_no_text_is_said(raw: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes(raw)
     with pytest.raises(InputError, match=message):
-        files.corpus_lines(tmp_path / "t.txt")
+        corpus_lines(tmp_path / "t.txt")
 
 
 def test_packed_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"c\.jsonl\.gz: only plain text can be read compressed"):
-        files.corpus_lines(put(tmp_path / "c.jsonl.gz", "x"))
+        corpus_lines(put(tmp_path / "c.jsonl.gz", "x"))

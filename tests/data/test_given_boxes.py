@@ -580,8 +580,3 @@ def test_a_name_without_a_number_is_skipped(tmp_path: Path) -> None:
     assert made.ids == ["i1"]
     (reason,) = made.manifest["skipped"]
     assert reason.startswith("dog: `ids_as` gives no id to an image of x.tsv")
-
-
-def test_settings_of_imports_alone(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"ids_as=.*: applies only to imports"):
-        regions(make_settings(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")

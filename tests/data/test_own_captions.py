@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from builders.corpora import corpus_lines
 from homes import coco, picture, put
 
 from groundling.commands.train_clip import COMMAND as train_clip
@@ -24,7 +25,6 @@ from groundling.data.captions.captions import (
     read_captions,
     settings_by_file,
 )
-from groundling.data.corpora.files import corpus_lines
 from groundling.settings.fields import make_settings
 from groundling.settings.input_settings import CaptionColumns, CaptionSettings
 from groundling.settings.training import TrainingArguments

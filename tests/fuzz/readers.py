@@ -26,6 +26,7 @@ import torch
 import toys
 import vcr_files
 import wordnets
+from builders.corpora import corpus_lines
 from homes import put, table
 from PIL import Image
 
@@ -35,7 +36,6 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.core.registry import resolve
 from groundling.data.captions.captions import keep_listed, read_captions
-from groundling.data.corpora.files import corpus_lines
 from groundling.data.image_samples import decode_image
 from groundling.data.regions.annotations import read_detections, read_vcr_objects
 from groundling.data.regions.imports import _read_coco, _read_stills, import_regions

@@ -373,7 +373,7 @@ def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
     }
     path = put(referred / "dets.json", json.dumps([det, det]))
     for one in read_detections(path, json.loads(path.read_text())):
-        assert (one.image, one.corners.tolist(), one.score) == (1, [1, 2, 4, 6.5], 0.5)
+        assert (one.image, one.corners, one.confidence) == (1, [1, 2, 4, 6.5], 0.5)
     assert "dets.json, entry 0: cannot be read (KeyError: 'box')" in refusal(
         read_detections, path, [{"image_id": 1}]
     )

@@ -329,7 +329,9 @@ def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # 
     assert batch.regions.features.shape == (2, 8, 4)
     assert batch.regions.mask.sum(1).tolist() == [8, 4]
     assert not batch.regions.features[1, 4:].any()
-    with pytest.raises(InputError, match=r"lacks 1 images, the first is 'gone'"):
+    with pytest.raises(
+        InputError, match=r"1 of 1 images are not in this region store, the first is 'gone'"
+    ):
         RegionDataset(
             TextDataset([Example("a", "b", images=("gone",))], TextRowEncoder(bert_tokenizer, 8)),
             STORE,

@@ -121,7 +121,7 @@ def _new_student(
     model = new_vision_language_model(
         start, config.architecture, store, images, pixels, config.visualbert
     )
-    model.regions_provenance = store.facts
+    model.regions_provenance = store.provenance
     return model
 
 

@@ -165,7 +165,7 @@ def _start_model(
     )
     inputs.check_pixels(model, config.model)
     inputs.check(model)  # of regions that an earlier run has read
-    model.regions_provenance = store.facts
+    model.regions_provenance = store.provenance
     return model, store
 
 

@@ -43,7 +43,7 @@ class CaptionPairs(SampleWrapper):
         sizes[:, 1:] = most[self.group, 1:]
         return sizes
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Pairs in the order of `indices`, each drawn with its own generator."""
         seconds = [self._draw(int(index), rng) for index, rng in zip(indices, rngs, strict=True)]
         rows = self.samples.get([*indices, *seconds], [*rngs, *rngs])

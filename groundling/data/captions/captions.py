@@ -169,9 +169,8 @@ def find_images(
 
     names = {image.file: os.path.normpath(image.file) for image in images if image.file}
     place = _match(names, is_here, lambda: images_below(folder), folder)
-    found = [replace(one, file=place[one.file]) for one in images if one.file in place]
-    _require_images(images, place, skip, folder)
-    return found, len(images) - len(found)
+    found = _require_images(images, place, skip, folder)
+    return [replace(one, file=place[one.file]) for one in found], len(images) - len(found)
 
 
 def images_in_store(
@@ -180,22 +179,21 @@ def images_in_store(
     """The images that the region store in `folder` with these `ids` has, with their ids there, and as `find_images`."""
     names = {image.file: image_id(image.file) for image in images}
     place = _match(names, ids.__contains__, lambda: ids, folder)
-    found = [
-        replace(one, id=normalize_unicode(place[one.file])) for one in images if one.file in place
-    ]
-    _require_images(images, place, skip, folder)
-    return found, len(images) - len(found)
+    found = _require_images(images, place, skip, folder)
+    own = [replace(one, id=normalize_unicode(place[one.file])) for one in found]
+    return own, len(images) - len(found)
 
 
 def _require_images(
     images: Sequence[CaptionedImage], found: Collection[str], skip: bool, where: str | Path
-) -> None:
+) -> list[CaptionedImage]:
     missing = [image.file for image in images if image.file not in found]
     if len(missing) == len(images) or (missing and not skip):
         raise InputError(
             f"{where}: {len(missing)} of {len(images)} captioned images are missing, the first is {missing[0]} "
             "(skip_missing)"
         )
+    return [image for image in images if image.file in found]
 
 
 def _match(

@@ -46,15 +46,10 @@ class CorpusText(NamedTuple):
     """The caption's image, by its path without the ending; empty for plain text, and without an image."""
 
 
-def corpus_lines(path: str | Path, selection: CaptionSettings = EVERYTHING) -> list[str]:
-    """Non-empty lines of a text file, or the selected captions of a file or folder."""
-    return [line.text for line in iterate_texts(path, selection)]
-
-
 def iterate_texts(
     path: str | Path, selection: CaptionSettings = EVERYTHING
 ) -> Iterator[CorpusText]:
-    """The same with the captions' images, as an iterator; plain text is held in memory only in part."""
+    """Non-empty lines of a text file, held in memory only in part, or selected captions with their images."""
     path = Path(path)
     if is_captions(path):
         yield from (
@@ -153,11 +148,6 @@ def split_long_texts(
             for part in [text] if count <= tokens else blocks([text], lexicon, tokens):
                 yield number, part
             number += 1
-
-
-def line_id(name: str, number: int, part: int | None = None) -> str:
-    """The id of a file's line or caption, numbered from 0, or of one of the parts into which it is cut."""
-    return f"{name}:{number}" if part is None else f"{name}:{number}.{part}"
 
 
 def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:

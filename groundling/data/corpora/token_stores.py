@@ -1,12 +1,11 @@
 """Text files, cut and tokenised once: a store for each file, which every later run opens.
 
 A store's records are its shards: each holds some thousand texts, concatenated, so the memory for
-its index does not grow with their number. Its arrays are `text` (UTF-8), `words` (a number for each
-raw word), `tokens` (token ids) and `tokens_word` (the raw word of each token), with a CLIP side
-also `clip` and `clip_word`, `characters` of every text, and `ends` (texts, 3 or 4): the end of each
-text's part of `text`, `words`, `tokens` and `clip`. Texts that are lines also have `image` (UTF-8;
-empty but for captions), and in `ends` the end of their part of it, the line's number in the file,
-and the text's number among the parts of a cut line, otherwise -1.
+its index does not grow with their number. Its arrays are `text`, `name` and `image` (UTF-8; the name
+is the number of a line or block in the file, and of its part if it was cut; only captions have an
+image), `words` (a number for each raw word), `tokens` (token ids) and `tokens_word` (the raw word of
+each token), with a CLIP side also `clip` and `clip_word`, `characters` of every text, and `ends`
+(texts, 5 or 6): the end of each text's part of the arrays in `PARTS`.
 
 Samples are made as they are read: memory holds only each text's length.
 """
@@ -14,6 +13,7 @@ Samples are made as they are read: memory holds only each text's length.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
@@ -34,7 +34,6 @@ from groundling.data.corpora.files import (
     batched,
     full_blocks,
     iterate_texts,
-    line_id,
     max_text_tokens,
     names_of,
     split_long_texts,
@@ -61,7 +60,7 @@ from groundling.runs.jobs import cores, run_parallel
 from groundling.runs.progress import Progress
 from groundling.settings.input_settings import CaptionSettings
 
-VERSION = 1
+VERSION = 2
 """Raised when texts are read or cut in another way, so that stores are made again."""
 FOLDER = "texts"
 """Name of the folder of stores, in the cache or in a run's folder."""
@@ -73,6 +72,8 @@ LARGE = 1 << 26
 """Size in bytes from which a file is tokenised by several processes."""
 SIDES = ("tokens", "clip")
 """Names of the arrays of ids, by tokenizer."""
+PARTS = ("text", "name", "image", "words", *SIDES)
+"""The arrays of which each text has a part, in the order of the columns of `ends`."""
 
 
 @dataclass(frozen=True)
@@ -198,49 +199,33 @@ def write_shard(
     own: Iterable[tuple[int, str]] = enumerate(texts)
     if spec.form == "lines":
         own = split_long_texts(texts, lexicon, spec.max_tokens)
-    parts = []
-    places: list[int] = []
-    for batch in batched(own, CHUNK):
-        places += [place for place, _ in batch]
-        parts.append(_tokenised([text for _, text in batch], lexicon))
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    arrays["ends"] = np.cumsum(arrays["ends"], 0)
-    if spec.form == "lines":
-        images = [lines[place].image.encode() for place in places]
-        arrays["image"] = np.frombuffer(b"".join(images), np.uint8)
-        image_ends = np.cumsum([len(image) for image in images], dtype=np.int64)
-        numbers = first + np.array(places, np.int64)
-        columns = [arrays["ends"], image_ends, numbers, _part_numbers(places)]
-        arrays["ends"] = np.column_stack(columns)
+    places, parts = zip(*own, strict=True)
+    images = [lines[place].image for place in places]
+    strings = {"text": parts, "name": _names(places, first), "image": images}
+    encoded = {name: [one.encode() for one in some] for name, some in strings.items()}
+    arrays = {name: np.frombuffer(b"".join(some), np.uint8) for name, some in encoded.items()}
+    arrays["characters"] = np.array([len(text) for text in parts], np.uint32)
+    lengths = {name: np.array([len(one) for one in some]) for name, some in encoded.items()}
+    read = [lexicon.read(some) for some in batched(parts, CHUNK)]
+    arrays["words"] = np.concatenate([some.words for some in read])
+    lengths["words"] = np.concatenate([some.word_counts for some in read])
+    for side, engine in enumerate(lexicon.engines):
+        name = SIDES[side]
+        arrays[name] = np.concatenate([some.ids[side] for some in read]).astype(_id_type(engine))
+        arrays[f"{name}_word"] = np.concatenate([some.word[side] for some in read])
+        lengths[name] = np.concatenate([some.counts[side] for some in read])
+    columns = [lengths[name] for name in PARTS if name in lengths]
+    arrays["ends"] = np.cumsum(np.stack(columns, 1), 0, np.int64)
     ShardWriter(folder, key).write(number, [Record(f"{number:05}", arrays)])
 
 
-def _part_numbers(places: Sequence[int]) -> np.ndarray:
-    """The number of each text among the parts of its line; -1 for a whole line."""
-    _, firsts, lines, parts = np.unique(
-        places, return_index=True, return_inverse=True, return_counts=True
-    )
-    numbers = np.arange(len(places)) - firsts[lines]
-    return np.where(parts[lines] > 1, numbers, -1)
-
-
-def _tokenised(texts: Sequence[str], lexicon: TokenizationCache) -> dict[str, np.ndarray]:
-    """The arrays of some texts, with every text's lengths in place of `ends`."""
-    raw = [text.encode() for text in texts]
-    tokenized = lexicon.read(texts)
-    arrays: dict[str, np.ndarray] = {
-        "text": np.frombuffer(b"".join(raw), np.uint8),
-        "words": tokenized.words,
-        "characters": np.array([len(text) for text in texts], np.uint32),
-    }
-    lengths = [np.array([len(one) for one in raw]), tokenized.word_counts]
-    for name, engine, ids, word in zip(
-        SIDES, lexicon.engines, tokenized.ids, tokenized.word, strict=False
-    ):
-        arrays[name] = ids.astype(_id_type(engine))
-        arrays[f"{name}_word"] = word
-    lengths += tokenized.counts
-    return {**arrays, "ends": np.stack(lengths, 1).astype(np.int64)}
+def _names(places: Sequence[int], first: int) -> Iterator[str]:
+    """What ids say of each text: the number of its line, and its own among the parts of a cut line."""
+    counts = Counter(places)
+    seen: Counter[int] = Counter()
+    for place in places:
+        yield f"{first + place}" if counts[place] == 1 else f"{first + place}.{seen[place]}"
+        seen[place] += 1
 
 
 @lru_cache(2)
@@ -252,14 +237,8 @@ def _id_type(engine: Tokenizer) -> np.dtype:
 # -- samples of stores -------------------------------------------------------------------------------------------------
 
 
-TOKENS = 2
-"""The column of `ends` for the text's tokens; the others are for bytes, words and the CLIP side."""
-IMAGE, LINE, PART = -3, -2, -1
-"""The last columns of `ends` for texts that are lines."""
-
-
 class CorpusDataset:
-    """Samples of the texts of several files, in order; ids are from `line_id`."""
+    """Samples of the texts of several files, in order; ids are `FILE:NUMBER`, or `FILE:NUMBER.PART` of a cut line."""
 
     def __init__(
         self,
@@ -272,12 +251,11 @@ class CorpusDataset:
         self.files = files
         self.text = text
         self.clip = clip
-        shards = [(store, number) for _, store in files for number in range(len(store))]
-        self._shards = shards
-        counts = [store.length(number, "characters") for store, number in shards]
+        self._shards = [
+            (name, store, number) for name, store in files for number in range(len(store))
+        ]
+        counts = [store.length(number, "characters") for _, store, number in self._shards]
         self._starts = np.cumsum([0, *counts])
-        of_files = [store.manifest["counts"].get("characters", 0) for _, store in files]
-        self._file_starts = np.cumsum([0, *of_files])
         total = int(self._starts[-1])
         self._places = np.array(subsample(range(total), limit)) if 0 < limit < total else None
         count = total if self._places is None else len(self._places)
@@ -290,16 +268,17 @@ class CorpusDataset:
     @cached_property
     def bounds(self) -> list[int]:
         """The first sample of each file, and the end."""
-        if self._places is None:
-            return self._file_starts.tolist()
-        return self._places.searchsorted(self._file_starts).tolist()
+        counts = [store.manifest["counts"].get("characters", 0) for _, store in self.files]
+        ends = np.cumsum([0, *counts])
+        return (ends if self._places is None else self._places.searchsorted(ends)).tolist()
 
     @cached_property
     def lengths(self) -> np.ndarray:
         """(len(self),) number of tokens of every text, without special tokens."""
+        column = PARTS.index("tokens")
         ends = (
-            store.rows(number, "ends", 0, store.length(number, "ends"))[:, TOKENS]
-            for store, number in self._shards
+            store.rows(number, "ends", 0, store.length(number, "ends"))[:, column]
+            for _, store, number in self._shards
         )
         lengths = np.concatenate([np.diff(some, prepend=0).astype(np.int32) for some in ends])
         return lengths if self._places is None else lengths[self._places]
@@ -313,68 +292,57 @@ class CorpusDataset:
         """Samples in the order of `indices`."""
         return [self._made(int(index)) for index in indices]
 
-    def _place(self, index: int) -> int:
-        return index if self._places is None else int(self._places[index])
-
     def _at(self, index: int) -> _TextPlace:
-        place = self._place(index)
+        place = index if self._places is None else int(self._places[index])
         shard = int(self._starts.searchsorted(place, side="right")) - 1
-        store, number = self._shards[shard]
+        file, store, number = self._shards[shard]
         position = place - int(self._starts[shard])
         ends = store.rows(number, "ends", max(0, position - 1), position + 1)
         stops = ends[-1].tolist()
         starts = ends[0].tolist() if position else [0] * len(stops)
-        return _TextPlace(store, number, starts, stops)
+        return _TextPlace(file, store, number, starts, stops)
 
     def _id(self, index: int) -> str:
-        return self._name(index, self._at(index))
-
-    def _name(self, index: int, at: _TextPlace) -> str:
-        place = self._place(index)
-        file = int(self._file_starts.searchsorted(place, side="right")) - 1
-        name = self.files[file][0]
-        if not at.is_line:
-            return line_id(name, place - int(self._file_starts[file]))
-        part = at.stops[PART]
-        return line_id(name, at.stops[LINE], None if part < 0 else part)
+        return self._at(index).id()
 
     def _images(self, index: int) -> tuple[str, ...]:
         return self._at(index).images()
 
     def _made(self, index: int) -> Sample:
         at = self._at(index)
-        name = self._name(index, at)
-        text = at.rows("text", 0).tobytes().decode()
-        row, dropped = self.text.row_of((at.rows("tokens", TOKENS), at.rows("tokens_word", TOKENS)))
+        row, dropped = self.text.row_of((at.rows("tokens"), at.rows("tokens_word")))
         clip = None
         if self.clip is not None:
-            clip, left_out = self.clip.row_of((at.rows("clip", 3), at.rows("clip_word", 3)))
+            clip, left_out = self.clip.row_of((at.rows("clip"), at.rows("clip_word")))
             dropped += left_out
-        words = at.rows("words", 1).astype(np.int64)
-        example = Example(name, text, images=at.images())
-        return Sample(name, row, clip, words, truncated_tokens=dropped, example=example)
+        words = at.rows("words").astype(np.int64)
+        example = Example(at.id(), at.string("text"), images=at.images())
+        return Sample(example.id, row, clip, words, truncated_tokens=dropped, example=example)
 
 
 class _TextPlace(NamedTuple):
+    file: str
     store: ShardStore
     shard: int
     starts: list[int]
     stops: list[int]
 
-    @property
-    def is_line(self) -> bool:
-        """Whether it is a line, or a part of one."""
-        return "image" in self.store.shapes
-
-    def rows(self, name: str, column: int) -> np.ndarray:
-        """Its rows of an array, whose ends are in this column of `ends`."""
+    def rows(self, name: str) -> np.ndarray:
+        """Its rows of an array."""
+        column = PARTS.index(name.removesuffix("_word"))
         return self.store.rows(self.shard, name, self.starts[column], self.stops[column])
+
+    def string(self, name: str) -> str:
+        """Its part of an array of UTF-8."""
+        return self.rows(name).tobytes().decode()
+
+    def id(self) -> str:
+        """Its file and number."""
+        return f"{self.file}:{self.string('name')}"
 
     def images(self) -> tuple[str, ...]:
         """Its images: one for a caption, otherwise none."""
-        if not self.is_line or self.starts[IMAGE] == self.stops[IMAGE]:
-            return ()
-        return (self.rows("image", IMAGE).tobytes().decode(),)
+        return tuple(filter(None, [self.string("image")]))
 
 
 def corpus_samples(

@@ -53,7 +53,13 @@ class VcrObjects:
     """The polygons (K, 2) of each object's segmentation, in shares of width and height."""
 
     def mask(self, number: int, side: int = CELLS) -> np.ndarray:
-        """The cells (side, side) of a grid over the object's box whose centre is inside its segmentation."""
+        """The cells (side, side) of a grid over the object's box whose centre is inside its segmentation.
+
+        An object without a polygon fills its box. The release (jackroos/VL-BERT, common/utils/mask.py) tests the upper
+        left corners of cells instead of their centres, and an object without a polygon fills nothing.
+        """
+        if not self.polygons[number]:
+            return np.ones((side, side), bool)
         fine = side * FINE
         corner = self.boxes[number, :2]
         extent = self.boxes[number, 2:] - corner
@@ -66,16 +72,9 @@ class VcrObjects:
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
 
     def masks(self) -> np.ndarray:
-        """The masks of all objects (n, 14, 14) bool; an object without a polygon fills its whole box.
-
-        The release (jackroos/VL-BERT, common/utils/mask.py) tests the upper left corners of cells
-        instead of their centres, and an object without a polygon fills nothing.
-        """
-        masks = np.ones((len(self.names), CELLS, CELLS), bool)
-        for number, polygons in enumerate(self.polygons):
-            if polygons:
-                masks[number] = self.mask(number)
-        return masks
+        """The masks of all objects (n, 14, 14) bool."""
+        masks = [self.mask(number) for number in range(len(self.names))]
+        return np.array(masks, bool).reshape(-1, CELLS, CELLS)
 
 
 def read_vcr_objects(path: Path) -> VcrObjects:
@@ -113,10 +112,10 @@ def _polygons(
 # RefCOCO+ and RefCOCOg.
 
 
-def box_corners(box: Sequence[float]) -> np.ndarray:
-    """Corners (4,) of a box given as x, y, width, height."""
+def box_corners(box: Sequence[float]) -> list[float]:
+    """Corners of a box given as x, y, width, height."""
     x, y, width, height = map(float, box)
-    return np.array([x, y, x + width, y + height])
+    return [x, y, x + width, y + height]
 
 
 def _require_pixels(path: str | Path, corners: Sequence[Any] | np.ndarray) -> None:
@@ -128,13 +127,17 @@ def _require_pixels(path: str | Path, corners: Sequence[Any] | np.ndarray) -> No
 # -- annotated ---------------------------------------------------------------------------------------------------------
 
 
-class BoxAnnotation(NamedTuple):
-    """One box of an image."""
+class ImageBox(NamedTuple):
+    """One annotated or detected box of an image."""
 
+    image: Any
+    """COCO's id of the image."""
     corners: Sequence[float]
     """x1, y1, x2, y2 in pixels."""
     category: int
-    """Id of the class."""
+    """COCO's id of the class; 0 if a detection has none."""
+    name: str = ""
+    """Name of a detection's class; empty if it is not given with the box."""
     confidence: float = 1.0
     """Detector's confidence; 1 for annotated boxes."""
 
@@ -148,10 +151,10 @@ class CocoInstances(NamedTuple):
     """File names by image id."""
     sizes: dict[Hashable, tuple[int, int]]
     """Width and height in pixels, by image id."""
-    annotations: dict[Hashable, list[BoxAnnotation]]
+    annotations: dict[Hashable, list[ImageBox]]
     """Boxes in the order of the file, by image id."""
-    objects: dict[Hashable, tuple[Hashable, BoxAnnotation]]
-    """Image id and box, by annotation id, also of boxes of unlisted classes."""
+    objects: dict[Hashable, ImageBox]
+    """Boxes by annotation id, also those of unlisted classes."""
 
 
 def read_instances(path: Path, content: Any, classless: bool = False) -> CocoInstances:
@@ -189,29 +192,14 @@ def _add_annotation(instances: CocoInstances, annotation: Any, classless: bool) 
     is_listed = category in instances.names
     if not is_listed and not classless:
         raise ValueError(f"category_id {category} is not among the categories")
-    box = BoxAnnotation(box_corners(annotation["bbox"]).tolist(), category)
+    box = ImageBox(image, box_corners(annotation["bbox"]), category)
     if "id" in annotation:
-        instances.objects[annotation["id"]] = (image, box)
+        instances.objects[annotation["id"]] = box
     if is_listed:
         boxes.append(box)
 
 
 # -- detected ----------------------------------------------------------------------------------------------------------
-
-
-class Detection(NamedTuple):
-    """One detected box."""
-
-    image: int
-    """COCO's id of the image."""
-    corners: np.ndarray
-    """(4,) float64: x1, y1, x2, y2 in pixels."""
-    score: float
-    """Confidence of the detector."""
-    category: int
-    """COCO's id of the class; 0 if the file has none."""
-    name: str
-    """Name of the class; empty if the file has none."""
 
 
 def are_detections(content: object) -> bool:
@@ -221,7 +209,7 @@ def are_detections(content: object) -> bool:
     )
 
 
-def read_detections(path: str | Path, content: Any) -> list[Detection]:
+def read_detections(path: str | Path, content: Any) -> list[ImageBox]:
     """The detections of a file such as `res101_coco_minus_refer_notime_dets.json`, in its order.
 
     `content`, its parsed JSON, is a list of objects with `image_id`, `box` (x, y, width, height), `score`, and usually
@@ -230,12 +218,12 @@ def read_detections(path: str | Path, content: Any) -> list[Detection]:
     detections = []
     for number, row in enumerate(content):
         with convert_read_errors(f"{path}, entry {number}"):
-            detection = Detection(
+            detection = ImageBox(
                 index(row["image_id"]),
                 box_corners(row["box"]),
-                float(row["score"]),
                 index(row.get("category_id", 0)),
                 str(row.get("category_name", "")),
+                float(row["score"]),
             )
         detections.append(detection)
     _require_pixels(path, [detection.corners for detection in detections])

@@ -48,6 +48,8 @@ SUBSET = re.compile(r"(?<![a-z])(train|val|test)20\d\d(?!\d)")
 """COCO's subsets; a name with trainval2014 covers two of them, and does not match."""
 STILL = re.compile(r"^vcr_(gt_)?(train|val|test)_")
 """The prefix that UNITER's store adds to the name of a VCR still."""
+Entry = tuple[str, str, Callable[[], ImageRegions]]
+"""An image's name in a source, its place there, and a function that reads its regions."""
 Rename = Callable[[str, Path], str]
 """From an image's name in a source, and the source, to its id in the store; raises an error if it has none."""
 
@@ -137,20 +139,15 @@ def import_regions(
         )
     rename = read_names(ids_as) if ids_as else None
     images = (
-        _changed(name, read, path, rename, box_filter)
-        for path, _, items in opened
-        for name, read in items
+        _item(path, found, rename, box_filter) for path, _, entries in opened for found in entries
     )
     return facts, images
 
 
-def _changed(
-    name: str,
-    read: Callable[[], ImageRegions],
-    source: Path,
-    rename: Rename | None,
-    box_filter: DetectionSettings | None,
+def _item(
+    source: Path, entry: Entry, rename: Rename | None, box_filter: DetectionSettings | None
 ) -> Item:
+    name, where, read = entry
     new, fault = name, ""
     if rename is not None:
         try:
@@ -159,13 +156,14 @@ def _changed(
         except InputError as error:
             fault = str(error)
 
-    def changed() -> ImageRegions:
+    def regions() -> ImageRegions:
         if fault:
             raise InputError(fault)
-        regions = replace(read(), id=new)
-        return regions if box_filter is None else _best_boxes(regions, box_filter)
+        with prefix_errors(where), convert_errors("damaged, or of another layout"):
+            found = replace(read(), id=new)
+        return found if box_filter is None else _best_boxes(found, box_filter)
 
-    return new, changed
+    return new, regions
 
 
 def _best_boxes(regions: ImageRegions, box_filter: DetectionSettings) -> ImageRegions:
@@ -181,7 +179,7 @@ def _best_boxes(regions: ImageRegions, box_filter: DetectionSettings) -> ImageRe
     return regions.take(slice(kept))
 
 
-def _open(path: Path) -> tuple[dict[str, Any], Iterator[Item]]:
+def _open(path: Path) -> tuple[dict[str, Any], Iterator[Entry]]:
     if (path / "data.mdb").is_file():
         return {"layout": "LMDB of UNITER", **SOFT}, _lmdb(path)
     if any(path.glob("*.npz")):
@@ -197,15 +195,6 @@ def _open(path: Path) -> tuple[dict[str, Any], Iterator[Item]]:
     if columns == 6:
         return {"layout": "TSV of bottom-up-attention"}, _tsv(path, _bottom_up)
     raise InputError(f"{path}: nothing to import; expected {LAYOUTS}")
-
-
-def _item(name: str, where: str, read: Callable[[], ImageRegions]) -> Item:
-
-    def safely() -> ImageRegions:
-        with prefix_errors(where), convert_errors("damaged, or of another layout"):
-            return read()
-
-    return name, safely
 
 
 TINY = 6e-8
@@ -257,12 +246,12 @@ def _array(text: str | bytes, rows: int, dtype: str = "<f4") -> np.ndarray:
 # -- tab-separated -----------------------------------------------------------------------------------------------------
 
 
-def _tsv(path: Path, read: Callable[[str, list[bytes]], ImageRegions]) -> Iterator[Item]:
+def _tsv(path: Path, read: Callable[[str, list[bytes]], ImageRegions]) -> Iterator[Entry]:
     with convert_read_errors(path), path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             fields = line.rstrip(b"\r\n").split(b"\t")
             name = fields[0].decode("utf-8", "replace")
-            yield _item(name, f"line {number}", partial(read, name, fields))
+            yield name, f"line {number}", partial(read, name, fields)
 
 
 def _bottom_up(name: str, fields: list[bytes]) -> ImageRegions:
@@ -292,10 +281,10 @@ def _lxmert(name: str, fields: list[bytes]) -> ImageRegions:
 # -- a file per image --------------------------------------------------------------------------------------------------
 
 
-def _files(path: Path, pattern: str, read: Callable[[str, bytes], ImageRegions]) -> Iterator[Item]:
+def _files(path: Path, pattern: str, read: Callable[[str, bytes], ImageRegions]) -> Iterator[Entry]:
     for file in sorted(path.glob(pattern)):
         later = partial(lambda file: read(file.stem, file.read_bytes()), file)
-        yield _item(file.stem, file.name, later)
+        yield file.stem, file.name, later
 
 
 def _vlbert(name: str, content: bytes) -> ImageRegions:
@@ -335,7 +324,7 @@ def _uniter(name: str, entry: dict[str, np.ndarray]) -> ImageRegions:
 # -- LMDB --------------------------------------------------------------------------------------------------------------
 
 
-def _lmdb(path: Path) -> Iterator[Item]:
+def _lmdb(path: Path) -> Iterator[Entry]:
     lmdb: Any = import_optional("lmdb", path, "regions")
     with (
         convert_errors(f"{path}: not a readable LMDB", errors=lmdb.Error),
@@ -348,7 +337,7 @@ def _lmdb(path: Path) -> Iterator[Item]:
         for key in view.cursor().iternext(values=False):
             if key != b"__keys__":
                 name = key.decode("utf-8", "replace").removesuffix(".npz")
-                yield _item(name, "value", partial(_value, path, name, partial(view.get, key)))
+                yield name, "value", partial(_value, path, name, partial(view.get, key))
 
 
 def _value(path: Path, name: str, read: Callable[[], bytes]) -> ImageRegions:
@@ -394,7 +383,7 @@ def merge_stores(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterator[
     identified = next((store for store in stores if store.identity), stores[0])
     facts = {
         **shared,
-        **identified.facts,
+        **identified.provenance,
         "source": [str(path) for path in paths],
         "layout": "region stores, one behind the other",
     }

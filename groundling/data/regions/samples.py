@@ -11,14 +11,12 @@ import numpy as np
 from groundling.core.batch import Example, RegionRow, Sample, require
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import CaptionedImage
-from groundling.data.regions.store import RegionSource
+from groundling.data.regions.store import RegionSource, whole_image_first
 from groundling.data.samples import (
-    DrawnTextDataset,
+    MultiVersionTextDataset,
     SampleDataset,
     SampleWrapper,
     TextRowEncoder,
-    longest_versions,
-    single_row_sizes,
 )
 
 RegionLabeler = Callable[[Example, RegionRow], np.ndarray]
@@ -99,15 +97,9 @@ class RegionDataset(SampleWrapper):
             sizes[place, 2] += max(regions) if self.options.separate_images else sum(regions)
         return sizes
 
-    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples with regions, in the order of `indices`; all choices of a multiple choice have them."""
-        samples = self.samples.get(indices, rngs)
-        return [
-            self._convert(sample, self.images[index])
-            for index, sample in zip(indices, samples, strict=True)
-        ]
-
-    def _convert(self, sample: Sample, images: Sequence[str]) -> Sample:
+    def change(self, sample: Sample, index: int) -> Sample:
+        """A sample with regions; all choices of a multiple choice have them."""
+        images = self.images[index]
         if self.options.separate_images:
             row = replace(sample, labels={})  # the label belongs to the sample, not its rows
             rows = []
@@ -280,19 +272,12 @@ def add_whole_image(row: RegionRow) -> RegionRow:
 
     As in VL-BERT's release with pre-computed features; the whole image has no class.
     """
-    first = replace(
-        row.take(slice(1)),
-        features=row.features.mean(0, keepdims=True),
-        boxes=np.array([[0, 0, 1, 1]], row.boxes.dtype),
-        confidence=np.ones(1, row.confidence.dtype),
-        image_index=np.zeros(1, np.int64),
-        is_whole_image=np.ones(1, bool),
+    return replace(
+        row,
+        **whole_image_first(row, row.features.mean(0, keepdims=True)),
+        image_index=np.insert(row.image_index, 0, 0),
+        is_whole_image=np.insert(row.is_whole_image, 0, True),
     )
-    if first.classes is not None:
-        first = replace(first, classes=np.zeros_like(first.classes))
-    if first.segmentation is not None:
-        first = replace(first, segmentation=np.ones_like(first.segmentation))
-    return RegionRow.concatenate([first, row])
 
 
 def clip_to_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
@@ -307,7 +292,7 @@ def clip_to_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
     return replace(row, boxes=np.minimum(row.boxes, last))
 
 
-class CaptionSampleDataset(DrawnTextDataset):
+class CaptionSampleDataset(MultiVersionTextDataset):
     """Samples of captioned images for pre-training: each epoch reads every caption, or one caption of every image.
 
     With `pairs`, a sample is VisualBERT's: a caption and a second one, from a random other image in half of the cases;
@@ -325,44 +310,40 @@ class CaptionSampleDataset(DrawnTextDataset):
         """With `every_caption`, each caption is a sample, as in all three releases; otherwise each image, with one."""
         self.captioned = images
         self.pairs = pairs
-        self.every_caption = every_caption
+        # The image of each sample, and the number of its first version among the image's captions.
         self.places: list[tuple[int, int]] = []
-        firsts = []
+        versions = []
         for place, image in enumerate(images):
-            for number, caption in enumerate(image.captions[: None if every_caption else 1]):
-                name = f"{image.id}#{number}" if every_caption else image.id
-                firsts.append(Example(name, caption, images=(image.id,)))
-                self.places.append((place, number))
-        super().__init__(firsts, text, pairs)
+            own = [Example(image.id, caption, images=(image.id,)) for caption in image.captions]
+            if every_caption:
+                own = [replace(one, id=f"{one.id}#{number}") for number, one in enumerate(own)]
+            some = [[one] for one in own] if every_caption else [own]
+            self.places += [(place, number) for number in range(len(some))]
+            versions += some
+        super().__init__(versions, text, pairs)
 
     @cached_property
     def sizes(self) -> np.ndarray:
         """(len(self), 3): one row, an upper bound of its tokens, nothing else."""
-        versions = []
-        for place, number in self.places:
-            captions = self.captioned[place].captions
-            drawn = captions[number : number + 1] if self.every_caption else captions
-            versions.append([Example(self.captioned[place].id, caption) for caption in drawn])
-        tokens = longest_versions(versions, self.text)
+        sizes = super().sizes
         if self.pairs:
             # The second caption is any other one, with the same special tokens around it.
-            tokens = np.minimum(tokens + tokens.max(), self.text.max_length)
-        return single_row_sizes(tokens)
+            tokens = sizes[:, 1]
+            sizes[:, 1] = np.minimum(tokens + tokens.max(), self.text.max_length)
+        return sizes
 
     def draw(self, index: int, rng: np.random.Generator) -> tuple[Example, bool]:
         """A caption or a pair of captions, and whether both are of the image."""
-        place, first = self.places[index]
-        image = self.captioned[place]
-        captions = image.captions
-        if not self.every_caption:
-            first = int(rng.integers(len(captions)))
-        example = Example(self.ids[index], captions[first], images=(image.id,))
         if not self.pairs:
-            return example, True
+            return super().draw(index, rng)
+        place, first = self.places[index]
+        captions = self.captioned[place].captions
+        number = int(rng.integers(len(self.versions[index])))
+        example = replace(self.versions[index][number], id=self.ids[index])
         same_image = bool(rng.random() < 0.5)
         if same_image:
             step = 1 + int(rng.integers(max(1, len(captions) - 1)))
-            second = captions[(first + step) % len(captions)]
+            second = captions[(first + number + step) % len(captions)]
         else:
             step = 1 + int(rng.integers(max(1, len(self.captioned) - 1)))
             other_captions = self.captioned[(place + step) % len(self.captioned)].captions

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -80,23 +81,21 @@ class ImageRegions:
         return replace(self, **taken)
 
     def with_whole(self, feature: np.ndarray) -> ImageRegions:
-        """A copy with the whole image as first region (feature (1, D), confidence 1, no class)."""
-        classes = self.classes
-        if classes is not None:
-            none = -1 if classes.ndim == 1 else 0
-            classes = np.insert(classes, 0, none, 0)
-        segmentation = (
-            None if self.segmentation is None else np.insert(self.segmentation, 0, True, 0)
-        )
-        return replace(
-            self,
-            boxes=np.insert(self.boxes, 0, [0, 0, 1, 1], 0),
-            confidence=np.insert(self.confidence, 0, 1),
-            features=np.concatenate([feature, self.features]),
-            classes=classes,
-            segmentation=segmentation,
-            has_whole_image=True,
-        )
+        """A copy with the whole image as first region, with this feature (1, D)."""
+        return replace(self, **whole_image_first(self, feature), has_whole_image=True)
+
+
+def whole_image_first(regions: ImageRegions | RegionRow, feature: np.ndarray) -> dict[str, Any]:
+    """The arrays of regions after the whole image, which has this feature (1, D), confidence 1, and no class."""
+    classes, cells = regions.classes, regions.segmentation
+    none = -1 if classes is not None and classes.ndim == 1 else 0
+    return {
+        "boxes": np.insert(regions.boxes, 0, [0, 0, 1, 1], 0),
+        "confidence": np.insert(regions.confidence, 0, 1),
+        "features": np.concatenate([feature, regions.features]),
+        "classes": None if classes is None else np.insert(classes, 0, none, 0),
+        "segmentation": None if cells is None else np.insert(cells, 0, True, 0),
+    }
 
 
 def to_stored(image: ImageRegions) -> ImageRegions:
@@ -175,28 +174,25 @@ class RegionWriter:
 
     def fill(self, items: Iterable[Item]) -> None:
         """Write all images of a source, in its order; complete shards are not read again."""
-        images: list[ImageRegions] = []
-        skipped: list[str] = []
         names_seen: set[str] = set()
-        number = -1
         progress = Progress("regions", 0, "image")
         # Items are read at once: the source may close after its last one.
-        for place, (name, read) in enumerate(items):
-            if place % self.shard == 0:
-                self._flush(number, images, skipped)
-                number = place // self.shard
-                images = []
-                skipped = []
-            if name in names_seen:
-                skipped.append(f"{name}: repeated; the first one is used")
-            elif not self._shards.is_complete(number):
-                try:
-                    images.append(read())
-                except InputError as error:
-                    skipped.append(f"{name}: {error}")
-            names_seen.add(name)
-            progress.step()
-        self._flush(number, images, skipped)
+        for number, shard in groupby(enumerate(items), lambda item: item[0] // self.shard):
+            images: list[ImageRegions] = []
+            skipped: list[str] = []
+            is_complete = self._shards.is_complete(number)
+            for _, (name, read) in shard:
+                if name in names_seen:
+                    skipped.append(f"{name}: repeated; the first one is used")
+                elif not is_complete:
+                    try:
+                        images.append(read())
+                    except InputError as error:
+                        skipped.append(f"{name}: {error}")
+                names_seen.add(name)
+                progress.step()
+            if not is_complete:
+                self.write(number, images, skipped)
         progress.close()
 
     def close(
@@ -220,10 +216,6 @@ class RegionWriter:
             "boxes_left_out": sum(one["left_out"] for index in indices for one in index.facts),
         }
         return self._shards.close({**facts, "counts": counts}, skipped, barrier)
-
-    def _flush(self, number: int, images: list[ImageRegions], skipped: list[str]) -> None:
-        if number >= 0 and not self._shards.is_complete(number):
-            self.write(number, images, skipped)
 
 
 def _record(image: ImageRegions) -> Record:
@@ -288,7 +280,7 @@ class RegionSource:
         return int(self.facts_of(image_id).get("appended_detections", 0))
 
 
-class RegionStore(RegionSource):
+class RegionStore(ShardStore, RegionSource):
     """`store[image_id]` gives an image's regions, which are read when they are accessed."""
 
     def __init__(self, folder: str | Path, features: bool = True) -> None:
@@ -296,12 +288,9 @@ class RegionStore(RegionSource):
 
         With `features` off, features are not read and D is 0, for models that read pixels.
         """
-        self.folder = Path(folder)
+        super().__init__(folder, "image")
         self.features = features
-        self._shards = ShardStore(folder, "image")
-        self.manifest = self._shards.manifest
-        self.ids = self._shards.ids
-        shapes = self._shards.shapes
+        shapes = self.shapes
         if not {"features", "boxes", "confidence"} <= shapes.keys():
             raise InputError(f"{folder}: not a region store; it has no regions of images")
         self.width = shapes["features"][0] if features else 0
@@ -309,15 +298,6 @@ class RegionStore(RegionSource):
         self.classes = 0 if classes is None else classes[0] if classes else self.manifest["classes"]
         self.background = self.manifest.get("background") == BACKGROUND
         self.has_segmentations = "cover" in shapes
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.ids)
-
-    def __contains__(self, image_id: object) -> bool:
-        return image_id in self._shards
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RegionStore, (self.folder, self.features)  # a worker process maps the files itself
@@ -333,13 +313,13 @@ class RegionStore(RegionSource):
         return str(self.manifest.get("made_by", ""))
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Any]:
         """Facts that are saved with a model trained with this store."""
         return {"identity": self.identity, "made_by": self.origin}
 
     def count(self, image_id: str) -> int:
         """Number of an image's regions."""
-        return self._shards.length(self._shards.index_of(image_id), "boxes")
+        return self.length(self.index_of(image_id), "boxes")
 
     def __getitem__(self, image_id: str) -> RegionRow:
         image = self.stored(image_id, without="cover" if self.features else "features")
@@ -347,9 +327,9 @@ class RegionStore(RegionSource):
 
     def stored(self, image_id: str, without: str = "") -> ImageRegions:
         """An image as it was written, but for one array."""
-        number = self._shards.index_of(image_id)
-        arrays = self._shards.arrays(number, without)
-        facts = self._shards.facts(number)
+        number = self.index_of(image_id)
+        arrays = self.arrays(number, without)
+        facts = self.facts(number)
         boxes = arrays["boxes"]
         return ImageRegions(
             id=self.ids[number],
@@ -363,7 +343,7 @@ class RegionStore(RegionSource):
 
     def facts_of(self, image_id: str) -> Mapping[str, Any]:
         """Fields of an image's `ImageRegions` that are no arrays."""
-        return self._shards.facts(self._shards.index_of(image_id))
+        return self.facts(self.index_of(image_id))
 
 
 def _row(image: ImageRegions, classes: np.ndarray | None) -> RegionRow:

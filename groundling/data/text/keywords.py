@@ -68,7 +68,7 @@ KeywordExtractor = Callable[[str], list[Keyword]]
 """Extracts the keywords of a text, perhaps none, in any order."""
 
 
-class _WordShape(NamedTuple):
+class _Word(NamedTuple):
     surface: str
     """The word in lower case."""
     term: str
@@ -76,16 +76,10 @@ class _WordShape(NamedTuple):
     is_odd: bool
     """Whether it is a number, has several marks, or letters and digits: never in a keyword, and no neighbour."""
     is_capitalised: bool
-    """Whether only its first letter is a capital."""
+    """Whether only its first letter is a capital; never for the first word of a sentence."""
     is_acronym: bool
-
-
-class _SentenceWord(NamedTuple):
-    word: _WordShape
     span: tuple[int, int]
     sentence: int
-    is_first: bool
-    """Whether it is the first of its sentence."""
 
 
 @dataclass
@@ -99,11 +93,11 @@ class _TermStatistics:
     left_neighbours: Counter[str] = field(default_factory=Counter)
     right_neighbours: Counter[str] = field(default_factory=Counter)
 
-    def add(self, token: _SentenceWord) -> None:
+    def add(self, word: _Word) -> None:
         self.count += 1
-        self.capitals += token.word.is_capitalised and not token.is_first
-        self.acronyms += token.word.is_acronym
-        self.sentences.append(token.sentence)
+        self.capitals += word.is_capitalised
+        self.acronyms += word.is_acronym
+        self.sentences.append(word.sentence)
 
     def relatedness(self, max_count: int) -> float:
         """Its number of distinct neighbours, as a share of all; a word with many distinct ones is vague."""
@@ -154,15 +148,14 @@ class YakeExtractor:
             keywords.append(Keyword(text[slice(*spans[0])], spans, score))
         return sorted(keywords, key=lambda keyword: (keyword.score, keyword.spans[0]))
 
-    def _counted(self, runs: Iterable[Sequence[_SentenceWord]]) -> dict[str, _TermStatistics]:
+    def _counted(self, runs: Iterable[Sequence[_Word]]) -> dict[str, _TermStatistics]:
         terms: dict[str, _TermStatistics] = {}
         for run in runs:
-            before: _WordShape | None = None
-            for token in run:
-                word = token.word
+            before: _Word | None = None
+            for word in run:
                 if word.term not in terms:
                     terms[word.term] = _TermStatistics(is_stop_word(word.surface, self.stopwords))
-                terms[word.term].add(token)
+                terms[word.term].add(word)
                 if before is not None and not (before.is_odd or word.is_odd):
                     terms[before.term].right_neighbours[word.term] += 1
                     terms[word.term].left_neighbours[before.term] += 1
@@ -196,68 +189,67 @@ def _sentences(text: str) -> list[list[tuple[int, int]]]:
     return sentences
 
 
-def _runs(
-    text: str, sentence: int, spans: Sequence[tuple[int, int]]
-) -> Iterator[list[_SentenceWord]]:
+def _runs(text: str, sentence: int, spans: Sequence[tuple[int, int]]) -> Iterator[list[_Word]]:
     """The words of a sentence in runs between marks, from its tokens."""
-    run: list[_SentenceWord] = []
+    run: list[_Word] = []
     for place, (start, stop) in enumerate(spans):
         word = text[start:stop]
         if all(character in punctuation for character in word):
             yield run
             run = []
         else:
-            run.append(_SentenceWord(_word(word), (start, stop), sentence, place == 0))
+            run.append(_word(word, (start, stop), sentence, place == 0))
     yield run
 
 
-@lru_cache(1 << 16)
-def _word(word: str) -> _WordShape:
+def _word(word: str, span: tuple[int, int], sentence: int, is_first: bool) -> _Word:
     surface = word.lower()
     digits = any(character.isdigit() for character in word)
     letters = any(character.isalpha() for character in word)
     marks = sum(character in punctuation for character in word)
     is_number = word.replace(",", "").replace(".", "").isdigit()
-    return _WordShape(
+    return _Word(
         surface=surface,
         term=_singular(surface),
         is_odd=digits == letters or marks > 1 or is_number,
-        is_capitalised=word[0].isupper() and word[1:] == word[1:].lower(),
+        is_capitalised=not is_first and word[0].isupper() and word[1:] == word[1:].lower(),
         is_acronym=word.isupper() and len(word) > 1,
+        span=span,
+        sentence=sentence,
     )
 
 
 def _candidates(
-    runs: Sequence[Sequence[_SentenceWord]], terms: Mapping[str, _TermStatistics]
-) -> Mapping[tuple[str, ...], list[Sequence[_SentenceWord]]]:
+    runs: Sequence[Sequence[_Word]], terms: Mapping[str, _TermStatistics]
+) -> Mapping[tuple[str, ...], list[Sequence[_Word]]]:
     """Every phrase that begins and ends with a non-stop word and contains nothing odd, with all occurrences."""
-    found: dict[tuple[str, ...], list[Sequence[_SentenceWord]]] = {}
+    found: dict[tuple[str, ...], list[Sequence[_Word]]] = {}
     for run in runs:
         for start in range(len(run)):
             for tokens in _phrases(run[start : start + LONGEST], terms):
-                found.setdefault(tuple(token.word.surface for token in tokens), []).append(tokens)
+                found.setdefault(tuple(token.surface for token in tokens), []).append(tokens)
     return found
 
 
 def _phrases(
-    tokens: Sequence[_SentenceWord], terms: Mapping[str, _TermStatistics]
-) -> Iterator[Sequence[_SentenceWord]]:
-    if terms[tokens[0].word.term].is_stop_word:
+    tokens: Sequence[_Word], terms: Mapping[str, _TermStatistics]
+) -> Iterator[Sequence[_Word]]:
+    if terms[tokens[0].term].is_stop_word:
         return
     for length, last in enumerate(tokens, 1):
-        if last.word.is_odd:
+        if last.is_odd:
             return
-        if not terms[last.word.term].is_stop_word:
+        if not terms[last.term].is_stop_word:
             yield tokens[:length]
 
 
 def _phrase_score(
-    keyword: Sequence[Sequence[_SentenceWord]],
+    keyword: Sequence[Sequence[_Word]],
     scores: Mapping[str, float],
     terms: Mapping[str, _TermStatistics],
 ) -> float:
     """YAKE's S(kw) of a phrase, from all its occurrences; a stop word inside counts by its co-occurrence alone."""
-    words = [token.word.term for token in keyword[0]]
+    words = [token.term for token in keyword[0]]
     product = 1.0
     total = 0.0
     for place, word in enumerate(words):

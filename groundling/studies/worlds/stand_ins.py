@@ -220,7 +220,7 @@ class _StandInCache:
         if not folder.exists():
             store = RegionStore(self.store())
             model = make_vision_language_model(self._student(), name, store.width)
-            model.regions_provenance = store.facts
+            model.regions_provenance = store.provenance
             self._export(model, folder)
         return folder
 
