@@ -87,7 +87,7 @@ def _make(context: ObjectiveContext) -> SimilarityDistillation:
 TD_SIMILARITY = ObjectiveSpec(
     "td_similarity",
     _make,
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(SimilarityDistillationSettings,),
     single_settings=("teacher_text", "teacher_scorer"),
 )

@@ -319,7 +319,9 @@ def combine_seeds(
     Outputs are logarithms of mean probabilities; for a regression, prediction and output are the mean.
     """
     first = scores[0]
-    voted = [_vote([_row(one, number) for one in scores], form) for number in range(len(first.ids))]
+    voted = [
+        _vote([_row(one, number) for one in scores], form) for number in range(len(first.examples))
+    ]
     predictions = np.array([one.prediction for one in voted])
     outputs = np.array([one.outputs for one in voted])
     return replace(

@@ -336,13 +336,15 @@ class ObjectiveSettings(Settings):
 
 
 @settings
-class AdversarialSettings(Settings):
-    """VILLA's adversarial training (`--training-step villa`); defaults are those of its VCR run with
-    BERT-base.
+class TrainingStepSettings(Settings):
+    """Training step on a micro-batch; defaults of VILLA are those of its VCR run with BERT-base.
 
     Source: zhegan27/VILLA, config/train-vcr-base-4gpu-adv.json.
     """
 
+    training_step: Annotated[str, InputKind.OBJECT] = ""
+    """Training step: villa (adversarial training), or MODULE:NAME of your own; empty: one forward \
+and one backward pass."""
     adversarial_steps: Annotated[int, Ge(1)] = 3
     """--training-step villa: forward passes per micro-batch; the first starts without a \
 perturbation (VILLA's code: 3)."""
@@ -362,16 +364,6 @@ for other tasks; with BERT-large 1e-1 for VCR)."""
     adversarial_kl_reduction: Literal["sum", "mean"] = "sum"
     """--training-step villa: KL divergence summed over the classes, or averaged over them, as \
 VILLA's code does for VCR only, where this halves it."""
-
-
-@settings
-class TrainingStepSelection(Settings):
-    """Training step on a micro-batch."""
-
-    training_step: Annotated[str, InputKind.OBJECT] = ""
-    """Training step: villa (adversarial training), or MODULE:NAME of your own; empty: one forward \
-and one backward pass."""
-    adversarial: AdversarialSettings = AdversarialSettings()
 
 
 @settings

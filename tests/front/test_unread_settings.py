@@ -70,7 +70,7 @@ def test_functions_refuse_them_too() -> None:
 
 
 def test_an_arm_may_name_what_another_part_of_it_has() -> None:
-    assert parse_arm("l1+contrastive").names == ["mlm", "l1", "contrastive"]
+    assert list(parse_arm("l1+contrastive")) == ["mlm", "l1", "contrastive"]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
+from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY, MSE
 from groundling.core.output_types import Classification, MultipleChoice, RegionSelection, Regression
@@ -92,8 +93,8 @@ def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
 
 def said(*outputs: list[float], form: object) -> EvaluationOutput:
     rows = np.array(outputs)
-    ids = [f"e{number}" for number in range(len(rows))]
-    return EvaluationOutput(ids, rows, form.predict(rows), np.zeros(len(rows)), {})
+    examples = [Example(f"e{number}", "") for number in range(len(rows))]
+    return EvaluationOutput(examples, rows, form.predict(rows), np.zeros(len(rows)), {})
 
 
 def task(form: object, metric: object = ACCURACY) -> Task:

@@ -43,7 +43,7 @@ from groundling.runs import progress
 from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import whole_folder
 from groundling.runs.progress import Progress, print_line, track
-from groundling.settings.objectives import AdversarialSettings
+from groundling.settings.objectives import TrainingStepSettings
 from groundling.settings.training import TrainingArguments
 from groundling.training.loop import train
 from groundling.training.training_steps import load_training_step
@@ -243,7 +243,7 @@ def test_recomputing_goes_together_with_passes_that_share_a_graph(
         torch.manual_seed(1)
         task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
         config = replace(CPU, steps=2, gradient_checkpointing=again)
-        villa = load_training_step("villa", AdversarialSettings())
+        villa = load_training_step(TrainingStepSettings("villa"))
         train(model, [task], text_only, config, tmp_path / str(again), training_step=villa)
         found[again] = model.state_dict()
     assert_equal(found[False], found[True])

@@ -108,7 +108,7 @@ def test_every_objective_of_ours_scores_what_it_says() -> None:
     samples = toys.seen()
     model = toys.seer()
     for part in registered("objectives", ObjectiveSpec).values():
-        if part.needs_cross_modal or part.needs_teacher or part.name == "match":
+        if part.needs_cross_modal or part.teacher_setting or part.name == "match":
             continue
         vocabulary = MaskingVocabulary.of(model.text.tokenizer)
         objective = part.make(ObjectiveContext(model.sizes._replace(classes=5), vocabulary))
