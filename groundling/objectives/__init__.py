@@ -195,7 +195,7 @@ class ObjectiveContext:
     @property
     def options(self) -> Mapping[str, str]:
         """Values of `--option NAME=VALUE`, for your own objectives; raises InputError for a malformed one."""
-        return parse_options(self.settings.options.option)
+        return parse_options(self.settings.option)
 
 
 @dataclass(frozen=True)

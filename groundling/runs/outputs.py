@@ -22,7 +22,7 @@ ByPrefix = Mapping[str, Any]
 
 
 class CommandOutput:
-    """Output of a command: opens it and calls the command's function."""
+    """Output of a command: opens it and calls the command's function; by itself, of one that only prints."""
 
     def run(
         self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
@@ -42,10 +42,6 @@ def _result(function: Callable[..., Any], settings: ByPrefix, work: CommandConte
         return function(*settings.values(), work)
     except DryRunEnd as end:
         return {"dry_run": str(end), "read": work.counts}
-
-
-class NoOutput(CommandOutput):
-    """The command only prints."""
 
 
 @dataclass(frozen=True)
