@@ -195,7 +195,7 @@ class RegionWriter:
                 except InputError as error:
                     skipped.append(f"{name}: {error}")
             names_seen.add(name)
-            progress.step()
+            progress.update()
         self._flush(number, images, skipped)
         progress.close()
 
