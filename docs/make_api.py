@@ -41,7 +41,7 @@ command reports a mistake. `visualize` is a separate function, which returns a p
 SECTIONS: dict[str, dict[str, str]] = {
     "Batch: the input of a model": {
         "groundling.core.batch": (
-            "Batch Tokens Regions ClipWindows TeacherInput AdversarialPerturbation Sample TextRow "
+            "Batch Tokens Regions ClipWindows TeacherInput Sample TextRow "
             "RegionRow Example GoldBoxes collate"
         ),
     },

@@ -19,7 +19,7 @@ from groundling.command_line.flags import (
     command_list,
     parse_flags,
 )
-from groundling.core.errors import InputError, describe_os_error, printable, require_known
+from groundling.core.errors import InputError, convert_os_errors, printable, require_known
 from groundling.runs.folder import json_text
 from groundling.runs.progress import is_main_process
 
@@ -29,9 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = _command(words)
     try:
-        status = _run(name, rest) if name else _no_command(words)
-        sys.stdout.flush()  # raise BrokenPipeError here, not at exit (`groundling --help | head`)
-        return status
+        with convert_os_errors():
+            status = _run(name, rest) if name else _no_command(words)
+            sys.stdout.flush()  # raise BrokenPipeError here, not at exit (`groundling --help | head`)
+            return status
     except InputError as error:
         print(f"groundling: {error}", file=sys.stderr)
         return 2
@@ -45,9 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The interpreter flushes stdout again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:  # readers of files raise InputError themselves
-        print(printable(f"groundling: {describe_os_error(error)}"), file=sys.stderr)
-        return 2
 
 
 def _command(words: Sequence[str]) -> tuple[str, list[str]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from groundling.core.errors import InputError, printable
 from groundling.runs.dry_run import dry_run
-from groundling.runs.outputs import CommandOutput, NoOutput
+from groundling.runs.outputs import CommandOutput
 from groundling.runs.progress import is_main_process
 from groundling.settings.fields import required, settings_of
 
@@ -70,7 +70,7 @@ printed."""
     @property
     def has_out(self) -> bool:
         """Whether it writes a run folder, a file or a folder."""
-        return not isinstance(self.output, NoOutput)
+        return type(self.output) is not CommandOutput
 
     @property
     def default_out(self) -> str:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from groundling.command_line import Command, flag_prefix
 from groundling.core.errors import InputError, did_you_mean, duplicates, prefix_errors
 from groundling.settings.fields import (
-    SYNONYMS,
     Setting,
     flag_name,
     format_value,
@@ -91,9 +90,7 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
 
     Raises InputError for an unknown flag, and for a value that is not allowed.
     """
-    own = flags_of(command)
-    names = {flag_name(name): flag_name(ours) for name, ours in SYNONYMS.items()}
-    flags = {name: own[ours] for name, ours in names.items() if ours in own} | own
+    flags = flags_of(command)
     parser = argparse.ArgumentParser(
         add_help=False, allow_abbrev=False, exit_on_error=False, argument_default=argparse.SUPPRESS
     )

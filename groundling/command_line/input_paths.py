@@ -26,7 +26,7 @@ def _named_inputs(config: object) -> Iterator[tuple[Setting, int, str]]:
             if one.input is InputKind.WEIGHTED:
                 word = parse_weighted_file(word, one.name).file
             elif one.input is InputKind.NAMED:
-                word = parse_named_folder(word).folder or word
+                word = parse_named_folder(word)[1] or word
             if not (one.input is InputKind.MODEL and is_import_path(word)):
                 yield one, number, word
 

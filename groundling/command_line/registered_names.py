@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from groundling.core.errors import InputError, did_you_mean, prefix_errors
 from groundling.core.registry import is_import_path, public_modules
 from groundling.settings.fields import setting_values, settings_of
-from groundling.settings.objectives import AdversarialSettings, ExtraObjectiveSettings
+from groundling.settings.objectives import ExtraObjectiveSettings
 
 if TYPE_CHECKING:
     from groundling.objectives import ObjectiveSpec
@@ -35,39 +34,8 @@ ARMS = {
 """Named arms; the control `mlm` uses the same text, steps and seeds, without a teacher."""
 
 
-@dataclass(frozen=True)
-class ArmObjectives:
-    """Objectives of an arm."""
-
-    names: list[str]
-    """Names of the objectives, without repetition."""
-    specs: list[ObjectiveSpec]
-
-    @property
-    def needs_cross_modal(self) -> bool:
-        """Whether any needs the cross-modal encoder."""
-        return any(one.needs_cross_modal for one in self.specs)
-
-    @property
-    def needs_teacher(self) -> bool:
-        """Whether any needs features of the setting `teacher`."""
-        return any(one.needs_teacher and not one.teacher_setting for one in self.specs)
-
-    @property
-    def wraps_encoder(self) -> bool:
-        """Whether any trains a model of its own around the text encoder."""
-        return any(one.wrap_encoder is not None for one in self.specs)
-
-    @property
-    def teacher_settings(self) -> list[str]:
-        """Settings that name further teachers."""
-        return list(dict.fromkeys(one.teacher_setting for one in self.specs if one.teacher_setting))
-
-
-def parse_arm(text: str, masked_lm: bool = True) -> ArmObjectives:
-    """The objectives of `--arm`, without `mlm` if `masked_lm` is off; raises InputError for an
-    unknown name.
-    """
+def parse_arm(text: str, masked_lm: bool = True) -> dict[str, ObjectiveSpec]:
+    """The objectives of an arm by name, without `mlm` if `masked_lm` is off."""
     from groundling.objectives import find_objective
 
     parts = [name for part in text.split("+") for name in ARMS.get(part, part).split("+")]
@@ -85,7 +53,14 @@ def parse_arm(text: str, masked_lm: bool = True) -> ArmObjectives:
     if len(masking) > 1:
         both = " and ".join(masking)
         raise InputError(f"arm={text}: {both} both mask the text; masked_lm=False leaves mlm out")
-    return ArmObjectives(list(specs), list(specs.values()))
+    return specs
+
+
+def teacher_settings(arm: Mapping[str, ObjectiveSpec]) -> list[str]:
+    """The settings that name the teachers of an arm; `teacher` is also the CLIP of a cross-modal encoder."""
+    needed = ["teacher" for one in arm.values() if one.needs_cross_modal]
+    needed += [one.teacher_setting for one in arm.values() if one.teacher_setting]
+    return list(dict.fromkeys(needed))
 
 
 def check_unread(config: object, names: Sequence[str]) -> None:
@@ -101,7 +76,7 @@ def check_unread(config: object, names: Sequence[str]) -> None:
         )
     if not step or is_import_path(step):
         for one in settings_of(config):
-            if one.group is AdversarialSettings and one.value != one.default:
+            if one.name.startswith("adversarial_") and one.value != one.default:
                 raise InputError(f"{one.name}: needs training_step=villa")
 
 
@@ -116,7 +91,7 @@ def check_teacher(extra: ExtraObjectiveSettings, training_step: str) -> None:
     from groundling.objectives import find_objective
 
     specs = [find_objective(name) for name in extra.objectives]
-    taught = [one.name for one in specs if one.needs_teacher and not one.teacher_setting]
+    taught = [one.name for one in specs if one.teacher_setting == "teacher"]
     if taught and not extra.teacher:
         raise InputError(f"{taught[0]} needs teacher=FOLDER_OR_HUB_ID")
     if extra.teacher and not taught and not is_import_path(training_step):

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Annotated, Any
 
 from groundling.command_line import Command
-from groundling.runs.outputs import NoOutput
+from groundling.runs.outputs import CommandOutput
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import PredictionColumns, SavedModelSettings
@@ -55,5 +55,5 @@ COMMAND = Command(
     title="Judge",
     example="groundling evaluate --model runs/rte --data glue_data",
     common_flags="model data split images regions all-seeds cpu",
-    output=NoOutput(),
+    output=CommandOutput(),
 )

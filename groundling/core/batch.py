@@ -287,35 +287,6 @@ class ClipWindows:
 
 
 @dataclass(frozen=True)
-class AdversarialPerturbation:
-    """What adversarial training adds to a model's input embeddings (VILLA, Gan et al. 2020, Section 3.2)."""
-
-    text: Tensor | None = None
-    """(N, T, E): added to the word embeddings alone, before positions, segments and LayerNorm."""
-    regions: Tensor | None = None
-    """(N, R, D): added to the regions' features, after masked ones are replaced by the learned
-    vector and before they are embedded.
-    """
-
-    @staticmethod
-    def zeros(batch: Batch, sizes: OutputSizes) -> AdversarialPerturbation:
-        """A zero perturbation, in the shapes for a model of these sizes and this batch.
-
-        Raises InputError if the batch has neither texts nor regions.
-        """
-        if batch.text is None and batch.regions is None:  # it would change nothing, in silence
-            raise InputError("a perturbation needs texts or regions, and this model reads neither")
-        text = regions = None
-        if batch.text is not None:
-            ids = batch.text.input_ids
-            text = torch.zeros(*ids.shape, sizes.input_embeddings[1], device=ids.device)
-        if batch.regions is not None:
-            mask = batch.regions.mask
-            regions = torch.zeros(*mask.shape, sizes.regions, device=mask.device)
-        return AdversarialPerturbation(text, regions)
-
-
-@dataclass(frozen=True)
 class TeacherInput:
     """Input of a teacher that runs during training: equal rows once, and the index of each row of the batch."""
 
@@ -349,8 +320,12 @@ class Batch:
     """Features from frozen teachers, by name: (N, ...)."""
     teacher_inputs: Mapping[str, TeacherInput] = field(default_factory=dict)
     """Inputs of teachers that run during training, by teacher."""
-    perturbation: AdversarialPerturbation | None = None
-    """What an adversarial training step adds to the input embeddings."""
+    perturbation: Mapping[str, Tensor] = field(default_factory=dict)
+    """What an adversarial training step adds (VILLA, Gan et al. 2020, Section 3.2).
+
+    `text` (N, T, E) to the word embeddings alone, before positions, segments and LayerNorm; `regions` (N, R, D) to the
+    regions' features, after masked ones are replaced by the learned vector and before they are embedded.
+    """
     truncated_tokens: int = 0
     """Number of truncated tokens in these texts, for the report."""
     truncated_regions: int = 0

@@ -77,17 +77,15 @@ def prefix_errors(where: object) -> Iterator[None]:
 
 @contextmanager
 def convert_os_errors() -> Iterator[None]:
-    """Context manager: an OSError that no reader has converted becomes an InputError."""
+    """Context manager: an OSError that no reader has converted becomes an InputError that names its file."""
     try:
         yield
+    except BrokenPipeError:  # `groundling adapt --help | head`
+        raise
     except OSError as error:
-        raise InputError(describe_os_error(error)) from error
-
-
-def describe_os_error(error: OSError) -> str:
-    """A message for an OSError that no reader has converted: file and reason."""
-    reason = error.strerror or flatten_message(error)
-    return f"{error.filename or 'a file'}: cannot be read or written ({reason})"
+        reason = error.strerror or flatten_message(error)
+        message = f"{error.filename or 'a file'}: cannot be read or written ({reason})"
+        raise InputError(message) from error
 
 
 def flatten_message(error: BaseException) -> str:

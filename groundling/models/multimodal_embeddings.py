@@ -123,8 +123,8 @@ class MultimodalEmbeddings(nn.Module):
         features = regions.features
         if hidden is not None and regions.masked is not None:
             features = torch.where(regions.masked[..., None], hidden, features)
-        if batch.perturbation is not None and batch.perturbation.regions is not None:
-            features = features + batch.perturbation.regions
+        if "regions" in batch.perturbation:
+            features = features + batch.perturbation["regions"]
         return features
 
     # Its result depends on the batch's values, which `torch.compile` does not support.

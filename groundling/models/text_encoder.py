@@ -123,8 +123,8 @@ def embed_words(table: nn.Module, batch: Batch, who: str) -> Tensor:
     without texts.
     """
     words: Tensor = table(require(batch.text, "text", who).input_ids)
-    if batch.perturbation is not None and batch.perturbation.text is not None:
-        words = words + batch.perturbation.text
+    if "text" in batch.perturbation:
+        words = words + batch.perturbation["text"]
     return words
 
 
@@ -300,7 +300,7 @@ class TextEncoder(Encoder):
         """Arguments of the Hugging Face module for a batch."""
         tokens = require(batch.text, "text", "a text encoder")
         arguments: dict[str, Any] = {"attention_mask": make_attention_mask(tokens, batch)}
-        if batch.perturbation is None:
+        if not batch.perturbation:
             arguments["input_ids"] = tokens.input_ids
         else:
             table = self.word_embeddings()

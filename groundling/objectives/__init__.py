@@ -195,7 +195,7 @@ class ObjectiveContext:
     @property
     def options(self) -> Mapping[str, str]:
         """Values of `--option NAME=VALUE`, for your own objectives; raises InputError for a malformed one."""
-        return parse_options(self.settings.options.option)
+        return parse_options(self.settings.option)
 
 
 @dataclass(frozen=True)
@@ -208,10 +208,8 @@ class ObjectiveSpec:
     """Makes a new objective."""
     needs_cross_modal: bool = False
     """Whether it reads states after the cross-modal encoder."""
-    needs_teacher: bool = False
-    """Whether it reads a teacher's features."""
     teacher_setting: str = ""
-    """The setting that names its teacher, if it is not --teacher."""
+    """The setting that names the teacher whose features it reads, such as `teacher`; empty: it reads none."""
     masks_text: bool = False
     """Whether it masks tokens, which only one objective of a run may do."""
     wrap_encoder: Callable[[TextEncoder, OutputSizes], Encoder] | None = None
@@ -237,10 +235,9 @@ def find_objective(name: str) -> ObjectiveSpec:
         raise InputError(f"{name}: expected an ObjectiveSpec or a sub-class of Objective")
     objective = value
     fields = (*objective.required_fields, *objective.optional_fields)
-    needs_teacher = any(name.startswith("features.") for name in fields)
-    return ObjectiveSpec(
-        name, lambda context: objective(context.sizes), needs_teacher=needs_teacher
-    )
+    reads_teacher = any(name.startswith("features.") for name in fields)
+    setting = "teacher" if reads_teacher else ""
+    return ObjectiveSpec(name, lambda context: objective(context.sizes), teacher_setting=setting)
 
 
 def order_for_corruption(objectives: Sequence[Objective]) -> list[Objective]:
@@ -276,7 +273,7 @@ def required_features(names: Sequence[str], context: ObjectiveContext) -> frozen
     """Names of the teacher features that objectives read."""
     # `required_fields` may depend on the settings, so the objectives are made, with any width.
     sizes = context.sizes._replace(teacher=1, teacher_image=1)
-    with_teacher = [name for name in names if find_objective(name).needs_teacher]
+    with_teacher = [name for name in names if find_objective(name).teacher_setting]
     made = make_objectives(with_teacher, replace(context, sizes=sizes), seed=0)
     fields = [
         name.partition(".")
@@ -326,7 +323,7 @@ def unused_settings_note(
     read = {group for part in parts for group in part.settings_groups}
     # A cross-modal model reads `max_windows` too.
     silent = CACHE_SETTINGS | ({"max_windows"} if CrossModalEncoderSettings in read else set())
-    if any(spec.needs_teacher for spec in parts):
+    if any(spec.teacher_setting for spec in parts):
         # Every teacher of images reads these; a folder that none reads is refused.
         silent |= IMAGE_SETTINGS
     silent |= {name for part in parts for name in part.single_settings}

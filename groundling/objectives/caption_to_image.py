@@ -91,6 +91,6 @@ CAPTION_TO_IMAGE = ObjectiveSpec(
         pool=given.settings.distillation.pooling,
         weight=given.settings.caption_to_image.caption_to_image_weight,
     ),
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(Cap2ImgSettings, DistillationSettings),
 )

@@ -163,7 +163,6 @@ def _make(given: ObjectiveContext) -> ContrastiveRepresentationDistillation:
 CRD = ObjectiveSpec(
     "crd",
     _make,
-    needs_teacher=True,
     teacher_setting="kd_teacher",
     settings_groups=(StateDistillationSettings,),
 )

@@ -163,12 +163,12 @@ def _make_feature_distillation(
 CONTRASTIVE = ObjectiveSpec(
     "contrastive",
     lambda context: _make_feature_distillation(context, "contrastive"),
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(DistillationSettings,),
 )
 L1 = ObjectiveSpec(
     "l1",
     lambda context: _make_feature_distillation(context, "l1"),
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(DistillationSettings,),
 )

@@ -141,18 +141,18 @@ def _make_grounded_space(given: ObjectiveContext, *parts: TermName) -> GroundedS
 GROUNDED_SPACE = ObjectiveSpec(
     "grounded_space",
     lambda given: _make_grounded_space(given, "cluster", "perceptual"),
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(GroundedSpaceSettings, DistillationSettings),
 )
 VISUAL_CLUSTER = ObjectiveSpec(
     "visual_cluster",
     lambda given: _make_grounded_space(given, "cluster"),
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(GroundedSpaceSettings, DistillationSettings),
 )
 VISUAL_PERCEPTUAL = ObjectiveSpec(
     "visual_perceptual",
     lambda given: _make_grounded_space(given, "perceptual"),
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(GroundedSpaceSettings, DistillationSettings),
 )

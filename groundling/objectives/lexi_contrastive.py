@@ -207,6 +207,6 @@ def _make(given: ObjectiveContext) -> LexiContrastiveGrounding:
 LEXI_CONTRASTIVE = ObjectiveSpec(
     "lexi_contrastive",
     _make,
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(LexiContrastiveSettings, TargetedDistillationSettings),
 )

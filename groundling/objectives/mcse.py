@@ -104,6 +104,6 @@ def _make(given: ObjectiveContext) -> MCSE:
 MCSE_OBJECTIVE = ObjectiveSpec(
     "mcse",
     _make,
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(MCSESettings, DistillationSettings, TargetedDistillationSettings),
 )

@@ -80,7 +80,7 @@ def _make(given: ObjectiveContext) -> MaskedLM:
 MLM_DISTILLATION = ObjectiveSpec(
     "mlm_distillation",
     _make,
-    needs_teacher=True,
+    teacher_setting="teacher",
     masks_text=True,
     settings_groups=(MaskingSettings, MaskedLMDistillationSettings),
 )

@@ -79,7 +79,6 @@ def _make(given: ObjectiveContext) -> NeuronSelectivityTransfer:
 NST = ObjectiveSpec(
     "nst",
     _make,
-    needs_teacher=True,
     teacher_setting="kd_teacher",
     settings_groups=(StateDistillationSettings,),
 )

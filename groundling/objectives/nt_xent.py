@@ -96,7 +96,6 @@ def _make(given: ObjectiveContext) -> NTXent:
 NT_XENT = ObjectiveSpec(
     "nt_xent",
     _make,
-    needs_teacher=True,
     teacher_setting="kd_teacher",
     settings_groups=(StateDistillationSettings,),
 )

@@ -91,6 +91,6 @@ class TargetedImageDistillation(TargetedDistillationTerm):
 TD_IMAGE = ObjectiveSpec(
     "td_image",
     make_from_settings(TargetedImageDistillation),
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(DistillationSettings, TargetedDistillationSettings),
 )

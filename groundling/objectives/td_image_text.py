@@ -42,6 +42,6 @@ class SharedProjectionDistillation(TargetedImageDistillation):
 TD_IMAGE_TEXT = ObjectiveSpec(
     "td_image_text",
     make_from_settings(SharedProjectionDistillation),
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(DistillationSettings, TargetedDistillationSettings),
 )

@@ -13,7 +13,6 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
 from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
 from groundling.objectives.td_image import image_states
-from groundling.settings.objectives import SimilarityDistillationSettings
 
 INITIAL_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0
 """Scale of the cosine, learned as a logarithm, as in CLIP (Radford et al. 2021, Section 2.5)."""
@@ -80,14 +79,13 @@ def _make(context: ObjectiveContext) -> SimilarityDistillation:
     return SimilarityDistillation(
         context.sizes,
         output_type=context.output_type,
-        weight=context.settings.similarity_distillation.td_similarity_weight,
+        weight=context.settings.td_similarity_weight,
     )
 
 
 TD_SIMILARITY = ObjectiveSpec(
     "td_similarity",
     _make,
-    needs_teacher=True,
-    settings_groups=(SimilarityDistillationSettings,),
-    single_settings=("teacher_text", "teacher_scorer"),
+    teacher_setting="teacher",
+    single_settings=("td_similarity_weight", "teacher_text", "teacher_scorer"),
 )

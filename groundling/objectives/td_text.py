@@ -26,6 +26,6 @@ class TargetedTextDistillation(TargetedDistillationTerm):
 TD_TEXT = ObjectiveSpec(
     "td_text",
     make_from_settings(TargetedTextDistillation),
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(DistillationSettings, TargetedDistillationSettings),
 )

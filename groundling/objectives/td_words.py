@@ -70,6 +70,6 @@ class TargetedWordDistillation(TargetedDistillationTerm):
 TD_WORDS = ObjectiveSpec(
     "td_words",
     make_from_settings(TargetedWordDistillation),
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(DistillationSettings, TargetedDistillationSettings),
 )

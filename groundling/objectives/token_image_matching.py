@@ -155,6 +155,6 @@ def _make(given: ObjectiveContext) -> TokenImageMatching:
 MATCHING = ObjectiveSpec(
     "token_image_matching",
     _make,
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(VokenizerSettings, DistillationSettings, TargetedDistillationSettings),
 )

@@ -31,7 +31,7 @@ def _wrap(text: TextEncoder, sizes: OutputSizes) -> VisualTokenEncoder:
 VISUAL_TOKEN_MLM = ObjectiveSpec(
     "visual_token_mlm",
     _make,
-    needs_teacher=True,
+    teacher_setting="teacher",
     wrap_encoder=_wrap,
     masks_text=True,
     settings_groups=(MaskingSettings,),

@@ -141,6 +141,6 @@ def _make(given: ObjectiveContext) -> VokenClassification:
 VOKEN_CLASSIFICATION = ObjectiveSpec(
     "voken_classification",
     _make,
-    needs_teacher=True,
+    teacher_setting="teacher",
     settings_groups=(VokenSettings, DistillationSettings, TargetedDistillationSettings),
 )

@@ -637,15 +637,15 @@ def load(
         trust: your own objects, MODULE:NAME each, that the folder may import; nothing else is imported.
     """
     with convert_read_errors(source):
-        chosen = choose_seed_models(Path(source), seed, seeds)
+        folders, note = choose_seed_models(Path(source), seed, seeds)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     trust = (trust,) if isinstance(trust, str) else trust
     model, *others = [
         FineTunedModel(folder, device, detector=detector, backbone=backbone, trust=trust)
-        for folder in (chosen.folder, *chosen.others)
+        for folder in folders
     ]
     model.other_seeds = others
-    model.notes[:0] = [chosen.note] if chosen.note else []
+    model.notes[:0] = [note] if note else []
     return model
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from scipy.special import softmax
@@ -246,26 +246,18 @@ SeedChoice = Literal["best", "all"]
 """Which seeds predict without a seed."""
 
 
-class SeedModels(NamedTuple):
-    """The saved models that predict."""
-
-    folder: Path
-    """The only or best model."""
-    others: tuple[Path, ...] = ()
-    """Models that vote with it."""
-    note: str = ""
-    """A sentence that names the seeds if there are several."""
-
-
 def model_folder(source: Path) -> Path:
     """The model folder of a run, of several seeds the best one; any other folder or a hub id unchanged."""
-    return choose_seed_models(source).folder if source.is_dir() else source
+    return choose_seed_models(source)[0][0] if source.is_dir() else source
 
 
 def choose_seed_models(
     source: Path, seed: int | None = None, seeds: SeedChoice = "best"
-) -> SeedModels:
-    """The saved models below `source`, or itself, that predict: of one `seed`, of the best on dev, or of all."""
+) -> tuple[list[Path], str]:
+    """The saved models below `source`, or itself, that predict, the best one first, and a note on the choice.
+
+    They are those of one `seed`, of the best on dev, or of all, which vote.
+    """
     saved = {
         int(match[1]): folder
         for folder in source.iterdir()
@@ -276,7 +268,7 @@ def choose_seed_models(
             str(seed), map(str, sorted(saved)), f"{source}: no saved model of seed {seed}"
         )
     elif not saved:
-        return SeedModels(source / "model" if (source / "model").is_dir() else source)
+        return [source / "model" if (source / "model").is_dir() else source], ""
     # The folder may still hold seeds of an earlier command with more seeds.
     finished = (read_result(source) or {}).get("seeds") or saved
     numbers = [number for number in sorted(saved) if number in finished] or sorted(saved)
@@ -286,14 +278,14 @@ def choose_seed_models(
     chosen = best if seed is None else seed
     folder = saved[chosen] / "model"
     if len(saved) == 1:
-        return SeedModels(folder)
+        return [folder], ""
     every = ", ".join(map(str, numbers))
     if seed is None and seeds == "all":
-        others = tuple(saved[number] / "model" for number in numbers if number != best)
+        others = [saved[number] / "model" for number in numbers if number != best]
         note = f"majority vote of seeds {every}; ties go to the higher mean probability; probabilities are means"
-        return SeedModels(folder, others, f"{source}: {note} over the seeds")
+        return [folder, *others], f"{source}: {note} over the seeds"
     reason = scores[best][1] if seed is None else "one"
-    return SeedModels(folder, note=f"{source}: predictions of seed {chosen}, {reason} of {every}")
+    return [folder], f"{source}: predictions of seed {chosen}, {reason} of {every}"
 
 
 def _held_out_score(result: Mapping[str, Any]) -> tuple[float, str]:
@@ -319,7 +311,9 @@ def combine_seeds(
     Outputs are logarithms of mean probabilities; for a regression, prediction and output are the mean.
     """
     first = scores[0]
-    voted = [_vote([_row(one, number) for one in scores], form) for number in range(len(first.ids))]
+    voted = [
+        _vote([_row(one, number) for one in scores], form) for number in range(len(first.examples))
+    ]
     predictions = np.array([one.prediction for one in voted])
     outputs = np.array([one.outputs for one in voted])
     return replace(

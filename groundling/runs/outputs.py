@@ -22,7 +22,7 @@ ByPrefix = Mapping[str, Any]
 
 
 class CommandOutput:
-    """Output of a command: opens it and calls the command's function."""
+    """Output of a command: opens it and calls the command's function; by itself, of one that only prints."""
 
     def run(
         self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
@@ -42,10 +42,6 @@ def _result(function: Callable[..., Any], settings: ByPrefix, work: CommandConte
         return function(*settings.values(), work)
     except DryRunEnd as end:
         return {"dry_run": str(end), "read": work.counts}
-
-
-class NoOutput(CommandOutput):
-    """The command only prints."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +92,7 @@ extend the run; `train.seed` is the seed of the group `train`."""
         groups = list(settings.values())
         cpu = any(setting_values(own).get("cpu") for own in groups)
         inputs = {**self.inputs(*groups), **_module_files(groups)}
-        defaults = self._identity({prefix: type(own)() for prefix, own in settings.items()})
-        run = Run(out, name, self._identity(settings), inputs, cpu, self.timeout, defaults)
+        run = Run(out, name, self._identity(settings), inputs, cpu, self.timeout)
         if not self.extendable and run.result is not None:
             return run.result
         return run.end(_result(function, settings, run))

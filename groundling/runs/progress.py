@@ -66,10 +66,6 @@ class Progress(tqdm):
             self.delay = math.inf  # as if no line had been printed yet
         super().close()
 
-    def step(self, units: int = 1) -> None:
-        """Count some finished units."""
-        self.update(units)
-
     def set_measurements(self, measurements: Mapping[str, float]) -> None:
         """Set the measurements that the next line shows."""
         self.set_postfix(
@@ -82,7 +78,7 @@ def track(items: Collection[T], name: str, unit: str, reads_inputs: bool = False
     with Progress(name, len(items), unit, reads_inputs=reads_inputs) as progress:
         for item in items:
             yield item
-            progress.step()
+            progress.update()
 
 
 def print_line(line: str) -> None:

@@ -246,20 +246,12 @@ def region_manifest(regions: str) -> str:
     return f"{regions}/manifest.json" if regions else ""
 
 
-class NamedFolder(NamedTuple):
-    """A folder with an optional name."""
-
-    name: str
-    """Empty: not given."""
-    folder: str
-
-
-def parse_named_folder(word: str | Path) -> NamedFolder:
-    """Name and folder of FOLDER or NAME=FOLDER; an existing folder may have `=` in its own name."""
+def parse_named_folder(word: str | Path) -> tuple[str, str]:
+    """Name, or "", and folder of FOLDER or NAME=FOLDER; an existing folder may have `=` in its own name."""
     name, equals_sign, folder = str(word).partition("=")
     if not equals_sign or Path(word).exists():
-        return NamedFolder("", str(word))
-    return NamedFolder(name, folder)
+        return "", str(word)
+    return name, folder
 
 
 # How regions are found in photos: boxes, and an image encoder for their features. Imports nothing heavy.

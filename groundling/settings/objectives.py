@@ -142,14 +142,6 @@ question or per image-text pair."""
 
 
 @settings
-class SimilarityDistillationSettings(Settings):
-    """Distillation of similarities of image and choices: td_similarity."""
-
-    td_similarity_weight: Annotated[float, Ge(0)] = 1.0
-    """td_similarity: its weight."""
-
-
-@settings
 class StateDistillationSettings(Settings):
     """Distillation of a text encoder's token states (VidLanKD): objectives nst, crd and nt_xent."""
 
@@ -297,15 +289,6 @@ padding; masked: the mean over masked tokens; released: the sum over every posit
 included, per text, as in ViComTe's code."""
 
 
-@settings
-class PluginOptionSettings(Settings):
-    """Options of the user's own objectives and teachers."""
-
-    option: tuple[str, ...] = ()
-    """Options of your own objectives and teachers, each NAME=VALUE, e.g. margin=0.5: an objective \
-reads `ObjectiveContext.options`, a function that makes a teacher gets them as its argument."""
-
-
 def parse_options(given: Sequence[str]) -> dict[str, str]:
     """Values of `--option` by name; raises InputError for one without a value."""
     with convert_errors("option: expected NAME=VALUE, e.g. margin=0.5"):
@@ -323,7 +306,8 @@ class ObjectiveSettings(Settings):
     masking: MaskingSettings = MaskingSettings()
     distillation: DistillationSettings = DistillationSettings()
     targeted_distillation: TargetedDistillationSettings = TargetedDistillationSettings()
-    similarity_distillation: SimilarityDistillationSettings = SimilarityDistillationSettings()
+    td_similarity_weight: Annotated[float, Ge(0)] = 1.0
+    """td_similarity: its weight."""
     state_distillation: StateDistillationSettings = StateDistillationSettings()
     vokenizer: VokenizerSettings = VokenizerSettings()
     vokens: VokenSettings = VokenSettings()
@@ -332,17 +316,21 @@ class ObjectiveSettings(Settings):
     grounded_space: GroundedSpaceSettings = GroundedSpaceSettings()
     caption_to_image: Cap2ImgSettings = Cap2ImgSettings()
     masked_lm_distillation: MaskedLMDistillationSettings = MaskedLMDistillationSettings()
-    options: PluginOptionSettings = PluginOptionSettings()
+    option: tuple[str, ...] = ()
+    """Options of your own objectives and teachers, each NAME=VALUE, e.g. margin=0.5: an objective \
+reads `ObjectiveContext.options`, a function that makes a teacher gets them as its argument."""
 
 
 @settings
-class AdversarialSettings(Settings):
-    """VILLA's adversarial training (`--training-step villa`); defaults are those of its VCR run with
-    BERT-base.
+class TrainingStepSettings(Settings):
+    """Training step on a micro-batch; defaults of VILLA are those of its VCR run with BERT-base.
 
     Source: zhegan27/VILLA, config/train-vcr-base-4gpu-adv.json.
     """
 
+    training_step: Annotated[str, InputKind.OBJECT] = ""
+    """Training step: villa (adversarial training), or MODULE:NAME of your own; empty: one forward \
+and one backward pass."""
     adversarial_steps: Annotated[int, Ge(1)] = 3
     """--training-step villa: forward passes per micro-batch; the first starts without a \
 perturbation (VILLA's code: 3)."""
@@ -362,16 +350,6 @@ for other tasks; with BERT-large 1e-1 for VCR)."""
     adversarial_kl_reduction: Literal["sum", "mean"] = "sum"
     """--training-step villa: KL divergence summed over the classes, or averaged over them, as \
 VILLA's code does for VCR only, where this halves it."""
-
-
-@settings
-class TrainingStepSelection(Settings):
-    """Training step on a micro-batch."""
-
-    training_step: Annotated[str, InputKind.OBJECT] = ""
-    """Training step: villa (adversarial training), or MODULE:NAME of your own; empty: one forward \
-and one backward pass."""
-    adversarial: AdversarialSettings = AdversarialSettings()
 
 
 @settings

@@ -180,7 +180,7 @@ def _compute_records(
     for start in range(0, len(ids), BATCH):
         some = ids[start : start + BATCH]
         yield from make(some)
-        progress.step(len(some))
+        progress.update(len(some))
 
 
 @contextmanager
@@ -257,7 +257,7 @@ class TeacherDataset(SampleWrapper):
         progress = Progress(f"inputs of {self.teacher.display_name}", len(self.samples), "sample")
         for index, sample in enumerate(iterate_samples(self.samples)):
             names = read_input_keys(self.teacher, sample.rows)
-            progress.step()
+            progress.update()
             counts.append(len(names))
             for row, name in enumerate(names):
                 number = order.setdefault(name, len(order))

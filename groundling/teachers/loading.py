@@ -132,7 +132,7 @@ def load_teacher(context: TeacherContext) -> Teacher:
     if isinstance(spec, TeacherSpec):
         teacher = spec.make(context)
     else:
-        options = parse_options(context.settings.options.option)
+        options = parse_options(context.settings.option)
         teacher = instantiate(source, is_teacher, "a Teacher", options)
     if not (teacher.name and (teacher.width or teacher.image_width)):
         raise InputError(f"{source}: a teacher needs a `name`, and a `width` or `image_width`")

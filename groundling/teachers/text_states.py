@@ -58,7 +58,7 @@ class TextStatesTeacher(Teacher):
         length = tokens.input_ids.shape[1]
         if length > self.text.max_length:
             raise InputError(f"{self.display_name}: use max_length={self.text.max_length}")
-        encoded = self.text(replace(batch, perturbation=None))
+        encoded = self.text(replace(batch, perturbation={}))
         return {STATES: require(encoded.text, "text", self.name)}
 
 

@@ -66,7 +66,7 @@ class VokenImages:
                     pixels.append(tower.preprocess(read_image(file)))
             pooled = tower(torch.from_numpy(np.stack(pixels)).to(self.clip.device))
             found.append(tower.projection(pooled) if self.space == "joint" else pooled)
-            progress.step(len(some))
+            progress.update(len(some))
         progress.close()
         return torch.nn.functional.normalize(torch.cat(found), dim=-1)
 

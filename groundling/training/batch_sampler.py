@@ -6,8 +6,7 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import NamedTuple
+from functools import lru_cache, partial
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -80,17 +79,6 @@ def steps_per_epoch(sources: Sequence[DataSource], amounts: Sequence[int], per_s
     share = sum(source.ratio for source in sources if source.counts_towards_epoch)
     share /= sum(source.ratio for source in sources)
     return sum(amounts_by_data.values()) / per_step / share
-
-
-class BatchIndices(NamedTuple):
-    """The samples of a micro-batch, all from one source and epoch."""
-
-    source: int
-    """Index of the source."""
-    epoch: int
-    """Number of the source's epoch, a key of each sample's random generators."""
-    indices: np.ndarray
-    """(samples,) indices in the source."""
 
 
 Batches = Sequence[np.ndarray] | np.ndarray
@@ -166,16 +154,16 @@ class BatchPlan:
     def __len__(self) -> int:
         return self.steps
 
-    def micro_batch(self, step: int, place: int, places: int) -> BatchIndices:
-        """Micro-batch number `place` of the `places` in a step, over all processes."""
+    def micro_batch(self, step: int, place: int, places: int) -> tuple[int, int, np.ndarray]:
+        """Index of the source, its epoch, and the samples of micro-batch `place` of the `places` in a step."""
         number = int(self.step_sources[step])
         position = int(self.source_positions[step])
         batches = self.batches[number]
         if batches.per_epoch:
             epoch, indices = batches.find(position)
-            return BatchIndices(number, epoch, indices[place::places])
+            return number, epoch, indices[place::places]
         epoch, indices = batches.find(position * places + place)
-        return BatchIndices(number, epoch, indices)
+        return number, epoch, indices
 
     def covered_epochs(self) -> float:
         """Number of epochs of the counted sources in all steps."""
@@ -312,7 +300,6 @@ class MicroBatchDataset(Dataset[Batch]):
         self.rank = rank
         self.world = world
         self.objectives = order_for_corruption(objectives)
-        self.corruption = SampleCorruptor(plan.seed)
 
     def __len__(self) -> int:
         return len(self.plan) * self.accumulation_steps
@@ -320,13 +307,14 @@ class MicroBatchDataset(Dataset[Batch]):
     def __getitem__(self, number: int) -> Batch:
         step, micro = divmod(number, self.accumulation_steps)
         place = micro * self.world + self.rank
-        draw = self.plan.micro_batch(step, place, self.accumulation_steps * self.world)
-        source = self.plan.sources[draw.source]
+        places = self.accumulation_steps * self.world
+        number_of_source, epoch, indices = self.plan.micro_batch(step, place, places)
+        source = self.plan.sources[number_of_source]
         active = [o for o in self.objectives if is_scored_by(source, o)]
-        samples = self.corruption(source.samples, draw.indices, draw.epoch, active)
+        samples = corrupt_samples(source.samples, indices, self.plan.seed, epoch, active)
         if source.extra_samples is not None:
-            extra = self._extra_indices(source, draw.indices, draw.epoch)
-            samples += self.corruption(source.extra_samples, extra, draw.epoch, active)
+            extra = self._extra_indices(source, indices, epoch)
+            samples += corrupt_samples(source.extra_samples, extra, self.plan.seed, epoch, active)
         return collate(samples)
 
     def _extra_indices(self, source: DataSource, indices: np.ndarray, epoch: int) -> np.ndarray:
@@ -338,50 +326,37 @@ class MicroBatchDataset(Dataset[Batch]):
         )
 
 
-class SampleCorruptor:
-    """Corrupts samples for objectives; random generators are keyed by (seed, epoch, sample id, objective)."""
+def corrupt_samples(
+    samples: SampleDataset,
+    indices: Sequence[int] | np.ndarray,
+    seed: int,
+    epoch: int,
+    objectives: Sequence[Objective],
+) -> list[Sample]:
+    """Samples in the order of `indices`, corrupted for objectives, which are ordered by `order_for_corruption`.
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self._neighbours: dict[int, LengthMatchedSampler] = {}
+    Random generators are keyed by (seed, epoch, sample id, objective).
+    """
+    rngs = [generator(seed, epoch, samples.ids[index], "sample") for index in indices]
+    out = []
+    for index, sample in zip(indices, samples.get(list(indices), rngs), strict=True):
+        for objective in objectives:
+            rng = generator(seed, epoch, sample.id, objective.name)
+            draw = partial(_draw_negative, samples, int(index), rng)
+            sample = objective.corrupt(sample, rng, draw)
+        out.append(sample)
+    return out
 
-    def __call__(
-        self,
-        samples: SampleDataset,
-        indices: Sequence[int] | np.ndarray,
-        epoch: int,
-        objectives: Sequence[Objective],
-    ) -> list[Sample]:
-        """Corrupted samples in the order of `indices`; `objectives` are ordered by `order_for_corruption`."""
-        seed = self.seed
-        rngs = [generator(seed, epoch, samples.ids[index], "sample") for index in indices]
-        out = []
-        for index, sample in zip(indices, samples.get(list(indices), rngs), strict=True):
-            for objective in objectives:
-                rng = generator(seed, epoch, sample.id, objective.name)
 
-                def sample_negative(
-                    similar_length: bool = False,
-                    rng: np.random.Generator = rng,
-                    index: int = int(index),
-                ) -> Sample:
-                    count = len(samples)
-                    chosen = (
-                        self._length_neighbours(samples).draw(index, rng)
-                        if similar_length
-                        else int(rng.integers(count))
-                    )
-                    return samples.get([chosen], [rng])[0]
-
-                sample = objective.corrupt(sample, rng, sample_negative)
-            out.append(sample)
-        return out
-
-    def _length_neighbours(self, samples: SampleDataset) -> LengthMatchedSampler:
-        # Keyed by the data set itself, which stays alive as long as its sampler does.
-        if id(samples) not in self._neighbours:
-            self._neighbours[id(samples)] = LengthMatchedSampler(samples)
-        return self._neighbours[id(samples)]
+def _draw_negative(
+    samples: SampleDataset, index: int, rng: np.random.Generator, similar_length: bool = False
+) -> Sample:
+    """Another sample of the data set, or with little chance the same one."""
+    if similar_length:
+        chosen = _length_matched(samples).draw(index, rng)  # type: ignore[arg-type]
+    else:
+        chosen = int(rng.integers(len(samples)))
+    return samples.get([chosen], [rng])[0]
 
 
 MAX_REACH = 64
@@ -408,6 +383,11 @@ class LengthMatchedSampler:
         width = min(2 * self.reach + 1, len(self.order))
         start = int(np.clip(self.place[index] - self.reach, 0, len(self.order) - width))
         return int(self.order[start + rng.integers(width)])
+
+
+@lru_cache(maxsize=4)  # ordering a corpus takes seconds
+def _length_matched(samples: SampleDataset) -> LengthMatchedSampler:
+    return LengthMatchedSampler(samples)
 
 
 def is_scored_by(source: DataSource, objective: Objective) -> bool:

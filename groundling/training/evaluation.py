@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,8 +123,8 @@ TOP_CLASSES = 20
 class EvaluationOutput:
     """A model's outputs, predictions and metrics on one split."""
 
-    ids: list[str]
-    """Ids of the N examples."""
+    examples: Sequence[Example]
+    """The N examples."""
     outputs: np.ndarray
     """(N, outputs); if there are more than `MAX_OUTPUTS` outputs, (N, 1), the highest."""
     predictions: np.ndarray
@@ -133,24 +133,26 @@ class EvaluationOutput:
     """(N,), or (N, K, 2) for soft targets, or (N, R) for regions; None if unknown."""
     metrics: dict[str, float]
     """The task's metrics by name; empty without labels."""
-    official_ids: Sequence[str] = ()
-    """Ids of the examples in the data set's own files."""
     top_classes: Sequence[Sequence[tuple[int, float]]] = ()
     """If there are more than `MAX_OUTPUTS` outputs: the most likely classes and their probabilities, best first."""
     truncated_tokens: int = 0
     """Number of truncated tokens."""
     truncated_regions: int = 0
     """Number of truncated regions."""
-    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Groups of examples that are not independent; see `group_examples`."""
+
+    @property
+    def official_ids(self) -> list[str]:
+        """Ids of the examples in the data set's own files, where they have some."""
+        return [example.official_id for example in self.examples]
 
     def write(self, path: Path) -> None:
         """Write one JSON line per example: id, official id, prediction, label, outputs, most likely classes, groups."""
+        groups = group_examples(self.examples)
         with whole_file(path) as file:
-            for number, name in enumerate(self.ids):
-                line: dict[str, object] = {"id": name}
-                if self.official_ids and self.official_ids[number]:
-                    line["official"] = self.official_ids[number]
+            for number, example in enumerate(self.examples):
+                line: dict[str, object] = {"id": example.id}
+                if example.official_id:
+                    line["official"] = example.official_id
                 line |= {
                     "prediction": self.predictions[number].item(),
                     "label": None if self.labels is None else self.labels[number].tolist(),
@@ -158,20 +160,20 @@ class EvaluationOutput:
                 }
                 if self.top_classes and self.top_classes[number]:
                     line["likely"] = self.top_classes[number]
-                if self.groups:
-                    line["groups"] = {kind: names[number] for kind, names in self.groups.items()}
+                if groups:
+                    line["groups"] = {kind: names[number] for kind, names in groups.items()}
                 file.write(json_text(line) + "\n")
 
 
-def group_examples(examples: Sequence[Example | None]) -> dict[str, list[str]]:
+def group_examples(examples: Sequence[Example]) -> dict[str, list[str]]:
     """Each example's group by kind: `image`, the examples with its images, and `text`, those with its text and choices.
 
     Such examples are not independent: a question has several images in balanced data, an image several questions, a
     passage several statements. A kind is omitted if an example lacks it, or if no group has two examples.
     """
     parts = {
-        "image": [one.images for one in examples if one is not None],
-        "text": [(one.text, *one.choices) for one in examples if one is not None],
+        "image": [one.images for one in examples],
+        "text": [(one.text, *one.choices) for one in examples],
     }
     groups = {
         kind: [_short_hash(own) for own in every if any(own)] for kind, every in parts.items()
@@ -252,18 +254,15 @@ def evaluate(
     objective.train(training)
     every = gather_object(rows) if state.num_processes > 1 else rows
     every = sorted(every, key=lambda row: row.place)
-    examples = [row.example for row in every]
     return _score_rows(
         task,
+        [row.example or Example(samples.ids[row.place], "") for row in every],
         [row.outputs for row in every],
         np.array([row.prediction for row in every]),
         [row.label for row in every],
-        ids=[samples.ids[row.place] for row in every],
-        official_ids=[example.official_id if example else "" for example in examples],
         top_classes=[row.likely for row in every],
         truncated_tokens=sum(row.truncated_tokens for row in every),
         truncated_regions=sum(row.truncated_regions for row in every),
-        groups=group_examples(examples),
     )
 
 
@@ -314,24 +313,19 @@ def concatenate_outputs(parts: Sequence[EvaluationOutput], task: Task) -> Evalua
         labels = [row for part in parts if part.labels is not None for row in part.labels.tolist()]
     return _score_rows(
         task,
+        [example for part in parts for example in part.examples],
         [row for part in parts for row in part.outputs.tolist()],
         np.concatenate([part.predictions for part in parts]),
         labels,
-        ids=[name for part in parts for name in part.ids],
-        official_ids=[name for part in parts for name in part.official_ids],
         top_classes=[likely for part in parts for likely in part.top_classes],
         truncated_tokens=sum(part.truncated_tokens for part in parts),
         truncated_regions=sum(part.truncated_regions for part in parts),
-        groups={
-            kind: [name for part in parts for name in part.groups[kind]]
-            for kind in parts[0].groups
-            if all(kind in part.groups for part in parts)
-        },
     )
 
 
 def _score_rows(
     task: Task,
+    examples: Sequence[Example],
     outputs: Sequence[Sequence[float]],
     predictions: np.ndarray,
     labels: Sequence[Any],
@@ -341,9 +335,7 @@ def _score_rows(
     padded = _pad_rows(outputs, -np.inf)
     known = None if not labels or labels[0] is None else _pad_rows(labels, IGNORE)
     metrics = {} if known is None else task.score(predictions, known, padded)
-    return EvaluationOutput(
-        outputs=padded, predictions=predictions, labels=known, metrics=metrics, **rest
-    )
+    return EvaluationOutput(examples, padded, predictions, known, metrics, **rest)
 
 
 def find_top_classes(outputs: np.ndarray) -> list[list[tuple[int, float]]]:

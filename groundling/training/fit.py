@@ -19,7 +19,7 @@ from groundling.objectives import (
     save_objective_heads,
 )
 from groundling.runs.run import RunFolder
-from groundling.settings.objectives import TrainingStepSelection
+from groundling.settings.objectives import TrainingStepSettings
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
@@ -53,7 +53,7 @@ def fit(
     training: TrainingArguments,
     run: RunFolder,
     *,
-    training_step: TrainingStepSelection = TrainingStepSelection(),  # noqa: B008  (frozen)
+    training_step: TrainingStepSettings = TrainingStepSettings(),  # noqa: B008  (frozen)
     evaluation: EvaluationSettings = EvaluationSettings(),  # noqa: B008  (frozen)
     held_out: Data | None = None,
     evaluator: Evaluator | None = None,
@@ -77,7 +77,7 @@ def fit(
         training,
         run.folder,
         teachers=teachers,
-        training_step=load_training_step(training_step.training_step, training_step.adversarial),
+        training_step=load_training_step(training_step),
         evaluator=evaluator,
     )
     means, notes = summarize_monitored_terms(objectives, run.folder, result)

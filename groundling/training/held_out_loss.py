@@ -21,7 +21,7 @@ from groundling.runs.folder import read_log
 from groundling.runs.progress import print_notes, track
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.teachers import Teacher, add_features
-from groundling.training.batch_sampler import DataSource, SampleCorruptor, is_scored_by
+from groundling.training.batch_sampler import DataSource, corrupt_samples, is_scored_by
 from groundling.training.evaluation import Evaluator, device_of
 from groundling.training.loop import (
     ModelWithObjectives,
@@ -198,12 +198,11 @@ class HeldOutLoss:
 
     def baseline_losses(self) -> dict[str, float]:
         """Loss of constant predictions on the same samples, by term; see `ConstantBaseline`."""
-        corruption = SampleCorruptor(self.training.seed)
         baselines: dict[str, ConstantBaseline] = {}
         for source in self.sources:
             for start in range(0, len(source.samples), DEFAULT_BATCH):
                 indices = np.arange(start, min(start + DEFAULT_BATCH, len(source.samples)))
-                active, batch = self._corrupted_batch(corruption, source, indices)
+                active, batch = self._corrupted_batch(source, indices)
                 for objective in active:
                     for term, target in objective.loss_targets(batch).items():
                         baseline = baselines.setdefault(term, ConstantBaseline(target.kind))
@@ -211,22 +210,24 @@ class HeldOutLoss:
         return {term: one.loss() for term, one in baselines.items() if one.items}
 
     def _corrupted_batch(
-        self, corruption: SampleCorruptor, source: DataSource, indices: np.ndarray
+        self, source: DataSource, indices: np.ndarray
     ) -> tuple[list[Objective], Batch]:
         active = order_for_corruption([one for one in self.objectives if is_scored_by(source, one)])
-        return active, collate(corruption(source.samples, indices, HELD_OUT_EPOCH, active))
+        seed = self.training.seed
+        return active, collate(
+            corrupt_samples(source.samples, indices, seed, HELD_OUT_EPOCH, active)
+        )
 
     def _sums(
         self, step: ModelWithObjectives, device: torch.device
     ) -> dict[str, tuple[float, int, float]]:
         """Of this process's samples: each term's sum, items and weight after warm-up."""
         sums: dict[str, tuple[float, int, float]] = {}
-        corruption = SampleCorruptor(self.training.seed)
         warm = max((objective.warmup for objective in self.objectives), default=0)
         is_main = PartialState().is_main_process
         for number, (source, indices) in enumerate(track(self._batches(), "held out", "batch")):
             torch.manual_seed(derive_seed(self.training.seed, "held out", number))
-            active, own = self._corrupted_batch(corruption, source, indices)
+            active, own = self._corrupted_batch(source, indices)
             batch = own.to(device)
             for teacher in self.teachers:
                 batch = add_features(teacher, batch)

@@ -208,7 +208,7 @@ class _TrainingLoop:
             self.counters.step = step + 1
             self.counters.seconds = time.perf_counter() - began
             self._record(norm, progress)
-            progress.step()
+            progress.update()
         progress.close()
         best = self._best_step()
         if best:

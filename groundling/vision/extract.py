@@ -241,7 +241,7 @@ class Extractor:
                 for image in self._same_size_regions(of_one_size):
                     regions[image.id] = image
             if progress is not None:
-                progress.step(len(batch))
+                progress.update(len(batch))
         in_order = [regions[name] for name, _ in images if name in regions]
         skipped |= {one.id: "no box in this image" for one in in_order if not len(one.boxes)}
         return [one for one in in_order if len(one.boxes)], skipped

@@ -39,8 +39,8 @@ def task(form: object, *metrics: object) -> Task:
 
 def said(predictions: list[float], labels: object) -> EvaluationOutput:
     values = np.array(predictions, float)
-    ids = [str(number) for number in range(len(values))]
-    return EvaluationOutput(ids, values[:, None], values, np.array(labels, float), {})
+    examples = [Example(str(number), "") for number in range(len(values))]
+    return EvaluationOutput(examples, values[:, None], values, np.array(labels, float), {})
 
 
 def learned(*labels: object) -> list[Example]:

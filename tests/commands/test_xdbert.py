@@ -40,7 +40,7 @@ from groundling.prediction.model_description import read_description
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.tasks.glue import RTE
-from groundling.training.batch_sampler import LengthMatchedSampler, SampleCorruptor
+from groundling.training.batch_sampler import LengthMatchedSampler, corrupt_samples
 from groundling.vision_language.loading import RAW, make_task_head
 
 TWO = TrainingArguments(steps=2, batch=4, cpu=True)
@@ -159,14 +159,14 @@ def test_lengths_tell_lines_but_neither_like_lines_nor_blocks(cross, uneven: lis
 def test_negatives_of_like_length_are_keyed_other_texts(cross, uneven: list[str]) -> None:
     lines = paired(uneven, 128)
     match = SameSentencePrediction(cross.sizes, similar_length=True)
-    first, again = (SampleCorruptor(5)(lines, range(60), 2, [match]) for _ in range(2))
+    first, again = (corrupt_samples(lines, range(60), 5, 2, [match]) for _ in range(2))
     own = lines.get(range(60))
     swapped = [one for one, plain in zip(first, own, strict=True) if one.clip is not plain.clip]
     assert 15 < len(swapped) < 45
     for one, other in zip(first, again, strict=True):
         assert np.array_equal(one.clip.input_ids, other.clip.input_ids)
     hard = SameSentencePrediction(cross.sizes, similar_length=True, hard_candidates=20)
-    assert SampleCorruptor(5)(lines, [3], 2, [hard])[0].labels["match"] in (0, 1)
+    assert corrupt_samples(lines, [3], 5, 2, [hard])[0].labels["match"] in (0, 1)
 
 
 # -- what the parts learn ----------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_the_report_is_what_the_objectives_say(cross, samples) -> None:
     cross.eval()
     places = range(len(samples))
     drawn = {
-        one.name: SampleCorruptor(7)(samples, places, -1, [one]) for one in (lm, match, tokens)
+        one.name: corrupt_samples(samples, places, 7, -1, [one]) for one in (lm, match, tokens)
     }
     with torch.no_grad():
         batch = collate(drawn["match"])

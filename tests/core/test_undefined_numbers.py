@@ -15,6 +15,7 @@ from homes import put
 
 from groundling import cli
 from groundling.commands.finetune.result import summary
+from groundling.core.batch import Example
 from groundling.core.output_types import Classification
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.runs.folder import json_safe, json_text, read_log, write_json
@@ -129,7 +130,8 @@ def test_a_median_of_seeds_of_which_one_is_undefined(undefined: float | None) ->
 
 def test_answers_are_written_without_what_fills_them_up(tmp_path: Path) -> None:
     outputs = np.array([[0.5, -np.inf, 2.0], [1.0, -np.inf, -np.inf]])
-    answers = EvaluationOutput(["a", "b"], outputs, np.array([2, 0]), np.array([2, 0]), {})
+    examples = [Example("a", ""), Example("b", "")]
+    answers = EvaluationOutput(examples, outputs, np.array([2, 0]), np.array([2, 0]), {})
     answers.write(tmp_path / "p.jsonl")
     lines = [strictly(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [line["outputs"] for line in lines] == [[0.5, None, 2.0], [1.0]]

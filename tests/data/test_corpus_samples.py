@@ -348,10 +348,10 @@ def test_files_with_weights_are_drawn_by_them(limit: int, bert_tokenizer, tmp_pa
     plan = plan_batches(sources, [], TrainingArguments(batch=2, steps=400), 1)
     drawn = Counter()
     for step in range(400):
-        draw = plan.micro_batch(step, 0, 1)
-        rows = sources[draw.source].samples.get(draw.indices, [])
-        assert {sample.id.partition(":")[0] for sample in rows} == {paths[draw.source].name}
-        drawn[draw.source] += 1
+        number, _, indices = plan.micro_batch(step, 0, 1)
+        rows = sources[number].samples.get(indices, [])
+        assert {sample.id.partition(":")[0] for sample in rows} == {paths[number].name}
+        drawn[number] += 1
     shares = [drawn[number] / 400 for number in range(3)]
     assert shares == pytest.approx([1 / 6.5, 5 / 6.5, 0.5 / 6.5], abs=0.05)
     with pytest.raises(InputError, match=r"text: .*\d0\.txt: \d+ samples are fewer"):

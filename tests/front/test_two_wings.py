@@ -49,7 +49,7 @@ STUDY = {
     "__init__.py": "",
     "commands.py": '''
 from groundling.command_line import Command
-from groundling.runs.outputs import NoOutput
+from groundling.runs.outputs import CommandOutput
 from groundling.settings.fields import Settings, settings
 
 
@@ -68,7 +68,7 @@ MINE = Command(
     {"_own": MineConfig()},
     title="Mine: a study of one's own",
     example="groundling mine",
-    output=NoOutput(),
+    output=CommandOutput(),
 )
 COMMANDS = (MINE,)
 ''',

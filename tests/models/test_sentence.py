@@ -374,7 +374,7 @@ def test_what_does_not_go_together_is_refused(settings: AdaptConfig, tmp_path: P
     ):
         with pytest.raises(InputError, match=complaint):
             adapt(replace_settings(settings, **words), STEPS, tmp_path)
-    assert parse_arm("contrastive", masked_lm=False).names == ["contrastive"]
+    assert list(parse_arm("contrastive", masked_lm=False)) == ["contrastive"]
 
 
 # -- staying what it was -------------------------------------------------------------------------------------------

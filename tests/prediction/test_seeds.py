@@ -19,6 +19,7 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
+from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY, MSE
 from groundling.core.output_types import Classification, MultipleChoice, RegionSelection, Regression
@@ -66,25 +67,22 @@ def result(score: object, metric: str = "accuracy", **more: object) -> dict[str,
 def test_the_best_on_held_out_data_answers_and_it_is_said(
     results: dict, best: int, words: str, tmp_path: Path
 ) -> None:
-    found = choose_seed_models(run(tmp_path / "run", results))
-    assert found.folder == tmp_path / f"run/seed-{best}/model"
-    assert found.others == ()
-    assert f"predictions of seed {best}," in found.note
-    assert re.search(words, found.note)
+    folders, note = choose_seed_models(run(tmp_path / "run", results))
+    assert folders == [tmp_path / f"run/seed-{best}/model"]
+    assert f"predictions of seed {best}," in note
+    assert re.search(words, note)
 
 
 def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", {0: result(0.5), 1: result(0.9), 2: result(0.7)})
-    assert choose_seed_models(folder, 2).folder.parent.name == "seed-2"
-    found = choose_seed_models(folder, seeds="all")
-    assert [path.parent.name for path in (found.folder, *found.others)] == [
+    assert choose_seed_models(folder, 2)[0][0].parent.name == "seed-2"
+    folders, note = choose_seed_models(folder, seeds="all")
+    assert [path.parent.name for path in folders] == [
         "seed-1",
         "seed-0",
         "seed-2",
     ]
-    assert (
-        "majority vote of seeds 0, 1, 2" in found.note and "probabilities are means" in found.note
-    )
+    assert "majority vote of seeds 0, 1, 2" in note and "probabilities are means" in note
     assert choose_seed_models(folder, 1, "all") == choose_seed_models(folder, 1)
     with pytest.raises(InputError, match="no saved model of seed 1; there are: none"):
         choose_seed_models(folder / "seed-0", 1)
@@ -92,8 +90,8 @@ def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
 
 def said(*outputs: list[float], form: object) -> EvaluationOutput:
     rows = np.array(outputs)
-    ids = [f"e{number}" for number in range(len(rows))]
-    return EvaluationOutput(ids, rows, form.predict(rows), np.zeros(len(rows)), {})
+    examples = [Example(f"e{number}", "") for number in range(len(rows))]
+    return EvaluationOutput(examples, rows, form.predict(rows), np.zeros(len(rows)), {})
 
 
 def task(form: object, metric: object = ACCURACY) -> Task:

@@ -14,6 +14,6 @@ def test_seeds_of_an_earlier_command_do_not_answer(tmp_path: Path) -> None:
         told = {"metrics": ["accuracy"], "splits": ["dev"], "scores": {"dev": {"accuracy": score}}}
         write_json(tmp_path / f"seed-{seed}/result.json", told)
     write_json(tmp_path / "result.json", {"seeds": [0, 1]})
-    assert choose_seed_models(tmp_path).folder == tmp_path / "seed-1/model"
-    assert len(choose_seed_models(tmp_path, seeds="all").others) == 1
-    assert choose_seed_models(tmp_path, 2).folder == tmp_path / "seed-2/model"
+    assert choose_seed_models(tmp_path)[0][0] == tmp_path / "seed-1/model"
+    assert len(choose_seed_models(tmp_path, seeds="all")[0]) == 2
+    assert choose_seed_models(tmp_path, 2)[0][0] == tmp_path / "seed-2/model"

@@ -43,7 +43,7 @@ from groundling.runs import progress
 from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import whole_folder
 from groundling.runs.progress import Progress, print_line, track
-from groundling.settings.objectives import AdversarialSettings
+from groundling.settings.objectives import TrainingStepSettings
 from groundling.settings.training import TrainingArguments
 from groundling.training.loop import train
 from groundling.training.training_steps import load_training_step
@@ -65,10 +65,10 @@ def test_d2_without_a_terminal_whole_lines_come_now_and_then(capsys: Any) -> Non
     shown = Progress("training", 1000, "step", done=400)
     for number in range(2):
         shown.set_measurements({"loss": 3.0 - number, "mlm": 1.0})
-        shown.step(30)
+        shown.update(30)
     shown.close()
     unknown = Progress("regions", 0, "image")
-    unknown.step(64)
+    unknown.update(64)
     unknown.close()
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" steps, ")[0] for line in lines if "training" in line] == [
@@ -95,7 +95,7 @@ def test_a_terminal_has_a_bar_and_whole_lines_above_it(monkeypatch: pytest.Monke
     monkeypatch.setattr("sys.stderr", out)
     monkeypatch.setattr(tqdm, "_instances", WeakSet())  # bars that refused commands left open
     shown = Progress("training", 10, "step")
-    shown.step()
+    shown.update()
     print_line("step 1: dev accuracy 0.5")
     shown.close()
     assert "1/10" in out.getvalue()
@@ -106,7 +106,7 @@ def test_a_terminal_has_a_bar_and_whole_lines_above_it(monkeypatch: pytest.Monke
 def test_other_processes_are_silent(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("RANK", "1")
     shown = Progress("training", 10, "step")
-    shown.step()
+    shown.update()
     print_line("a line")
     assert capsys.readouterr().err == ""
 
@@ -243,7 +243,7 @@ def test_recomputing_goes_together_with_passes_that_share_a_graph(
         torch.manual_seed(1)
         task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
         config = replace(CPU, steps=2, gradient_checkpointing=again)
-        villa = load_training_step("villa", AdversarialSettings())
+        villa = load_training_step(TrainingStepSettings("villa"))
         train(model, [task], text_only, config, tmp_path / str(again), training_step=villa)
         found[again] = model.state_dict()
     assert_equal(found[False], found[True])

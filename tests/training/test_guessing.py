@@ -24,7 +24,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.objectives.region_classes import UnmaskedRegionClassification
 from groundling.settings.fields import make_settings
-from groundling.training.batch_sampler import SampleCorruptor
+from groundling.training.batch_sampler import corrupt_samples
 from groundling.training.held_out_loss import ConstantBaseline, compare_with_baseline
 
 
@@ -73,7 +73,7 @@ def test_who_always_says_the_same_loses_just_that(make) -> None:
     sizes = model.sizes._replace(classes=5)
     torch.manual_seed(0)
     objective = make(sizes)
-    batch = collate(SampleCorruptor(0)(samples, range(48), 0, [objective]))
+    batch = collate(corrupt_samples(samples, range(48), 0, 0, [objective]))
     targets = objective.loss_targets(batch)
     (term,) = targets
     values = targets[term].values
@@ -108,11 +108,11 @@ def test_every_objective_of_ours_scores_what_it_says() -> None:
     samples = toys.seen()
     model = toys.seer()
     for part in registered("objectives", ObjectiveSpec).values():
-        if part.needs_cross_modal or part.needs_teacher or part.name == "match":
+        if part.needs_cross_modal or part.teacher_setting or part.name == "match":
             continue
         vocabulary = MaskingVocabulary.of(model.text.tokenizer)
         objective = part.make(ObjectiveContext(model.sizes._replace(classes=5), vocabulary))
-        batch = collate(SampleCorruptor(0)(samples, range(8), 0, [objective]))
+        batch = collate(corrupt_samples(samples, range(8), 0, 0, [objective]))
         assert objective.loss_targets(batch).keys() <= objective.count(batch).keys()
 
 

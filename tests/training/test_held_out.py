@@ -27,7 +27,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
-from groundling.training.batch_sampler import DataSource, SampleCorruptor
+from groundling.training.batch_sampler import DataSource, corrupt_samples
 from groundling.training.held_out_loss import HeldOutLoss
 from groundling.training.loop import _TrainingLoop
 
@@ -50,7 +50,7 @@ def test_it_is_the_mean_over_all_samples_and_leaves_no_trace() -> None:
     assert torch.equal(state, torch.random.get_rng_state())
     assert model.training and objectives[0].training
     model.eval()
-    batch = collate(SampleCorruptor(3)(samples, range(13), -1, order_for_corruption(objectives)))
+    batch = collate(corrupt_samples(samples, range(13), 3, -1, order_for_corruption(objectives)))
     means = {}
     with torch.no_grad():
         encoded = model(batch)

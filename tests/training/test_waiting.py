@@ -33,7 +33,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.objectives import AdversarialSettings
+from groundling.settings.objectives import TrainingStepSettings
 from groundling.settings.training import TrainingArguments
 from groundling.studies.attention.models.vilt import Vilt
 from groundling.teachers.feature_cache import TeacherDataset
@@ -178,7 +178,7 @@ def pretraining() -> dict[str, Any]:
 
 
 def adversarial() -> dict[str, Any]:
-    return {**pretraining(), "training_step": VillaStep(AdversarialSettings(adversarial_steps=2))}
+    return {**pretraining(), "training_step": VillaStep(TrainingStepSettings(adversarial_steps=2))}
 
 
 def looking() -> dict[str, Any]:

@@ -11,9 +11,9 @@ from annotated_types import Ge, Interval
 from groundling.command_line import Command
 from groundling.command_line.input_paths import input_paths
 from groundling.command_line.registered_names import (
-    ArmObjectives,
     check_unread,
     parse_arm,
+    teacher_settings,
 )
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
@@ -27,7 +27,7 @@ from groundling.settings.input_settings import CaptionSettings
 from groundling.settings.objectives import (
     CrossModalEncoderSettings,
     ObjectiveSettings,
-    TrainingStepSelection,
+    TrainingStepSettings,
 )
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 
@@ -76,7 +76,7 @@ change. 0: as its configuration says. simcse and mcse need some."""
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     objective_settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     cross_modal: CrossModalEncoderSettings = field(default_factory=CrossModalEncoderSettings)
-    training_step: TrainingStepSelection = field(default_factory=TrainingStepSelection)
+    training_step: TrainingStepSettings = field(default_factory=TrainingStepSettings)
     keep_projection: bool = False
     """l1 and contrastive: train against the teacher's own text embeddings and save the projection \
 with the model, as a sentence-transformers folder. The teacher truncates texts to its context length, \
@@ -95,16 +95,14 @@ slowly (docs/results.md). XDBERT's paper trains everything at 1e-4 from the firs
 C.1)."""
 
 
-def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> ArmObjectives:
-    """The objectives of the arm; raises InputError for settings that are missing or have no effect."""
+def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> None:
+    """Raises InputError for settings that are missing or have no effect."""
     arm = parse_arm(config.arm, config.masked_lm)
-    taught = ["teacher"] if arm.needs_cross_modal or arm.needs_teacher else []
-    require_settings(config, f"arm={config.arm}", "student", *taught, *arm.teacher_settings)
+    require_settings(config, f"arm={config.arm}", "student", *teacher_settings(arm))
     if not config.from_scratch:
         sizes = {"student_layers": config.student_layers, "student_width": config.student_width}
         refuse_settings(sizes, "a pretrained student has a size; add from_scratch")
-    check_unread(config, arm.names)
-    return arm
+    check_unread(config, list(arm))
 
 
 COMMAND = Command(

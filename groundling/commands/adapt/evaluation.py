@@ -28,7 +28,7 @@ from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.prediction.similarity import sentence_vectors
-from groundling.training.batch_sampler import SampleCorruptor
+from groundling.training.batch_sampler import corrupt_samples
 from groundling.training.held_out_loss import HELD_OUT_EPOCH
 
 LENGTH_TEXTS = 512
@@ -49,7 +49,7 @@ def match_by_length(
     if not found or len(samples) < MIN_TEXTS:
         return None
     places = subsample(range(len(samples)), LENGTH_TEXTS)
-    paired = SampleCorruptor(seed)(samples, places, 0, found)
+    paired = corrupt_samples(samples, places, seed, 0, found)
     texts = [len(require(one.text, "text", "match").input_ids) for one in paired]
     clips = [len(require(one.clip, "clip", "match").input_ids) for one in paired]
     same = np.array([int(one.labels["match"]) == 1 for one in paired])
@@ -82,7 +82,7 @@ def evaluate_objectives(
     was_training = model.training
     model.eval()
     for one in objectives:
-        drawn = SampleCorruptor(seed)(samples, places, HELD_OUT_EPOCH, [one])
+        drawn = corrupt_samples(samples, places, seed, HELD_OUT_EPOCH, [one])
         if isinstance(one, SameSentencePrediction):
             report["match_accuracy"] = _accuracy(model, one, drawn)
         elif isinstance(one, ClipTokenClassification):

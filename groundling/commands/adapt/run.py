@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from groundling.command_line.registered_names import ArmObjectives, parse_arm
+from groundling.command_line.registered_names import parse_arm
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.evaluation import (
     evaluate_objectives,
@@ -39,6 +39,7 @@ from groundling.objectives import (
     MaskingVocabulary,
     Objective,
     ObjectiveContext,
+    ObjectiveSpec,
     find_objective,
     unused_settings_note,
 )
@@ -89,31 +90,32 @@ def clip_windows(layout: Layout, max_windows: int, size: int) -> int:
 def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
     """Adapt the student and write `model`, a stock HF folder; with `save_joint` also the whole model, as `joint`."""
     arm, seed = parse_arm(config.arm, config.masked_lm), training.seed
+    names = list(arm)
+    is_cross_modal = any(one.needs_cross_modal for one in arm.values())
     pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
     text = _student(config, seed)
     sentence = text.sentence or _pooled(text, config.objective_settings.distillation.pooling)
     before = similarity_agreement(text, sentence, pairs) if pairs else {}
     used = replace_settings(config.objective_settings, pooling="own")  # retention uses it too
     step = config.training_step.training_step
-    run.note(*unused_settings_note(arm.names, used, step, config.cross_modal))
-    retains = bool(config.retain_weight) and text.sentence is not None and not arm.needs_cross_modal
+    run.note(*unused_settings_note(names, used, step, config.cross_modal))
+    retains = bool(config.retain_weight) and text.sentence is not None and not is_cross_modal
     settings = _objective_settings(config, text)
-    layout, max_length = text_layout_of(config, arm.needs_cross_modal, text.max_length)
-    model, windows = _model(config, arm, text, layout, seed)
+    layout, max_length = text_layout_of(config, is_cross_modal, text.max_length)
+    model, windows = _model(config, is_cross_modal, text, layout, seed)
     texts, eval_texts = _texts(config, layout, max_length, text, windows, run)
     context = ObjectiveContext(
         model.sizes, MaskingVocabulary.of(text.tokenizer), settings, config.cross_modal
     )
-    # A cross-modal model trains its CLIP side; a teacher has weights of its own and stays frozen.
-    teacher = config.teacher if arm.needs_teacher else ""
+    teacher = _frozen_teacher(config, arm)
     extra = [FrozenCopy(text)] if retains else []
     teacher_set = load_teacher_set(
-        teacher, arm.names, context, run.state.device, run.folder, seed, extra, text.tokenizer
+        teacher, names, context, run.state.device, run.folder, seed, extra, text.tokenizer
     )
     sizes = teacher_set.sizes(context.sizes)
-    model = _wrapped(model, arm.names, sizes, seed)
-    objectives = taught_objectives(arm.names, context, teacher_set, seed)
-    heads = _start_heads(arm.names, objectives, config, text)
+    model = _wrapped(model, names, sizes, seed)
+    objectives = taught_objectives(names, context, teacher_set, seed)
+    heads = _start_heads(names, objectives, config, text)
     if retains:
         objectives.append(EmbeddingRetention(sizes, weight=config.retain_weight))
     projection = _projection(objectives) if config.keep_projection else None
@@ -131,7 +133,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         held_out=held_out,
     )
     run.note(*_guessing_notes(objectives, training, result))
-    result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
+    result |= {"arm": config.arm, "objectives": names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result["training_parameters"] = _count(nn.ModuleList([model, *objectives]))
     result |= {"text_layout": layout, "max_length": max_length}
@@ -268,14 +270,20 @@ def _projection(objectives: Sequence[Objective]) -> nn.Linear:
     return projection
 
 
+def _frozen_teacher(config: AdaptConfig, arm: Mapping[str, ObjectiveSpec]) -> str:
+    """The teacher, if an objective reads its features; a cross-modal model trains a CLIP side of its own."""
+    is_read = any(one.teacher_setting == "teacher" for one in arm.values())
+    return config.teacher if is_read else ""
+
+
 # -- model and heads ---------------------------------------------------------------------------------------------------
 
 
 def _model(
-    config: AdaptConfig, arm: ArmObjectives, text: TextEncoder, layout: Layout, seed: int
+    config: AdaptConfig, is_cross_modal: bool, text: TextEncoder, layout: Layout, seed: int
 ) -> tuple[Encoder, ClipRowEncoder | None]:
     """The model to train: the text encoder alone, or inside a cross-modal model, whose CLIP side reads windows."""
-    if not arm.needs_cross_modal:
+    if not is_cross_modal:
         return text, None
     clip, tokenizer = load_clip_text_tower(config.teacher)
     size, most = clip.context_length, config.objective_settings.distillation.max_windows

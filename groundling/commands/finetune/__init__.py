@@ -32,7 +32,7 @@ from groundling.settings.input_settings import (
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
     ObjectiveSettings,
-    TrainingStepSelection,
+    TrainingStepSettings,
 )
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 
@@ -109,7 +109,7 @@ divergence from the label distribution."""
     examining: EvaluationSettings = field(default_factory=EvaluationSettings)
     extra_objectives: ExtraObjectiveSettings = field(default_factory=ExtraObjectiveSettings)
     objective_settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    training_step: TrainingStepSelection = field(default_factory=TrainingStepSelection)
+    training_step: TrainingStepSettings = field(default_factory=TrainingStepSettings)
 
 
 TUNING = TrainingArguments(epochs=3, lr=1e-4, warmup_ratio=0.1, weight_decay=0.0)

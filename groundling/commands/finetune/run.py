@@ -375,7 +375,7 @@ def _evaluate_splits(
             write_predictions(some, task, split, out)
     labelled = {split: some for split, some in answers.items() if some.labels is not None}
     scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
-    counts = {split: len(some.ids) for split, some in labelled.items()}
+    counts = {split: len(some.examples) for split, some in labelled.items()}
     return {"scores": scores, "n": counts, **majority_baseline(task, train_examples, answers)}
 
 

@@ -34,7 +34,7 @@ from groundling.settings.objectives import (
     ExtraObjectiveSettings,
     ObjectiveSettings,
     PretrainingVariantSettings,
-    TrainingStepSelection,
+    TrainingStepSettings,
 )
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 
@@ -115,7 +115,7 @@ still sets the feature width)."""
     """Initialise the model randomly, with the sizes of --model (ablation C3: no BERT)."""
     extra_objectives: ExtraObjectiveSettings = field(default_factory=ExtraObjectiveSettings)
     objective_settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    training_step: TrainingStepSelection = field(default_factory=TrainingStepSelection)
+    training_step: TrainingStepSettings = field(default_factory=TrainingStepSettings)
 
 
 PRETRAINING = TrainingArguments(epochs=10, lr=5e-5, warmup_ratio=0.1, weight_decay=0.01)

@@ -138,13 +138,13 @@ def _make(
         groups = _grouped(_units(path, selection, spec), shard_size)
         for number, (first, lines) in enumerate(groups):
             if writer.is_complete(number):
-                progress.step()
+                progress.update()
             else:
                 yield writer.folder, writer.key, number, first, lines, spec
 
     processes = cores() if size >= LARGE else 1
     for _ in run_parallel(write_shard, calls(), processes):
-        progress.step()
+        progress.update()
     progress.close()
     writer.close({"texts_of": path.name})
 

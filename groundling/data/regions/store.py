@@ -190,7 +190,7 @@ class RegionWriter:
                     except InputError as error:
                         skipped.append(f"{name}: {error}")
                 names_seen.add(name)
-                progress.step()
+                progress.update()
             if not is_complete:
                 self.write(number, images, skipped)
         progress.close()

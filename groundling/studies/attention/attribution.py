@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from groundling.core.batch import AdversarialPerturbation, Batch, Example, Sample, TextRow, require
+from groundling.core.batch import Batch, Example, Sample, TextRow, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType, RegionSelection
 from groundling.core.rng import generator
@@ -361,9 +361,9 @@ def _attribute_batch(
     blank, path = _blank_and_path(model, batch, special_ids)
 
     def answer(point: Sequence[Tensor]) -> Tensor:
-        return outcome.attribution_target(
-            model(replace(blank, perturbation=AdversarialPerturbation(*point))), batch
-        )
+        text, regions = point
+        moved = replace(blank, perturbation={"text": text, "regions": regions})
+        return outcome.attribution_target(model(moved), batch)
 
     with torch.no_grad():
         change = answer(_path_point(path, 1.0)) - answer(_path_point(path, 0.0))

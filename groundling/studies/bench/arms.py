@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from groundling.command_line.registered_names import parse_arm
+from groundling.command_line.registered_names import parse_arm, teacher_settings
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
@@ -233,13 +233,14 @@ def stage_settings(
     student = str(runs / stage.student) if stage.student else str(place.place("encoder"))
     settings |= {"arm": stage.arm, "text": tuple(texts), "student": student}
     parsed = parse_arm(stage.arm)
-    if parsed.needs_teacher or parsed.needs_cross_modal:
+    if "teacher" in teacher_settings(parsed):
         settings["teacher"] = str(place.place(swaps.get("teacher", "teacher")))
         reads_captions = any(text.partition("=")[0] == CAPTIONS for text in stage.texts)
         images = reads_captions and method.data == "captions with images"
         if images if stage.images is None else stage.images:
             settings["teacher_images"] = str(place.place(swaps.get("images", "images")))
-        if parsed.needs_teacher and not is_outside(method):
+        reads_features = any(one.teacher_setting == "teacher" for one in parsed.values())
+        if reads_features and not is_outside(method):
             settings["teacher_cache"] = str(place.features)
     return settings
 

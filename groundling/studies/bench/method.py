@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from groundling.command_line.input_paths import NAMES
-from groundling.command_line.registered_names import parse_arm
+from groundling.command_line.registered_names import parse_arm, teacher_settings
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.registry import (
@@ -145,7 +145,7 @@ class BenchMethod:
             for stage in self.stages:
                 arm = parse_arm(stage.arm)
                 replace_settings(AdaptConfig(), **stage.settings)
-                if self.data == TEXT and (arm.needs_teacher or arm.needs_cross_modal):
+                if self.data == TEXT and "teacher" in teacher_settings(arm):
                     return f"{stage.arm} reads a teacher, so the data class is not `{TEXT}`"
             if self.weight and not self.weight.startswith(OPTION):
                 replace_settings(AdaptConfig(), **{self.weight: self.grid[0]})
@@ -202,7 +202,7 @@ def source_of(method: BenchMethod) -> dict[str, str]:
     files: dict[str, Path] = {}
     for stage in method.stages:
         try:
-            names = parse_arm(stage.arm).names
+            names = list(parse_arm(stage.arm))
         except InputError:
             continue  # not installed: it has no source yet
         for name in names:

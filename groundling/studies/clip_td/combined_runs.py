@@ -52,7 +52,6 @@ from groundling.training.evaluation import (
     MAX_OUTPUTS,
     EvaluationOutput,
     find_top_classes,
-    group_examples,
     write_predictions,
 )
 
@@ -85,7 +84,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
         if answers.labels is not None:
             official = task.official(folder, split, answers.official_ids, answers.predictions)
             scores[split] = answers.metrics | official
-            counts[split] = len(answers.ids)
+            counts[split] = len(answers.examples)
     done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
     done |= {"splits": list(scores), "scores": scores, "members": [str(one) for one in members]}
     done["n"] = counts
@@ -160,16 +159,9 @@ def average_probabilities(
     if examples[0].label is not None:
         labels = np.array([example.label for example in examples], float)
         metrics = task.score(predictions, labels)
-    return EvaluationOutput(
-        [example.id for example in examples],
-        np.array([row.outputs for row in rows]),
-        predictions,
-        labels,
-        metrics,
-        [example.official_id for example in examples],
-        [row.likely for row in rows],
-        groups=group_examples(examples),
-    )
+    outputs = np.array([row.outputs for row in rows])
+    likely = [row.likely for row in rows]
+    return EvaluationOutput(examples, outputs, predictions, labels, metrics, likely)
 
 
 def _mean_of(

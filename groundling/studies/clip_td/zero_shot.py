@@ -42,7 +42,6 @@ from groundling.teachers.feature_cache import FeatureCache, cache_folder
 from groundling.training.evaluation import (
     EvaluationOutput,
     find_top_classes,
-    group_examples,
     write_predictions,
 )
 
@@ -82,7 +81,7 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
             write_predictions(answers, task, split, place)
         if answers.labels is not None:
             scores[split] = _score(answers, task, split, folder, not config.most_questions)
-            counts[split] = len(answers.ids)
+            counts[split] = len(answers.examples)
     done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
     done |= {"splits": list(scores), "scores": scores, "n": counts}
     if run.state.is_main_process:
@@ -295,18 +294,7 @@ class _ZeroShotModel:
         if examples[0].label is not None:
             labels = np.array([example.label for example in examples], float)
             metrics = self.task.score(predictions, labels)
-        ids = [example.id for example in examples]
-        officials = [example.official_id for example in examples]
-        return EvaluationOutput(
-            ids,
-            outputs,
-            predictions,
-            labels,
-            metrics,
-            officials,
-            likely,
-            groups=group_examples(examples),
-        )
+        return EvaluationOutput(examples, outputs, predictions, labels, metrics, likely)
 
 
 def choice_queries(example: Example, protocol: ZeroShotProtocol) -> Iterator[Example]:

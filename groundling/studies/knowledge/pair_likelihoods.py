@@ -589,9 +589,9 @@ def _write_answers(
         place.mkdir(exist_ok=True)
     strict = rules[1] if items[0].of_ewok else rules[0]
     right = strict.item_score(scores[0])
-    ids = [item.id for item in items]
+    examples = [Example(item.id, "") for item in items]
     metrics = {"accuracy": float(right.mean())}
-    answers = EvaluationOutput(ids, right[:, None], right, np.ones(len(ids)), metrics)
+    answers = EvaluationOutput(examples, right[:, None], right, np.ones(len(items)), metrics)
     answers.write(place / f"predictions_{SPLIT}.jsonl")
     name = f"pairs/{Path(config.data).stem}"
     done: dict[str, Any] = {"seed": config.model_seed, "task": name, "metrics": ["accuracy"]}

@@ -15,6 +15,7 @@ from scipy.stats import kendalltau, rankdata
 from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import StandardScaler
 
+from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
 from groundling.core.rng import generator
@@ -352,7 +353,7 @@ def _predictions(facts: Sequence[VisualFact], outputs: Sequence[np.ndarray]) -> 
     ragged = np.empty(len(facts), object)  # facts may differ in how many options they have
     ragged[:] = outputs
     return EvaluationOutput(
-        ids=[fact.id for fact in facts],
+        examples=[Example(fact.id, "") for fact in facts],
         outputs=ragged,
         predictions=np.array([output.argmax() for output in outputs]),
         labels=np.array([fact.target.argmax() for fact in facts]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from groundling.command_line import Command
-from groundling.runs.outputs import NoOutput
+from groundling.runs.outputs import CommandOutput
 from groundling.settings.fields import Settings, required, settings
 
 
@@ -27,7 +27,7 @@ INFO = Command(
     title="Papers: their models",
     example="groundling info xdbert-bert-base",
     common_flags="name json",
-    output=NoOutput(),
+    output=CommandOutput(),
     positional=("--name",),
     prints_output=True,
 )

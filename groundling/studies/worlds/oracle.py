@@ -297,7 +297,7 @@ def _key(teacher: OracleTextTeacher | OracleTeacher) -> dict[str, object]:
 
 def make_oracle(context: TeacherContext) -> Teacher:
     """The oracle of a run's --option values; raises InputError if it does not know what the objectives read."""
-    options = read_options(context.settings.options.option)
+    options = read_options(context.settings.option)
     facts = WorldFacts(
         read_world(Path(options.world)), options.noise, options.seed, context.output_type
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, OutputSizes
 from groundling.core.registry import import_object, instantiate
-from groundling.settings.objectives import AdversarialSettings
+from groundling.settings.objectives import TrainingStepSettings
 
 Terms = Mapping[str, Tensor]
 
@@ -40,7 +40,7 @@ class MicroBatchContext:
     `retain_graph=True` a later loss of the same micro-batch may use this pass's graph again.
     """
     sizes: OutputSizes
-    """Widths of the model, for `AdversarialPerturbation.zeros`."""
+    """Widths of the model, and so of perturbations."""
     logit_counts: Mapping[str, Tensor]
     """Number of items () of each objective's head in the whole optimizer step; see `Objective.count_logits`."""
 
@@ -76,12 +76,13 @@ class PlainTrainingStep(TrainingStep):
 
 
 TRAINING_STEPS = {"villa": "groundling.training.training_steps.villa:VillaStep"}
-"""Built-in training steps by name; each is made from a run's `AdversarialSettings`."""
+"""Built-in training steps by name; each is made from a run's `TrainingStepSettings`."""
 
 
-def load_training_step(name: str, options: AdversarialSettings) -> TrainingStep | None:
+def load_training_step(settings: TrainingStepSettings) -> TrainingStep | None:
     """Make a training step by name, or load your own, MODULE:NAME (an object or its maker); None without a name."""
+    name = settings.training_step
     if name in TRAINING_STEPS:
-        step: TrainingStep = import_object(TRAINING_STEPS[name], type)(options)
+        step: TrainingStep = import_object(TRAINING_STEPS[name], type)(settings)
         return step
     return instantiate(name, is_training_step, "a TrainingStep") if name else None

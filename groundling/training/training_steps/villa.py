@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import AdversarialPerturbation
+from groundling.core.batch import Batch, OutputSizes
 from groundling.core.errors import InputError
 from groundling.runs.progress import print_notes
-from groundling.settings.objectives import AdversarialSettings
+from groundling.settings.objectives import TrainingStepSettings
 from groundling.training.training_steps import MicroBatchContext, Terms, TrainingStep
 
 MODALITIES = {
@@ -37,7 +37,7 @@ class VillaStep(TrainingStep):
     of softmaxes, also for heads trained with sigmoids, keeps the perturbed logits close to the clean ones,
     with gradient through both. The perturbation starts at zero, so the first perturbed pass differs from
     the clean one only in its dropout mask: every pass has its own. It is added to word embeddings and region
-    features (`AdversarialPerturbation`), padding and special tokens included. The ascent step is normalised per row,
+    features (`Batch.perturbation`), padding and special tokens included. The ascent step is normalised per row,
     whatever its length; the choices of a multiple choice, and the two images of NLVR2, are separate rows.
     Source: zhegan27/VILLA, train_vcr_adv.py, train_vqa_adv.py.
 
@@ -47,7 +47,7 @@ class VillaStep(TrainingStep):
 
     compares_logits = True
 
-    def __init__(self, options: AdversarialSettings) -> None:
+    def __init__(self, options: TrainingStepSettings) -> None:
         self.options = options
         self.weight = options.adversarial_kl_weight
         self.has_noted = False
@@ -60,18 +60,16 @@ class VillaStep(TrainingStep):
             if not clean and not self.has_noted:
                 print_notes([NO_LOGITS])
                 self.has_noted = True
-        perturbation = AdversarialPerturbation.zeros(micro.batch, micro.sizes)
+        perturbation = zero_perturbation(micro.batch, micro.sizes)
         parts = self._parts(perturbation)
         number_of_passes = self.options.adversarial_steps * len(parts)
         logged: dict[str, Tensor] = {}
         for number in range(number_of_passes):
             turn = number % len(parts)
             if turn == 0:
-                for part in vars(perturbation).values():
-                    if part is not None:
-                        part.requires_grad_()
-            unperturbed = dict.fromkeys(vars(perturbation).keys() - parts[turn])
-            changed = replace(perturbation, **unperturbed)
+                for part in perturbation.values():
+                    part.requires_grad_()
+            changed = {name: perturbation[name] for name in sorted(parts[turn])}
             terms, heads = micro.forward(replace(micro.batch, perturbation=changed))
             if clean:
                 terms["divergence"] = self.weight * self._divergence(
@@ -83,18 +81,15 @@ class VillaStep(TrainingStep):
             for term, value in terms.items():
                 logged[term] = logged.get(term, torch.zeros_like(value)) + value.detach()
             if turn + 1 == len(parts) and not is_last:
-                perturbation = AdversarialPerturbation(
-                    self._ascend(perturbation.text), self._ascend(perturbation.regions)
-                )
+                perturbation = {name: self._ascend(part) for name, part in perturbation.items()}
         return logged
 
-    def _parts(self, perturbation: AdversarialPerturbation) -> list[set[str]]:
+    def _parts(self, perturbation: Mapping[str, Tensor]) -> list[set[str]]:
         modality = self.options.adversarial_modality
-        available = {name for name, part in vars(perturbation).items() if part is not None}
-        parts = [available.intersection(one) for one in MODALITIES[modality]]
+        parts = [perturbation.keys() & one for one in MODALITIES[modality]]
         if not any(parts):
             raise InputError(
-                f"adversarial_modality={modality}: this data or model has only {available.pop()} to perturb"
+                f"adversarial_modality={modality}: this data or model has only {', '.join(perturbation)} to perturb"
             )
         return [part for part in parts if part]
 
@@ -113,14 +108,28 @@ class VillaStep(TrainingStep):
             divergences.append(divergence / logit_counts[name].clamp(min=1))
         return torch.stack(divergences).sum()
 
-    def _ascend(self, part: Tensor | None) -> Tensor | None:
+    def _ascend(self, part: Tensor) -> Tensor:
         """A perturbation (N, S, E) after an ascent step with a gradient normalised per row."""
-        if part is None or part.grad is None:
+        if part.grad is None:
             return part
         gradient = part.grad
         norm = 2.0 if self.options.adversarial_norm == "l2" else math.inf
         length = torch.linalg.vector_norm(gradient, norm, dim=(1, 2), keepdim=True)
         return part.detach() + self.options.adversarial_lr * gradient / length.clamp(min=MIN_NORM)
+
+
+def zero_perturbation(batch: Batch, sizes: OutputSizes) -> dict[str, Tensor]:
+    """A zero `Batch.perturbation`, in the shapes for a model of these sizes and this batch."""
+    found: dict[str, Tensor] = {}
+    if batch.text is not None:
+        shape = (*batch.text.input_ids.shape, sizes.input_embeddings[1])
+        found["text"] = torch.zeros(shape, device=batch.device)
+    if batch.regions is not None:
+        shape = (*batch.regions.mask.shape, sizes.regions)
+        found["regions"] = torch.zeros(shape, device=batch.device)
+    if not found:  # it would change nothing, in silence
+        raise InputError("a perturbation needs texts or regions, and this model reads neither")
+    return found
 
 
 def _symmetric_kl(one: Tensor, other: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextDataset, TextRowEncoder, rows_of
 from groundling.models.small_encoder import new_encoder
 from groundling.settings.fields import make_settings
-from groundling.settings.objectives import ObjectiveSettings, PluginOptionSettings
+from groundling.settings.objectives import ObjectiveSettings
 from groundling.studies.worlds.commands import DATA_TRUE_REGIONS as true_regions
 from groundling.studies.worlds.commands import TrueRegionsConfig, WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
@@ -67,7 +67,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def context(world: Path, features: set[str], task: Task | None = None, **options: Any) -> Any:
     given = tuple(f"{name}={value}" for name, value in {"world": world, **options}.items())
-    settings = ObjectiveSettings(options=PluginOptionSettings(given))
+    settings = ObjectiveSettings(option=given)
     form = None if task is None else task.form
     return TeacherContext(NAME, frozenset(features), settings, form)
 

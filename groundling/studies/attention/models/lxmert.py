@@ -62,8 +62,8 @@ class Lxmert(TransformersRegionReader):
         tokens = require(batch.text, "text", "an LXMERT")
         regions = require(batch.regions, "regions", "an LXMERT")
         features = regions.features
-        if batch.perturbation is not None and batch.perturbation.regions is not None:
-            features = features + batch.perturbation.regions
+        if "regions" in batch.perturbation:
+            features = features + batch.perturbation["regions"]
         with nullcontext() if attention is None else self._watching(batch, attention):
             out = self.model(
                 inputs_embeds=embed_words(self.word_embeddings(), batch, "an LXMERT"),

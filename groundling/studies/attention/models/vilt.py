@@ -81,8 +81,8 @@ class Vilt(PatchReader, TransformersRegionReader):
         # The copy on the host avoids a synchronisation with the GPU.
         places = require(batch.cpu_copy.regions, "regions", "a ViLT")
         features = regions.features
-        if batch.perturbation is not None and batch.perturbation.regions is not None:
-            features = features + batch.perturbation.regions
+        if "regions" in batch.perturbation:
+            features = features + batch.perturbation["regions"]
         with nullcontext() if attention is None else self._watching(batch, attention):
             out = self.model(
                 inputs_embeds=embed_words(self.word_embeddings(), batch, "a ViLT"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import groundling
-from groundling.command_line.registered_names import parse_arm
+from groundling.command_line.registered_names import parse_arm, teacher_settings
 from groundling.commands.adapt.run import own_lm_head
 from groundling.core.errors import InputError, prefix_errors
 from groundling.models.text_encoder import load_text_encoder
@@ -124,8 +124,8 @@ def _lacks(method: BenchMethod, settings: RealSettings) -> str:
     texts = [text.partition("=")[0] for stage in method.stages for text in stage.texts]
     if (CAPTIONS in texts or method.data == IMAGES) and not settings.captions:
         return "reads captions with images; pass captions and images"
-    arms = [parse_arm(stage.arm) for stage in method.stages]
-    if any(one.needs_teacher or one.needs_cross_modal for one in arms) and not settings.teacher:
+    needed = {one for stage in method.stages for one in teacher_settings(parse_arm(stage.arm))}
+    if "teacher" in needed and not settings.teacher:
         return "learns from a CLIP-like teacher; pass teacher"
     return ""
 
