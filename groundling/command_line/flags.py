@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from groundling.command_line import Command, flag_prefix
 from groundling.core.errors import InputError, did_you_mean, duplicates, prefix_errors
 from groundling.settings.fields import (
+    SYNONYMS,
     Setting,
     flag_name,
     format_value,
@@ -90,7 +91,9 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
 
     Raises InputError for an unknown flag, and for a value that is not allowed.
     """
-    flags = flags_of(command)
+    own = flags_of(command)
+    names = {flag_name(name): flag_name(ours) for name, ours in SYNONYMS.items()}
+    flags = {name: own[ours] for name, ours in names.items() if ours in own} | own
     parser = argparse.ArgumentParser(
         add_help=False, allow_abbrev=False, exit_on_error=False, argument_default=argparse.SUPPRESS
     )

@@ -220,6 +220,7 @@ def open_run(
     config: Mapping[str, object],
     inputs: Mapping[str, str | Path],
     writes: bool = True,
+    defaults: Mapping[str, object] | None = None,
 ) -> Path:
     """The folder of a new run, or of one to resume; raises InputError if it holds another run, or something else.
 
@@ -229,16 +230,21 @@ def open_run(
         config: every setting on which the result depends.
         inputs: files and folders on which it depends, by name; compared by path, size and time.
         writes: whether the folder is made if it does not exist.
+        defaults: values of settings that an older run does not have.
     """
     out = Path(out)
+    # As they are read from the file.
+    given, absent = (json.loads(json_text(one, default=str)) for one in (config, defaults or {}))
     current: dict[str, Any] = {
         "kind": kind,
-        "config": json.loads(json_text(config, default=str)),  # as it is read from the file
+        "config": given,
         "inputs": {name: input_state(path) for name, path in inputs.items()},
     }
     check_run_folder(out)
     settings = out / SETTINGS
     stored = read_object(settings) if settings.exists() else {}
+    if stored:
+        stored["config"] = _with_defaults(stored.get("config", {}), absent)
     parts = (difference(stored.get(part), value, part) for part, value in current.items())
     differing = next(filter(None, parts), "")
     if not differing:
@@ -253,6 +259,16 @@ def open_run(
         about = {"versions": _versions(), "commit": commit_of(Path(__file__).parent)}
         write_json(settings, {**current, **about, "commits": _commits(inputs)})
     return out
+
+
+def _with_defaults(stored: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored settings, with the default of each that was added since, also in groups."""
+    groups = {
+        name: _with_defaults(stored.get(name, {}), value)
+        for name, value in defaults.items()
+        if isinstance(value, dict)
+    }
+    return {**defaults, **stored, **groups}
 
 
 def _has_results(out: Path) -> bool:
