@@ -151,6 +151,7 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
         ("finetune --model m --task vqa --data d --dev x.csv", "needs either task, or text and"),
         ("compare --tasks vqa --data d --dev x.csv", "needs either tasks, or text and label"),
         ("bench --curve steps --adapt-seeds 3", "adapt_seeds=3: curve does not read it"),
+        ("bench --worlds", "bench needs worlds"),
         ("vcr --both . --answers . --data .", "answers=.: both=. has both; leave it out"),
         (
             "adapt --student m --arm mlm --text t --save-joint",

@@ -16,7 +16,13 @@ from groundling.core.registry import is_import_path, resolve_builtin
 from groundling.runs.folder import open_run
 from groundling.runs.outputs import ByPrefix, CommandOutput, Inputs
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import Settings, refuse_settings, replace_settings, settings
+from groundling.settings.fields import (
+    Settings,
+    refuse_settings,
+    replace_settings,
+    require_settings,
+    settings,
+)
 from groundling.studies.bench.real_settings import RealSettings, check_real
 
 QUESTIONS = ("truth", "category", "order", "odd")
@@ -75,6 +81,7 @@ def check(config: BenchConfig, out: str | Path) -> None:
     usual = vars(BenchConfig())
     unread = {name: vars(config)[name] for name in names if vars(config)[name] != usual[name]}
     refuse_settings(unread, f"{'real' if config.real_encoder.real else 'curve'} does not read it")
+    require_settings(config, "bench", "worlds", "families")
     for name in config.probes:
         require_known(name, QUESTIONS, f"probes: no question is called {name!r}")
     world = COMMANDS_BY_NAME["data make-world"]

@@ -75,8 +75,10 @@ def read_word_pairs(path: str | Path) -> WordPairs:
                 raise InputError(f"expected {len(header)} columns: two words and a number")
         pairs.append((one, other))
         ratings.append(float(rating))
-    if len(pairs) < 3:
-        raise InputError(f"{path}: {len(pairs)} pairs; a correlation needs three")
+    if len(pairs) < 3 or not np.ptp(ratings):
+        raise InputError(
+            f"{path}: {len(pairs)} pairs; a correlation needs three, not all rated alike"
+        )
     if all(word.endswith(PARTS_OF_SPEECH) for pair in pairs for word in pair):
         pairs = [(one[:-2], other[:-2]) for one, other in pairs]
     return WordPairs(SIZES.get(len(pairs), path.stem), pairs, np.array(ratings))

@@ -67,6 +67,7 @@ def test_the_number_of_pairs_names_the_set(tmp_path: Path) -> None:
         ("dog;cat;1\ndog;bat;2;3\n", "line 2: expected 3 columns"),
         ("dog;cat;1\n;bat;2\n", "line 2: expected 3 columns: two words and a number"),
         ("dog;cat;1\ndog;bat;2\n", "2 pairs; a correlation needs three"),
+        ("dog;cat;1\ndog;bat;1\ncat;bat;1\n", "3 pairs; a correlation needs three, not all rated"),
         ("left;right;how much\ndog;cat;1\n", "line 1: not two words and a rating"),
         ("dog cat\n", "line 1: not two words and a rating"),
     ],
