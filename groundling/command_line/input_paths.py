@@ -7,8 +7,10 @@ from pathlib import Path
 
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.registry import is_import_path
+from groundling.data.tables import read_rows, user_columns
 from groundling.settings.fields import InputKind, Setting, setting_values, settings_of
 from groundling.settings.input_settings import (
+    TableTaskSettings,
     parse_named_folder,
     parse_weighted_file,
     region_manifest,
@@ -60,3 +62,7 @@ def check_inputs(
                     check_model(path)
         elif not Path(path).exists() and not (one.input is InputKind.DATA and path == "hub"):
             raise InputError(f"{prefix}{one.name}={path}: no such file or folder")
+    own, data = vars(config).get("own"), str(setting_values(config).get("data", ""))
+    if isinstance(own, TableTaskSettings) and own.label and data and not skip(data):
+        for table in filter(None, (data, own.dev)):  # of `compare`, read hours later
+            next(read_rows(table, tuple(user_columns(own)[1])), None)

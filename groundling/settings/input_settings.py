@@ -201,7 +201,8 @@ column of the training file."""
 
 def check_one_task(command: str, tasks: object, table: TableTaskSettings, setting: str) -> None:
     """Raises InputError unless exactly one is given: tasks, or a task made of the user's own file."""
-    if bool(table.label) == bool(tasks):
+    # A held-out file of one's own would go unread beside a task.
+    if bool(table.label) == bool(tasks) or (tasks and table != TableTaskSettings()):
         raise InputError(f"{command} needs either {setting}, or text and label for your own file")
 
 

@@ -237,7 +237,7 @@ def test_compare_is_the_simplest_recipe(
     assert list(result["scores"]) == ["mlm", "contrastive"]
     assert result["verdicts"][0]["sentence"] in capsys.readouterr().out
     page = (place / "out" / "verdict.html").read_text()
-    assert "mlm (control)" in page
+    assert "Against mlm" in page
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
     trained.clear()
     alone = compare(
@@ -248,7 +248,7 @@ def test_compare_is_the_simplest_recipe(
         "out",
     )
     assert (trained, alone["verdicts"]) == ([], [])
-    with pytest.raises(InputError, match="compare needs tasks"):
+    with pytest.raises(InputError, match="compare needs either tasks, or text"):
         compare(replace_settings(config, tasks=()), settings, STEPS, STEPS, "out")
 
 

@@ -55,7 +55,7 @@ CASES = [
     ("run bad.py", "gone: no such file or folder"),
     ("verdict --runs model gone", "runs=gone: no such file"),
     ("verdict --runs model", "verdict needs runs"),
-    ("bench --method contrast", "no method is called 'contrast'"),
+    ("bench --method contrast", "no bench method is called 'contrast'"),
     ("bench --probes weight", "probes: no question is called 'weight'"),
     ("vcr --answers gone --rationales gone --data photos", "answers=gone: no such file or folder"),
     ("ensemble --runs gone --task glue/rte --data photos", "runs=gone: no such file or folder"),

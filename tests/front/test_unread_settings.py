@@ -146,6 +146,15 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
             "pretrain --model m --regions r --task vqa --data d --no-flip",
             "flip: need images=FOLDER",
         ),
+        ("finetune --model m --task vqa --data d --dev x.csv", "needs either task, or text and"),
+        ("compare --tasks vqa --data d --dev x.csv", "needs either tasks, or text and label"),
+        ("bench --curve steps --adapt-seeds 3", "adapt_seeds=3: curve does not read it"),
+        ("bench --worlds", "bench needs worlds"),
+        ("vcr --both . --answers . --data .", "answers=.: both=. has both; leave it out"),
+        (
+            "adapt --student m --arm mlm --text t --save-joint",
+            "save_joint=True: arm=mlm has no cross-modal model",
+        ),
         ("verdict --runs a b --published c=BERT-b", "no group is called 'c'; there are: a, b"),
     ],
 )

@@ -95,7 +95,7 @@ class RegionModel:
     def samples(self, examples: Sequence[Example], other_images: bool = False) -> SampleDataset:
         """Examples as the model reads them; `other_images`: with features of other images.
 
-        Raises InputError if an example has no image.
+        Raises InputError if an example has no image, or an image no region.
         """
         model = self.model
         text, _ = model.inputs(self.config.max_length)
@@ -118,7 +118,11 @@ class RegionModel:
             )
             store = OtherImageStore(store, partner)
         shown = {image: files[partner.get(image, image)] for image in files}
-        return self.inputs.samples(texts, model, ImageInputs(store, shown))
+        samples = self.inputs.samples(texts, model, ImageInputs(store, shown))
+        # The control with other images, hours later, would have no features for it.
+        empty = [image for images in samples.images for image in images if not store.count(image)]
+        raise_first([f"{image}: has no region" for image in empty])
+        return samples
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -489,6 +493,10 @@ class FineTunedModalityModel:
                 f"{config.model}: this model reads only text; pass one that reads regions"
             )
         shown = config.image_settings
+        if shown.max_regions or not config.object_tags:
+            raise InputError(
+                f"{config.model} always reads max_regions and object_tags as in its training; leave them out"
+            )
         self.region_inputs = self.fitted.image_inputs(
             shown.regions, shown.images, allow_region_mismatch=shown.allow_region_mismatch
         )

@@ -16,12 +16,22 @@ from groundling.core.registry import is_import_path, resolve_builtin
 from groundling.runs.folder import open_run
 from groundling.runs.outputs import ByPrefix, CommandOutput, Inputs
 from groundling.runs.progress import CommandContext
-from groundling.settings.fields import Settings, replace_settings, settings
+from groundling.settings.fields import (
+    Settings,
+    refuse_settings,
+    replace_settings,
+    require_settings,
+    settings,
+)
 from groundling.studies.bench.real_settings import RealSettings, check_real
 
 QUESTIONS = ("truth", "category", "order", "odd")
 """Questions that can be fine-tuned on."""
 Family = Literal["objects", "pictograms"]
+WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "curve", "scale")
+"""Settings that a bench on a real encoder does not read."""
+NOT_OF_CURVES = ("adapt_seeds", "probe_seeds", "probes")
+"""Settings that curves do not read."""
 FAMILIES: tuple[Family, ...] = ("objects", "pictograms")
 """Families of rendered worlds; no setting was tuned on the second."""
 TUNING_SEED = 100
@@ -67,6 +77,11 @@ nothing, but the bench is tested."""
 def check(config: BenchConfig, out: str | Path) -> None:
     """Raises InputError for unknown methods, and for a verdict in the world in which weights are chosen."""
     check_real(config.real_encoder)
+    names = WORLDS_ONLY if config.real_encoder.real else NOT_OF_CURVES if config.curve else ()
+    usual = vars(BenchConfig())
+    unread = {name: vars(config)[name] for name in names if vars(config)[name] != usual[name]}
+    refuse_settings(unread, f"{'real' if config.real_encoder.real else 'curve'} does not read it")
+    require_settings(config, "bench", "worlds", "families")
     for name in config.probes:
         require_known(name, QUESTIONS, f"probes: no question is called {name!r}")
     world = COMMANDS_BY_NAME["data make-world"]

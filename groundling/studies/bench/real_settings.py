@@ -108,6 +108,7 @@ def check_real(settings: RealSettings) -> None:
     needs = {
         "text, or captions and images": settings.text or (settings.captions and settings.images),
         "facts or words": settings.facts or settings.words,
+        "modes": settings.modes or not settings.facts,
         "data": settings.data or not settings.tasks,
     }
     lacking = [name for name, value in needs.items() if not value]

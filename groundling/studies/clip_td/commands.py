@@ -14,6 +14,7 @@ from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
+    refuse_settings,
     require_settings,
     required,
     settings,
@@ -66,12 +67,12 @@ vcr/answer` without regions."""
 
 
 def check_data_shift(config: VcrShiftConfig, out: str | Path) -> None:
-    """Raises InputError for a setting that the protocol lacks."""
+    """Raises InputError for a setting that the protocol lacks, and for losses of two sources."""
     if config.protocol == "im":
         require_settings(config, "data shift protocol=im", "predictions")
-    has_losses = config.attack or config.attack_rationale or config.losses
-    if config.protocol in ("advtop", "keeptop") and not has_losses:
-        raise InputError(f"protocol={config.protocol} needs attack=FOLDER or losses=FILE")
+    has_attack = bool(config.attack or config.attack_rationale)
+    if config.protocol in ("advtop", "keeptop") and has_attack == bool(config.losses):
+        raise InputError(f"protocol={config.protocol} needs either attack=FOLDER or losses=FILE")
 
 
 def reads_wordnet(protocol: str, wordnet: str) -> bool:
@@ -172,8 +173,11 @@ does both."""
 
 
 def check_vcr(config: VcrJointScoreConfig, out: str | Path) -> None:
-    """Raises InputError without runs on both tasks."""
-    if not config.both:
+    """Raises InputError without runs on both tasks, and for two sources of them."""
+    if config.both:
+        separate = {"answers": config.answers, "rationales": config.rationales}
+        refuse_settings(separate, f"both={config.both} has both; leave it out")
+    else:
         require_settings(config, "vcr", "answers", "rationales")
 
 

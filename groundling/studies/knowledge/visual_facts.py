@@ -96,8 +96,10 @@ def make_fact(row: FactRow, default_id: str) -> VisualFact:
     options = tuple(row["options"])
     shares = np.array(row["shares"], float)
     prompts = dict(row["prompts"])
-    is_described = row["subject"] and all(one.count(MASK) == 1 for one in prompts.values())
-    are_options = len(set(options)) == len(options) and all(options)
+    are_texts = all(isinstance(one, str) and one for one in (row["subject"], *options))
+    is_described = are_texts and all(one.count(MASK) == 1 for one in prompts.values())
+    # The letters of a text are no options.
+    are_options = len(set(options)) == len(options) and not isinstance(row["options"], str)
     are_shares = shares.shape == (len(options),) and (shares >= 0).all()
     if not (is_described and are_options and are_shares and 0 < shares.sum() < np.inf):
         raise InputError(

@@ -61,7 +61,9 @@ def read_word_pairs(path: str | Path) -> WordPairs:
     rows = [[value.strip() for value in line.strip().split(separator)] for line in lines]
     header = [name.lower() for name in rows[0]]
     names = next((names for names in COLUMNS if set(names) <= set(header)), ())
-    places = [header.index(name) for name in names] or [0, 1, 3 if len(header) > 3 else 2]
+    # Without a header the rating is the first number, which SimVerb's part of speech precedes.
+    has_pos = len(header) > 3 and header[2].isalpha()
+    places = [header.index(name) for name in names] or [0, 1, 2 + has_pos]
     pairs = []
     ratings = []
     for number, row in enumerate(rows, start=1):
@@ -73,8 +75,10 @@ def read_word_pairs(path: str | Path) -> WordPairs:
                 raise InputError(f"expected {len(header)} columns: two words and a number")
         pairs.append((one, other))
         ratings.append(float(rating))
-    if len(pairs) < 3:
-        raise InputError(f"{path}: {len(pairs)} pairs; a correlation needs three")
+    if len(pairs) < 3 or not np.ptp(ratings):
+        raise InputError(
+            f"{path}: {len(pairs)} pairs; a correlation needs three, not all rated alike"
+        )
     if all(word.endswith(PARTS_OF_SPEECH) for pair in pairs for word in pair):
         pairs = [(one[:-2], other[:-2]) for one, other in pairs]
     return WordPairs(SIZES.get(len(pairs), path.stem), pairs, np.array(ratings))

@@ -42,7 +42,7 @@ from groundling.models.heads import LM_HEAD, save_heads
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.fields import make_settings
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.studies.attention import attribution, selected_words
@@ -621,6 +621,8 @@ def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> Non
     values = {row["given"]: row["values"] for row in model["inputs"]["rows"]}
     assert 0 <= values["as it is"][1]["mean"] <= 1
     assert values["image swapped"][0]["mean"] != values["as it is"][0]["mean"]
+    with pytest.raises(InputError, match="always reads max_regions and object_tags as in its trai"):
+        MODALITY(replace_settings(config, max_regions=2), tmp_path / "b")
 
 
 def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_path: Path) -> None:
@@ -635,6 +637,11 @@ def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_
 
 
 def test_what_is_wrong_is_one_line(home: Path, tmp_path: Path, capsys) -> None:
+    none = np.zeros((0, 4), np.float32)
+    writer = RegionWriter(tmp_path / "bare")
+    bare = [ImageRegions(one, (60, 40), none, none[:, 0], np.zeros((0, 12))) for one in NAMES]
+    writer.write(0, bare)
+    writer.close({"source": "test"})
     lone = put(tmp_path / "lone.tsv", f"a dog\t{NAMES[0]}.jpg\na cat\t{NAMES[0]}.jpg\n")
     for settings, told in (
         ({"data": ""}, "modality needs data"),
@@ -644,12 +651,12 @@ def test_what_is_wrong_is_one_line(home: Path, tmp_path: Path, capsys) -> None:
         ({"teacher": str(home / "clip")}, "needs teacher_images"),
         ({"ig-steps": "0"}, "ig_steps = '0': expected"),
         ({"model": str(home / "clip")}, "reads no regions"),
+        ({"regions": str(tmp_path / "bare")}, f"{NAMES[0]}: has no region (12 such)"),
     ):
-        flags = {"model": str(home / "one"), "data": str(home / "captions.tsv"), **settings}
+        flags = {"model": str(home / "one"), "data": str(home / "captions.tsv")}
+        flags |= {"regions": str(home / "store"), **settings}
         words = [part for name, value in flags.items() for part in (f"--{name}", value)]
         out = str(tmp_path / "out")
-        assert (
-            main(["modality", *words, "--regions", str(home / "store"), "--cpu", "--out", out]) == 2
-        )
+        assert main(["modality", *words, "--cpu", "--out", out]) == 2
         error = capsys.readouterr().err.strip()
         assert told in error and error.count("\n") == 0, error

@@ -238,7 +238,9 @@ def test_a_small_scale_is_said_before_any_number(ran: Ran) -> None:
 
 
 def test_an_unknown_method_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^no method is called 'contrastiv'.* did you mean contr"):
+    with pytest.raises(
+        InputError, match=r"^no bench method is called 'contrastiv'.* did you mean contr"
+    ):
         BENCH(BenchConfig(method=("contrastiv",)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

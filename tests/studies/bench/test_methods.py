@@ -160,5 +160,5 @@ def test_the_packages_methods() -> None:
     two = offered["vokenization"]
     assert [one.texts for one in control_stages(two)] == [("captions",), ("corpus",)]
     assert [one.student for one in control_stages(two)] == ["", "stage-1/model"]
-    with pytest.raises(InputError, match=r"no method is called 'l2'.*contrastive"):
+    with pytest.raises(InputError, match=r"no bench method is called 'l2'.*contrastive"):
         find_methods(["l2"])

@@ -394,10 +394,13 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"facts": ("captions.csv",)}, "captions.csv: columns are image, caption; expected quest"),
+        (
+            {"facts": ("captions.csv",)},
+            "captions.csv: columns are image, caption; expected those of",
+        ),
         ({"retention_pairs": "pairs.csv"}, "line 1: expected text<TAB>text<TAB>number"),
         ({"words": ("colors.jsonl",)}, "colors.jsonl"),
-        ({"minimal_pairs": ("colors.jsonl",)}, "colors.jsonl, line 1: fields are"),
+        ({"minimal_pairs": ("colors.jsonl",)}, "colors.jsonl: fields are"),
         ({"plan": True, "words": ("colors.jsonl",)}, "colors.jsonl"),
         ({"images": "glue"}, "6 of 6 captioned images are missing, the first is 0.png"),
         ({"images": "nowhere"}, "images=.*nowhere: no such file or folder"),
@@ -411,10 +414,17 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
         ({"captions": "", "images": "", "text": "plain.txt"}, "lexi_contrastive: reads captions"),
         ({"captions": ""}, "real needs text, or captions and images"),
         ({"facts": (), "words": ()}, "real needs facts or words"),
+        ({"modes": ()}, "real needs modes"),
+        ({"batch": 64}, "captions.csv: 12 samples are fewer than one batch of 64"),
+        (
+            {"text": "plain.txt", "batch": 13, "captions": "", "images": "", "method": ("l1",)},
+            "plain.txt: 12 samples are fewer than one batch of 13",
+        ),
+        ({"scale": 0.5}, "scale=0.5: real does not read it"),
         ({"student": ""}, "real needs student"),
         ({"real": False}, "student needs real"),
         ({"tasks": ("glue/rte",)}, "real needs data"),
-        ({"method": ("guess",)}, "no method is called 'guess'"),
+        ({"method": ("guess",)}, "no bench method is called 'guess'"),
         ({"lr": 0}, "lr = 0: expected "),
     ],
 )

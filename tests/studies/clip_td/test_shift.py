@@ -244,7 +244,9 @@ def test_damaged_losses(data: Path, tmp_path: Path) -> None:
     assert "val-0, answer 0: 1 losses for 5 positions" in told([short, *rows[1:]])
     assert "expected answer_losses, rationale_losses or both" in told([{"annot_id": "val-0"}])
     path = str(tmp_path / "losses.jsonl")
-    assert "protocol=advtop needs attack=FOLDER or losses=FILE" in refusal(config, tmp_path / "a")
+    needs = "protocol=advtop needs either attack=FOLDER or losses=FILE"
+    assert needs in refusal(config, tmp_path / "a")
+    assert needs in refusal(config, tmp_path / "a", losses=path, attack="x")
     assert "keep_top = 0: expected" in refusal(
         config, tmp_path / "a", protocol="keeptop", losses=path, keep_top=0
     )

@@ -166,6 +166,8 @@ REFUSED = (
         ("c.jsonl", coda("a [MASK].", 3, label=[1] * 10), REFUSED),
         ("c.jsonl", coda("a [MASK].", 3, label=[-1, *[1] * 10]), REFUSED),
         ("c.jsonl", coda("a [MASK].", 3, options=["red", "red"], label=[1, 1]), REFUSED),
+        ("c.jsonl", coda("a [MASK].", 3, options="red", label=[1, 1, 1]), REFUSED),
+        ("c.jsonl", coda("a [MASK].", 3, options=[1, 2], label=[1, 1]), REFUSED),
         ("c.jsonl", coda("a [MASK].", 3, label=[10**400] * 11), "line 2: not a fact"),
         ("c.jsonl", coda("a [MASK].", 3, object_group=7), "line 2: not a fact"),
         (

@@ -46,6 +46,13 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, name: str) -> None:
     assert found.name == Path(name).stem
 
 
+def test_the_rating_is_the_first_number(tmp_path: Path) -> None:
+    rows = [("dog", "cat", 7.5, 1.25, 9), ("dog", "bat", 3.5, 0.5, 4), ("cat", "bat", 1.5, 2, 0)]
+    assert read_word_pairs(homes.put(tmp_path / "w.txt", homes.table(*rows))).ratings.tolist() == [
+        *(7.5, 3.5, 1.5)
+    ]
+
+
 def test_the_number_of_pairs_names_the_set(tmp_path: Path) -> None:
     text = "".join(f"a{number} b {number}\n" for number in range(65))
     assert read_word_pairs(homes.put(tmp_path / "w.txt", text)).name == "rg-65"
@@ -60,6 +67,7 @@ def test_the_number_of_pairs_names_the_set(tmp_path: Path) -> None:
         ("dog;cat;1\ndog;bat;2;3\n", "line 2: expected 3 columns"),
         ("dog;cat;1\n;bat;2\n", "line 2: expected 3 columns: two words and a number"),
         ("dog;cat;1\ndog;bat;2\n", "2 pairs; a correlation needs three"),
+        ("dog;cat;1\ndog;bat;1\ncat;bat;1\n", "3 pairs; a correlation needs three, not all rated"),
         ("left;right;how much\ndog;cat;1\n", "line 1: not two words and a rating"),
         ("dog cat\n", "line 1: not two words and a rating"),
     ],

@@ -21,6 +21,7 @@ from groundling.runs.folder import json_text, whole_folder, write_whole
 from groundling.stats.resampling import derangement
 from groundling.studies.bench.handed import shuffle_images
 from groundling.studies.bench.real_settings import RealSettings
+from groundling.training.batch_sampler import check_batch
 
 BAND = 8
 """Number of tokens of similar frequency among which the permuted teacher exchanges embeddings."""
@@ -85,6 +86,11 @@ def hand_over_texts(files: RealFiles, writes: bool) -> TextCounts:
         with prefix_errors(settings.captions):
             images, missing = find_images(captions, settings.images, settings.skip_missing)
     texts = [" ".join(caption.split()) for image in images for caption in image.captions]
+    if settings.captions:
+        check_batch(settings.captions, len(texts), settings.batch)
+    if settings.text:
+        some = islice(plain_lines(settings.text), settings.batch)
+        check_batch(settings.text, sum(1 for _ in some), settings.batch)
     if writes:
         files.place("shuffled captions").parent.mkdir(parents=True, exist_ok=True)
     if writes and images:
