@@ -161,7 +161,6 @@ class Commands(Mapping[str, Command]):
 
 @cache
 def _module_commands(module: str) -> dict[str, Command]:
-    """The commands defined in a module of the core, not those it imports."""
     word = _first_word(module)
     every = vars(importlib.import_module(module)).values()
     commands = [one for one in every if isinstance(one, Command)]

@@ -124,7 +124,6 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
 
 
 def _add_flag(parser: argparse._ActionsContainer, name: str, flag: Flag, help: str = "") -> None:
-    """Add a flag, whose value stays text until the settings are made."""
     count = flag.setting.length
     options: dict[str, Any] = {"nargs": "*" if count == -1 else count, "metavar": flag.metavar}
     if flag.setting.field.annotation is bool:

@@ -86,7 +86,6 @@ def _as_recipe(
     tuning: TrainingArguments,
     out: Path,
 ) -> Recipe:
-    """The comparison as a recipe: all arms with the same text, steps and seeds."""
     shared = {
         **setting_values(tuning, config.own),
         "data": config.data,

@@ -94,7 +94,6 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
 
 
 def _format_table(ending: str, rows: Sequence[InputRow], names: Sequence[str]) -> str:
-    """The text of the file: every row's own columns, and its answers."""
     from groundling.prediction.predictions import prediction_cells
 
     header = list(dict.fromkeys(name for row in rows for name in row.cells))

@@ -81,7 +81,6 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
 
 
 def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
-    """Manifest of a store made of existing region files."""
     from groundling.data.regions.imports import import_regions
     from groundling.data.regions.store import RegionWriter
 

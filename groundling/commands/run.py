@@ -162,7 +162,6 @@ def run_recipe(recipe: Recipe, steps: Sequence[Step], processes: int) -> dict[st
 
 
 def _judge(table: Table, out: Path) -> dict[str, Any]:
-    """The verdicts of one table, in its own folder if it has a name."""
     from groundling.stats.verdict_report import collect_groups, write_verdict
 
     groups = {row.name: out / slug(row.name) for row in table.rows}

@@ -120,7 +120,6 @@ def _table_rows(
 
 
 def _table_lines(path: Path, has_header: bool = True) -> Iterator[tuple[int, list[str]]]:
-    """The fields of every row of a table, with the number of its last line."""
     usual = "," if path.suffix == ".csv" else "\t"
     text = read_text(path)
     separator = _separator(text.partition("\n")[0], usual) if has_header else usual

@@ -570,7 +570,6 @@ class FineTunedModel:
         return examples
 
     def _trained_split(self, data: Path, split: str, own: TableTaskSettings) -> list[Example]:
-        """The train or dev rows of the training run, from the same file."""
         require_known(split, ("train", "dev"), f"{data}: no split {split!r} of your own file")
         rows = read_table(data, own)
         held_out_groups = held_out(data, [row.group for row in rows])
@@ -592,7 +591,6 @@ def _with_clip_features(
     photos: Mapping[str, ImageInput],
     device: str,
 ) -> SampleDataset:
-    """Samples with the features of photos and texts from the CLIP below an adapter."""
     base = student.base
     clip = FrozenClip(base.image, base.text, base.tokenizer)
     settings = TargetedDistillationSettings()

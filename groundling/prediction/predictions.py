@@ -326,7 +326,6 @@ def combine_seeds(
 
 
 def _vote(every: Sequence[PredictionRow], form: OutputType) -> PredictionRow:
-    """Majority vote of several seeds on one example."""
     shares = np.mean([probabilities(one, form) for one in every], axis=0)
     if isinstance(form, Regression):
         return PredictionRow(float(shares[0]), shares)

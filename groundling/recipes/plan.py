@@ -294,7 +294,6 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
 
 
 def _setting_rows(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The settings of one command's steps, each once with the steps that have it."""
     names: dict[tuple[str, ...], list[str]] = {}
     for step in steps:
         for setting, shown in step["settings"].items():

@@ -224,13 +224,8 @@ def open_run(
 ) -> Path:
     """The folder of a new run, or of one to resume; raises InputError if it holds another run, or something else.
 
-    Args:
-        out: the folder.
-        kind: the command.
-        config: every setting on which the result depends.
-        inputs: files and folders on which it depends, by name; compared by path, size and time.
-        writes: whether the folder is made if it does not exist.
-        defaults: values of settings that an older run does not have.
+    The result depends on the command `kind`, the settings `config`, and path, size and time of the `inputs`;
+    `defaults` are the values of settings that an older run does not have. `writes`: whether a folder is made.
     """
     out = Path(out)
     # As they are read from the file.

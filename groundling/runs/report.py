@@ -244,7 +244,6 @@ def forest_svg(rows: Sequence[ForestRow], unit: str) -> str:
 
 
 def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Rows from top to bottom, with their labels and no frame."""
     axes.set_ylim(len(labels) - 0.45, -0.7)
     axes.set_yticks(range(len(labels)), labels, fontsize=9)
     axes.tick_params(axis="y", length=0)

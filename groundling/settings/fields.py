@@ -122,7 +122,6 @@ def _plain(value: object) -> object:
 
 
 def _describe(error: ValidationError) -> str:
-    """The first fault as one line: setting, value and pydantic's words."""
     fault = error.errors(include_url=False)[0]
     cause = fault.get("ctx", {}).get("error")
     if isinstance(cause, InputError):

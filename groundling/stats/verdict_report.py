@@ -87,7 +87,6 @@ def write_verdict(
 
 
 def _unmatched(collected: RunsByGroup, control: str) -> list[str]:
-    """Notes on tasks that are not compared because one side has no finished run."""
     notes = []
     for name, by_task in collected.items():
         for task in collected[control].keys() ^ by_task.keys():
@@ -112,7 +111,6 @@ def _verdicts(collected: RunsByGroup, control: str) -> list[Verdict]:
 
 
 def _scores(runs: SeedRuns, metric: Metric) -> dict[str, Any]:
-    """Every seed's score, and summary statistics over the seeds with a defined metric."""
     values = runs.scores(metric)
     defined = values[np.isfinite(values)]
     return {
@@ -154,7 +152,6 @@ def _report(
 
 
 def _score_rows(collected: RunsByGroup, published: PublishedByGroup) -> list[TableRow]:
-    """One row per group, one column per task: the median, every seed in brackets, and published values."""
     metrics = {
         task: metric for by_task in collected.values() for task, (_, metric) in by_task.items()
     }

@@ -331,7 +331,6 @@ def _score_rows(
     labels: Sequence[Any],
     **rest: Any,
 ) -> EvaluationOutput:
-    """Outputs padded, with metrics unless labels are None; `rest`: further fields of the `EvaluationOutput`."""
     padded = _pad_rows(outputs, -np.inf)
     known = None if not labels or labels[0] is None else _pad_rows(labels, IGNORE)
     metrics = {} if known is None else task.score(predictions, known, padded)

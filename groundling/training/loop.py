@@ -318,7 +318,6 @@ class _TrainingLoop:
             return self.training_step(micro)
 
     def _loss(self, terms: Terms, step: int, totals: Mapping[str, Tensor]) -> Tensor:
-        """The loss: the weighted sum of terms, each divided by its count."""
         parts = [
             self.module.weight(term, step)
             * value

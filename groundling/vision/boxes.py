@@ -123,7 +123,6 @@ class Detector:
         ]
 
     def _best(self, scores: np.ndarray, corners: np.ndarray) -> ImageBoxes:
-        """The boxes to keep, from all scores (Q, C) and corners (Q, 4) of an image."""
         # a detected box may extend beyond the image, and is clipped
         clipped, good = clip_boxes(corners.clip(0, 1))
         scores = scores[good]

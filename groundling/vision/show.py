@@ -47,16 +47,9 @@ def show_regions(
     image: str | os.PathLike[str],
     images: str | os.PathLike[str] = "",
 ) -> AnnotatedImage:
-    """An image with its boxes from a region store.
+    """An image, by its id or file, with its boxes from the folder `store` of `groundling regions`.
 
-    Args:
-        store: the folder that `groundling regions` wrote.
-        image: the image's id there, or the name or path of its file.
-        images: folder of the image files; empty: the folder that the store was made from.
-
-    Raises:
-        InputError: there is no such store, the store has no such image, or its file is
-            missing or cannot be decoded.
+    `images`: folder of the files; empty: that of the store. Raises InputError if store, image or file is missing.
     """
     regions = RegionStore(Path(store), features=False)
     found = _id_in(regions, os.fspath(image))
@@ -75,7 +68,6 @@ def show_regions(
 
 
 def _id_in(store: RegionStore, image: str) -> str:
-    """The id for an id, a file's name or its path."""
     if image in store:
         return image
     fitting = FileNameMatcher(store.ids).find(image_id(image))
@@ -124,7 +116,6 @@ def _describe_regions(store: RegionStore, row: RegionRow) -> list[str]:
 
 
 def _draw_boxes(image: Image.Image, row: RegionRow, descriptions: list[str]) -> Image.Image:
-    """The image with boxes, the most confident on top, and the whole image's below all others."""
     scale = max(1.0, SIDE / max(image.size))
     image = image.resize((round(image.width * scale), round(image.height * scale)))
     canvas = ImageDraw.Draw(image)

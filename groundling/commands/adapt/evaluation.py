@@ -105,7 +105,6 @@ def _batches(model: CrossModalEncoder, samples: Sequence[Sample]) -> Iterator[Ba
 
 
 def _loss(model: CrossModalEncoder, objective: Objective, samples: Sequence[Sample]) -> float:
-    """Mean of an objective over the targets that it scores."""
     total = 0.0
     count = 0
     for batch in _batches(model, samples):

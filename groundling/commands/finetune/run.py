@@ -113,7 +113,6 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
 def _new_student(
     start: Encoder, config: FinetuneConfig, seed: int, store: RegionStore | None
 ) -> SingleStreamModel:
-    """A plain BERT as a vision-language model."""
     torch.manual_seed(derive_seed(seed, "init", "join"))
     if store is None:
         return make_vision_language_model(start, config.architecture, 1)
@@ -187,7 +186,6 @@ def describe_model(
 
 
 def _modules(*names: str) -> dict[str, str]:
-    """SHA-256 of the file of every user module that is named."""
     files: dict[str, Path] = {}
     for name in names:
         if is_import_path(name):
@@ -257,7 +255,6 @@ def _teachers(
     store: RegionStore | None,
     run: Run,
 ) -> TeacherSet:
-    """Teachers of the auxiliary objectives, or the CLIP of an adapter."""
     device = run.state.device
     if isinstance(student, ClipFeatureAdapter):
         targeted = config.objective_settings.targeted_distillation
@@ -382,7 +379,6 @@ def _evaluate_splits(
 def _objective_context(
     student: Encoder, config: FinetuneConfig, form: OutputType, store: RegionStore | None
 ) -> ObjectiveContext:
-    """Context of the auxiliary objectives, without the teachers' widths; `store`: the training regions."""
     sizes = student.sizes
     if store is not None:
         sizes = sizes._replace(classes=store.classes, background=store.background)

@@ -95,7 +95,6 @@ def _is_judged(task: Task) -> bool:
 
 
 def _with_answer(example: Example, task: Task) -> Example:
-    """The example followed by its right answer."""
     if example.choices:
         if not isinstance(example.label, int):
             raise InputError(f"{example.id}: no label, so its right choice is unknown")
@@ -174,7 +173,6 @@ def read_data(
 def _captioned_images(
     texts: TrainTexts, inputs: ImageSampleBuilder, run: Run
 ) -> Iterator[tuple[WeightedFile, list[CaptionedImage], int]]:
-    """For each file: the captioned images in the store, and the number that the store lacks."""
     store = inputs.store
     assert store is not None  # `regions` is required
     files = parse_weighted_files(texts.captions, "captions")

@@ -120,7 +120,6 @@ def _encode_with_student(
 def _read_captioned_images(
     config: RetrieveConfig, run: Run
 ) -> tuple[list[CaptionedImage], dict[str, Any]]:
-    """The images with their texts, and counts of skipped images."""
     settings = config.caption_settings
     captions = read_captions(config.captions, settings.caption_splits, settings.columns)
     run.note(*captions.notes)
@@ -203,7 +202,6 @@ def _row(name: str, numbers: RecallScores) -> dict[str, str]:
 
 
 def _comparison_line(name: str, comparison: dict[str, Any]) -> str:
-    """The comparison of recall at 10 in one line."""
     gap = comparison["r@10"]
     low, high = gap["interval"]
     return f"{name}: R@10 student - model {gap['value']:+.2f} [{low:+.2f}, {high:+.2f}]"

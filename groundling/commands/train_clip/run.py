@@ -147,8 +147,6 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
 def _retrieval_evaluator(
     model: ClipDualEncoder, held_out: CaptionedImageDataset, examining: EvaluationSettings
 ) -> Evaluator:
-    """Evaluator of retrieval, judged by mean recall."""
-
     def measure() -> dict[str, float]:
         found = [retrieval(model, held_out)]
         broadcast_object_list(found)  # processes must not diverge by rounding
@@ -190,7 +188,6 @@ def _read(
 def _read_held_out(
     config: TrainClipConfig, training: Sequence[CaptionedImage], run: Run
 ) -> list[CaptionedImage]:
-    """Evaluation images; none without evaluation settings."""
     if not config.eval_image_list and not config.eval_captions and not config.eval_splits:
         return []
     file = config.eval_captions or config.captions

@@ -181,7 +181,6 @@ def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[tuple[int, list
 
 @lru_cache(1)
 def _lexicon(*engines: str) -> TokenizationCache:
-    """Shared between texts: words found for one shard are reused for the next."""
     return TokenizationCache(*map(Tokenizer.from_str, engines))
 
 
