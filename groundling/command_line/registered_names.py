@@ -41,7 +41,7 @@ def parse_arm(text: str, masked_lm: bool = True) -> dict[str, ObjectiveSpec]:
     parts = [name for part in text.split("+") for name in ARMS.get(part, part).split("+")]
     specs = {}
     for name in parts:
-        with prefix_errors(f"arm={text}{did_you_mean(name, ARMS)}"):
+        with prefix_errors(f"arm={text}{did_you_mean(name, ['xdbert'])}"):
             specs[name] = find_objective(name)
     if "joint_mlm" in specs:  # one masking per text: XDBERT's MLM is the joint one
         specs.pop("mlm", None)

@@ -268,6 +268,9 @@ class FineTunedModel:
             raise InputError(
                 f"a text is empty, or there are other than {choices} choices and {most} images"
             )
+        own = self.description.own
+        if example.text_pair is None and own and len(split_columns(own.text)) == 2:
+            raise InputError("no second text, but the model was trained on pairs")
         if self.form.head_input != "phrase":
             return example
         phrase = example.text_pair or ""

@@ -273,6 +273,7 @@ def choose_seed_models(
     finished = (read_result(source) or {}).get("seeds") or saved
     numbers = [number for number in sorted(saved) if number in finished] or sorted(saved)
     # The best score on held-out data; ties go to the first, as when all splits were trained on.
+    # A seed that always gives one answer is the last of those with equal scores.
     scores = {number: _held_out_score(read_result(saved[number]) or {}) for number in numbers}
     best = max(numbers, key=lambda number: scores[number][0])
     chosen = best if seed is None else seed
@@ -288,16 +289,17 @@ def choose_seed_models(
     return [folder], f"{source}: predictions of seed {chosen}, {reason} of {every}"
 
 
-def _held_out_score(result: Mapping[str, Any]) -> tuple[float, str]:
+def _held_out_score(result: Mapping[str, Any]) -> tuple[tuple[float, float], str]:
     """A seed's main metric on its first held-out split, higher is better, and its description; -inf without one."""
     try:
         metric = result["metrics"][0]
         split = next(one for one in result["splits"] if one not in result.get("trained_on", ()))
-        value = float(result["scores"][split][metric])
+        scores = result["scores"][split]
+        value = float(scores[metric])
     except (KeyError, TypeError, StopIteration):  # unfinished, undefined, or trained on all splits
-        return -np.inf, "the first"
+        return (-np.inf, 0), "the first"
     height = value if result.get("higher_is_better", True) else -value
-    return height, f"the best on {split} ({metric} {value:.3g})"
+    return (height, -scores.get("constant", 0)), f"the best on {split} ({metric} {value:.3g})"
 
 
 # -- votes -------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a user is told who goes on where nothing was learned, or names a run where a model is meant."""
+"""Which seeds of a run answer."""
 
 from __future__ import annotations
 
@@ -17,3 +17,12 @@ def test_seeds_of_an_earlier_command_do_not_answer(tmp_path: Path) -> None:
     assert choose_seed_models(tmp_path)[0][0] == tmp_path / "seed-1/model"
     assert len(choose_seed_models(tmp_path, seeds="all")[0]) == 2
     assert choose_seed_models(tmp_path, 2)[0][0] == tmp_path / "seed-2/model"
+
+
+def test_a_seed_with_one_answer_to_everything_is_the_last_of_equals(tmp_path: Path) -> None:
+    for seed, more in enumerate(({"constant": 1.0}, {}, {"constant": 1.0})):
+        (tmp_path / f"seed-{seed}/model").mkdir(parents=True)
+        scores = {"dev": {"accuracy": 0.5, **more}}
+        told = {"metrics": ["accuracy"], "splits": ["dev"], "scores": scores}
+        write_json(tmp_path / f"seed-{seed}/result.json", told)
+    assert choose_seed_models(tmp_path)[0][0] == tmp_path / "seed-1/model"

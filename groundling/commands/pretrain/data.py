@@ -157,6 +157,11 @@ def read_data(
             captions = CaptionSampleDataset(images, rows, pairs, every_caption)
             sources.append(DataSource(captions, file.weight or len(captions), name=file.file))
             left_out += lacking
+            earlier = set(images_of(sources[:-1]))
+            shared = [image for image in images_of(sources[-1:]) if image in earlier]
+            if shared:  # other images, if the files number theirs alike
+                some = f"{len(shared):,} images of {file.file}, such as {shared[0]}"
+                run.note(f"{some}, are also in an earlier file and share its regions")
     teachers: list[Teacher] = []
     for number, source in enumerate(sources):
         # Features of texts that change in every epoch cannot be cached: the loop runs their teacher.
