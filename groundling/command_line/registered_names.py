@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from groundling.core.errors import InputError, did_you_mean, prefix_errors
+from groundling.core.errors import InputError, did_you_mean, prefix_errors, require_known
 from groundling.core.registry import is_import_path, public_modules
 from groundling.settings.fields import setting_values, settings_of
 from groundling.settings.objectives import ExtraObjectiveSettings
@@ -74,7 +74,9 @@ def check_unread(config: object, names: Sequence[str]) -> None:
         raise InputError(
             "option: only objectives and teachers of your own, MODULE:NAME, read options"
         )
-    if not step or is_import_path(step):
+    if step and not is_import_path(step):
+        require_known(step, ["villa"], f"training_step: no {step!r}", ", or MODULE:NAME")
+    else:
         for one in settings_of(config):
             if one.name.startswith("adversarial_") and one.value != one.default:
                 raise InputError(f"{one.name}: needs training_step=villa")

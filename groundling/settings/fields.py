@@ -271,7 +271,8 @@ def refuse_settings(settings: Mapping[str, object], reason: str) -> None:
     """Raises InputError, ending in `reason`, for the first of some settings that was given a value."""
     for name, value in settings.items():
         if value:
-            raise InputError(f"{name}={format_value(value)}: {reason}")
+            given = name if value is True else f"{name}={format_value(value)}"
+            raise InputError(f"{given}: {reason}")
 
 
 def flag_name(name: str) -> str:

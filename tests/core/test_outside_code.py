@@ -213,7 +213,7 @@ def test_a_librarys_files_import_nothing(
 def test_a_model_that_asks_for_a_kernel_is_refused(asked: str, place: Path, tuned: Path) -> None:
     folder = shutil.copytree(tuned / "bert", place / "model")
     edited(folder / "config.json", attn_implementation=asked)
-    with pytest.raises(InputError, match=f"config.json sets attn_implementation = '{asked}'"):
+    with pytest.raises(InputError, match=r"config\.json sets attn_implementation to code outside"):
         load_encoder(folder)
 
 
@@ -320,7 +320,6 @@ def test_a_task_of_ones_own_in_a_file_is_read_by_what_follows_its_training(here:
     try:
         tuned = ["finetune", "--model", "bert", *about, "--seeds", "2", *FEW, "--no-save-model"]
         assert main([*tuned, "--out", "run"]) == 0
-        assert main(["ensemble", "run/seed-0", *about, "--out", "one"]) == 2  # one is none
         assert main(["ensemble", "--runs", "run", *about, "--out", "mean"]) == 0
         assert main(["data", "partition", *about, "--per-stratum", "2", "--out", "few.json"]) == 0
         counted = ["--captions", "caps.csv", "--tokenizer", "bert"]

@@ -292,9 +292,9 @@ def test_a_batch_per_device_is_no_batch_of_a_step(
 ) -> None:
     per_device, parts = "--per_device_train_batch_size 8", "--gradient-accumulation-steps 4"
     assert main(["adapt", *per_device.split(), *parts.split()]) == 2
-    assert "pass batch, the samples of a step on all devices" in capsys.readouterr().err
+    assert "pass batch, a step's samples on all devices" in capsys.readouterr().err
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="pass batch, the samples of a step on all devices"):
+    with pytest.raises(InputError, match="pass batch, a step's samples on all devices"):
         groundling.adapt(per_device_train_batch_size=8)
 
 

@@ -282,7 +282,7 @@ def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
         ({"training_step": "villa"}, "training_step=villa: an adapter"),
         ({"adapter_layers": 2}, "adapter_layers = 2: expected 1 or 3"),
         ({"adapter": "none"}, "adapter_layers and fusion need adapter=mlp"),
-        ({"adapter": "attention"}, "leave adapter_layers and fusion out"),
+        ({"adapter": "attention"}, "adapter_layers and fusion need adapter=mlp"),
     ],
 )
 def test_settings_that_do_not_fit(

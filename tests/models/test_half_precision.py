@@ -49,7 +49,6 @@ def test_the_card_of_a_sentence_encoder_names_its_library(tmp_path: Path) -> Non
     left = tmp_path / "out/model"
     assert (left / "modules.json").exists()
     assert "library_name: sentence-transformers" in front_matter(left)
-    assert "SentenceTransformer" in (left / "README.md").read_text()
 
 
 def test_the_card_says_what_automodel_reports(tmp_path: Path) -> None:

@@ -369,8 +369,8 @@ def test_what_does_not_go_together_is_refused(settings: AdaptConfig, tmp_path: P
     for words, complaint in (
         ({"arm": "mlm", "keep_projection": True}, "keep_projection needs `a sentence"),
         ({"sentence_weight": 0.0, "keep_projection": True}, "keep_projection needs `a sentence"),
-        ({"arm": "mlm", "masked_lm": False}, "masked_lm=False: arm=mlm is mlm"),
-        ({"arm": "xdbert", "masked_lm": False}, "masked_lm=False: arm=xdbert is joint_mlm"),
+        ({"arm": "mlm", "masked_lm": False}, "masked_lm=False: arm=mlm does not join"),
+        ({"arm": "xdbert", "masked_lm": False}, "masked_lm=False: arm=xdbert does not join"),
     ):
         with pytest.raises(InputError, match=complaint):
             adapt(replace_settings(settings, **words), STEPS, tmp_path)

@@ -552,7 +552,7 @@ def test_explicit_inference_by_hand(place: Path, clip_bert: Any) -> None:
 
 def test_a_prompt_that_clip_cannot_read_whole_is_named(place: Path, clip_bert: Any) -> None:
     long = replace(one_fact(), prompts={"p": f"a [MASK] dog {'on the beach ' * 6}"})
-    with pytest.raises(InputError, match="tokens too long for visual_token_clip"):
+    with pytest.raises(InputError, match="tokens too long"):
         score_by_fill_mask(clip_bert[0] / "joint", [long], visual_token_clip=place / "clip")
 
 
@@ -571,10 +571,13 @@ def test_probe_facts_reads_both_modes(
     assert implicit["fill-mask"]["relations"] != explicit["fill-mask"]["relations"]
     for told, expected in (
         (replace(asked, modes=("stroop",)), "only modes fill-mask reads; pass its encoder"),
-        (replace(asked, modes=("stroop",), visual_token_clip=clip), "only fill-mask reads it"),
+        (
+            replace(asked, modes=("stroop",), visual_token_clip=clip),
+            "which only modes fill-mask reads",
+        ),
         (
             replace(asked, model=str(place / "student"), visual_token_clip=clip),
-            "is no CLIP-BERT, so it has no visual token; leave it out",
+            "is no CLIP-BERT; leave it out",
         ),
     ):
         with pytest.raises(InputError, match=expected):

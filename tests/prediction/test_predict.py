@@ -648,7 +648,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
             "photos/trip/0: no such image in",
         ),
         ({"text": "query"}, "no column 'query'"),
-        ({"text": "a,b,c"}, "no column 'a'"),
+        ({"text": "a,b,c"}, "expected one column, or two"),
         ({"choices": "note"}, "there are other than 0 choices and 1 images"),
         (
             {"data": "folder"},
@@ -658,9 +658,8 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"split": "dev"}, "is a file and has no splits"),
         ({"out": "answers.txt"}, "ending in .csv, .tsv, .jsonl"),
         ({"out": "few.csv"}, "exists already; choose another out"),
-        ({"out": "nowhere/a.csv"}, "no folder .*nowhere; create it, or choose another `out`"),
         ({"model": "bert"}, f"{FILE}: no such file"),
-        ({"model": "none"}, "model=none: no such folder"),
+        ({"model": "none"}, "model=none: no such file or folder"),
         ({"model_seed": 7}, "no saved model of seed 7; there are: 0, 1"),
         (
             {"command": evaluate, "data": "named.csv"},
@@ -718,7 +717,7 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
     for extra, message in (
         ({"images": str(world)}, "this model reads only text; leave images and regions out"),
         ({"regions": str(world / "store")}, "reads only text"),
-        ({"text": ""}, "text '': expected one column, or two"),
+        ({"text": ""}, "text=: expected one column, or two"),
     ):
         settings: dict[str, Any] = {"text": "first", **extra}
         with pytest.raises(InputError, match=message):

@@ -358,9 +358,9 @@ def test_its_pictures_are_prepared_as_its_processor_says(place: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 32}, "size: is for a new CLIP, and .* keeps its own; leave it out"),
-        ({"vision_tower": (8, 1)}, "vision_tower: is for"),
-        ({"untrained": True}, "untrained=True: is for"),
+        ({"size": 32}, "size: .* keeps its own; leave it out"),
+        ({"vision_tower": (8, 1)}, "vision_tower: .* keeps its own"),
+        ({"untrained": True}, "untrained: .* keeps its own"),
     ],
 )
 def test_settings_of_a_new_clip_are_refused(

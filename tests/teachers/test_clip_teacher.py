@@ -709,7 +709,7 @@ def test_data_that_does_not_fit_is_named(place, tmp_path):
     put(photos / "some/3.png", b"no image")
     broken = Example("e", "a dog", images=("some/3",))
     assert "some/3.png: does not decode" in refused(broken, teacher_images=str(photos))
-    assert ": no such" in refused(gone, teacher_images=str(tmp_path / "none"))
+    assert "images are missing" in refused(gone, teacher_images=str(tmp_path / "none"))
 
 
 def test_models_that_cannot_teach_are_named(place, tmp_path):

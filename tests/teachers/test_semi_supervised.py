@@ -353,7 +353,9 @@ def test_a_grid_is_any_models_input(model: str, place: Path, cells: Path, tmp_pa
     if model == "uniter":  # a tag is a word of its own there, tied to no region
         finetune(config, BRIEF, tmp_path / "tagged")
     else:
-        with pytest.raises(InputError, match=r"names objects of .* or pass object_tags=False"):
+        with pytest.raises(
+            InputError, match=r"numbers the objects of .* or pass object_tags=False"
+        ):
             finetune(config, BRIEF, tmp_path / "tagged")
     finetune(replace_settings(config, object_tags=False), BRIEF, tmp_path / "out")
     if model == "uniter":

@@ -542,7 +542,7 @@ def test_villa_by_flag(rte: list[str], tmp_path: Path) -> None:
 REFUSED = {
     "an unknown name": (
         ["--training-step", "vila"],
-        "'vila': expected MODULE:NAME",
+        "training_step: no 'vila'; there are: villa; did you mean villa?, or MODULE:NAME",
     ),
     "settings without it": (
         ["--adversarial-steps", "2"],

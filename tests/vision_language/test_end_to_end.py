@@ -415,7 +415,7 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
         ({"images": ""}, "pass images"),
         ({"regions": ""}, "needs regions; pass regions=STORE"),
         ({"model": str(tmp_path / "bert")}, "this model reads none"),
-        ({"images": str(tmp_path / "none")}, "none: no such folder"),
+        ({"images": str(tmp_path / "none")}, "none: no such file or folder"),
     ):
         with pytest.raises(InputError, match=message):
             finetune(replace_settings(config, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]

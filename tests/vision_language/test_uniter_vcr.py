@@ -459,8 +459,8 @@ def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
 
     assert refusal(runs).startswith(f"both={tmp_path / 'run'}: no such file or folder")
     (tmp_path / "run").mkdir()
-    assert refusal(runs).endswith("run: no finished seed of vcr")
-    assert "covers answers and rationales; leave it out" in refusal(replace(runs, answers="a"))
+    assert refusal(runs).endswith("finished seeds are [] and []")
+    assert "has both; leave it out" in refusal(replace(runs, answers="a"))
     assert refusal(replace(runs, both="")) == "vcr needs answers"
     put(tmp_path / "run/seed-0/result.json", json.dumps({"task": "vcr/answer", "seed": 0}))
     assert "a run of vcr/answer, expected one of vcr" in refusal(runs)
@@ -580,4 +580,4 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
     told = refusal(task_answers="any", data="", **captions)
     assert told.startswith("task_answers=any: applies only to task")
     put(tmp_path / "secret/train.jsonl", "".join(vcr_line(n, labelled=False) for n in range(8)))
-    assert "'answer_label' is missing" in refusal(data=str(tmp_path / "secret"))
+    assert "KeyError: 'answer_label'" in refusal(data=str(tmp_path / "secret"))

@@ -250,7 +250,7 @@ def test_tags_need_the_annotated_objects_in_their_order(
         with pytest.raises(InputError, match="2 annotated objects") as told:
             finetune(config, BRIEF, tmp_path / f"{other}-run")
         assert "\n" not in str(told.value)
-        assert "groundling regions --boxes" in str(told.value)
+        assert "make it of `boxes`" in str(told.value)
 
 
 def with_whole(folder: Path, old: RegionStore) -> Path:

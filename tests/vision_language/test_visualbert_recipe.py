@@ -178,13 +178,13 @@ def test_the_flag_travels_with_the_model_and_is_refused_elsewhere(
     finetune(config, BRIEF, tmp_path / "out")
     described = tmp_path / "out/seed-0/model/groundling_task.json"
     assert json.loads(described.read_text())["region_settings"]["mentioned_objects_only"] is True
-    assert "object_tags=False removes; leave one of them out" in refusal(
+    assert "mentioned_objects_only: no text of vcr/answer names an object by number" in refusal(
         replace_settings(config, object_tags=False), tmp_path / "no"
     )
     other = replace_settings(
         config, task="nlvr2", data=str(place / "nlvr2"), regions=str(place / "captioned")
     )
-    assert "texts of nlvr2 name no objects by number" in refusal(other, tmp_path / "no")
+    assert "no text of nlvr2 names an object by number" in refusal(other, tmp_path / "no")
     captions = on_task(place, "vcr", mentioned_objects_only=True)
     captions = replace_settings(captions, task="", data="", captions=str(place / "some.token.txt"))
     assert "mentioned_objects_only: applies only to task" in refusal(captions, tmp_path / "no")
@@ -294,7 +294,7 @@ def test_captions_alone_see_no_image(
         weights.append(load_encoder(out / "model").state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
     config = replace_settings(on_captions, grounded=False, architecture="uniter")
-    assert "needs `regions` in the batch" in refusal(config, tmp_path / "no")
+    assert "needs `regions`, which this data" in refusal(config, tmp_path / "no")
 
 
 # -- how a new VisualBERT joins its regions ----------------------------------------------------------------------------

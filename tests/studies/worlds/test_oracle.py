@@ -218,7 +218,7 @@ def test_a_world_file_imports_nothing(
     homes.put(tmp_path / "evil.py", f"open({str(tmp_path / 'ran')!r}, 'w')")
     homes.put(tmp_path / file, json.dumps({key: {"family": "evil:FAMILY"}}))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="no family is called 'evil:FAMILY'"):
+    with pytest.raises(InputError, match="no world family is called 'evil:FAMILY'"):
         read_world(tmp_path)
     assert not (tmp_path / "ran").exists()
 

@@ -250,7 +250,7 @@ def test_marks_of_words(monkeypatch):
         words, rows = word_table("somewhere")
         assert words == expected.split() and list(rows[:, 0]) == sorted(rows[:, 0])
         text.encoder.weight.data = text.encoder.weight.data[:3]
-        with pytest.raises(InputError, match="only 3 rows"):
+        with pytest.raises(InputError, match="tokens, but 3 word embeddings"):
             word_table("somewhere")
 
 
