@@ -122,7 +122,9 @@ def _table_rows(
 def _table_lines(path: Path, has_header: bool = True) -> Iterator[tuple[int, list[str]]]:
     usual = "," if path.suffix == ".csv" else "\t"
     text = read_text(path)
-    separator = _separator(text.partition("\n")[0], usual) if has_header else usual
+    header = text.partition("\n")[0] if has_header else usual
+    best = max(SEPARATORS, key=header.count)
+    separator = usual if usual in header or best not in header else best
     if separator == usual == "\t":
         for number, line in enumerate(_split_lines(text), 1):
             yield number, line.split("\t")
@@ -134,11 +136,6 @@ def _table_lines(path: Path, has_header: bool = True) -> Iterator[tuple[int, lis
                 yield reader.line_num, fields
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: {error}") from None
-
-
-def _separator(header: str, usual: str) -> str:
-    best = max(SEPARATORS, key=header.count)
-    return usual if usual in header or best not in header else best
 
 
 def load_json(path: Path) -> Any:

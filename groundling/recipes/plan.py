@@ -226,15 +226,11 @@ def _readers(step: Step) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if isinstance(source, Input) and source.trained_on is not None:
             yield source.title, {"data": source.trained_on}
         if isinstance(before, Step):
-            if _reads_answers(before):
+            answers = before.values.get("task_answers")
+            tells_answers = answers == "right" and before.values["task"] in TASKS_WITH_ANSWERS
+            if before.command == "finetune" or answers == "judged" or tells_answers:
                 yield source.name, before.values
             yield from _readers(before)
-
-
-def _reads_answers(step: Step) -> bool:
-    answers = step.values.get("task_answers")
-    tells_answers = answers == "right" and step.values["task"] in TASKS_WITH_ANSWERS
-    return step.command == "finetune" or answers == "judged" or tells_answers
 
 
 def _hidden_data(read: Mapping[str, Any], tuned: Mapping[str, Any]) -> list[str]:

@@ -145,7 +145,9 @@ def judge(
     verdict.notes += _notes(control, other.seeds, control_scores, metric)
     verdict.notes += _notes(other, control.seeds, other_scores, metric)
     if metric.is_classification:
-        verdict.wins = _wins(control, other)
+        common = [seed for seed in control.seeds if seed in other.seeds]
+        right, before = (runs.is_correct(common).sum() for runs in (other, control))
+        verdict.wins = int(right - before) if common else None
 
     control_defined = np.isfinite(control_scores)
     other_defined = np.isfinite(other_scores)
@@ -272,13 +274,6 @@ def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[
     return float(p), min(1.0, extremes / relabellings)
 
 
-def _wins(control: SeedRuns, other: SeedRuns) -> int | None:
-    common = [seed for seed in control.seeds if seed in other.seeds]
-    if not common:
-        return None
-    return int(other.is_correct(common).sum() - control.is_correct(common).sum())
-
-
 def holm(values: Sequence[float]) -> list[float]:
     """Holm's step-down correction (1979) of p values; NaN stays NaN and is not counted."""
     corrected = [nan] * len(values)
@@ -341,7 +336,7 @@ def _notes(
         f"omitted from means, where {metric.name} is undefined": _seeds(runs, ~np.isfinite(scores)),
     }
     notes = [
-        f"{runs.name}: seed {', '.join(map(str, seeds))} is {fault}"
+        f"{runs.name}, {fault}: seed {', '.join(map(str, seeds))}"
         for fault, seeds in seeds_by_fault.items()
         if seeds
     ]

@@ -176,17 +176,18 @@ def group_examples(examples: Sequence[Example]) -> dict[str, list[str]]:
         "text": [(one.text, *one.choices) for one in examples],
     }
     groups = {
-        kind: [_short_hash(own) for own in every if any(own)] for kind, every in parts.items()
+        kind: [
+            hashlib.blake2b("\n".join(own).encode(), digest_size=8).hexdigest()
+            for own in every
+            if any(own)
+        ]
+        for kind, every in parts.items()
     }
     return {
         kind: names
         for kind, names in groups.items()
         if len(names) == len(examples) and len(set(names)) < len(names)
     }
-
-
-def _short_hash(parts: Sequence[str]) -> str:
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 
 def _trim_padding(outputs: np.ndarray) -> list[float]:

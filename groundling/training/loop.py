@@ -128,20 +128,12 @@ def train(
 ) -> dict[str, object]:
     """Train `model` in place on the weighted sum of all objectives' terms; returns the last means and counters.
 
-    Args:
-        model: the model to train.
-        objectives: objectives with distinct names.
-        data: one data set, or several `DataSource`s, one of which is drawn per step.
-        config: batch size, steps, optimizer and schedule.
-        out: folder for `log.jsonl`, `tensorboard/` and checkpoints. After a kill, the same call resumes from
-            the last checkpoint, with bit-identical results on one type of machine.
-        teachers: teachers without a cache, whose inputs the samples carry (`TeacherDataset`); they are neither
-            trained nor saved.
-        training_step: runs the passes of each micro-batch, e.g. for adversarial training; by default one.
-        evaluator: the evaluator that runs during training; it may stop the run early, or choose the step whose
-            weights the model has afterwards.
-
-    For several processes, launch with `torchrun` or `accelerate launch`. Raises InputError if the loss is not finite.
+    Each step draws from one of several `DataSource`s. `out` gets `log.jsonl`, `tensorboard/` and checkpoints: after a
+    kill, the same call resumes from the last one, with bit-identical results on one type of machine. `teachers` are
+    those without a cache, whose inputs the samples carry (`TeacherDataset`); they are neither trained nor saved.
+    `training_step` runs the passes of each micro-batch. The `evaluator` may stop the run early, or choose the step
+    whose weights the model has afterwards. For several processes, launch with `torchrun` or `accelerate launch`.
+    Raises InputError if the loss is not finite.
     """
     sources = list(data) if isinstance(data, Sequence) else [DataSource(data)]
     training_step = PlainTrainingStep() if training_step is None else training_step

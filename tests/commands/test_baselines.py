@@ -75,7 +75,9 @@ def test_nearly_one_answer_is_told_from_few_right_ones(
 def test_a_note_names_the_seeds_that_say_one_thing() -> None:
     assert degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": []}) == []
     (note,) = degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": [1]})
-    assert note.startswith("1 of 2 seeds are degenerate (1): each gives nearly the same answer")
+    assert note.startswith(
+        "degenerate, with nearly the same answer to every example: 1 of 2 seeds: 1"
+    )
 
 
 # -- the majority ------------------------------------------------------------------------------------------------------
@@ -189,5 +191,5 @@ def test_a_seed_that_says_one_thing_is_called_so(
     ]
     share = max(predictions.count(one) for one in set(predictions)) / len(predictions)
     assert result["degenerate_seeds"] == ([0] if share >= 0.95 else [])
-    assert ("1 of 1 seeds are degenerate" in err) == (share >= 0.95)
+    assert ("every example: 1 of 1 seeds" in err) == (share >= 0.95)
     assert "majority" in result

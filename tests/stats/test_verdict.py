@@ -213,9 +213,9 @@ def test_collapsed_missing_and_unfinished_seeds_are_named_and_kept() -> None:
     lame = replace(control, seeds=control.seeds[:4], predictions=control.predictions[:4])
     found = judge(lame, other, ACCURACY)
     assert found.notes == [
-        "control: seed 4 is missing",
-        "other: seed 7 is not finished",
-        "other: seed 2 is degenerate (one answer to nearly all examples) but included",
+        "control, missing: seed 4",
+        "other, not finished: seed 7",
+        "other, degenerate (one answer to nearly all examples) but included: seed 2",
     ]
     assert found.difference == pytest.approx(
         np.mean(other.scores(ACCURACY)) - np.mean(lame.scores(ACCURACY))
@@ -231,7 +231,7 @@ def test_a_collapsed_seed_of_a_correlation_counts_as_zero() -> None:
     flat[1] = 0.25
     found = judge(runs("good", good, labels), runs("flat", flat, labels), PEARSON)
     assert found.notes == [
-        "flat: seed 1 is degenerate (one answer to nearly all examples) but included"
+        "flat, degenerate (one answer to nearly all examples) but included: seed 1"
     ]
     correlations = [stats.pearsonr(p, labels)[0] for p in flat[[0, 2, 3, 4]]]
     assert found.difference == pytest.approx(
@@ -249,7 +249,7 @@ def test_an_undefined_metric_is_no_zero() -> None:
     broken = np.array(good)
     broken[1, 3] = np.nan
     found = judge(runs("good", good, labels), runs("broken", broken, labels), PEARSON)
-    assert found.notes == ["broken: seed 1 is omitted from means, where pearson is undefined"]
+    assert found.notes == ["broken, omitted from means, where pearson is undefined: seed 1"]
     assert found.difference == pytest.approx(
         np.mean([stats.pearsonr(p, labels)[0] for p in broken[[0, 2, 3, 4]]])
         - np.mean([stats.pearsonr(p, labels)[0] for p in good])
@@ -388,8 +388,8 @@ def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:
     said: list[str] = []
     judge_folders({"a": a, "b": b}, tmp_path / "out", said.append)
     lines = "\n".join(said).splitlines()
-    assert "note: glue/rte, b: seed 3 is missing" in lines
-    assert "note: glue/rte, b: seed 3 is not finished" in lines
+    assert "note: glue/rte, b, missing: seed 3" in lines
+    assert "note: glue/rte, b, not finished: seed 3" in lines
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,6 @@ from groundling.objectives import (
     MaskingVocabulary,
     Objective,
     ObjectiveContext,
-    ObjectiveSpec,
     find_objective,
     unused_settings_note,
 )
@@ -107,7 +106,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     context = ObjectiveContext(
         model.sizes, MaskingVocabulary.of(text.tokenizer), settings, config.cross_modal
     )
-    teacher = _frozen_teacher(config, arm)
+    teacher = config.teacher if "teacher" in {one.teacher_setting for one in arm.values()} else ""
     extra = [FrozenCopy(text)] if retains else []
     teacher_set = load_teacher_set(
         teacher, names, context, run.state.device, run.folder, seed, extra, text.tokenizer
@@ -268,12 +267,6 @@ def _projection(objectives: Sequence[Objective]) -> nn.Linear:
     projection = require(best, "a sentence projection", "keep_projection").project["sentence"]
     assert isinstance(projection, nn.Linear)
     return projection
-
-
-def _frozen_teacher(config: AdaptConfig, arm: Mapping[str, ObjectiveSpec]) -> str:
-    """The teacher, if an objective reads its features; a cross-modal model trains a CLIP side of its own."""
-    is_read = any(one.teacher_setting == "teacher" for one in arm.values())
-    return config.teacher if is_read else ""
 
 
 # -- model and heads ---------------------------------------------------------------------------------------------------

@@ -161,9 +161,8 @@ def degenerate_seeds_note(result: Mapping[str, Any]) -> list[str]:
     seeds = result["degenerate_seeds"]
     if not seeds:
         return []
-    names = ", ".join(map(str, seeds))
-    count = f"{len(seeds)} of {len(result['seeds'])} seeds are degenerate ({names})"
-    return [f"{count}: each gives nearly the same answer to every example"]
+    count = f"{len(seeds)} of {len(result['seeds'])} seeds: {', '.join(map(str, seeds))}"
+    return [f"degenerate, with nearly the same answer to every example: {count}"]
 
 
 def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:

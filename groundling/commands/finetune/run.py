@@ -315,16 +315,13 @@ def one_run(
     result |= trained
     if config.save_model:
         description = describe_model(task, splits, config, name, inputs.training_store)
-        part.save(partial(_save, student, objectives, description))
+
+        def save(folder: Path) -> None:
+            save_trained(folder / "model", student, objectives)
+            description.write(folder / "model")
+
+        part.save(save)
     return result
-
-
-def _save(
-    student: Encoder, objectives: Sequence[Objective], description: ModelDescription, folder: Path
-) -> None:
-    """Write a fine-tuned model, its heads and its description, as `model` of a seed's folder."""
-    save_trained(folder / "model", student, objectives)
-    description.write(folder / "model")
 
 
 def _objectives(
