@@ -159,7 +159,7 @@ def render(folder: Path) -> None:
     world = folder / "world"
     if world.exists():
         return
-    sizes = "--limit-train 1200 --limit-dev 200 --world.scenes 3000 --world.dev-scenes 200 --world.no-control-images"
+    sizes = "--limit-train 1200 --limit-dev 200 --world.scenes 3000 --world.dev-scenes 200 --no-world.control-images"
     training = "--size 32 --patch-size 8 --vision-tower 128 3 --text-tower 64 2 --projection-dim 64"
     training += " --vocab-size 1000 --context-length 20 --no-flip --max-shift 0.03"
     training += " --steps 700 --batch 128 --lr 1e-3 --cpu"
