@@ -153,7 +153,7 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
         ("vcr --both . --answers . --data .", "answers=.: both=. has both; leave it out"),
         (
             "adapt --student m --arm mlm --text t --save-joint",
-            "save_joint=True: arm=mlm has no cross-modal model",
+            "save_joint: arm=mlm has no cross-modal model",
         ),
         ("verdict --runs a b --published c=BERT-b", "no group is called 'c'; there are: a, b"),
     ],

@@ -46,7 +46,7 @@ SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
         ),
         (
             [*TUNE, "--zero-region-features"],
-            "zero_region_features=True: needs regions; pass regions=STORE or leave it out",
+            "zero_region_features: needs regions; pass regions=STORE or leave it out",
         ),
         ([*TUNE, "--max-regions", "3"], "max_regions=3: needs regions"),
         (["probe"], "needs model"),

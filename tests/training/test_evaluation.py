@@ -226,7 +226,7 @@ def test_the_default_evaluates_at_the_end_alone(settings: FinetuneConfig, tmp_pa
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"keep_best": True}, "keep_best=True: needs eval_every=EPOCHS"),
+        ({"keep_best": True}, "keep_best: needs eval_every=EPOCHS"),
         ({"patience": 2}, "patience=2: needs eval_every=EPOCHS"),
         ({"eval_every": -1.0}, "eval_every = -1.0: expected "),
     ],
