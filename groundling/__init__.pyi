@@ -881,11 +881,7 @@ def probe_facts(
     model: Text = "",
     visual_token_clip: Text = "",
     data: Text = "",
-    modes: tuple[Literal["fill-mask", "embedding", "stroop", "linear"], ...] = (
-        "fill-mask",
-        "embedding",
-        "stroop",
-    ),
+    modes: tuple[Literal["fill-mask", "embedding", "stroop", "linear"], ...] = ("fill-mask", "embedding", "stroop"),
     templates: Texts = ("a {}", "there is a {} .", "i saw a {} ."),
     layer: int = -1,
     seed: int = 0,
