@@ -217,6 +217,16 @@ def test_a_model_that_asks_for_a_kernel_is_refused(asked: str, place: Path, tune
         load_encoder(folder)
 
 
+@pytest.mark.parametrize(("name", "size"), [("num_hidden_layers", 10**9), ("vocab_size", 10**30)])
+def test_a_model_of_impossible_size_is_not_built(
+    name: str, size: int, tuned: Path, place: Path
+) -> None:
+    folder = shutil.copytree(tuned / "bert", place / "model")
+    edited(folder / "config.json", **{name: size})
+    with pytest.raises(InputError, match=rf"config\.json sets {name} to 1000000000"):
+        load_encoder(folder)
+
+
 # -- a run's folder ----------------------------------------------------------------------------------------------------
 
 
