@@ -34,13 +34,6 @@ def weights_sha256(model: nn.Module) -> str:
     return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
 
 
-def saved_sha256(source: str | Path) -> str:
-    """A hash of the safetensors files below a folder; empty if there are none, or for a hub id."""
-    files = Path(source).rglob("*.safetensors")
-    digests = sorted(sha256_of(path) for path in files)
-    return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else ""
-
-
 NO_CODE = {"trust_remote_code": False}
 """Option of every `from_pretrained`, so that no code of a model folder runs; without it transformers may prompt."""
 
