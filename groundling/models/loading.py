@@ -20,7 +20,6 @@ from transformers.utils import logging as hf_logging
 from groundling.core.errors import InputError
 from groundling.models.hub import is_open_clip, library_errors, local_only
 from groundling.models.sentence_modules import encoder_folder
-from groundling.runs.hashing import sha256_of
 
 # Hashes that identify a model's weights, wherever they were loaded from.
 
