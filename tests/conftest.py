@@ -1,4 +1,4 @@
-"""What pytest knows before it collects; the fixtures are in `shared_fixtures.py`."""
+"""What pytest knows before it collects; the fixtures are in `tiny.fixtures.py`."""
 
 import browsing
 import pytest
@@ -8,7 +8,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The process that only hands tests to others (`pytest -n`) needs no fixtures, whose imports take seconds."""
     hands_on = bool(config.getoption("numprocesses", default=None))
     if not hands_on or hasattr(config, "workerinput"):
-        config.pluginmanager.import_plugin("shared_fixtures")
+        config.pluginmanager.import_plugin("tiny.fixtures")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

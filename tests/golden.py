@@ -29,7 +29,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)]
 
-import toys  # noqa: E402, F401 - keeps libraries offline and on one thread, before they load
+from tiny import toys  # noqa: E402, F401 - keeps libraries offline and on one thread, before they load
 
 # isort: split
 from safetensors import safe_open  # noqa: E402

@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent)]
 
-from builders.recipes import FILES, recipe_of  # noqa: E402
+from tiny.recipes import FILES, recipe_of  # noqa: E402
 
 from groundling.recipes import Input, Source  # noqa: E402
 from groundling.recipes.plan import plan_json  # noqa: E402

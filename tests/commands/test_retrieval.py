@@ -14,10 +14,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toys
-from builders.seeing import image
 from homes import put
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from tiny.homes import noise as image
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
 import groundling.stats.retrieval

@@ -72,7 +72,7 @@ def test_every_module_has_a_subject() -> None:
 
 
 OF_NO_ROOM = {
-    "builders": "what several test files build",
+    "tiny": "tiny models, files and runs that several test files build",
     "contracts": "what every objective and every student must do",
     "docs": "what documents say",
     "front": "the command line and its functions in Python",

@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import toys  # noqa: E402, F401 - keeps libraries offline and on one thread, before they load
+from tiny import toys  # noqa: E402, F401 - keeps libraries offline and on one thread, before they load
 
 # isort: split
 from random import Random  # noqa: E402

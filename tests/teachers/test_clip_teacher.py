@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 import toys
 from builders.regions import store
-from builders.seeing import image
 from homes import Killed, digests, put
 from PIL import Image
+from tiny.homes import noise as image
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, SiglipImageProcessorPil
 
 from groundling.cli import main

@@ -16,11 +16,12 @@ import torch
 import torch.nn.functional as F
 import vcr_files
 from builders.regions import store
-from builders.seeing import image, resnet
+from builders.seeing import resnet
 from builders.tasks import vqa_answers
 from homes import STEPS, answers, put
 from PIL import Image
 from scipy.special import expit, softmax
+from tiny.homes import noise as image
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
 
 import groundling.models.clip

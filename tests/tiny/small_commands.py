@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import documents
-import standins
 from documents import TypedCommand
 
-from builders.recipes import PAPERS
+from tiny import standins
+from tiny.recipes import PAPERS
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
 SMALLER = {

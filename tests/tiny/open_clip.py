@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import toys
-from homes import tokens
 from safetensors.torch import save_file
 from torch import Tensor
 
 from groundling.models import open_clip
+from tiny import toys
+from tiny.homes import tokens
 
 WIDTH, HEADS, LAYERS, SIDE, PATCH, JOINT = 32, 2, 2, 16, 8, 24
 """Sizes of the checkpoint."""

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import toys
 import transformers as hf
-from homes import home
 from PIL import Image
 from torch import nn
 from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
+
+from tiny import toys
+from tiny.homes import home
 
 RESNET = {
     "embedding_size": 8,
@@ -19,26 +20,22 @@ RESNET = {
     "depths": [1, 1, 1, 1],
     "layer_type": "basic",
 }
+DETECTOR = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+}
 EDGES = {"shortest_edge": 32, "longest_edge": 64}
 
 
-def seeing_models(root: Path) -> dict[str, str]:
-    """Folders of tiny detectors and backbones with their image processors, by name."""
-    torch.manual_seed(0)
-    width = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
-    width |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    own = hf.ResNetConfig(**RESNET, out_features=["stage4"])
-    detr = hf.DetrConfig(
-        use_timm_backbone=False,
-        use_pretrained_backbone=False,
-        backbone=None,
-        backbone_config=own,
-        num_queries=20,
-        num_labels=5,
-        **width,
-    )
+def rt_detr() -> hf.RTDetrForObjectDetection:
+    """A detector of 12 boxes a photo, of four classes."""
     stages = hf.RTDetrResNetConfig(**RESNET, out_features=["stage2", "stage3", "stage4"])
-    rt = hf.RTDetrConfig(
+    config = hf.RTDetrConfig(
         backbone_config=stages,
         backbone=None,
         encoder_in_channels=[16, 16, 24],
@@ -48,14 +45,30 @@ def seeing_models(root: Path) -> dict[str, str]:
         anchor_image_size=None,
         num_labels=4,
         num_denoising=0,
-        **width,
+        **DETECTOR,
+    )
+    return hf.RTDetrForObjectDetection(config)
+
+
+def seeing_models(root: Path) -> dict[str, str]:
+    """Folders of tiny detectors and backbones with their image processors, by name."""
+    torch.manual_seed(0)
+    own = hf.ResNetConfig(**RESNET, out_features=["stage4"])
+    detr = hf.DetrConfig(
+        use_timm_backbone=False,
+        use_pretrained_backbone=False,
+        backbone=None,
+        backbone_config=own,
+        num_queries=20,
+        num_labels=5,
+        **DETECTOR,
     )
     tiny = {"image_size": 16, "patch_size": 8, **toys.SMALL}
     square = {"size": {"height": 16, "width": 16}}
     made = {
         "detr": (hf.DetrForObjectDetection(detr), hf.DetrImageProcessorPil(size=EDGES)),
         "rt": (
-            hf.RTDetrForObjectDetection(rt),
+            rt_detr(),
             hf.RTDetrImageProcessorPil(size={"height": 64, "width": 64}),
         ),
         "resnet": (
@@ -72,12 +85,6 @@ def seeing_models(root: Path) -> dict[str, str]:
     for name, (model, processor) in made.items():
         processor.save_pretrained(home(root / name, model, None))
     return {name: str(root / name) for name in made}
-
-
-def image(path: Path, size: tuple[int, int], seed: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
 
 
 SMALL = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 2]}

@@ -5,31 +5,31 @@ A folder in the working directory serves as a hub id.
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-import homes
 import numpy as np
 import torch
-import toys
 import transformers as hf
-import vcr_files
-import wordnets
-from homes import home, put, table
-from PIL import Image
 
 from groundling.cli import main
-from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.models.small_encoder import new_encoder
 from groundling.studies.knowledge.fact_layouts import COLOURS
+from tiny import homes, toys, vcr_files, wordnets
+from tiny.homes import home, put, table
+from tiny.regions import b64
+from tiny.regions import store as region_store
+from tiny.seeing import rt_detr
+from tiny.tasks import json_lines
 
 WIDTH = 32
 """Numbers of a region's features, whoever makes them."""
 SIDE = 16
 """Pixels of a stand-in's picture, and of what backbones read."""
+store = partial(region_store, width=WIDTH, classes=4, size=(SIDE, SIDE))
+"""Writes a region store of random features."""
 PHOTOS = ("holiday/beach", "holiday/sea", "cat", "dog", "house", "tree")
 COCO = tuple(f"COCO_train2014_{number:012d}" for number in range(1, 9))
 SENTENCES = 16
@@ -118,34 +118,9 @@ def backbone(folder: Path) -> Path:
 def detector(folder: Path) -> Path:
     """A detector of 12 boxes a photo, of four classes."""
     hf.RTDetrImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(
-        home(folder, _detector(), None)
+        home(folder, rt_detr(), None)
     )
     return folder
-
-
-def _detector() -> hf.PreTrainedModel:
-    stages = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 24], "depths": [1, 1, 1, 1]}
-    config = hf.RTDetrConfig(
-        backbone_config=hf.RTDetrResNetConfig(
-            **stages, layer_type="basic", out_features=["stage2", "stage3", "stage4"]
-        ),
-        backbone=None,
-        encoder_in_channels=[16, 16, 24],
-        encoder_hidden_dim=16,
-        encoder_layers=1,
-        encoder_attention_heads=2,
-        encoder_ffn_dim=16,
-        num_queries=12,
-        d_model=16,
-        decoder_in_channels=[16, 16, 16],
-        decoder_layers=1,
-        decoder_attention_heads=2,
-        decoder_ffn_dim=16,
-        anchor_image_size=None,
-        num_labels=4,
-        num_denoising=0,
-    )
-    return hf.RTDetrForObjectDetection(config)
 
 
 def texts(folder: Path) -> None:
@@ -209,9 +184,12 @@ def pairs(folder: Path) -> None:
             bad = " ".join(reversed(text.split()))
             row = {"sentence_good": text, "sentence_bad": bad, "UID": paradigm, "field": field}
             rows.append(row | {"linguistics_term": paradigm, "pairID": str(number)})
-        lines(folder / f"blimp/{paradigm}.jsonl", rows)
+        put(folder / f"blimp/{paradigm}.jsonl", json_lines(*rows))
     ewok = {"Context1": "a dog", "Context2": "a cat", "Domain": "animals"}
-    lines(folder / "ewok/animals.jsonl", [ewok | {"Target1": texts[0], "Target2": texts[1]}])
+    put(
+        folder / "ewok/animals.jsonl",
+        json_lines(*[ewok | {"Target1": texts[0], "Target2": texts[1]}]),
+    )
     put(folder / "my_pairs.csv", table(("good", "bad"), ("a red dog", "dog red a")))
     rows = []
     for number in range(2):
@@ -219,11 +197,7 @@ def pairs(folder: Path) -> None:
         for name in images.values():
             photo(folder / f"winoground/images/{name}.png")
         rows.append({"id": number, **images, "caption_0": "a dog", "caption_1": "dog a"})
-    lines(folder / "winoground/examples.jsonl", rows)
-
-
-def lines(path: Path, rows: Sequence[dict[str, object]]) -> None:
-    put(path, "".join(json.dumps(row) + "\n" for row in rows))
+    put(folder / "winoground/examples.jsonl", json_lines(*rows))
 
 
 def own_images(folder: Path) -> None:
@@ -318,20 +292,16 @@ def others_regions(folder: Path) -> None:
         place = folder / f"{name}.npz"
         place.parent.mkdir(exist_ok=True)
         np.savez(place, features=features, norm_bb=boxes, conf=np.float32([0.9, 0.8]))
-    pixels = _base64(boxes[:, :4] * SIDE)
+    pixels = b64(boxes[:, :4] * SIDE)
     rows = []
     unpacked = folder / "trainval2014_resnet101_faster_rcnn_genome"
     for number in (*range(8), 1000, 1001):
-        features = _base64(rng.normal(size=(2, WIDTH)).astype("<f4"))
+        features = b64(rng.normal(size=(2, WIDTH)).astype("<f4"))
         rows.append("\t".join([str(number), str(SIDE), str(SIDE), "2", pixels, features]))
         entry = {"image_w": SIDE, "image_h": SIDE, "num_boxes": 2}
         entry |= {"boxes": pixels, "features": features}
         put(unpacked / f"{number}.json", json.dumps(entry))
     put(folder / "trainval_resnet101_faster_rcnn_genome_36.tsv", "\n".join(rows) + "\n")
-
-
-def _base64(array: np.ndarray) -> str:
-    return base64.b64encode(array.tobytes()).decode()
 
 
 def tasks(folder: Path) -> None:
@@ -378,9 +348,9 @@ def _lxmert(name: str) -> str:
         np.array([1, 2], "<i8"),
         np.array([0.7, 0.6], "<f4"),
     ]
-    codes = [_base64(array) for array in arrays]
+    codes = [b64(array, array.dtype.str) for array in arrays]
     features = rng.normal(size=(2, WIDTH)).astype("<f4")
-    ends = [_base64(array) for array in (boxes, features)]
+    ends = [b64(array) for array in (boxes, features)]
     return "\t".join([name, str(SIDE), str(SIDE), *codes, "2", *ends]) + "\n"
 
 
@@ -405,23 +375,4 @@ def quickstart(common: Path, folder: Path) -> None:
 
 
 def photo(path: Path) -> None:
-    """A picture of noise."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    seed = sum(path.stem.encode())
-    pixels = np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-
-
-def store(folder: Path, names: Sequence[str]) -> None:
-    """A region store of random features: two boxes an image, with a class each of four."""
-    rng = np.random.default_rng(0)
-    boxes = np.array([[0, 0, 0.5, 0.5], [0.25, 0.25, 1, 1]], np.float32)
-    confidence = np.array([0.9, 0.8], np.float32)
-    images = []
-    for name in names:
-        features = rng.normal(size=(2, WIDTH)).astype(np.float32)
-        classes = rng.dirichlet(np.ones(4), 2)
-        images.append(ImageRegions(name, (SIDE, SIDE), boxes, confidence, features, classes))
-    writer = RegionWriter(folder)
-    writer.write(0, images)
-    writer.close({"source": "stand-in"})
+    homes.noise(path, (SIDE, SIDE), seed=sum(path.stem.encode()))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import homes
-import toys
-
 from groundling.commands.adapt import AdaptConfig
 from groundling.settings.fields import make_settings
+from tiny import homes, toys
 
 
 def pictured_captions(folder: Path, each: int = 3) -> AdaptConfig:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import toys
 from torch import nn
 
 from groundling.core.batch import Batch, EncoderOutput, Example, RegionRow
@@ -21,6 +20,7 @@ from groundling.models.attention import (
     region_positions,
     text_positions,
 )
+from tiny import toys
 
 LAYERS, HEADS = 3, 5
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import homes
-import toys
-
 from groundling.commands.adapt import AdaptConfig
 from groundling.settings.fields import make_settings
+from tiny import homes, toys
 
 
 def captioned_run(folder: Path, arm: str, *, texts: int = 0, **settings: Any) -> AdaptConfig:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import toys
 import transformers as hf
 from transformers import PreTrainedTokenizerBase
 
@@ -13,6 +12,7 @@ from groundling.core.batch import Batch, Tokens, collate
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.heads import LMHead
 from groundling.models.text_encoder import TextEncoder
+from tiny import toys
 
 
 class Family(NamedTuple):

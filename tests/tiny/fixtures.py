@@ -1,8 +1,5 @@
 """Tiny models and tokenizers, built once a session; tests that change a model take a deepcopy."""
 
-import toys  # sets HF_HUB_OFFLINE, TOKENIZERS_PARALLELISM and OMP_NUM_THREADS before torch and transformers load
-
-# isort: split
 import gc
 import multiprocessing
 import multiprocessing.forkserver
@@ -13,10 +10,8 @@ from copy import deepcopy
 from multiprocessing.connection import wait
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-from homes import rte
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -38,6 +33,8 @@ from groundling.models.clip import ClipDualEncoder, make_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.text_encoder import TextEncoder
 from groundling.runs.hashing import CACHE
+from tiny import homes, toys
+from tiny.homes import rte
 
 # No test outlives a power cut; test_running.py looks whether files are synced at all.
 os.fsync = lambda handle: None
@@ -87,8 +84,8 @@ def processes():
     """A multiprocessing context whose processes start from one server that has imported everything, and run nothing."""
     context = multiprocessing.get_context("forkserver")
     recipes = [f"groundling.commands.{name}.run" for name in ("adapt", "finetune", "regions")]
-    context.set_forkserver_preload(["toys", "homes", *recipes])
-    here = Path(__file__).parent
+    context.set_forkserver_preload(["tiny.toys", "tiny.homes", *recipes])
+    here = Path(__file__).parents[1]
     with pytest.MonkeyPatch.context() as patch:
         # The server of Python 3.11 ignores this process's sys.path.
         patch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))

@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from homes import put
-
 from groundling.commands.pretrain import TrainTexts
 from groundling.commands.pretrain.data import TaskAnswers
 from groundling.commands.pretrain.data import task_texts as pretraining_texts
 from groundling.tasks import Task
+from tiny.homes import put
 
 
 def vqa(folder: Path) -> Path:

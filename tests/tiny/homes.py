@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import toys
 from PIL import Image
 from transformers import (
     CLIPImageProcessorPil,
@@ -34,6 +33,7 @@ from groundling.cli import COMMANDS
 from groundling.core.errors import InputError
 from groundling.models.text_encoder import load_text_encoder
 from groundling.settings.training import TrainingArguments
+from tiny import toys
 
 STEPS = TrainingArguments(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
 

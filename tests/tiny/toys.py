@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ["GROUNDLING_CACHE"] = ""  # nothing is left in the user's own
-os.environ.setdefault(
-    "HF_DEACTIVATE_ASYNC_LOAD", "1"
-)  # threads cost tiny models more than they save
-
 import itertools
 import random
 from collections import Counter

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import documents
 import pytest
-from homes import digests, stay_here
 
 from groundling.studies.bench import arms
 from groundling.studies.bench.commands import BENCH, BenchConfig
+from tiny.homes import digests, stay_here
 
 CONFIG = BenchConfig(
     method=("contrastive", "mine.look:METHOD"),

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tiny.homes import put
+from tiny.tasks import json_lines
+
 OBJECTS = ("person", "person", "person", "car", "dog")
 QUESTIONS = (
     "Why is [0] with [1,2] ?",
@@ -56,9 +59,7 @@ def row(
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
-    return path
+    return put(path, json_lines(*rows))
 
 
 def folder(place: Path, train: int = 21, val: int = 14) -> Path:
