@@ -1,7 +1,4 @@
-"""Generate `docs/api.md` and the types of `import groundling` from docstrings and settings.
-
-Run `python docs/make_api.py` after a change of either; a test checks that the files are up to date.
-"""
+"""The page of the Python API, from docstrings and settings; `mkdocs build` adds it to the site, `python` prints it."""
 
 from __future__ import annotations
 
@@ -15,21 +12,17 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from functools import cache
 from itertools import zip_longest
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import groundling
 from groundling.api import command_of, function_names
 
-ROOT = Path(groundling.__file__).parents[1]
-PAGE = ROOT / "docs" / "api.md"
-STUB = ROOT / "groundling" / "__init__.pyi"
 WIDTH = 100
 
 INTRODUCTION = """
-The public functions and classes, from their docstrings: `python docs/make_api.py` writes this page. `import groundling`
-has the functions of the first section and every `groundling.NAME` below; the others are in the modules named beside
+The public functions and classes, from their docstrings. `import groundling` has the
+functions of the first section and every `groundling.NAME` below; the others are in the modules named beside
 them. `help()` shows the same texts. Letters in shapes mean the same everywhere: """
 FUNCTIONS = """
 Each function is the command of the same name. Its flags are keywords, with `_` for `-` and spaces;
@@ -102,7 +95,7 @@ class AsWritten(str):
 
 
 def page() -> str:
-    """The text of `docs/api.md`."""
+    """The text of the page."""
     sizes = inspect.getdoc(importlib.import_module("groundling.core.batch")) or ""
     _, _, sizes = " ".join(sizes.split()).partition("Sizes, everywhere: ")
     parts = ["# In Python\n", _filled(INTRODUCTION + sizes), *_commands()]
@@ -226,43 +219,6 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def stub() -> str:
-    """The text of `groundling/__init__.pyi`, which tells editors and type checkers the lazily imported names."""
-    lines = [f"from {module} import {name} as {name}" for name, module in groundling.PLACES.items()]
-    places = sorted([*lines, "from groundling.api import Text, Texts"])
-    lines = [
-        "# Written by `python docs/make_api.py`.",
-        "from collections.abc import Mapping, Sequence",
-        "from typing import Any, Literal",
-        "",
-        *places,
-        "",
-        "__version__: str",
-        "__all__: list[str]",
-        "",
-    ]
-    for name in commands():
-        command = command_of(name)
-        returned = inspect.signature(command.function()).return_annotation
-        signature = inspect.signature(getattr(groundling, name))
-        parameters = [f"    {_keyword(one)}," for one in signature.parameters.values()]
-        lines += [f"def {name}(", "    *,", *parameters, f") -> {returned}:"]
-        lines += [f'    """{_sentence(command.summary)}"""', ""]
-    return "\n".join(lines)
-
-
-def _keyword(one: inspect.Parameter) -> str:
-    """A keyword of a command's function, as the stub has it; it accepts more types than the setting stores."""
-    kind = getattr(one.annotation, "__name__", "") if isinstance(one.annotation, type) else ""
-    kind = kind if kind and "[" not in str(one.annotation) else str(one.annotation)
-    kind = kind.replace("typing.", "").replace("collections.abc.", "").replace("'", '"')
-    kind = {"str": "Text", "tuple[str, ...]": "Texts"}.get(kind, kind)
-    numbers = re.match(r"tuple\[.*\b(int|float)\b", kind)
-    if numbers:
-        kind = f"Sequence[{numbers[1]}]"
-    return f"{one.name}: {kind} = {one.default!r}".replace("'", '"')
-
-
 # -- fields, read from the source, because Python keeps no docstrings of attributes ------------------------------------
 
 
@@ -347,11 +303,5 @@ def _text(below: ast.stmt | None) -> str:
     return ""
 
 
-def main() -> None:
-    """Write both files."""
-    PAGE.write_text(page(), encoding="utf-8")
-    STUB.write_text(stub(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    print(page())

@@ -1,7 +1,8 @@
-"""Hooks of `mkdocs build`: files above `docs/`, such as README.md, are part of the site too."""
+"""Hooks of `mkdocs build`: files above `docs/` and the page of the Python API are part of the site too."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -18,8 +19,12 @@ DOWNLOADS = ("CITATION.cff", "examples/*.ipynb")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files above `docs/`, with links relative to `docs/`."""
+    """Add the API's page and the files above `docs/`, with links relative to `docs/`."""
     root = Path(config.docs_dir).parent
+    sys.path[:0] = [config.docs_dir]
+    from make_api import page as api_page
+
+    files.append(File.generated(config, "api.md", content=api_page()))
     for name, page in PAGES.items():
         text = (root / name).read_text(encoding="utf-8").replace("](docs/", "](")
         for other, target in PAGES.items():

@@ -8,10 +8,26 @@ name is imported when it is first used.
 
 import importlib
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what is imported when it is first used, for editors and type checkers
+    from groundling.core.batch import Batch as Batch
+    from groundling.core.batch import EncoderOutput as EncoderOutput
+    from groundling.core.batch import Example as Example
+    from groundling.core.batch import Sample as Sample
+    from groundling.core.errors import InputError as InputError
+    from groundling.data.regions.store import RegionStore as RegionStore
+    from groundling.objectives import Objective as Objective
+    from groundling.prediction import load as load
+    from groundling.settings.training import TrainingArguments as TrainingArguments
+    from groundling.studies.attention.page import visualize as visualize
+    from groundling.tasks import Task as Task
+    from groundling.teachers import Teacher as Teacher
+    from groundling.training.loop import train as train
+    from groundling.vision.show import show_regions as show_regions
 
 __version__ = "0.1.0"
 
-# The types of these names are in `__init__.pyi`, which `python docs/make_api.py` writes.
 PLACES = {
     "Batch": "groundling.core.batch",
     "EncoderOutput": "groundling.core.batch",
@@ -36,11 +52,11 @@ def __dir__() -> list[str]:
     return sorted({"__version__", *PLACES, *names})
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name == "__all__":
         return __dir__()
     if name in PLACES:
-        value = vars(importlib.import_module(PLACES[name]))[name]
+        value: Any = vars(importlib.import_module(PLACES[name]))[name]
     elif name.startswith("_") or find_spec(f"{__name__}.{name}"):  # a module, not imported yet
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     else:

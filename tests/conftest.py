@@ -1,5 +1,8 @@
-"""What pytest knows before it collects; the fixtures are in `tiny.fixtures.py`."""
+"""What pytest knows before it collects; the fixtures are in `tiny/fixtures.py`."""
 
+import tiny  # noqa: F401 - first: libraries stay offline and on one thread
+
+# isort: split
 import browsing
 import pytest
 

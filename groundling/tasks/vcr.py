@@ -14,7 +14,6 @@ from groundling.core.batch import Example, Tags
 from groundling.core.errors import InputError, convert_read_errors, raise_first
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import MultipleChoice
-from groundling.data.regions.annotations import VcrObjects, read_vcr_objects
 from groundling.data.tables import read_json_lines
 from groundling.tasks import Task, check_labelled_alike
 
@@ -152,17 +151,6 @@ def _going_on(text: Sequence[VcrToken], tags: Tags) -> tuple[int, ...]:
     lengths = [len(token) for token in text if not isinstance(token, str)]
     firsts = {sum(lengths[:number]) for number in range(len(lengths))}
     return tuple(start for number, (start, _, _) in enumerate(tags) if number not in firsts)
-
-
-def objects_of(folder: Path, example: Example) -> VcrObjects:
-    """The objects of an example's image; raises InputError if they differ from the example's."""
-    images = Path(folder) / "vcr1images"
-    image = example.images[0]
-    path = images / f"{image}.json"
-    objects = read_vcr_objects(path)
-    if objects.names != example.object_names:
-        raise InputError(f"{path}: its names differ from the objects of {example.official_id}")
-    return objects
 
 
 def conditioned_id(annot_id: str, answer: int) -> str:

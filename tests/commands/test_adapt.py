@@ -13,7 +13,7 @@ import homes
 import pytest
 import torch
 from builders.results import rows_of
-from homes import STEPS, Counting, Killed, digests, dying, log_of, never, training_with
+from homes import STEPS, digests, log_of, never
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining
 
@@ -159,17 +159,6 @@ def test_heads_of_an_earlier_run_go_on(
     assert all(torch.equal(one[key], other[key]) for key in mlm)
 
 
-# A2: the joint head was saved as the encoder's own, which it never was.
-def test_the_joint_head_is_not_called_the_encoders_own(adapted: dict) -> None:
-    for arm in ("xdbert", "xdbert+contrastive"):
-        heads = load_file(adapted[arm][0] / "model" / "groundling_heads.safetensors")
-        assert [key for key in heads if key.startswith("joint_masked_lm.head.")]
-        assert not [key for key in heads if key.startswith("masked_lm.head.")]
-    control = load_file(adapted["mlm"][0] / "model" / "groundling_heads.safetensors")
-    assert [key for key in control if key.startswith("masked_lm.head.")]
-    assert not [key for key in control if key.startswith("joint_masked_lm.")]
-
-
 def test_an_encoder_of_xdbert_fills_no_mask(
     adapted: dict, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -246,61 +235,6 @@ def test_without_room_for_features_the_teacher_answers_in_every_step(
         {k: cached[k] for k in TERMS[arm]}, abs=1e-5
     )
     assert not any("teacher" in name for name in digests(tmp_path / "out"))
-
-
-@pytest.mark.parametrize("arm", ["contrastive", "xdbert"])
-def test_a_killed_run_goes_on_to_the_same_weights(
-    arm: str, adapted: dict, settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr(fitting, "train", training_with(dying(3)))
-        with pytest.raises(Killed):
-            adapt(replace_settings(settings, arm=arm), STEPS, out)
-    there = sorted(p.name for p in (out / "checkpoints").iterdir())
-    assert there == ["step-000000002"]
-    assert not (out / "result.json").exists()
-
-    counted = Counting()
-    with monkeypatch.context() as patch:
-        patch.setattr(fitting, "train", training_with(counted))
-        result = adapt(replace_settings(settings, arm=arm), STEPS, out)
-    assert counted.calls == 1
-    whole, expected = adapted[arm]
-    for name in ("model.safetensors", "groundling_heads.safetensors"):
-        one, other = load_file(whole / "model" / name), load_file(out / "model" / name)
-        assert one.keys() == other.keys()
-        assert [key for key in one if not torch.equal(one[key], other[key])] == []
-    assert log_of(out) == log_of(whole)
-    assert {k: v for k, v in result.items() if k != "seconds"} == {
-        k: v for k, v in expected.items() if k != "seconds"
-    }
-
-
-def test_two_kinds_of_distillation_keep_two_heads(
-    settings: AdaptConfig, adapted: dict, tmp_path: Path
-) -> None:
-    result = adapt(
-        replace_settings(settings, arm="l1+contrastive"), replace(STEPS, steps=1), tmp_path / "out"
-    )
-    assert set(result["train_metrics"]) == TERMS["l1"] | TERMS["contrastive"] | {"loss"}
-    heads = [
-        load_file(out / "model" / "groundling_heads.safetensors")
-        for out in (
-            tmp_path / "out",
-            adapted["l1"][0],
-            adapted["contrastive"][0],
-            adapted["mlm"][0],
-        )
-    ]
-    both, l1, contrastive, mlm = (sum(v.numel() for v in found.values()) for found in heads)
-    assert both == l1 + contrastive - mlm
-
-
-def test_a_saved_model_names_no_folder(settings: AdaptConfig, adapted: dict) -> None:
-    given = str(Path(settings.student).parent)
-    for out, _ in adapted.values():
-        assert given not in homes.told_by(out / "model")
 
 
 def test_the_end_of_a_path_has_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

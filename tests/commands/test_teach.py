@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from homes import STEPS, Killed, digests, never, put, told_by
+from homes import STEPS, Killed, digests, never, put
 from transformers import AutoTokenizer, CLIPModel
 
 from groundling.commands.train_clip import COMMAND as teach
@@ -42,11 +42,6 @@ def test_teach_writes_a_stock_clip(taught: tuple[Path, dict]) -> None:
     assert len(tokenizer) <= 560
     assert json.loads((out / "result.json").read_text()) == result
     assert not (out / "checkpoints").exists()
-
-
-def test_a_saved_clip_names_no_folder(taught: tuple[Path, dict], world: Path) -> None:
-    told = told_by(taught[0] / "model")
-    assert str(world) not in told and str(taught[0]) not in told
 
 
 def test_teach_reports_retrieval(taught: tuple[Path, dict]) -> None:

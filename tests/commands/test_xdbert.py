@@ -25,14 +25,9 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
 from groundling.core.batch import IGNORE, Example, collate
-from groundling.core.errors import InputError
-from groundling.core.metrics import ACCURACY, ACCURACY_AND_F1, F1
-from groundling.core.output_types import RegionSelection
-from groundling.core.rng import generator
 from groundling.data.corpora.files import full_blocks
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text.words import TokenizationCache, length_auc
-from groundling.models.task_heads import HeadContext, UnpooledClsHead
 from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
@@ -40,7 +35,7 @@ from groundling.prediction.model_description import read_description
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.tasks.glue import RTE
-from groundling.training.batch_sampler import LengthMatchedSampler, corrupt_samples
+from groundling.training.batch_sampler import corrupt_samples
 from groundling.vision_language.loading import RAW, make_task_head
 
 TWO = TrainingArguments(steps=2, batch=4, cpu=True)
@@ -73,13 +68,6 @@ def test_other_tokenizers_blocks_are_never_too_long(kind: str, request) -> None:
     assert "".join(" ".join(units).split()) == "".join(" ".join(texts).split())
 
 
-def test_a_letter_of_more_tokens_than_a_block_has_does_not_stop_it(roberta_tokenizer) -> None:
-    assert (
-        "".join(full_blocks(["a🎈b"], TokenizationCache(backend_tokenizer(roberta_tokenizer)), 1))
-        == "a🎈b"
-    )
-
-
 def test_which_arms_read_blocks_and_of_what_length() -> None:
     own = AdaptConfig()
     assert text_layout_of(own, True, 512) == text_layout_of(own, True, 8192) == ("blocks", 512)
@@ -108,17 +96,6 @@ def test_told_by_length_is_the_area_under_the_curve() -> None:
     right, wrong = mismatch[same][:, None], mismatch[~same]
     expected = np.mean((right < wrong) + 0.5 * (right == wrong))
     assert length_auc(one, other, same) == pytest.approx(expected)
-
-
-def test_neighbours_are_of_about_the_same_length(samples) -> None:
-    near = LengthMatchedSampler(samples)
-    rng = generator(0, "near")
-    ordered = np.sort(samples.lengths)
-    assert np.array_equal(samples.lengths[near.order], ordered)
-    for index in range(len(samples)):
-        drawn = {near.draw(index, rng) for _ in range(12)}
-        assert max(abs(near.place[index] - near.place[one]) for one in drawn) <= 2 * near.reach
-    assert near.reach == 1 + len(samples) // 100
 
 
 def paired(texts: list[str], length: int) -> TextDataset:
@@ -248,13 +225,6 @@ def test_the_released_head_is_one_linear_on_the_raw_first_position(student, text
     torch.testing.assert_close(head(encoded, batch), expected)
 
 
-def test_the_released_head_is_of_text_encoders_alone(cross) -> None:
-    with pytest.raises(InputError, match="cls_without_pooler: this model is not a text encoder"):
-        make_task_head(cross, RTE.form, RAW)
-    with pytest.raises(InputError, match="cls_without_pooler: not predicted from the first"):
-        UnpooledClsHead(HeadContext(cross.sizes, RegionSelection()))
-
-
 def test_a_fine_tuning_takes_the_released_head(tmp_path: Path) -> None:
     config = FinetuneConfig(
         model=str(homes.student(tmp_path / "student")),
@@ -273,11 +243,3 @@ def test_a_fine_tuning_takes_the_released_head(tmp_path: Path) -> None:
         tmp_path / "again.jsonl",
     )
     assert len((tmp_path / "again.jsonl").read_text().splitlines()) == 5
-
-
-def test_qqps_score_is_the_mean_of_accuracy_and_f1() -> None:
-    """A9."""
-    rng = np.random.default_rng(2)
-    predictions, labels = rng.integers(0, 2, (2, 200))
-    both = (ACCURACY.compute(predictions, labels) + F1.compute(predictions, labels)) / 2
-    assert ACCURACY_AND_F1.compute(predictions, labels) == pytest.approx(both)

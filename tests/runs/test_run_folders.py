@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import io
 import json
@@ -111,6 +110,40 @@ def test_a_command_that_was_refused_before_its_first_step_leaves_its_folder_to_o
         open_run(folder, "another", {"lr": 1}, {})
         left = [path for path in folder.rglob("*") if path.is_file()]
         assert {path.name for path in left} - {LOCK} == {"config.json"}
+
+
+def trained(out: Path) -> dict[str, object]:
+    """Weights, predictions and logs of every run below a folder."""
+    files = homes.digests(out)
+    kept = {name: files[name] for name in files if name.endswith((".safetensors", ".tsv"))}
+    kept |= {name: files[name] for name in files if "predictions" in name}
+    return kept | {str(log): homes.log_of(out / log) for log in logs_below(out)}
+
+
+def logs_below(out: Path) -> list[Path]:
+    return sorted(log.parent.relative_to(out) for log in out.rglob("log.jsonl"))
+
+
+@pytest.mark.parametrize("name", training_commands())
+def test_a_killed_run_ends_as_a_whole_one_and_a_finished_one_stays(
+    name: str, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: None
+) -> None:
+    """Bit-equal: two runs of the same settings, one of which died in its second step."""
+    line = [*commands(shelf)[name], "--out"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert main([*line, str(whole)]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("groundling.training.fit.train", homes.training_with(homes.dying(2)))
+        with pytest.raises(homes.Killed):
+            main([*line, str(killed)])
+    assert not (killed / "result.json").exists()
+    assert main([*line, str(killed)]) == 0
+    found = trained(whole)
+    assert any(file.endswith(".safetensors") for file in found) and logs_below(whole)
+    assert trained(killed) == found
+    before = homes.digests(whole)
+    assert main([*line, str(whole)]) == 0
+    assert homes.digests(whole) == before
 
 
 def test_what_was_prepared_for_other_settings_is_not_taken(shelf: Path, tmp_path: Path) -> None:
@@ -296,46 +329,6 @@ def test_a_full_disk_under_a_model_has_its_room_again(tmp_path: Path) -> None:
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def writers() -> list[str]:
-    """Modules of the package that write to files by their own hands."""
-    root = Path(groundling.__file__).parent
-    found = []
-    for path in sorted(root.rglob("*.py")):
-        calls = (one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Call))
-        if any(_writes(call) for call in calls):
-            found.append(str(path.relative_to(root)))
-    return found
-
-
-def _writes(call: ast.Call) -> bool:
-    if not isinstance(call.func, ast.Attribute):
-        return False
-    if call.func.attr in ("write_text", "write_bytes"):
-        # A `World` has a method of that name.
-        return bool(call.args) and ast.unparse(call.func.value) not in ("self", "world")
-    modes = [one.value for one in call.args if isinstance(one, ast.Constant)]
-    is_open = call.func.attr == "open" and modes and isinstance(modes[0], str)
-    return bool(is_open and set("wax") & set(str(modes[0])))
-
-
-WHOLE = {
-    "runs/folder.py": "what sees to it",
-    "runs/checkpoints.py": "into a folder that is renamed",
-    "training/loop.py": "a line more of a log; half a line at its end is none to a reader",
-    "commands/adapt/run.py": "into a folder that is renamed",
-    "studies/bench/cost.py": "a switch of Linux that resets a process's peak memory, no file of ours",
-    "studies/worlds/stand_ins.py": "into a folder that is renamed",
-    "models/adapters.py": "into a folder that is renamed",
-    "models/sentence_modules.py": "into a folder that is renamed",
-    "vision_language/single_stream.py": "into a folder that is renamed",
-}
-"""Modules that write to files by their own hands, and why nobody finds half a file there."""
-
-
-def test_every_other_writer_leaves_whole_files_or_none() -> None:
-    assert writers() == sorted(WHOLE)
-
-
 def test_a_figure_is_the_same_text_every_time() -> None:
     from groundling.runs.report import new_figure, svg_of
 
@@ -393,13 +386,6 @@ def test_of_a_log_the_last_line_may_be_damaged(damage: bytes, tmp_path: Path) ->
     path.write_bytes(damage + b'\n{"step": 2}\n')
     with pytest.raises(InputError, match=r"^\S+log.jsonl: cannot be read [^\n]*$"):
         read_log(path)
-
-
-@pytest.mark.parametrize("line", ['{"step": 1, "loss": "low"}', '{"step": [], "loss": 1}'])
-def test_a_log_of_other_numbers_is_one_line(line: str, tmp_path: Path) -> None:
-    path = put(tmp_path / "log.jsonl", f'{line}\n{{"step": 2, "loss": 1}}\n')
-    with pytest.raises(InputError, match=r"^\S+log.jsonl: cannot be read [^\n]*$"):
-        means_by_epoch(path, ["loss"], 3)
 
 
 def test_a_line_of_a_log_that_covers_no_step_counts_for_nothing(tmp_path: Path) -> None:

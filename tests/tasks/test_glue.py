@@ -1,3 +1,5 @@
+"""GLUE: every task as its official files, the hub and the server have it."""
+
 import sys
 from pathlib import Path
 
@@ -6,7 +8,6 @@ import numpy as np
 import pytest
 
 from groundling.core.errors import InputError
-from groundling.core.registry import registered, resolve
 from groundling.studies.worlds.tasks import TRUTH
 from groundling.tasks import Task
 from groundling.tasks.glue import (
@@ -138,19 +139,6 @@ def write(root: Path, task: Task, split: str, content: bytes) -> Path:
     return path
 
 
-def refusal(task: Task, root: Path, split: str) -> str:
-    with pytest.raises(InputError) as caught:
-        task.read(root, split)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def test_the_tasks_are_found_by_name() -> None:
-    found = [name for name in registered("tasks", Task) if name.startswith("glue/")]
-    assert sorted(found) == sorted(DEV)
-    assert resolve("tasks", Task, "glue/sts-b") is STSB
-
-
 @pytest.mark.parametrize(
     ("task", "labels"),
     [
@@ -179,20 +167,6 @@ def test_labels_are_numbered_as_on_the_hub_and_ids_are_positions(
 @every
 def test_the_tasks_own_folder_reads_like_the_root(task: Task, root: Path) -> None:
     assert task.read(root / task.read.folder, task.dev[0]) == task.read(root, task.dev[0])
-
-
-@every
-def test_perfect_and_constant_predictors(task: Task, root: Path) -> None:
-    labels = np.array([e.label for e in task.read(root, task.dev[0])])
-    assert list(task.score(labels, labels).values()) == pytest.approx(
-        [1.0] * len(task.metrics), abs=1e-12
-    )
-    headline = task.score(np.ones_like(labels), labels)[task.metrics[0].name]
-    share = float((labels == 1).mean())
-    # A6: a constant prediction of STS-B scores 0, as one of CoLA does
-    floors = {"accuracy": share, "matthews": 0.0, "pearson": 0.0, "f1": 2 * share / (1 + share)}
-    floors["mean of accuracy and f1"] = (floors["accuracy"] + floors["f1"]) / 2
-    assert headline == pytest.approx(floors[task.metrics[0].name])
 
 
 def test_headlines_are_the_ones_xdbert_reports() -> None:
@@ -256,38 +230,55 @@ def test_mnli_finds_its_label_by_name(root: Path) -> None:
     assert MNLI.read(root, "test_matched")[0].label is None
 
 
-@pytest.mark.parametrize("score", ["5.001", "-0.1", "nan", "five", ""])
-def test_sts_b_scores_lie_between_0_and_5(score: str, root: Path) -> None:
-    path = write(
-        root,
-        STSB,
-        "train",
-        table(STSB_HEAD, ("0", *ORIGIN, "A.", "B.", "5"), ("1", *ORIGIN, "C.", "D.", score)),
-    )
-    assert refusal(STSB, root, "train").startswith(f"{path}, line 3: label ")
-
-
-def test_a_label_outside_the_set_names_file_and_line(root: Path) -> None:
-    path = write(
-        root,
+STSB_TWO = ("0", *ORIGIN, "A.", "B.", "5"), ("1", *ORIGIN, "C.", "D.")
+RTE_ROW = ("0", "A.", "B.", "entailment")
+FAULTS: dict[str, tuple[Task, bytes | None, str]] = {
+    **{
+        f"score {score!r}": (
+            STSB,
+            table(STSB_HEAD, STSB_TWO[0], (*STSB_TWO[1], score)),
+            ", line 3: label ",
+        )
+        for score in ("5.001", "-0.1", "nan", "five", "")
+    },
+    "label": (
         RTE,
-        "train",
-        table(NLI, ("0", "A.", "B.", "entailment"), ("1", "C.", "D.", "neutral")),
-    )
-    message = refusal(RTE, root, "train")
-    assert message == f"{path}, line 3: label 'neutral' is not one of entailment, not_entailment"
-    path = write(root, COLA, "train", table(("gj04", "2", "", "It rained.")))
-    assert refusal(COLA, root, "train").startswith(f"{path}, line 1: label '2'")
-
-
-def test_a_short_row_names_its_line(root: Path) -> None:
-    path = write(
-        root,
+        table(NLI, RTE_ROW, ("1", "C.", "D.", "neutral")),
+        ", line 3: label 'neutral' is not one of entailment, not_entailment",
+    ),
+    "CoLA's label": (COLA, table(("gj04", "2", "", "It rained.")), ", line 1: label '2'"),
+    "short row": (
         QNLI,
-        "train",
         table(("index", "question", "sentence", "label"), ("0", "Who?"), ("1", "A", "B", "C")),
-    )
-    assert f"{path}, line 2: 2 fields, expected 4" in refusal(QNLI, root, "train")
+        ", line 2: 2 fields, expected 4",
+    ),
+    "column": (
+        MRPC,
+        table(NLI, ("0", "A.", "B.", "1")),
+        ": no column '#1 String'; there are: index, sentence1",
+    ),
+    "latin-1": (
+        RTE,
+        table(NLI, RTE_ROW) + "1\tCaf\xe9.\tD.\tentailment\n".encode("latin-1"),
+        "can't decode byte 0xe9",
+    ),
+    "empty": (RTE, b"", "the file is empty"),
+    "blank": (RTE, b"\n\n", "the file is empty"),
+    "header only": (RTE, table(NLI), "contains no examples"),
+    "missing": (RTE, None, "no such file"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_names_file_and_line(name: str, root: Path) -> None:
+    task, content, complaint = FAULTS[name]
+    path = root / task.read.folder / "train.tsv"
+    if content is not None:
+        write(root, task, "train", content)
+    with pytest.raises(InputError) as caught:
+        task.read(root, "train")
+    message = str(caught.value)
+    assert message.startswith(str(path)) and complaint in message and "\n" not in message
 
 
 def test_qqp_leaves_broken_rows_out(root: Path) -> None:
@@ -301,37 +292,6 @@ def test_qqp_leaves_broken_rows_out(root: Path) -> None:
         ),
     )
     assert [e.id for e in QQP.read(root, "test")] == ["qqp-test-0", "qqp-test-2"]
-
-
-def test_a_missing_column_is_named(root: Path) -> None:
-    path = write(root, MRPC, "train", table(NLI, ("0", "A.", "B.", "1")))
-    assert refusal(MRPC, root, "train").startswith(
-        f"{path}: no column '#1 String'; there are: index, sentence1"
-    )
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (
-            table(NLI, ("0", "A.", "B.", "entailment"))
-            + "1\tCaf\xe9.\tD.\tentailment\n".encode("latin-1"),
-            "can't decode byte 0xe9",
-        ),
-        (b"", "the file is empty"),
-        (b"\n\n", "the file is empty"),
-        (table(NLI), "contains no examples"),
-        (None, "no such file"),
-    ],
-    ids=["latin-1", "empty", "blank", "header only", "missing"],
-)
-def test_unreadable_files_are_named(content: bytes | None, complaint: str, root: Path) -> None:
-    path = root / "RTE" / "train.tsv"
-    if content is not None:
-        path.write_bytes(content)
-    message = refusal(RTE, root, "train")
-    assert message.startswith(str(path))
-    assert complaint in message
 
 
 @pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0b", "\x1c"])

@@ -653,15 +653,6 @@ def test_faults_of_json_lines_name_file_and_line(
     assert refusal(task.read, tmp_path, "dev") == f"{path}: no such file"
 
 
-def test_every_reader_says_what_the_data_set_calls_an_example(folder: Path, tmp_path: Path) -> None:
-    """C4: an official id is a field; nobody cuts it out of an id of ours."""
-    put(tmp_path / "dev.json", json_lines(TRUE))
-    put(tmp_path / "snli_ve_dev.jsonl", json_lines(entailed("5.jpg#2r1e", "entailment", **GOOD)))
-    read = [(VQA, folder, "val"), (NLVR2, tmp_path, "dev"), (SNLI_VE, tmp_path, "dev")]
-    names = [task.read(place, split)[0].official_id for task, place, split in read]
-    assert names == ["40000", "dev-1-0-0", "5.jpg#2r1e"]
-
-
 class Mood:
     """A form of one's own, of which the package knows nothing."""
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
@@ -16,9 +15,7 @@ import toys
 from homes import Killed, dying, log_of
 from torch import Tensor
 
-from groundling.cli import main
 from groundling.core.batch import Batch, Example, collate
-from groundling.core.errors import InputError
 from groundling.data.captions.captions import CaptionedImage
 from groundling.data.regions.samples import CaptionSampleDataset, RegionDataset, RegionOptions
 from groundling.data.samples import MultiVersionTextDataset, TextDataset, TextRowEncoder
@@ -216,16 +213,6 @@ def test_an_exchanged_image_has_room() -> None:
     assert max(padded(batch) for batch in every(unaware)) > TOKENS
 
 
-def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
-    with pytest.raises(InputError) as error:
-        plan_batches(
-            [DataSource(text_only, name="captions")], [], replace(CONFIG, batch_tokens=20), 1
-        )
-    message = str(error.value)
-    assert "batch_tokens = 20: captions: the sample 's" in message
-    assert "alone has" in message and "\n" not in message
-
-
 def test_what_stands_beside_has_room(text_only: Any) -> None:
     others = UnlabelledDataset(text_only, np.array(0))
     source = DataSource(text_only, extra_samples=others, extra_per_sample=2)
@@ -233,12 +220,6 @@ def test_what_stands_beside_has_room(text_only: Any) -> None:
     batches = every(MicroBatchDataset(plan, [], 1, 0, 1))
     assert max(padded(batch) for batch in batches) <= TOKENS
     assert all(len(batch) % 3 == 0 for batch in batches)
-
-
-def test_no_samples_are_refused() -> None:
-    nothing = TextDataset([], TextRowEncoder(toys.bert_words(), 40))
-    with pytest.raises(InputError, match="data: 0 samples"):
-        plan_batches([DataSource(nothing)], [], CONFIG, 1)
 
 
 # -- training on them --------------------------------------------------------------------------------------------------
@@ -284,16 +265,3 @@ def test_the_loss_is_a_mean_over_the_step(student: Any, text_only: Any, tmp_path
             part.p = 0.0
     train(model, [objective], text_only, config, tmp_path)
     assert log_of(tmp_path)[0]["mlm"] == pytest.approx(sums / tokens, rel=1e-5)
-
-
-def test_by_flag(capsys: Any, tmp_path: Path) -> None:
-    student = homes.student(tmp_path / "bert")
-    text = homes.text(tmp_path / "text.txt", 24)
-    words = ["adapt", "--student", str(student), "--text", str(text), "--arm", "mlm", "--cpu"]
-    out = tmp_path / "out"
-    assert main([*words, "--batch-tokens", "400", "--epochs", "2", "--out", str(out)]) == 0
-    assert "steps of 400 tokens" in (out / "model/README.md").read_text()
-    capsys.readouterr()
-    words += ["--batch-tokens", "5", "--out", str(tmp_path / "other")]
-    assert main(words) == 2
-    assert "batch_tokens = 5: text: the sample" in capsys.readouterr().err
