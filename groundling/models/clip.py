@@ -85,6 +85,11 @@ class ClipTextTower(nn.Module):
         return int(self.projection.out_features)
 
     @property
+    def states_width(self) -> int:
+        """Width of a token's state before the projection."""
+        return int(self.projection.in_features)
+
+    @property
     def context_length(self) -> int:
         """Positions of one window, special tokens included."""
         return int(self.tower.config.max_position_embeddings)
@@ -318,6 +323,10 @@ class FrozenClip:
         states, ends = tower.forward_unprojected(windows)
         return windows.flatten_states(states), ends
 
+    def project_texts(self, states: Tensor) -> Tensor:
+        """Unit-length embeddings (..., E) in the joint space, of the text tower's states (..., D)."""
+        return F.normalize(require(self.text, "text", "this teacher").projection(states), dim=-1)
+
     def tokenize(self, texts: Sequence[str]) -> list[tuple[TextRow, int]]:
         """Each text in one window, and its number of truncated tokens."""
         windows = require(self.windows, "text", "this teacher")
@@ -330,13 +339,12 @@ class FrozenClip:
 
         Encodes `batch` texts at a time, on the towers' device.
         """
-        tower = require(self.text, "text", "a text's embedding")
         embedded = []
         for start in range(0, len(rows), batch):
             some = rows[start : start + batch]
             samples = [Sample(str(number), clip=row) for number, row in enumerate(some)]
             _, ends = self.encode_texts(collate(samples).to(self.device))
-            embedded.append(F.normalize(tower.projection(ends), dim=-1))
+            embedded.append(self.project_texts(ends))
         return torch.cat(embedded)
 
     def tokenize_words(self, text: str) -> TextRow:

@@ -22,8 +22,7 @@ from groundling.models.text_encoder import TextEncoder
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.runs.progress import track
 from groundling.settings.objectives import TargetedDistillationSettings
-from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import text_for_clip
+from groundling.teachers.clip import ClipTeacher, text_for_clip
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet
 from groundling.vision_language.loading import find_architecture, is_single_stream, load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel

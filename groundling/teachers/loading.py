@@ -24,13 +24,7 @@ from groundling.models.clip import (
 from groundling.objectives import ObjectiveContext, required_features
 from groundling.settings.objectives import TargetedDistillationSettings, parse_options
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, is_teacher
-from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import (
-    FEATURES,
-    UNNORMALIZED_IMAGE,
-    AnswerConfidence,
-    SimilarityClusterConfidence,
-)
+from groundling.teachers.clip import FEATURES, UNNORMALIZED_IMAGE, ClipTeacher
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet, cache_folder
 from groundling.teachers.text import ClipTextTeacher
 
@@ -168,7 +162,7 @@ def load_clip_teacher(
         options,
         scorer=scorer,
         keywords=_load_keyword_extractor(options.keyword_extractor),
-        confidence=_confidence_of_task(output_type) if "clip_confidence" in needs else None,
+        answers=_answers_of_task(output_type) if "clip_confidence" in needs else 0,
     )
 
 
@@ -183,14 +177,15 @@ def _is_extractor(value: object) -> TypeGuard[KeywordExtractor]:
     return callable(value)
 
 
-def _confidence_of_task(
-    output_type: OutputType | None,
-) -> AnswerConfidence | SimilarityClusterConfidence:
-    """The answers that a teacher's confidence refers to; raises InputError for a task without answers."""
+def _answers_of_task(output_type: OutputType | None) -> tuple[str, ...] | int:
+    """The answers that a teacher's confidence refers to: as texts, or their number.
+
+    Raises InputError for a task without answers.
+    """
     if isinstance(output_type, OpenAnswer):
-        return AnswerConfidence(
-            tuple(text for text in output_type.labels if text not in output_type.excluded_answers)
+        return tuple(
+            text for text in output_type.labels if text not in output_type.excluded_answers
         )
     if isinstance(output_type, Classification):
-        return SimilarityClusterConfidence(len(output_type.labels))
+        return len(output_type.labels)
     raise InputError("td_gate: this task has no answers to choose from; omit it")

@@ -31,7 +31,7 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
+from groundling.core.output_types import Classification, OpenAnswer
 from groundling.core.rng import generator
 from groundling.data.kmeans import kmeans_1d
 from groundling.data.samples import TextDataset, TextRowEncoder
@@ -40,18 +40,12 @@ from groundling.data.text.keywords import Keyword, select_random_tokens, select_
 from groundling.data.text.words import word_spans
 from groundling.models.clip import ClipImageTower, ClipTextTower, load_clip_image_tower
 from groundling.models.task_heads import HeadContext
-from groundling.objectives import Objective, ObjectiveContext
+from groundling.objectives import Objective
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import add_features, loading
 from groundling.teachers import feature_cache as cache
-from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import (
-    FEATURES,
-    ClipScorePart,
-    SimilarityClusterConfidence,
-    text_for_clip,
-)
+from groundling.teachers.clip import FEATURES, ClipTeacher, text_for_clip
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset, TeacherSet
 from groundling.teachers.loading import load_clip_teacher
 from groundling.vision_language.visualbert import VisualBertVqaHead
@@ -276,13 +270,13 @@ def test_a_heads_mask_is_not_read(place, bert_tokenizer):
 def test_only_what_is_asked_for_is_loaded_and_computed(place, tmp_path, monkeypatch):
     monkeypatch.setattr(ClipImageTower, "forward", homes.never)
     alone = teacher(place, wants=["clip_text"], teacher_images="")
-    assert alone.clips.model.image is None and alone.image_width == 0
+    assert alone.clip.image is None and alone.image_width == 0
     batch, live = kept_and_live(alone, [Example("t", "a dog")], tmp_path)
     assert list(batch.features) == list(live.features) == ["clip_text"]
     monkeypatch.undo()
     monkeypatch.setattr(ClipTextTower, "forward_unprojected", homes.never)
     seen = teacher(place, wants=["clip_image"])
-    assert seen.clips.model.text is None and seen.width == 0 and seen.image_width == 24
+    assert seen.clip.text is None and seen.width == 0 and seen.image_width == 24
     batch, live = kept_and_live(seen, examples(), tmp_path)
     close(batch.features["clip_image"], live.features["clip_image"], 1e-6)
 
@@ -346,9 +340,7 @@ def test_keywords_count_as_much_as_relevance(place, tmp_path):
     assert batch.features["clip_word"].tolist()[0] == [5]
     assert (
         "important"
-        in teacher(place, keyword_extractor=name).key()["clip_words"]["selection"]["keywords"][
-            "name"
-        ]
+        in teacher(place, keyword_extractor=name).key()["clip_words"]["keywords"]["name"]
     )
     with pytest.raises(InputError, match=r"keywords:nothing: .* cannot be imported"):
         teacher(place, keyword_extractor="keywords:nothing")
@@ -374,11 +366,10 @@ def test_confidence_of_answers(place, tmp_path):
     close(batch.features["clip_confidence"], (scale * logits).softmax(-1).amax(-1))
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-5)
     assert len(ShardStore(of(tmp_path, "clip_images"))) == 4
-    scores = sure.members[-1]
-    assert isinstance(scores, ClipScorePart)
-    scores.clips.model.text.logit_scale.data = torch.tensor(100.0).log()
-    scores.answers = torch.tensor([[0.2], [0.25], [0.22], [0.21]])
-    assert scores._answer_confidence(torch.ones(1, 1), ()).item() == pytest.approx(0.9304, abs=1e-4)
+    sure.clip.text.logit_scale.data = torch.tensor(100.0).log()
+    sure.answer_embeddings = torch.tensor([[0.2], [0.25], [0.22], [0.21]])
+    said = sure._confidence({sure.scored_image: torch.ones(1, 1)})
+    assert said.item() == pytest.approx(0.9304, abs=1e-4)
 
 
 def test_a_gate_shares_its_images_and_texts_with_runs_that_have_none(place, tmp_path, monkeypatch):
@@ -406,11 +397,7 @@ def test_confidence_of_classes_by_clusters_of_similarities(place, tmp_path):
     sure = (logits / (2 * clusters.variance)).softmax(-1).amax(-1)
     close(batch.features["clip_confidence"].double(), sure, 1e-4)
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
-    scores = one.members[-1]
-    assert isinstance(scores, ClipScorePart) and isinstance(
-        scores.confidence, SimilarityClusterConfidence
-    )
-    assert scores.clusters is not None and len(scores.clusters.centres) == 3
+    assert one.answers == len(one.clusters.centres) == 3
     fresh = teacher(place, wants=wants, form=form)
     _, live = kept_and_live(fresh, examples(), tmp_path)
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
@@ -738,16 +725,10 @@ def test_two_teachers_of_one_name_are_refused(place):
 @pytest.mark.parametrize("limit", [1.0, 0.0])
 def test_what_is_not_a_number_is_not_cached(limit, place, tmp_path):
     one = teacher(place)
-    next(one.clips.model.image.parameters()).data.fill_(float("nan"))
+    next(one.clip.image.parameters()).data.fill_(float("nan"))
     with pytest.raises(InputError, match="is not finite") as caught:
         wrapped(one, examples(), tmp_path, limit)
     assert "\n" not in str(caught.value)
-
-
-def test_form_decides_what_it_can_be_sure_of(place):
-    *_, scores = teacher(place, wants=["clip_similarity"], form=MultipleChoice(("0", "1"))).members
-    assert isinstance(scores, ClipScorePart) and scores.confidence is None
-    assert ObjectiveContext(OutputSizes()).output_type is None
 
 
 # -- whole runs ------------------------------------------------------------------------------------------------------

@@ -18,8 +18,7 @@ from groundling.studies.attention.importance import (
     mean_with_interval,
     right_choice_row,
 )
-from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import text_for_clip
+from groundling.teachers.clip import ClipTeacher, text_for_clip
 
 MIN_CANDIDATES = 4
 """Least number of candidate words in the text that is shown as an example."""

@@ -25,7 +25,7 @@ from groundling.settings.objectives import parse_options
 from groundling.studies.worlds.oracle_facts import FactVectors, WorldFacts, read_world
 from groundling.studies.worlds.world import world_settings
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, code_hash
-from groundling.teachers.clip_parts import UNNORMALIZED_IMAGE, text_for_clip
+from groundling.teachers.clip import UNNORMALIZED_IMAGE, text_for_clip
 from groundling.teachers.text import StandardizedTextTeacher
 
 ATTRIBUTES = "attributes"

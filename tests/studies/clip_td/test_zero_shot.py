@@ -25,7 +25,7 @@ from tiny.homes import noise as image
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
 
 import groundling.models.clip
-import groundling.teachers.clip_parts
+import groundling.teachers.clip
 from groundling.cli import main
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
@@ -289,7 +289,7 @@ def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -
 def test_features_stay_in_a_cache(place: Path, tmp_path: Path, monkeypatch) -> None:
     config = settings(place, "vcr/answer", teacher_cache=str(tmp_path / "cache"))
     first = zero_shot(config, tmp_path / "first")
-    monkeypatch.setattr(groundling.teachers.clip_parts.ClipTeacherPart, "features", homes.never)
+    monkeypatch.setattr(groundling.teachers.clip.ClipTeacher, "features", homes.never)
     assert zero_shot(config, tmp_path / "second")["scores"] == first["scores"]
     assert zero_shot(config, tmp_path / "first") == first
 
