@@ -75,6 +75,8 @@ def write(folder: Path, version: str = "3.0", meanings: Sequence[Meaning] = MEAN
         (folder / f"index.{ending}").write_text(head + "".join(index))
         (folder / f"{ending}.exc").write_text("".join(f"{one}\n" for one in EXCEPTIONS[pos]))
     (folder / "cntlist.rev").write_text("".join(sorted(counts)))
+    (folder / "index.sense").write_text("")
+    (folder / "lexnames").write_text("".join(f"{one:02d} made.up {1}\n" for one in range(6)))
     return folder
 
 

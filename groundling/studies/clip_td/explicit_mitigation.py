@@ -8,14 +8,15 @@ so editing is idempotent.
 
 from __future__ import annotations
 
-import re
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from groundling.core.errors import InputError, convert_errors, convert_read_errors
+from groundling.core.errors import InputError, convert_read_errors
+from groundling.data.tables import import_optional
 from groundling.studies.clip_td.vcr_files import (
     PARTS,
     WORD,
@@ -29,49 +30,12 @@ from groundling.studies.clip_td.vcr_files import (
 )
 from groundling.tasks.vcr import VcrToken
 
-# WordNet from the user's database files: lemmas of word forms, and synonyms and hypernyms by frequency.
-# The files have Princeton's format (manual pages wndb(5), cntlist(5), morphy(7)), as in Debian's package
-# wordnet-base and NLTK's corpus `wordnet`. Nothing is downloaded, and NLTK is not imported.
-# Also English inflection: the form of a word, and another word in the same form, or None where the form is uncertain.
+# WordNet from the user's folder, through nltk, and English inflection: a word in the form of another one, or None where
+# the form is uncertain.
 
-NOUN, VERB, ADJECTIVE, ADVERB = "n", "v", "a", "r"
-FILES = {NOUN: "noun", VERB: "verb", ADJECTIVE: "adj", ADVERB: "adv"}
+NOUN, VERB = "n", "v"
+FILES = {NOUN: "noun", VERB: "verb", "a": "adj", "r": "adv"}
 """File endings by part of speech; ties go to the earlier part of speech."""
-TYPES = {"1": NOUN, "2": VERB, "3": ADJECTIVE, "4": ADVERB, "5": ADJECTIVE}
-"""Parts of speech by the number in a sense key; 5 is a satellite adjective, `s` in the data."""
-COUNTS = "cntlist.rev"
-HEAD = 4000
-"""Bytes that are searched for the version; the licence at the beginning has 1,740."""
-HYPERNYM = "@"
-"""Pointer symbol of a hypernym; instance hypernyms (Rome to city) have `@i` and are not used."""
-NUMBERS = {"n": 1, "v": 2, "a": 3, "r": 4, "s": 5}
-"""Synset types in the data files, and their numbers in a sense key."""
-HEADING = re.compile(r"WordNet (\d+\.\d+) Copyright")
-RULES = {
-    NOUN: (
-        ("s", ""),
-        ("ses", "s"),
-        ("xes", "x"),
-        ("zes", "z"),
-        ("ches", "ch"),
-        ("shes", "sh"),
-        ("men", "man"),
-        ("ies", "y"),
-    ),
-    VERB: (
-        ("s", ""),
-        ("ies", "y"),
-        ("es", "e"),
-        ("es", ""),
-        ("ed", "e"),
-        ("ed", ""),
-        ("ing", "e"),
-        ("ing", ""),
-    ),
-    ADJECTIVE: (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
-    ADVERB: (),
-}
-"""Endings and their replacements: morphy's rules of detachment."""
 PLACES = (
     "/usr/share/wordnet",
     "~/nltk_data/corpora/wordnet",
@@ -97,8 +61,7 @@ SOUNDS_OF_CONSONANTS = ("uni", "use", "usu", "eu", "one", "once")
 """Beginnings with a vowel letter that take `a`."""
 
 
-@dataclass(frozen=True)
-class WordLemma:
+class WordLemma(NamedTuple):
     """Lemma and part of speech of a word form."""
 
     lemma: str
@@ -107,117 +70,70 @@ class WordLemma:
     """The part of speech; empty if WordNet lacks the form."""
 
 
-@dataclass(frozen=True)
-class Synset:
-    """A synset of WordNet: lemmas with one meaning."""
-
-    name: str
-    """Offset and part of speech, such as 02084071-n."""
-    lemmas: tuple[str, ...]
-    """In the file's spelling, words joined by _."""
-    counts: tuple[int, ...]
-    """Tag count of each lemma in this synset."""
-    hypernyms: tuple[int, ...]
-    """Offsets of its hypernyms, of the same part of speech."""
-
-
 class WordNet:
-    """A WordNet database; reads index and counts at once, and synsets on demand."""
+    """The reader of nltk on a WordNet folder, and what it has no method for: frequent lemmas, irregular forms."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises InputError if a file is missing or damaged."""
+        """Raises InputError if a file is missing or damaged, or nltk is not installed."""
+        nltk: Any = import_optional("nltk.corpus.reader.wordnet", folder, "wordnet")
+        data: Any = import_optional("nltk.data", folder, "wordnet")
+        data.path.append(str(folder))  # nltk reads only folders that are registered
+        with convert_read_errors(folder, "; expected WordNet's files"), warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # on other languages than English, which need another corpus
+            self.reader = _english_reader(nltk.WordNetCorpusReader)(str(folder), None)
+            self.version = self.reader.get_version() or ""
+            tagged = (line.split() for line in self.reader.open("cntlist.rev"))
+            self._counts = {key: int(count) for key, _, count in tagged}
+            self._irregular: dict[tuple[str, str], list[str]] = defaultdict(list)
+            for pos, ending in FILES.items():
+                for line in self.reader.open(f"{ending}.exc"):
+                    form, *lemmas = line.split()
+                    for lemma in lemmas:
+                        self._irregular[lemma, pos].append(form)
         self.folder = folder
-        self._data = {pos: _bytes(self._path(f"data.{end}")) for pos, end in FILES.items()}
-        self._index: dict[str, dict[str, str]] = {}
-        self._exceptions: dict[str, dict[str, list[str]]] = {}
-        self._irregular: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for pos, ending in FILES.items():
-            lines = _bytes(self._path(f"index.{ending}")).decode("latin-1").splitlines()
-            self._index[pos] = {line.split(" ", 1)[0]: line for line in lines if line[:1] != " "}
-            self._exceptions[pos] = _exceptions(self._path(f"{ending}.exc"))
-            for form, lemmas in self._exceptions[pos].items():
-                for lemma in lemmas:
-                    self._irregular[lemma, pos].append(form)
-        self.version = _version(self._data[NOUN])
-        self._tagged, self._totals = _counts(self._path(COUNTS))
-        self._readings: dict[str, WordLemma] = {}
+        self.most_frequent = lru_cache(None)(self._most_frequent)
 
-    def _path(self, name: str) -> Path:
-        return self.folder / name
-
-    def most_frequent(self, form: str) -> WordLemma:
-        """The most frequent lemma and part of speech of a form, whatever its context.
+    def _most_frequent(self, form: str) -> WordLemma:
+        """The most frequent lemma and part of speech of a form (lower case), whatever its context.
 
         Frequencies are those of the sense-tagged texts; ties go to noun, verb, adjective, adverb, in this order, and to
         the form itself before a derived lemma.
         """
-        form = form.lower()
-        if form not in self._readings:
-            readings = [
-                WordLemma(lemma, pos) for pos in FILES for lemma in self.lemmas_of(form, pos)
-            ]
-            self._readings[form] = max(readings, key=self._frequency, default=WordLemma(form))
-        return self._readings[form]
+        readings = [WordLemma(lemma, pos) for pos in FILES for lemma in self.lemmas_of(form, pos)]
+        return max(readings, key=self._frequency, default=WordLemma(form))
 
     def _frequency(self, reading: WordLemma) -> int:
-        return self._totals[reading.lemma, reading.pos]
+        with convert_read_errors(self.folder):
+            return sum(map(self.count, self.reader.lemmas(*reading)))
+
+    def count(self, lemma: Any) -> int:
+        """How often nltk's lemma is tagged in its synset; its own `count` searches the file each time."""
+        return self._counts.get(lemma.key(), 0)
 
     def lemma(self, form: str) -> str:
         """The most frequent lemma of a form."""
-        return self.most_frequent(form).lemma
+        return self.most_frequent(form.lower()).lemma
 
     def lemmas_of(self, form: str, pos: str) -> list[str]:
-        """All possible lemmas of a form (lower case) for a part of speech: itself, listed exceptions, by rules."""
-        derived = list(self._exceptions[pos].get(form, ()))
-        for ending, instead in RULES[pos]:
-            if form.endswith(ending) and len(form) > len(ending):
-                derived.append(form.removesuffix(ending) + instead)
-        in_index = [lemma for lemma in (form, *derived) if lemma in self._index[pos]]
-        return list(dict.fromkeys(in_index))
+        """All possible lemmas of a form (lower case) for a part of speech; `morphy` gives the first of them alone."""
+        lemmas: list[str] = self.reader._morphy(form, pos)
+        return lemmas
 
     def irregular(self, lemma: str, pos: str) -> list[str]:
         """The forms of a lemma in the list of exceptions, in the list's order."""
         return self._irregular.get((lemma, pos), [])
 
-    def first_synset(self, lemma: str, pos: str) -> Synset | None:
-        """The most frequent synset of a lemma, the first in the index; None if there is none."""
-        line = self._index[pos].get(lemma)
-        if line is None:
-            return None
-        fields = line.split()
-        path = self._path(f"index.{FILES[pos]}")
-        with convert_errors(f"{path}: the line for {lemma!r} is damaged"):
-            offset = int(fields[-int(fields[2])])
-        return self.synset(offset, pos)
+    def first_synset(self, lemma: str, pos: str) -> Any:
+        """The most frequent synset of a lemma; None if there is none."""
+        with convert_read_errors(self.folder):
+            return next(iter(self.reader.synsets(lemma, pos)), None)
 
-    def synset(self, offset: int, pos: str) -> Synset:
-        """The synset at a byte offset; raises InputError if no line begins there."""
-        data = self._data[pos]
-        line = data[offset : data.find(b"\n", offset)].decode("latin-1")
-        path = self._path(f"data.{FILES[pos]}")
-        with convert_errors(f"{path}: no synset at byte {offset}, where the index has one"):
-            return self._synset(offset, pos, line.partition(" | ")[0].split())
 
-    def _synset(self, offset: int, pos: str, fields: Sequence[str]) -> Synset:
-        """The synset of a data line's fields; raises IndexError, KeyError or ValueError if they are invalid."""
-        if int(fields[0]) != offset:
-            raise ValueError(f"{fields[0]} is at {offset}")
-        number = NUMBERS[fields[2]]
-        pointers = 4 + 2 * int(fields[3], 16)
-        lemmas = []
-        counts = []
-        for place in range(4, pointers, 2):
-            # The bracket has an adjective's syntactic position.
-            lemma = fields[place].partition("(")[0]
-            lemmas.append(lemma)
-            order = int(fields[place + 1], 16)
-            counts.append(self._tagged[f"{lemma.lower()}%{number}:{fields[1]}:{order:02d}"])
-        hypernyms = []
-        first = pointers + 1
-        for place in range(first, first + 4 * int(fields[pointers]), 4):
-            if fields[place] == HYPERNYM:
-                hypernyms.append(int(fields[place + 1]))
-        return Synset(f"{offset:08d}-{pos}", tuple(lemmas), tuple(counts), tuple(hypernyms))
+def _english_reader(reader: Any) -> Any:
+    """The reader of nltk without its map to WordNet 3.0, for which it needs a second WordNet, for other languages."""
+    return type("EnglishReader", (reader,), {"map_wn": lambda _: None})
 
 
 def wordnet_folder(name: str) -> Path:
@@ -237,37 +153,6 @@ def wordnet_folder(name: str) -> Path:
         f"{where}: no WordNet files (index.noun); install Debian's wordnet-base, or NLTK's corpus `wordnet` unpacked, "
         "and pass wordnet=FOLDER"
     )
-
-
-def _bytes(path: Path) -> bytes:
-    with convert_read_errors(path, "; the WordNet database needs this file"):
-        return path.read_bytes()
-
-
-def _version(content: bytes) -> str:
-    """The version in a file's first bytes; empty if there is none."""
-    match = HEADING.search(content[:HEAD].decode("latin-1"))
-    return match[1] if match else ""
-
-
-def _exceptions(path: Path) -> dict[str, list[str]]:
-    """Lemmas by form."""
-    lines = [line.split() for line in _bytes(path).decode("latin-1").splitlines()]
-    return {form: lemmas for form, *lemmas in filter(None, lines)}
-
-
-def _counts(path: Path) -> tuple[Counter[str], Counter[tuple[str, str]]]:
-    """Tag counts by sense key (without an adjective's head word), and by lemma and part of speech."""
-    tagged = Counter[str]()
-    totals = Counter[tuple[str, str]]()
-    for number, line in enumerate(_bytes(path).decode("latin-1").splitlines(), 1):
-        with convert_errors(f"{path}, line {number}: no sense key, its number and a count"):
-            key, _, count = line.split()
-            lemma, sense = key.split("%")
-            kind, file, order, *_ = sense.split(":")
-            tagged[f"{lemma}%{kind}:{file}:{order}"] += int(count)
-            totals[lemma, TYPES[kind]] += int(count)
-    return tagged, totals
 
 
 def word_form(word: str, reading: WordLemma) -> WordForm | None:
@@ -379,33 +264,13 @@ Ngram = tuple[str, ...]
 ARTICLES = {"a", "an"}
 
 
-@dataclass(frozen=True)
-class OverlapContext:
-    """N-grams and lemmas of question and image, with which the choices of an item are compared."""
+class WordReplacement(NamedTuple):
+    """The words that replace an n-gram of a choice."""
 
-    ngrams: frozenset[Ngram]
-    """N-grams of the question (for rationales also of the right answer), and the image's object classes."""
-    lemmas: frozenset[str]
-    """The single lemmas of the same."""
-
-
-@dataclass(frozen=True)
-class NgramSpan:
-    """An n-gram in a choice."""
-
-    start: int
-    """Number of its first token."""
     stop: int
-    """Number of the token after it."""
-    ngram: Ngram
-
-
-@dataclass(frozen=True)
-class WordReplacement:
-    """The words that replace a span."""
-
+    """Number of the token after the n-gram."""
     words: tuple[str, ...]
-    """In the span's form and case."""
+    """In the n-gram's form and case."""
     note: dict[str, Any]
     """Log entry: from, to, synset, and relation."""
 
@@ -430,35 +295,31 @@ class SynonymEditor:
                 context = self.context(line, part)
                 choices = []
                 for number, choice in enumerate(line.choices(part)):
-                    new, entries = self.edit(choice, context, frequent, out.unedited_counts)
-                    notes[line.item.id, part, number] = entries
-                    choices.append(new)
+                    replacements = self._replacements(
+                        choice, context, frequent, out.unedited_counts
+                    )
+                    notes[line.item.id, part, number] = [one.note for one in replacements.values()]
+                    choices.append(_apply_replacements(choice, replacements))
                 edited[place] = line.with_choices(part, choices)
         for before, after in zip(lines, edited, strict=True):
             out.add(before, after, notes)
         return out
 
-    def context(self, line: VcrLine, part: VcrPart) -> OverlapContext:
-        """The context of a line's choices."""
-        query = line.query(part)
+    def context(self, line: VcrLine, part: VcrPart) -> set[Ngram]:
+        """N-grams of a line's question (for rationales also of the right answer), and the image's object classes."""
         classes = object_lemmas(line, self.wordnet.lemma)
-        ngrams = {span.ngram for span in self._spans(query)} | {(one,) for one in classes}
-        lemmas = content_lemmas(query, self.wordnet.lemma) | classes
-        return OverlapContext(frozenset(ngrams), frozenset(lemmas))
+        return {ngram for _, ngram in self._ngrams(line.query(part))} | {(one,) for one in classes}
 
     def _frequent(self, lines: Sequence[VcrLine], part: VcrPart) -> set[Ngram]:
         """The n-grams that choices share with their context in enough items."""
         items = Counter[Ngram]()
         for line in lines:
-            context = self.context(line, part)
-            shared: set[Ngram] = set()
-            for choice in line.choices(part):
-                shared |= {span.ngram for span in self._spans(choice)} & context.ngrams
-            items.update(shared)
+            of_choices = {ngram for one in line.choices(part) for _, ngram in self._ngrams(one)}
+            items.update(of_choices & self.context(line, part))
         return {ngram for ngram, count in items.items() if count >= self.min_items}
 
-    def _spans(self, text: VcrText) -> Iterator[NgramSpan]:
-        """All n-grams of adjacent content words, longest first, from left to right."""
+    def _ngrams(self, text: VcrText) -> Iterator[tuple[int, Ngram]]:
+        """All n-grams of adjacent content words with their first token, longest first, from left to right."""
         lemmas = [
             self.wordnet.lemma(token) if isinstance(token, str) and is_content(token) else ""
             for token in text
@@ -467,90 +328,85 @@ class SynonymEditor:
             for start in range(len(text) - length + 1):
                 ngram = tuple(lemmas[start : start + length])
                 if all(ngram):
-                    yield NgramSpan(start, start + length, ngram)
+                    yield start, ngram
 
-    def edit(
+    def _replacements(
         self,
         choice: VcrText,
-        context: OverlapContext,
+        context: set[Ngram],
         frequent: set[Ngram],
         unedited_counts: Counter[str],
-    ) -> tuple[list[VcrToken], list[dict[str, Any]]]:
-        """The choice with shared n-grams replaced, and a log entry for each; adds other words to `unedited_counts`."""
-        replacements: dict[int, tuple[NgramSpan, WordReplacement]] = {}
+    ) -> dict[int, WordReplacement]:
+        """A choice's replacements by first token; adds shared words without one to `unedited_counts`."""
+        replacements: dict[int, WordReplacement] = {}
         replaced: set[int] = set()
-        for span in self._spans(choice):
-            positions = set(range(span.start, span.stop))
-            if span.ngram not in context.ngrams or positions & replaced:
+        for start, ngram in self._ngrams(choice):
+            positions = set(range(start, start + len(ngram)))
+            if ngram not in context or positions & replaced:
                 continue
-            reason = (
-                "" if span.ngram in frequent else f"shared in fewer than {self.min_items} items"
-            )
-            replacement = None
-            if not reason:
-                replacement, reason = self._replacement(choice, span, context)
-            if replacement is not None:
-                replacements[span.start] = (span, replacement)
+            found: WordReplacement | str = f"shared in fewer than {self.min_items} items"
+            if ngram in frequent:
+                found = self._replacement(choice, start, ngram, context)
+            if isinstance(found, WordReplacement):
+                replacements[start] = found
                 replaced |= positions
-            elif len(span.ngram) == 1:
-                unedited_counts[reason] += 1
-        return _apply_replacements(choice, replacements), [
-            one.note for _, one in replacements.values()
-        ]
+            elif len(ngram) == 1:
+                unedited_counts[found] += 1
+        return replacements
 
     def _replacement(
-        self, choice: VcrText, span: NgramSpan, context: OverlapContext
-    ) -> tuple[WordReplacement | None, str]:
-        """The replacement of a span, or the reason why there is none."""
-        tokens = [str(token) for token in choice[span.start : span.stop]]
+        self, choice: VcrText, start: int, ngram: Ngram, context: set[Ngram]
+    ) -> WordReplacement | str:
+        """The replacement of an n-gram, or the reason why there is none."""
+        stop = start + len(ngram)
+        tokens = [str(token) for token in choice[start:stop]]
         reading = self.wordnet.most_frequent(
-            tokens[0] if len(tokens) == 1 else "_".join(span.ngram)
+            tokens[0].lower() if len(tokens) == 1 else "_".join(ngram)
         )
         changing = 0 if reading.pos == VERB else -1
-        form = word_form(tokens[changing].lower(), WordLemma(span.ngram[changing], reading.pos))
-        synset = self.wordnet.first_synset(reading.lemma, reading.pos) if reading.pos else None
+        form = word_form(tokens[changing].lower(), WordLemma(ngram[changing], reading.pos))
+        synset = self.wordnet.first_synset(*reading) if reading.pos else None
         if synset is None:
-            return None, "not in WordNet"
+            return "not in WordNet"
         if form is None:
-            return None, "comparatives stay"
-        above = [self.wordnet.synset(offset, reading.pos) for offset in synset.hypernyms]
+            return "comparatives stay"
         reason = "no other word in WordNet"
-        for relation, synsets in (("synonym", [synset]), ("hypernym", above)):
-            for lemma, name in _by_frequency(synsets, reading.lemma):
+        for relation, synsets in (("synonym", [synset]), ("hypernym", synset.hypernyms())):
+            for lemma, name in self._by_frequency(synsets, reading.lemma):
                 reason = "no other word outside the context, or in that form"
                 words = inflect(lemma, reading.pos, form, self.wordnet)
                 if words is None or not self._is_new(words, context):
                     continue
                 cased = (match_case(words[0], tokens[0]), *words[1:])
                 note = {"from": tokens, "to": list(cased), "meaning": name, "relation": relation}
-                return WordReplacement(cased, note), ""
-        return None, reason
+                return WordReplacement(stop, cased, note)
+        return reason
 
-    def _is_new(self, words: Sequence[str], context: OverlapContext) -> bool:
+    def _by_frequency(self, synsets: Sequence[Any], excluded: str) -> list[tuple[str, str]]:
+        """Other plain lemmas of some synsets with the synset's name, most frequent first, then in file order.
+
+        Names (with a capital), abbreviations and numbers are omitted.
+        """
+        candidates = []
+        for synset in synsets:
+            for lemma in synset.lemmas():
+                word = lemma.name()
+                plain = all(WORD.fullmatch(one) for one in word.split("_"))
+                if plain and word.islower() and word != excluded:
+                    candidates.append((self.wordnet.count(lemma), word, synset.name()))
+        candidates.sort(key=lambda one: -one[0])
+        return [(word, name) for _, word, name in candidates]
+
+    def _is_new(self, words: Sequence[str], context: set[Ngram]) -> bool:
         """Whether the words have content lemmas, none of which is in the context."""
-        lemmas = content_lemmas(words, self.wordnet.lemma)
-        return bool(lemmas) and not lemmas & context.lemmas
-
-
-def _by_frequency(synsets: Sequence[Synset], excluded: str) -> list[tuple[str, str]]:
-    """Other plain lemmas of some synsets with the synset's name, most frequent first, then in file order.
-
-    Names (with a capital), abbreviations and numbers are omitted.
-    """
-    candidates = []
-    for synset in synsets:
-        for lemma, count in zip(synset.lemmas, synset.counts, strict=True):
-            plain = all(WORD.fullmatch(word) for word in lemma.split("_"))
-            if plain and lemma.islower() and lemma != excluded:
-                candidates.append((count, lemma, synset.name))
-    candidates.sort(key=lambda one: -one[0])
-    return [(lemma, name) for _, lemma, name in candidates]
+        lemmas = {(lemma,) for lemma in content_lemmas(words, self.wordnet.lemma)}
+        return bool(lemmas) and not lemmas & context
 
 
 def _apply_replacements(
-    choice: VcrText, replacements: dict[int, tuple[NgramSpan, WordReplacement]]
+    choice: VcrText, replacements: dict[int, WordReplacement]
 ) -> list[VcrToken]:
-    """The choice with its spans replaced, and with corrected articles a and an before them."""
+    """The choice with its n-grams replaced, and with corrected articles a and an before them."""
     out: list[VcrToken] = []
     position = 0
     while position < len(choice):
@@ -558,10 +414,9 @@ def _apply_replacements(
             out.append(choice[position])
             position += 1
             continue
-        span, replacement = replacements[position]
+        position, words, _ = replacements[position]
         before = out[-1] if out else ""
         if isinstance(before, str) and before.lower() in ARTICLES:
-            out[-1] = match_case(indefinite_article(replacement.words[0].lower()), before)
-        out += replacement.words
-        position = span.stop
+            out[-1] = match_case(indefinite_article(words[0].lower()), before)
+        out += words
     return out

@@ -196,7 +196,8 @@ class _StandInCache:
             for name in (f"data.{ending}", f"index.{ending}"):
                 write_whole(folder / name, "  1 WordNet 3.0 Copyright  \n")
             write_whole(folder / f"{ending}.exc", "")
-        write_whole(folder / "cntlist.rev", "")
+        for name in ("cntlist.rev", "index.sense", "lexnames"):
+            write_whole(folder / name, "")
         return folder
 
     def detections(self) -> Path:
