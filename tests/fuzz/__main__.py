@@ -25,10 +25,6 @@ def main() -> int:
     parser.add_argument("--n", type=int, default=1000, help="mutations, evenly over the readers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--reader", default="", help="this one alone")
-    parser.add_argument(
-        "--number", type=int, default=-1, help="this mutation alone, as a finding names it"
-    )
-    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--kills", type=int, default=0, help="kill commands so often, instead")
     parser.add_argument("--command", nargs="+", default=[], help="--kills: these alone")
     given = parser.parse_args()
@@ -38,16 +34,18 @@ def main() -> int:
     if given.reader and given.reader not in names:
         parser.error(f"no reader is called {given.reader!r}; there are: {', '.join(names)}")
     names = [given.reader] if given.reader else names
-    numbers = [given.number] if given.number >= 0 else range(-(-given.n // len(names)))
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = trials.run(names, numbers, given.seed, Path(folder), given.processes, say)
-    print(trials.summary(outcomes))
-    return int(any(outcome.is_finding for outcome in outcomes))
+        each = -(-given.n // len(names))
+        counts, findings = trials.run(names, each, given.seed, Path(folder), flushed)
+    ended = ", ".join(f"{count:,} {what}" for what, count in counts.most_common())
+    print(
+        f"{counts.total():,} mutations of {len(names)} readers: {ended}; {len(findings):,} findings"
+    )
+    return int(bool(findings))
 
 
-def say(outcome: trials.MutationOutcome) -> None:
-    if outcome.is_finding:
-        print(outcome, flush=True)
+def flushed(line: str) -> None:
+    print(line, flush=True)
 
 
 def kill(count: int, seed: int, chosen: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""A mutation tried on a reader, and what came of it; processes that try many, watched by one that outlives them."""
+"""Mutations tried on readers by hypothesis, in a process that may end, and what came of them."""
 
 from __future__ import annotations
 
@@ -7,52 +7,38 @@ import io
 import multiprocessing
 import os
 import resource
-import shutil
 import signal
 import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
-from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
-from mutations import FOREIGN, Effect, Mutation, mutated
+import hypothesis
+from hypothesis import strategies as st
+from mutations import FOREIGN, Change, Effect, Mutation, mutations
 from readers import LazyFixture, Reader, readers, told
 
 from groundling.core.errors import InputError, flatten_message
 
 PATIENCE = 5
 """Seconds of computing for one reading of files that take milliseconds."""
-STUCK = 120
-"""Seconds without any word from a process that waits, for a pipe perhaps."""
+STUCK = 300
+"""Seconds without any word from the process that reads, which waits, for a pipe perhaps."""
 MEMORY = 6 << 30
 """Bytes that a process may have: a reader that asks for more gets a MemoryError in place of all there is."""
-
 FINE = ("as before", "refused", "reported", "edited")
 """What may come of a mutation; all else is a finding."""
 
 
-@dataclass(frozen=True)
-class MutationOutcome:
-    """What came of a mutation."""
+class Outcomes(NamedTuple):
+    """What came of mutations of readers: how many ended how, and a line for each reader with a finding."""
 
-    reader: str
-    number: int
-    what: str
-    """One of `FINE`, or the sort of a finding."""
-    mutation: str = ""
-    message: str = ""
-
-    @property
-    def is_finding(self) -> bool:
-        return self.what not in FINE
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.reader} #{self.number} ({self.mutation}): {self.message}"
+    counts: Counter[str]
+    findings: list[str]
 
 
 class Hang(BaseException):
@@ -60,12 +46,12 @@ class Hang(BaseException):
 
 
 @contextlib.contextmanager
-def impatient(seconds: float = PATIENCE) -> Iterator[None]:
+def impatient() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise Hang
 
     before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE)
     try:
         yield
     finally:
@@ -76,62 +62,77 @@ def impatient(seconds: float = PATIENCE) -> Iterator[None]:
 class Bench:
     """One reader's valid files, what is read of them, and mutations of them."""
 
-    def __init__(self, name: str, reader: Reader, place: Path, seed: int) -> None:
+    def __init__(self, name: str, reader: Reader, place: Path) -> None:
         self.name = name
         self.reader = reader
         self.place = place
-        self.seed = seed
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with quiet():
             reader.make(place)
-            self.files = sorted(
-                path
-                for path in place.rglob("*")
-                if path.is_file() and path.suffix not in reader.kept
-            )
+            found = [path for path in place.rglob("*") if path.is_file()]
+            self.files = sorted(path for path in found if path.suffix not in reader.kept)
             self.before = told(reader.read(place))
 
-    def mutation(self, number: int) -> tuple[Path, Mutation]:
-        """What a number stands for, whatever was tried before."""
-        rng = Random(f"{self.seed} {self.name} {number}")
-        path = rng.choice(self.files)
-        return path, mutated(path, path.read_bytes(), rng)
+    def fuzz(self, count: int, seed: int, only: Change | None = None) -> Outcomes:
+        """Tries mutations; hypothesis makes the first that is a finding as small as it can."""
+        counts: Counter[str] = Counter()
 
-    def tried(self, number: int) -> MutationOutcome:
-        path, mutation = self.mutation(number)
+        @hypothesis.seed(f"{seed} {self.name}")
+        @hypothesis.settings(
+            max_examples=count,
+            database=None,
+            deadline=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(st.data())
+        def one(data: st.DataObject) -> None:
+            path = data.draw(st.sampled_from(self.files))
+            mutation = data.draw(mutations(path, path.read_bytes(), only))
+            what, message = self.tried(path, mutation)
+            counts[what] += 1
+            about = f"{mutation.name} in {path.relative_to(self.place)}"
+            assert what in FINE, f"{what}: {self.name} ({about}): {message}"
+
+        try:
+            with quiet():
+                one()
+        except AssertionError as error:
+            return Outcomes(counts, [str(error).partition("\n")[0]])
+        return Outcomes(counts, [])
+
+    def tried(self, path: Path, mutation: Mutation) -> tuple[str, str]:
+        """What came of a mutation, and what was said."""
         whole = path.read_bytes()
         if mutation.content is None:
             path.unlink()
         else:
             path.write_bytes(mutation.content)
         try:
-            what, message = self._come_of(mutation, path)
+            what, message = self._come_of(mutation.effect)
         finally:
             path.write_bytes(whole)
-        about = f"{mutation.name} in {path.relative_to(self.place)}"
-        if forgotten():
-            what, message = "code ran", f"{FOREIGN} was imported"
-        return MutationOutcome(self.name, number, what, about, message)
+        return ("code ran", f"{FOREIGN} was imported") if forgotten() else (what, message)
 
-    def _come_of(self, mutation: Mutation, path: Path) -> tuple[str, str]:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    def _come_of(self, effect: Effect) -> tuple[str, str]:
+        with quiet() as said:
             what, message, after = guarded(lambda: told(self.reader.read(self.place)), self.place)
-            noted = bool(said.getvalue())
         if what:
             return what, message
         if after == self.before:
             return "as before", ""
-        if noted:
+        if said.getvalue():
             return "reported", ""
-        if self._may_differ(mutation.kind):
+        # Nobody can know of an edit, nor of damage in a layout of no rules.
+        if effect == Effect.EDIT or (effect == Effect.DAMAGE and not self.reader.checked):
             return "edited", ""
-        return f"silent {mutation.kind}", _difference(self.before, after)
+        return f"silent {effect}", _difference(self.before, after)
 
-    def _may_differ(self, kind: Effect) -> bool:
-        """Whether another reading may go unsaid: nobody can know of an edit, nor of damage in a layout of no rules."""
-        if self.reader.sealed or kind == Effect.SAME:
-            return False
-        return kind == Effect.EDIT or not self.reader.checked
+
+@contextlib.contextmanager
+def quiet() -> Iterator[io.StringIO]:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        yield said
 
 
 def forgotten() -> bool:
@@ -194,80 +195,53 @@ def _difference(before: object, after: object) -> str:
 
 def run(
     names: Sequence[str],
-    numbers: Iterable[int],
+    count: int,
     seed: int,
     folder: Path,
-    processes: int = 1,
-    say: Callable[[MutationOutcome], None] = lambda outcome: None,
-) -> list[MutationOutcome]:
-    """Mutations of readers, in processes of their own: what ends one is a finding, too, and the next goes on."""
+    say: Callable[[str], None] = lambda finding: None,
+) -> Outcomes:
+    """So many mutations of each reader, in a process of its own: what ends it is a finding, too, and the next goes on."""
     shelf = LazyFixture(folder / "shelf")
     offered = readers(shelf)
-    todo = [(name, number) for number in numbers for name in names]
-    context = multiprocessing.get_context("fork")  # what is imported and made stays so
-    outcomes: list[MutationOutcome] = []
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with quiet():
         for make in (shelf.tasks, shelf.world, shelf.shop):
             make()
-    workers: dict[Connection, Any] = {}
-    doing: dict[Connection, tuple[str, int]] = {}
-    position = iter(todo)
-
-    def start() -> None:
+    context = multiprocessing.get_context("fork")  # what is imported and made stays so
+    counts, findings, waiting = Counter[str](), [], list(names)
+    while waiting:
         ours, theirs = context.Pipe()
-        own = folder / f"worker-{len(outcomes)}-{len(workers)}"
-        process = context.Process(target=_work, args=(theirs, offered, own, seed), daemon=True)
+        own = folder / f"from-{len(names) - len(waiting)}"
+        todo = {name: offered[name] for name in waiting}
+        process = context.Process(target=_work, args=(theirs, todo, own, count, seed), daemon=True)
         process.start()
         theirs.close()
-        workers[ours] = process
-
-    def hand_on(worker: Connection) -> None:
-        item = next(position, None)
-        doing.pop(worker, None)
-        if item is None:
-            workers.pop(worker).kill()
-            worker.close()
-            return
-        doing[worker] = item
-        worker.send(item)
-
-    for _ in range(processes):
-        start()
-    for worker in list(workers):
-        hand_on(worker)
-    while workers:
-        ready = wait(list(workers), timeout=STUCK)
-        for worker in ready or list(workers):
-            try:
-                if not ready:
+        try:
+            while waiting:
+                if not ours.poll(STUCK):
                     raise EOFError
-                outcome = worker.recv()
-            except (EOFError, ConnectionResetError):
-                process = workers.pop(worker)
-                process.kill()
-                process.join()
-                name, number = doing.pop(worker)
-                how = f"by signal {-process.exitcode}" if ready else "after it did not answer"
-                outcome = MutationOutcome(name, number, "the process ended", "", how)
-                start()
-                worker = next(reversed(workers))
-            outcomes.append(outcome)
-            say(outcome)
-            hand_on(worker)
-    return outcomes
+                found: Outcomes = ours.recv()
+                waiting.pop(0)
+                counts += found.counts
+                findings += found.findings
+                for finding in found.findings:
+                    say(finding)
+        except (EOFError, ConnectionResetError):
+            process.kill()
+            process.join()
+            findings.append(f"the process ended: {waiting.pop(0)}: status {process.exitcode}")
+            say(findings[-1])
+        process.join()
+    return Outcomes(counts, findings)
 
 
-def _work(pipe: Connection, offered: dict[str, Reader], folder: Path, seed: int) -> None:
+def _work(
+    pipe: Connection, offered: dict[str, Reader], folder: Path, count: int, seed: int
+) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    benches: dict[str, Bench] = {}
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     plant(folder)
-    while True:
-        name, number = pipe.recv()
-        if name not in benches:
-            benches[name] = Bench(name, offered[name], folder / str(len(benches)), seed)
-        pipe.send(benches[name].tried(number))
+    for number, (name, reader) in enumerate(offered.items()):
+        pipe.send(Bench(name, reader, folder / str(number)).fuzz(count, seed))
 
 
 def plant(folder: Path) -> None:
@@ -277,12 +251,3 @@ def plant(folder: Path) -> None:
     path.write_text("THING = 1\n")
     os.chdir(folder)
     sys.path.append(str(folder))
-
-
-def summary(outcomes: Sequence[MutationOutcome]) -> str:
-    """One line: how many, and how they ended."""
-    counts = Counter(outcome.what for outcome in outcomes)
-    told_of = ", ".join(f"{count:,} {what}" for what, count in counts.most_common())
-    found = sum(outcome.is_finding for outcome in outcomes)
-    names = len({outcome.reader for outcome in outcomes})
-    return f"{len(outcomes):,} mutations of {names} readers: {told_of}; {found:,} findings"

@@ -12,10 +12,12 @@ import hashlib
 import io
 import json
 import re
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,8 @@ SUBSET = re.compile(r"(?<![a-z])(train|val|test)20\d\d(?!\d)")
 """COCO's subsets; a name with trainval2014 covers two of them, and does not match."""
 STILL = re.compile(r"^vcr_(gt_)?(train|val|test)_")
 """The prefix that UNITER's store adds to the name of a VCR still."""
+META = struct.Struct("<40xI92xQQ")
+"""LMDB's meta page: bytes of a page, number of the last page, number of the transaction (mdb.c, MDB_meta)."""
 Entry = tuple[str, str, Callable[[], ImageRegions]]
 """An image's name in a source, its place there, and a function that reads its regions."""
 Rename = Callable[[str, Path], str]
@@ -326,18 +330,37 @@ def _uniter(name: str, entry: dict[str, np.ndarray]) -> ImageRegions:
 
 def _lmdb(path: Path) -> Iterator[Entry]:
     lmdb: Any = import_optional("lmdb", path, "regions")
+    with convert_read_errors(path):
+        size = _check_lmdb_size(path / "data.mdb")
     with (
         convert_errors(f"{path}: not a readable LMDB", errors=lmdb.Error),
         lmdb.open(str(path), readonly=True, lock=False, readahead=False) as base,
-        base.begin() as view,
+        base.begin(buffers=True) as view,
     ):
-        size = (base.info()["last_pgno"] + 1) * base.stat()["psize"]
-        if (path / "data.mdb").stat().st_size < size:  # reading on would end the process
-            raise InputError(f"{path}: cut off; copy it again")
-        for key in view.cursor().iternext(values=False):
+        for key in map(bytes, view.cursor().iternext(values=False)):
             if key != b"__keys__":
                 name = key.decode("utf-8", "replace").removesuffix(".npz")
-                yield name, "value", partial(_value, path, name, partial(view.get, key))
+                yield name, "value", partial(_value, path, name, partial(_view, view, key, size))
+
+
+def _check_lmdb_size(path: Path) -> int:
+    """Returns a database's bytes; raises InputError if pages are missing, as reading them would end the process."""
+    with path.open("rb") as stream:
+        pages = []
+        for start in (0, META.unpack_from(stream.read(META.size))[0]):
+            stream.seek(start)
+            pages.append(META.unpack(stream.read(META.size)))
+    size = path.stat().st_size
+    if pages[0][0] != pages[1][0] or size < (1 + max(pages, key=itemgetter(2))[1]) * pages[0][0]:
+        raise InputError(f"{path}: cut off or damaged; copy it again")
+    return size
+
+
+def _view(view: Any, key: bytes, limit: int) -> bytes:
+    value = view.get(key)
+    if len(value) > limit:
+        raise InputError("damaged: a value longer than its file")
+    return bytes(value)
 
 
 def _value(path: Path, name: str, read: Callable[[], bytes]) -> ImageRegions:
