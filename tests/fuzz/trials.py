@@ -200,7 +200,7 @@ def run(
     folder: Path,
     say: Callable[[str], None] = lambda finding: None,
 ) -> Outcomes:
-    """So many mutations of each reader, in a process of its own: what ends it is a finding, too, and the next goes on."""
+    """So many mutations of each reader, in its own process: what ends it is a finding, too; the next goes on."""
     shelf = LazyFixture(folder / "shelf")
     offered = readers(shelf)
     with quiet():
