@@ -275,9 +275,11 @@ RUNS: dict[str, Run] = {
     "pretrain-visualbert": partial(pretrain, architecture="visualbert"),
     "pretrain-vlbert": partial(pretrain, architecture="vlbert"),
     "pretrain-uniter": partial(pretrain, architecture="uniter"),
+    "pretrain-lxmert": partial(pretrain, architecture="lxmert"),
     "finetune-glue": finetune_glue,
     "finetune-table": finetune_table,
     "finetune-vqa": partial(finetune_images, model="pretrain-visualbert", task="vqa"),
+    "finetune-lxmert": partial(finetune_images, model="pretrain-lxmert", task="vqa"),
     "finetune-refcoco": partial(finetune_images, model="pretrain-vlbert", task="refcoco+"),
     "finetune-villa": partial(
         finetune_images, model="pretrain-uniter", task="vqa", training_step="villa"

@@ -77,7 +77,7 @@ class ClipFeatureAdapter(Encoder):
 
     def __init__(self, base: AdapterClipBackbone, options: ClipAdapterSettings) -> None:
         super().__init__()
-        self.base = base
+        self.clip_backbone = base
         self.options = options
         width = base.image.embed_dim
         self.sizes = OutputSizes(pooler_output=self._output_width(width))
@@ -134,8 +134,8 @@ class ClipFeatureAdapter(Encoder):
         """Write the adapter's weights, and the source and hashes of its CLIP."""
         folder.mkdir(parents=True, exist_ok=True)
         about = {
-            "clip": keep_path(folder, self.base.source),
-            "weights": self.base.weights,
+            "clip": keep_path(folder, self.clip_backbone.source),
+            "weights": self.clip_backbone.weights,
             "adapter": self.options.adapter,
             "adapter_layers": self.options.adapter_layers,
             "fusion": self.options.fusion,

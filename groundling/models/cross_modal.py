@@ -183,6 +183,7 @@ class CrossModalEncoder(Encoder):
         self.text = text
         self.clip = clip
         self.clip_tokenizer = clip_tokenizer
+        self.text_tokenizer = text.text_tokenizer
         self.cross = make_cross_modal_layers(text.encoder.config, clip, layers)
         vocabulary, width = clip.token_embedding_weight.shape
         # No pooler: the text encoder's pooler was not trained on states that include CLIP.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.data.regions.inputs import RegionRequirements
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.attention import AttentionCallback
 
@@ -20,6 +21,10 @@ class Encoder(nn.Module):
 
     sizes: OutputSizes
     """Widths of its outputs."""
+    text_tokenizer: PreTrainedTokenizerBase | None = None
+    """Tokenizer of its text encoder, for masked LM; None without one."""
+    clip_backbone: Any = None
+    """The `AdapterClipBackbone` whose features of text and image are its input; None if it reads them itself."""
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder | None, ClipRowEncoder | None]:
         """How texts become its input, at most `max_length` tokens: for a text encoder, for a CLIP text tower."""
@@ -42,20 +47,6 @@ class Encoder(nn.Module):
 
     def export(self, folder: Path) -> None:
         """Write a folder that its `ModelFormat` can load."""
-        raise NotImplementedError
-
-
-class RegionEncoder(Encoder, RegionRequirements):
-    """A model that reads text and regions, or text and patches. Abstract."""
-
-    @property
-    def architecture_name(self) -> str:
-        """Name of its architecture in results."""
-        raise NotImplementedError
-
-    @property
-    def special_ids(self) -> list[int]:
-        """Ids of its tokenizer's special tokens."""
         raise NotImplementedError
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Regions, require, to_device
+from groundling.core.batch import Batch, Example, Regions, require, to_device
 from groundling.core.errors import InputError
 from groundling.data.samples import TextRowEncoder
 from groundling.models.text_encoder import embed_words
@@ -72,6 +72,9 @@ class MultimodalEmbeddings(nn.Module):
 
     def add_images(self, images: int, bert: BertModel) -> None:
         """Prepare itself and its BERT for samples of several images; by default nothing is needed."""
+
+    def prepare(self, model: Any, examples: Sequence[Example], pretraining: bool) -> None:
+        """Prepare the `SingleStreamModel` that it is part of for a task's examples; by default nothing is needed."""
 
     def make_text_input(
         self, tokenizer: PreTrainedTokenizerBase, max_length: int

@@ -190,7 +190,7 @@ class TextEncoder(Encoder):
         """Raises InputError if the tokenizer has more tokens than the encoder's input embeddings."""
         super().__init__()
         self.encoder = encoder
-        self.tokenizer = tokenizer
+        self.tokenizer = self.text_tokenizer = tokenizer
         reads_types = "token_type_ids" in inspect.signature(encoder.forward).parameters
         self.has_types = reads_types and bool(getattr(encoder.config, "type_vocab_size", 0))
         table = encoder.get_input_embeddings().weight

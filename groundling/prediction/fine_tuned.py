@@ -29,7 +29,7 @@ from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
 from groundling.data.regions.samples import RegionDataset, RegionLabeler, RegionOptions
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.data.tables import check_no_label, row_texts, split_columns
-from groundling.models.adapters import IMAGE, TEXT, ClipFeatureAdapter
+from groundling.models.adapters import IMAGE, TEXT, AdapterClipBackbone
 from groundling.models.clip import FrozenClip
 from groundling.models.formats import Encoder
 from groundling.models.heads import HEADS, load_head
@@ -76,9 +76,8 @@ from groundling.training.evaluation import (
     score_split,
 )
 from groundling.vision.extract import StoreRegionExtractor
-from groundling.vision_language.end_to_end import EndToEndModel
-from groundling.vision_language.loading import find_architecture, load_encoder, make_task_head
-from groundling.vision_language.single_stream import SingleStreamModel
+from groundling.vision_language import RegionEncoder
+from groundling.vision_language.loading import load_encoder, make_task_head
 
 DETECTION_BATCH = 256
 """Number of examples whose detected regions are in memory at once."""
@@ -118,14 +117,12 @@ class FineTunedModel:
             )
         self.student: Encoder = load_encoder(str(folder), description.kind, description.design)
         self.form: OutputType = self.task.form if description.form is None else description.form
-        if isinstance(self.student, SingleStreamModel):
+        if isinstance(self.student, RegionEncoder):
             self.student.add_images(description.images)
             if description.ready:
-                find_architecture(self.student, description.design).prepare_model(
-                    self.student, (), False
-                )
+                self.student.prepare((), False)
         with prefix_errors(folder / FILE):
-            head = make_task_head(self.student, self.form, description.head, description.design)
+            head = make_task_head(self.student, self.form, description.head)
             self.objective = SupervisedObjective(
                 self.student.sizes, output_type=self.form, head=head, loss=description.loss
             )
@@ -175,8 +172,13 @@ class FineTunedModel:
     def _reads_pixels(self) -> bool:
         """Whether the model reads pixels; one trained with zeros in place of image features does not."""
         about = self.description
-        sees = isinstance(self.student, EndToEndModel) and not about.zero_region_features
-        return isinstance(self.student, ClipFeatureAdapter) or (sees and about.reads_regions)
+        sees = self._computes_features and not about.zero_region_features
+        return self.student.clip_backbone is not None or (sees and about.reads_regions)
+
+    @property
+    def _computes_features(self) -> bool:
+        """Whether the model computes its regions' features from pixels."""
+        return isinstance(self.student, RegionEncoder) and self.student.region_source == "pixels"
 
     @property
     def reads_images(self) -> bool:
@@ -198,7 +200,7 @@ class FineTunedModel:
             detector=self.detector or settings.detector,
             backbone=self.backbone or settings.backbone,
         )
-        features = not isinstance(self.student, EndToEndModel)
+        features = not self._computes_features
         return StoreRegionExtractor(settings, self.description.regions, self.device, features)
 
     def image_inputs(
@@ -220,12 +222,12 @@ class FineTunedModel:
         )
         inputs = ImageSampleBuilder(
             settings,
-            features=not isinstance(self.student, EndToEndModel),
+            features=not self._computes_features,
             zero_features=about.zero_region_features,
             region_finder=self.finder if about.reads_regions and not regions else None,
             decode=decode,
         )
-        if isinstance(self.student, SingleStreamModel):
+        if isinstance(self.student, RegionEncoder):
             inputs.check(self.student, provenance=self.description.regions)
         return inputs
 
@@ -302,9 +304,10 @@ class FineTunedModel:
         """Samples of the examples with their regions, pixels or CLIP features."""
         text, clip = self.student.inputs(self.description.max_length)
         samples: SampleDataset = TextDataset(examples, text, clip)
-        if isinstance(self.student, ClipFeatureAdapter):
-            return _with_clip_features(samples, self.student, sources.images, self.device)
-        if not isinstance(self.student, SingleStreamModel):
+        if self.student.clip_backbone is not None:
+            backbone = self.student.clip_backbone
+            return _with_clip_features(samples, backbone, sources.images, self.device)
+        if not isinstance(self.student, RegionEncoder):
             return samples
         options = RegionOptions(
             label_regions=mark,
@@ -468,7 +471,7 @@ class FineTunedModel:
             image_list = None if images is None else [images]
             vector: np.ndarray = self.encode([texts], image_list, pool, regions)[0]
             return vector
-        if images is None and not isinstance(self.student, ClipFeatureAdapter):
+        if images is None and self.student.clip_backbone is None:
             examples = [Example(str(number), text) for number, text in enumerate(texts)]
             return self._states(self.make_samples(examples, ImageInputs()), pool)
         examples, photos, inputs = self._from_python(regions, texts, None, images)
@@ -590,12 +593,11 @@ def _check_answers(task: Task, data: Path, split: str) -> None:
 
 def _with_clip_features(
     samples: SampleDataset,
-    student: ClipFeatureAdapter,
+    backbone: AdapterClipBackbone,
     photos: Mapping[str, ImageInput],
     device: str,
 ) -> SampleDataset:
-    base = student.base
-    clip = FrozenClip(base.image, base.text, base.tokenizer)
+    clip = FrozenClip(backbone.image, backbone.text, backbone.tokenizer)
     settings = TargetedDistillationSettings()
     teacher = ClipTeacher(clip, {IMAGE, TEXT}, settings, images=photos).to(device)
     return TeacherSet([teacher], FeatureCache()).wrap(samples)[0]

@@ -24,8 +24,8 @@ from groundling.runs.progress import track
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers.clip import ClipTeacher, text_for_clip
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet
-from groundling.vision_language.loading import find_architecture, is_single_stream, load_encoder
-from groundling.vision_language.single_stream import SingleStreamModel
+from groundling.vision_language import RegionEncoder
+from groundling.vision_language.loading import is_region_encoder, load_encoder
 
 # Sentence embeddings, equal to those of sentence-transformers with the same folder.
 
@@ -88,7 +88,7 @@ class CosineMatcher:
 
     def __init__(self, source: str, images: str, device: torch.device, cache: FeatureCache) -> None:
         """`images` is the image folder, `cache` stores features."""
-        if is_single_stream(source):
+        if is_region_encoder(source):
             raise InputError(f"{source}: this model reads regions; pass regions=STORE")
         self.clip = load_frozen_clip(source)
         self.clip.to(device)
@@ -138,7 +138,7 @@ class MatchHeadMatcher:
     ) -> None:
         """Load the match head of a model's folder; `max_length` in tokens."""
         model = load_encoder(source)
-        if not isinstance(model, SingleStreamModel):
+        if not isinstance(model, RegionEncoder):
             raise InputError(f"{source}: this model reads no regions; leave regions out")
         self.model = model.to(device).eval()
         self.head = ImageTextMatching(model.sizes)
@@ -147,7 +147,7 @@ class MatchHeadMatcher:
                 raise InputError(f"{source}: was pre-trained without a match head ({name})")
         self.head.to(device).eval()
         # In pre-training, UNITER's [SEP] has another segment than in fine-tuning; no examples: no new words.
-        find_architecture(model).prepare_model(model, (), True)
+        model.prepare((), True)
         self.max_length = max_length
         self.device = device
         self.inputs = inputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,14 @@ from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
 
 from groundling.core.batch import Batch, EncoderOutput, Regions, require, to_device
-from groundling.core.errors import InputError, require_known
+from groundling.core.errors import InputError
+from groundling.core.registry import require_instance
 from groundling.models.attention import AttentionCallback
-from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import CNN
 from groundling.models.loading import load_config, load_processor, load_weights
-from groundling.models.multimodal_embeddings import MultimodalEmbeddings
-from groundling.settings.input_settings import PixelInputSettings
-from groundling.vision_language.single_stream import (
-    JOIN,
-    SingleStreamModel,
-    get_bert,
-    load_single_stream,
-    read_join_description,
-)
-from groundling.vision_language.visualbert import VisualBertEmbeddings, visualbert
-from groundling.vision_language.vlbert import VLBertEmbeddings, vlbert
+from groundling.vision_language import RegionEncoder
+from groundling.vision_language.single_stream import SingleStreamModel
+from groundling.vision_language.vlbert import vlbert
 
 # RoIAlign: torchvision's if it is installed, else this one, which returns the same values.
 # He et al. 2017, "Mask R-CNN", Section 3; with a half-pixel shift (torchvision's `aligned=True`).
@@ -135,8 +127,6 @@ STRIDE = 16
 """Image pixels per cell of RoIAlign's feature map."""
 SAMPLES = 2
 """RoIAlign's samples per bin and direction."""
-BUILDS: dict[str, Callable[..., SingleStreamModel]] = {"vlbert": vlbert, "visualbert": visualbert}
-"""Architectures that can be trained from pixels."""
 
 
 class EndToEndModel(SingleStreamModel):
@@ -165,6 +155,7 @@ class EndToEndModel(SingleStreamModel):
             regions_provenance=model.regions_provenance,
         )
         self.fusion = model.fusion
+        self.made_by = model.made_by
         self.region_pooling = require(
             model.join.region_pooling, "region_pooling", f"a {model.join.kind} end to end"
         )
@@ -325,10 +316,10 @@ def make_end_to_end_model(
     backbone: str | Path,
     side: int,
     longest_edge: int = 0,
-    build: Callable[..., SingleStreamModel] = vlbert,
+    build: Callable[..., RegionEncoder] = vlbert,
     **options: Any,
 ) -> EndToEndModel:
-    """Make an end-to-end VL-BERT (or another `build`) from a BERT and a ResNet's hub id or folder.
+    """Make an end-to-end VL-BERT (or a model of another `build`) from a BERT and a ResNet's hub id or folder.
 
     Images are resized to `side` pixels at the short side, and at most `longest_edge` (by default 5/3 of the
     short side) at the long one. The authors' ResNet-101 is bottom-up attention's, trained on Visual Genome.
@@ -336,39 +327,18 @@ def make_end_to_end_model(
     cnn, processor = _load_cnn(backbone)
     processor.size = {"shortest_edge": side}
     stream = build(bert, tokenizer, cnn.config.hidden_sizes[-1], pixels=True, **options)
-    model = EndToEndModel(stream, cnn, processor)
+    model = EndToEndModel(
+        require_instance(stream, SingleStreamModel, "a model end to end:"), cnn, processor
+    )
     model.resize(side, longest_edge)
     return model
 
 
-def prepare_end_to_end_model(
-    start: Encoder,
-    pixels: PixelInputSettings,
-    architecture: str = "vlbert",
-    options: Mapping[str, Any] | None = None,
-) -> EndToEndModel:
-    """An end-to-end model with the image size of `pixels`, or a new one of an architecture from a loaded BERT.
-
-    `options`: those of the architecture's `build`. Raises InputError if `start` is neither.
-    """
-    if isinstance(start, EndToEndModel):
-        start.resize(pixels.shortest_edge, pixels.longest_edge)
-        return start
-    bert, tokenizer = get_bert(start)
-    side = pixels.shortest_edge or SIDE
-    build = BUILDS[architecture]
-    return make_end_to_end_model(
-        bert, tokenizer, pixels.backbone, side, pixels.longest_edge, build, **(options or {})
-    )
-
-
-def load_end_to_end(folder: str | Path) -> EndToEndModel:
-    """Load an end-to-end model from a folder written by its `export`; raises InputError for another model."""
-    kind = str(read_join_description(folder).get("kind"))
-    joins: tuple[type[MultimodalEmbeddings], ...] = (VLBertEmbeddings, VisualBertEmbeddings)
-    by_kind = {join.kind: join for join in joins}
-    require_known(kind, by_kind, f"{folder}: a {kind} model has no CNN")
-    return EndToEndModel(load_single_stream(folder, by_kind[kind]), *_load_cnn(Path(folder) / CNN))
+def load_end_to_end(model: RegionEncoder, folder: str | Path) -> EndToEndModel:
+    """`model`, loaded from a folder written by an end-to-end model's `export`, with the CNN in that folder."""
+    if not isinstance(model, SingleStreamModel):
+        raise InputError(f"{folder}: a {model.architecture_name} model has no CNN")
+    return EndToEndModel(model, *_load_cnn(Path(folder) / CNN))
 
 
 def _load_cnn(source: str | Path) -> tuple[Any, Any]:
@@ -376,11 +346,3 @@ def _load_cnn(source: str | Path) -> tuple[Any, Any]:
     if config.model_type != "resnet" or len(config.depths) != 4 or config.downsample_in_first_stage:
         raise InputError(f"{source}: expected a ResNet with four stages and a stride of 32")
     return load_weights(ResNetModel, source), load_processor(source)
-
-
-def _is_end_to_end(source: str) -> bool:
-    return (Path(source) / JOIN).exists() and (Path(source) / CNN).exists()
-
-
-PIXELS = ModelFormat("end-to-end model", _is_end_to_end, load_end_to_end)
-"""VL-BERT or VisualBERT with its own CNN."""

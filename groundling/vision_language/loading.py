@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +14,32 @@ from groundling.core.registry import (
     registered,
     require_instance,
     resolve,
-    resolve_builtin,
 )
 from groundling.data.regions.store import RegionStore
 from groundling.models.adapters import ClipAdapterHead
 from groundling.models.formats import Encoder, InspectedModelFormat, ModelFormat
 from groundling.models.hub import CNN
-from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import HeadContext, TaskHead, UnpooledClsHead, make_plain_head
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.settings.fields import refuse_settings
-from groundling.settings.input_settings import VisualBertSettings
-from groundling.vision_language import Architecture
-from groundling.vision_language.single_stream import (
-    JOIN,
-    SingleStreamModel,
-    get_bert,
-    load_single_stream,
-    read_join_description,
-)
+from groundling.settings.input_settings import PixelInputSettings, VisualBertSettings
+from groundling.vision_language import Architecture, RegionEncoder
+from groundling.vision_language.end_to_end import SIDE, load_end_to_end, make_end_to_end_model
+from groundling.vision_language.single_stream import JOIN, get_bert, read_join_description
 
 
 def load_encoder(source: str | Path, model_format: str = "", architecture: str = "") -> Encoder:
     """Load the model of a hub id or folder, in a `ModelFormat` of this package or as a transformers encoder.
 
-    `model_format` (MODULE:NAME): your own `ModelFormat` that loads it. `architecture`
-    (MODULE:NAME): the `Architecture` of
-    a single-stream model that is not from this package. Raises InputError if there is no model, or if it
-    needs one of these.
+    `model_format` (MODULE:NAME): your own `ModelFormat` that loads it. `architecture` (MODULE:NAME): your own
+    `Architecture`, of whose models it is one. Raises InputError if there is no model, or if it needs one of these.
     """
     if model_format:
         loaded: object = import_object(model_format, ModelFormat).load(str(source))
         return require_instance(loaded, Encoder, f"{model_format}: `load` returned")
-    if is_single_stream(source):
-        return load_single_stream(source, _join_of(source, architecture))
+    if is_region_encoder(source):
+        model = _architecture_of(source, architecture).open(source)
+        return load_end_to_end(model, source) if (Path(source) / CNN).exists() else model
     kinds = registered("models", ModelFormat) | registered("vision_language", ModelFormat)
     for one in kinds.values():
         if one.matches(str(source)):
@@ -56,39 +49,30 @@ def load_encoder(source: str | Path, model_format: str = "", architecture: str =
 
 def load_for_inspection(source: str | Path) -> Encoder:
     """Load the model of a hub id or folder for inspection, in an `InspectedModelFormat` or as `load_encoder` does."""
-    if not is_single_stream(source):
+    if not is_region_encoder(source):
         for one in registered("models", InspectedModelFormat).values():
             if one.matches(str(source)):
                 return one.load(str(source))
     return load_encoder(source)
 
 
-def is_single_stream(source: str | Path) -> bool:
-    """Whether a folder holds a single-stream model that reads stored features."""
-    return (Path(source) / JOIN).exists() and not (Path(source) / CNN).exists()
+def is_region_encoder(source: str | Path) -> bool:
+    """Whether a folder holds a vision-language model that `pretrain` or `finetune` wrote."""
+    return (Path(source) / JOIN).exists()
 
 
-def _join_of(source: str | Path, architecture: str) -> type[MultimodalEmbeddings]:
-    """The `MultimodalEmbeddings` of a folder's model; those of other packages only if `architecture` names them."""
+def _architecture_of(source: str | Path, name: str) -> Architecture:
+    """The architecture of a folder's model; your own only if `name` (MODULE:NAME) names it."""
     kind = str(read_join_description(source).get("kind"))
-    if is_import_path(architecture):
-        own_architecture = import_object(architecture, Architecture)
+    if is_import_path(name):
+        own_architecture = import_object(name, Architecture)
         if own_architecture.name == kind:
-            return own_architecture.embeddings
+            return own_architecture
     architectures = registered("vision_language", Architecture)
     message = f"{Path(source) / JOIN}: unknown kind {kind!r}"
     advice = "; for your own architecture, also pass architecture MODULE:NAME"
     require_known(kind, sorted(architectures), message, advice)
-    return architectures[kind].embeddings
-
-
-def find_architecture(model: SingleStreamModel, name: str = "") -> Architecture:
-    """The architecture of a model; `name` (MODULE:NAME) if it is your own."""
-    if is_import_path(name):
-        architecture = import_object(name, Architecture)
-        if architecture.name == model.join.kind:
-            return architecture
-    return resolve_builtin("vision_language", Architecture, model.join.kind)
+    return architectures[kind]
 
 
 PLAIN = "plain"
@@ -99,29 +83,24 @@ RAW = "raw"
 """One Linear on a text encoder's first position."""
 
 
-def make_task_head(
-    encoder: Encoder, output_type: OutputType, name: str = PLAIN, architecture: str = ""
-) -> TaskHead:
+def make_task_head(encoder: Encoder, output_type: OutputType, name: str = PLAIN) -> TaskHead:
     """Make a head for an output type: `plain`, `raw`, `adapter`, or the paper's head for the task `name`.
 
-    `architecture` (MODULE:NAME): your own architecture. Raises InputError if the paper has no head for this task,
-    or for `raw` with a model that is no text encoder.
+    Raises InputError if the paper has no head for this task, or for `raw` with a model that is no text encoder.
     """
+    context = HeadContext(encoder.sizes, output_type)
     if name == ADAPTER:
-        return ClipAdapterHead(HeadContext(encoder.sizes, output_type))
+        return ClipAdapterHead(context)
     if name == RAW:
         if not isinstance(encoder, TextEncoder):
             raise InputError("cls_without_pooler: this model is not a text encoder; omit it")
-        return UnpooledClsHead(HeadContext(encoder.sizes, output_type))
-    if not isinstance(encoder, SingleStreamModel):
-        return make_plain_head(HeadContext(encoder.sizes, output_type))
-    table = encoder.word_embeddings().weight
-    context = HeadContext(encoder.sizes, output_type, encoder.text.tokenizer, table)
-    if name == PLAIN:
+        return UnpooledClsHead(context)
+    if name == PLAIN or not isinstance(encoder, RegionEncoder):
         return make_plain_head(context)
-    heads = find_architecture(encoder, architecture).heads
-    require_known(name, heads, f"a {encoder.join.kind} model has no head for {name}")
-    return heads[name](context)
+    heads = encoder.architecture.heads
+    require_known(name, heads, f"a {encoder.architecture_name} model has no head for {name}")
+    table: Any = encoder.word_embeddings().weight
+    return heads[name](replace(context, tokenizer=encoder.text_tokenizer, input_embeddings=table))
 
 
 def embedding_flags(settings: VisualBertSettings) -> dict[str, bool]:
@@ -142,7 +121,9 @@ def embedding_options(
     """
     if settings == VisualBertSettings():
         return {}
-    other = f"this {start.join.kind}" if isinstance(start, SingleStreamModel) else architecture
+    other = architecture
+    if isinstance(start, RegionEncoder):
+        other = f"this {start.architecture_name}"
     if other != "visualbert":
         refuse_settings(
             embedding_flags(settings), f"is only for a new VisualBERT, not {other}; omit it"
@@ -155,13 +136,36 @@ def embedding_options(
 
 def make_vision_language_model(
     start: Encoder, architecture: str, width: int, **options: Any
-) -> SingleStreamModel:
-    """Make a model of an architecture from a loaded BERT, or return `start` if it is a single-stream model.
+) -> RegionEncoder:
+    """Make a model of an architecture from a loaded BERT, or return `start` if it is a vision-language model.
 
     Raises InputError for another encoder, or an unknown architecture.
     """
-    if isinstance(start, SingleStreamModel):
+    if isinstance(start, RegionEncoder):
         return start
-    build = resolve("vision_language", Architecture, architecture).build
-    built: object = build(*get_bert(start), width, **options)
-    return require_instance(built, SingleStreamModel, f"{architecture}: `build` returned")
+    return resolve("vision_language", Architecture, architecture).make(
+        *get_bert(start), width, **options
+    )
+
+
+def new_vision_language_model(
+    start: Encoder,
+    architecture: str,
+    store: RegionStore,
+    images: str,
+    pixels: PixelInputSettings,
+    joining: VisualBertSettings,
+) -> RegionEncoder:
+    """`start` as a model of an architecture that reads a store's features or, with `images`, pixels in its boxes."""
+    options = embedding_options(start, architecture, joining, store)
+    if not images:
+        return make_vision_language_model(start, architecture, store.width, **options)
+    if isinstance(start, RegionEncoder) and start.region_source == "pixels":
+        start.resize(pixels.shortest_edge, pixels.longest_edge)
+        return start
+    design = resolve("vision_language", Architecture, architecture)
+    if not design.can_read_pixels or not isinstance(start, TextEncoder):
+        raise InputError(f"images={images}: {architecture} reads stored features; leave images out")
+    side, longest_edge = pixels.shortest_edge or SIDE, pixels.longest_edge
+    parts = (*get_bert(start), pixels.backbone, side, longest_edge)
+    return make_end_to_end_model(*parts, build=design.make, **options)

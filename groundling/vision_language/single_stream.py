@@ -16,7 +16,7 @@ from transformers import BertModel, PreTrainedTokenizerBase
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.bert.modeling_bert import BertLayer
 
-from groundling.core.batch import Batch, EncoderOutput, require
+from groundling.core.batch import Batch, EncoderOutput, Example, require
 from groundling.core.errors import InputError, convert_errors, convert_read_errors, prefix_errors
 from groundling.data.samples import TextRowEncoder
 from groundling.models.attention import (
@@ -28,7 +28,6 @@ from groundling.models.attention import (
     region_positions,
     text_positions,
 )
-from groundling.models.formats import RegionEncoder
 from groundling.models.multimodal_embeddings import (
     EmbeddedSequence,
     MultimodalEmbeddings,
@@ -36,6 +35,7 @@ from groundling.models.multimodal_embeddings import (
 )
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.runs.folder import json_text, read_object
+from groundling.vision_language import RegionEncoder
 
 
 class SingleStreamModel(RegionEncoder):
@@ -57,6 +57,7 @@ class SingleStreamModel(RegionEncoder):
         """`join`: made for this BERT; `regions_provenance`: detector or annotations of its training regions."""
         super().__init__()
         self.text = TextEncoder(bert, tokenizer)
+        self.text_tokenizer = tokenizer
         self.join = join
         self.fusion: BertLayer | None = None
         if not early:
@@ -72,12 +73,6 @@ class SingleStreamModel(RegionEncoder):
     def architecture_name(self) -> str:
         """Name of its architecture."""
         return self.join.kind
-
-    @property
-    def special_ids(self) -> list[int]:
-        """Ids of BERT's special tokens."""
-        ids: list[int] = self.text.tokenizer.all_special_ids
-        return ids
 
     @property
     def max_length(self) -> int:
@@ -157,8 +152,12 @@ class SingleStreamModel(RegionEncoder):
         return capture_attention(_AttentionCaptureWrapper(self), report)
 
     def add_images(self, images: int) -> None:
-        """Prepare the model for samples of several images."""
+        """As its embeddings need."""
         self.join.add_images(images, self.text.encoder)
+
+    def prepare(self, examples: Sequence[Example], pretraining: bool) -> None:
+        """As its embeddings need."""
+        self.join.prepare(self, examples, pretraining)
 
     def add_tokens(self, words: Sequence[str]) -> None:
         """Append each of these words to the vocabulary, with a random embedding."""
@@ -168,6 +167,7 @@ class SingleStreamModel(RegionEncoder):
         if len(tokenizer) > len(self.word_embeddings().weight):
             bert.resize_token_embeddings(len(tokenizer), mean_resizing=False)
         self.text = TextEncoder(bert, tokenizer).train(self.training)
+        self.text_tokenizer = tokenizer
         self.sizes = self.sizes._replace(input_embeddings=self.text.sizes.input_embeddings)
 
     def export(self, folder: Path) -> None:
@@ -179,13 +179,7 @@ class SingleStreamModel(RegionEncoder):
             if name.startswith(("join.", "fusion."))
         }
         save_file(weights, folder / "join.safetensors")
-        description = {
-            "kind": self.join.kind,
-            "early": self.fusion is None,
-            "options": self.join.options,
-            "regions_from": self.regions_provenance,
-        }
-        (folder / JOIN).write_text(json_text(description, indent=1) + "\n", encoding="utf-8")
+        write_description(folder, self, early=self.fusion is None, options=self.join.options)
 
 
 class _AttentionCaptureWrapper:
@@ -198,7 +192,17 @@ class _AttentionCaptureWrapper:
 
 
 JOIN = "join.json"
-"""The file that identifies the folder of a single-stream model."""
+"""The file that identifies the folder of a vision-language model."""
+
+
+def write_description(folder: Path, model: RegionEncoder, **options: Any) -> None:
+    """Write the file by which a model's folder is recognised: architecture, training regions, and `options`."""
+    description = {
+        "kind": model.architecture_name,
+        **options,
+        "regions_from": model.regions_provenance,
+    }
+    (folder / JOIN).write_text(json_text(description, indent=1) + "\n", encoding="utf-8")
 
 
 def get_bert(start: object) -> tuple[BertModel, PreTrainedTokenizerBase]:
@@ -209,7 +213,7 @@ def get_bert(start: object) -> tuple[BertModel, PreTrainedTokenizerBase]:
 
 
 def read_join_description(folder: str | Path) -> dict[str, Any]:
-    """Read a folder's `join.json`: `kind`, `early`, `options`, `regions_from`; raises InputError if it is no JSON."""
+    """Read what `write_description` wrote, with `kind` and `regions_from`; raises InputError if it is no JSON."""
     return read_object(Path(folder) / JOIN)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,12 @@ from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
-from groundling.vision_language.single_stream import BERT, SingleStreamModel, WeightNames
+from groundling.vision_language.single_stream import (
+    BERT,
+    SingleStreamModel,
+    WeightNames,
+    load_single_stream,
+)
 
 PERSONS = tuple(f"person_{number}" for number in range(81))
 """Words added for VCR: a tag of a person becomes `person_N`, with the tag's number; other tags stay class names.
@@ -109,6 +115,16 @@ class UniterEmbeddings(MultimodalEmbeddings):
         self.image_types = [*self.image_types, *range(first, first + more)]
         self.options["image_types"] = self.image_types
 
+    def prepare(self, model: Any, examples: Sequence[Example], pretraining: bool) -> None:
+        """Call `add_vcr_inputs` if the examples name the objects of their images, and set the segments of [SEP].
+
+        In fine-tuning a [SEP] has the segment of the part after it (release, data/vcr.py), in pre-training of
+        the part before it (data/pretrain_vcr.py).
+        """
+        self.separators_follow = not pretraining
+        if any(example.object_names for example in examples):
+            add_vcr_inputs(model, self)
+
     def make_text_input(
         self, tokenizer: PreTrainedTokenizerBase, max_length: int
     ) -> TextRowEncoder:
@@ -158,42 +174,20 @@ def uniter(
     )
 
 
-def prepare_for_vcr(
-    model: SingleStreamModel, examples: Sequence[Example], pretraining: bool = False
-) -> None:
-    """Call `add_vcr_inputs` if the examples name the objects of their images, and set the segments of [SEP].
-
-    In fine-tuning a [SEP] has the segment of the part after it (release, data/vcr.py), in pre-training of
-    the part before it (data/pretrain_vcr.py). Raises InputError for another model.
-    """
-    join = _uniter_embeddings(model)
-    join.separators_follow = not pretraining
-    if any(example.object_names for example in examples):
-        add_vcr_inputs(model)
-
-
-def add_vcr_inputs(model: SingleStreamModel) -> None:
-    """Add what VCR needs to a UNITER: segments for answer and rationale, and words for persons.
+def add_vcr_inputs(model: SingleStreamModel, embeddings: UniterEmbeddings) -> None:
+    """Add what VCR needs to a UNITER with these embeddings: segments for answer and rationale, and words for persons.
 
     The segments are initialised as the first text's, the words at random (release, model/vcr.py and
     model/pretrain_vcr.py); `load_released_weights` can replace them. A model that has them is not changed.
-    Raises InputError for another model.
     """
-    join = _uniter_embeddings(model)
-    if len(join.text_types) >= VCR_TYPES:
+    if len(embeddings.text_types) >= VCR_TYPES:
         return
     bert = model.text.encoder
     first = bert.config.type_vocab_size
-    add_token_types(bert, [join.text_types[0]] * (VCR_TYPES - 1))
-    join.text_types = [join.text_types[0], *range(first, first + VCR_TYPES - 1)]
-    join.options["text_types"] = join.text_types
+    add_token_types(bert, [embeddings.text_types[0]] * (VCR_TYPES - 1))
+    embeddings.text_types = [embeddings.text_types[0], *range(first, first + VCR_TYPES - 1)]
+    embeddings.options["text_types"] = embeddings.text_types
     model.add_tokens(PERSONS)
-
-
-def _uniter_embeddings(model: SingleStreamModel) -> UniterEmbeddings:
-    if not isinstance(model.join, UniterEmbeddings):
-        raise InputError(f"expected a UNITER, found a {model.join.kind} model")
-    return model.join
 
 
 class _WidePooledHead(TaskHead):
@@ -289,8 +283,8 @@ CLASSES = ("masked_regions", "hard_regions")
 
 DESIGN = Architecture(
     name="uniter",
-    embeddings=UniterEmbeddings,
     build=uniter,
+    load=partial(load_single_stream, join=UniterEmbeddings),
     # In-domain ratios of the release: itm 2, mlm 2, mrfr 1, mrc 1; one objective per optimizer step.
     pretraining=PretrainingPhase(
         objectives,
@@ -307,7 +301,6 @@ DESIGN = Architecture(
         step_mix=((2, ("masked_lm",)), (1, (REGRESSION,)), (1, CLASSES)),
         keeps_object_tags=True,
     ),
-    prepare_model=prepare_for_vcr,
     heads={
         "vqa": UniterClassificationHead,
         "snli-ve": UniterClassificationHead,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from groundling.vision_language.single_stream import (
     SingleStreamModel,
     WeightNames,
     load_released_weights,
+    load_single_stream,
 )
 
 REDUCED = 512
@@ -202,8 +204,9 @@ def task_objectives(
 
 DESIGN = Architecture(
     name="visualbert",
-    embeddings=VisualBertEmbeddings,
     build=visualbert,
+    load=partial(load_single_stream, join=VisualBertEmbeddings),
+    can_read_pixels=True,
     pretraining=PretrainingPhase(objectives, has_caption_pairs=True),
     task_pretraining=PretrainingPhase(
         task_objectives, keeps_object_tags=True, can_judge_answers=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,7 +37,11 @@ from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
-from groundling.vision_language.single_stream import SingleStreamModel, WeightNames
+from groundling.vision_language.single_stream import (
+    SingleStreamModel,
+    WeightNames,
+    load_single_stream,
+)
 
 
 def embed_boxes(boxes: Tensor) -> Tensor:
@@ -335,8 +340,9 @@ def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -
 
 DESIGN = Architecture(
     name="vlbert",
-    embeddings=VLBertEmbeddings,
     build=vlbert,
+    load=partial(load_single_stream, join=VLBertEmbeddings),
+    can_read_pixels=True,
     pretraining=PretrainingPhase(objectives),
     heads={
         "vqa": VLBertVqaHead,

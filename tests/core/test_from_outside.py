@@ -517,8 +517,9 @@ def test_a_design_as_objects(mine: Any, tmp_path: Path) -> None:
 
 
 def test_a_design_with_two_names_is_refused(mine: Any) -> None:
-    with pytest.raises(InputError, match="another: its `embeddings` have kind = 'plain'"):
-        replace(mine("plain").DESIGN, name="another")
+    words = homes.words()
+    with pytest.raises(InputError, match="another: `build` returned a model named 'plain'"):
+        replace(mine("plain").DESIGN, name="another").make(toys.bert(len(words)), words, 12)
 
 
 # -- (e) a kind of model folder ----------------------------------------------------------------------------------------

@@ -241,7 +241,10 @@ def test_what_an_adapter_reads_is_transformers_own(place: Path, tmp_path: Path) 
     model = ClipFeatureAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     examples = task.read(place / "vcr", "val")[:2]
     teachers = load_adapter_teacher_set(
-        model.base, config.objective_settings.targeted_distillation, torch.device("cpu"), tmp_path
+        model.clip_backbone,
+        config.objective_settings.targeted_distillation,
+        torch.device("cpu"),
+        tmp_path,
     )
     samples, live = teachers.wrap(TextDataset(examples, *model.inputs(20)))
     assert not live

@@ -418,7 +418,7 @@ def lxmert(words: BertTokenizer) -> LxmertForPreTraining:
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
     layers = {"l_layers": 2, "r_layers": 1, "x_layers": 2}
     config = LxmertConfig(
-        vocab_size=len(words), visual_feat_dim=12, num_qa_labels=3, num_object_labels=3,
+        vocab_size=len(words), visual_feat_dim=12, num_qa_labels=3, num_object_labels=5,
         num_attr_labels=3, max_position_embeddings=64, **sizes, **layers, **SPREAD,
     )  # fmt: skip
     return LxmertForPreTraining(config)

@@ -50,10 +50,8 @@ from groundling.vision_language.uniter import (
     MultipartTextInput,
     UniterBinaryChoiceHead,
     UniterEmbeddings,
-    prepare_for_vcr,
     uniter,
 )
-from groundling.vision_language.visualbert import visualbert
 
 BOTH_PARTS = ("answer", "rationale")
 
@@ -103,7 +101,7 @@ def tiny(**sizes: int) -> SingleStreamModel:
 
 def ready(pretraining: bool = False) -> SingleStreamModel:
     model = tiny()
-    prepare_for_vcr(model, [Example("a", "b", object_names=("person",))], pretraining)
+    model.prepare([Example("a", "b", object_names=("person",))], pretraining)
     return model
 
 
@@ -262,9 +260,9 @@ def test_segments_and_words_are_added_once_and_kept(tmp_path: Path) -> None:
     model = tiny()
     words, rows = len(model.text.tokenizer), model.word_embeddings().weight.clone()
     segments = model.text.encoder.embeddings.token_type_embeddings.weight.clone()
-    prepare_for_vcr(model, [Example("a", "b", object_count=2)])
+    model.prepare([Example("a", "b", object_count=2)], False)
     assert len(model.text.tokenizer) == words  # nobody says what the objects are
-    prepare_for_vcr(model, [Example("a", "b"), Example("c", "d", object_names=("car",))])
+    model.prepare([Example("a", "b"), Example("c", "d", object_names=("car",))], False)
     table = model.text.encoder.embeddings.token_type_embeddings.weight
     assert torch.equal(table, segments[[0, 1, 0, 0]])
     assert (
@@ -275,7 +273,7 @@ def test_segments_and_words_are_added_once_and_kept(tmp_path: Path) -> None:
     assert torch.equal(model.word_embeddings().weight[:words], rows)
     assert len(model.word_embeddings().weight[words:].unique(dim=0)) == 81
     assert len(toys.bert_words()) == words
-    prepare_for_vcr(model, [Example("c", "d", object_names=("car",))])
+    model.prepare([Example("c", "d", object_names=("car",))], False)
     assert len(model.text.tokenizer) == words + 81 and len(table) == 4
     model.add_images(2)
     assert (model.join.options["text_types"], model.join.options["image_types"]) == (
@@ -291,9 +289,6 @@ def test_segments_and_words_are_added_once_and_kept(tmp_path: Path) -> None:
     assert again.inputs(20)[0].persons == model.inputs(20)[0].persons  # type: ignore[attr-defined]
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
-    other = visualbert(toys.bert(words), toys.bert_words(), width=12)
-    with pytest.raises(InputError, match=r"expected a UNITER, found a visualbert model"):
-        prepare_for_vcr(other, [Example("c", "d", object_names=("car",))])
 
 
 @pytest.mark.parametrize(
@@ -309,7 +304,7 @@ def test_on_vcr_it_has_the_released_size(hidden: int, layers: int, total: int) -
         bert = BertModel(BertConfig(vocab_size=28_996, num_attention_heads=hidden // 64, **sizes))
         model = SingleStreamModel(bert, toys.bert_words(), UniterEmbeddings(bert))
         # A tokenizer of 28,996 tokens is not at hand: the table grows by what the words add to this one.
-        prepare_for_vcr(model, [Example("c", "d", object_names=("person",))])
+        model.prepare([Example("c", "d", object_names=("person",))], False)
         bert.resize_token_embeddings(28_996 + 81, mean_resizing=False)
         head = UniterBinaryChoiceHead(HeadContext(model.sizes, MultipleChoice(tuple("0123"))))
     assert bert.config.type_vocab_size == 4

@@ -443,7 +443,7 @@ def test_from_bert_to_vcr_through_both_phases(
     described = tmp_path / "task/model/join.json"
     about = json.loads(described.read_text())
     described.write_text(json.dumps(about | {"kind": "uniter"}))
-    with pytest.raises(InputError, match="a uniter model has no CNN"):
+    with pytest.raises(InputError, match="embeddings do not fit"):
         load_encoder(tmp_path / "task/model")
 
 

@@ -24,7 +24,6 @@ from groundling.data.samples import (
     subsample,
     without_region_tags,
 )
-from groundling.models.adapters import ClipFeatureAdapter
 from groundling.models.formats import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
@@ -39,8 +38,7 @@ from groundling.tasks.table import table_task
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource
-from groundling.vision_language.end_to_end import EndToEndModel
-from groundling.vision_language.single_stream import SingleStreamModel
+from groundling.vision_language import RegionEncoder
 
 Splits = Mapping[str, Sequence[Example]]
 """Examples by split."""
@@ -126,7 +124,7 @@ def check_regions_read(
 ) -> None:
     """Raises InputError if the task needs regions and has none, or if the model of `source` does not read them."""
     regions = inputs.settings.regions
-    if regions and isinstance(student, SingleStreamModel):
+    if regions and isinstance(student, RegionEncoder) and student.region_source != "patches":
         inputs.check_pixels(student, source)
     elif regions:
         raise InputError(f"regions={regions}: this model reads none; set architecture for a BERT")
@@ -148,7 +146,7 @@ def samples_of(
         split: [head.prepare_example(example) for example in some] for split, some in splits.items()
     }
     texts, teachers = _with_teachers(prepared, student, task.train, teacher_set, max_length)
-    if not (inputs.settings.regions and isinstance(student, SingleStreamModel)):
+    if not (inputs.settings.regions and isinstance(student, RegionEncoder)):
         return texts, teachers
     mirror = texts[task.train]
     if head.swaps_left_right and inputs.flip and inputs.reads_images(student):
@@ -161,7 +159,7 @@ def samples_of(
 
 def add_regions(
     texts: Mapping[str, SampleDataset],
-    model: SingleStreamModel,
+    model: RegionEncoder,
     task: Task,
     inputs: ImageSampleBuilder,
     separate_images: bool = False,
@@ -196,7 +194,7 @@ def _with_teachers(
     samples: dict[str, SampleDataset] = {
         split: TextDataset(examples, text, clip) for split, examples in splits.items()
     }
-    taught_splits = samples if isinstance(student, ClipFeatureAdapter) else [train]
+    taught_splits = samples if student.clip_backbone is not None else [train]
     wrapped = {split: teacher_set.wrap(samples[split]) for split in taught_splits}
     samples |= {split: some for split, (some, _) in wrapped.items()}
     _, teachers = wrapped[train]
@@ -208,7 +206,7 @@ def missing_segments_note(
 ) -> list[str]:
     """Note if the head's paper uses segments, which the model reads with pixels, and the store has none."""
     store = inputs.training_store
-    if not (head.uses_segments and isinstance(student, EndToEndModel)):
+    if not (head.uses_segments and isinstance(student, RegionEncoder)):
         return []
     if store is None or store.has_segmentations or not inputs.reads_images(student):
         return []

@@ -41,12 +41,10 @@ from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import SampleDataset
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
-from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder
 from groundling.models.heads import init_layer
 from groundling.models.hub import is_adapter
 from groundling.models.task_heads import TaskHead
-from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import (
     MaskingVocabulary,
     Objective,
@@ -74,20 +72,17 @@ from groundling.training.evaluation import (
     write_predictions,
 )
 from groundling.training.fit import fit, save_trained, taught_objectives
-from groundling.vision_language import Architecture
-from groundling.vision_language.end_to_end import EndToEndModel, prepare_end_to_end_model
+from groundling.vision_language import Architecture, RegionEncoder
 from groundling.vision_language.loading import (
     ADAPTER,
     PLAIN,
     RAW,
     embedding_flags,
-    find_architecture,
     load_encoder,
     make_task_head,
     make_vision_language_model,
+    new_vision_language_model,
 )
-from groundling.vision_language.new_models import new_vision_language_model
-from groundling.vision_language.single_stream import SingleStreamModel
 
 # The model, the head of its task, and the description saved with it.
 
@@ -98,21 +93,20 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
         torch.manual_seed(derive_seed(seed, "init", "adapter"))
         return ClipFeatureAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     student = load_encoder(config.model, config.model_format, config.architecture)
-    if config.architecture and not isinstance(student, SingleStreamModel):
+    if config.architecture and not isinstance(student, RegionEncoder):
         return _new_student(student, config, seed, store)
     refuse_settings(embedding_flags(config.visualbert), "applies only to a new VisualBERT")
-    if config.architecture and isinstance(student, SingleStreamModel):
-        kind = student.join.kind
-        if resolve("vision_language", Architecture, config.architecture).name != kind:
-            raise InputError(f"architecture={config.architecture}: {config.model} is a {kind}")
-    if isinstance(student, EndToEndModel):
-        return prepare_end_to_end_model(student, config.pixels)
+    if isinstance(student, RegionEncoder):
+        name, given = student.architecture_name, config.architecture
+        if given and resolve("vision_language", Architecture, given).name != name:
+            raise InputError(f"architecture={given}: {config.model} is a {name}")
+        student.resize(config.pixels.shortest_edge, config.pixels.longest_edge)
     return student
 
 
 def _new_student(
     start: Encoder, config: FinetuneConfig, seed: int, store: RegionStore | None
-) -> SingleStreamModel:
+) -> RegionEncoder:
     torch.manual_seed(derive_seed(seed, "init", "join"))
     if store is None:
         return make_vision_language_model(start, config.architecture, 1)
@@ -124,30 +118,26 @@ def _new_student(
     return model
 
 
-def head_of(
-    student: Encoder, task: Task, splits: Splits, name: str, architecture: str, is_prepared: bool
-) -> TaskHead:
+def head_of(student: Encoder, task: Task, splits: Splits, name: str, is_prepared: bool) -> TaskHead:
     """The task head of this name; prepares the model for its images and, if `is_prepared`, for the task's texts."""
-    if isinstance(student, SingleStreamModel):
+    if isinstance(student, RegionEncoder):
         student.add_images(most_images(splits))
         if is_prepared:
-            find_architecture(student, architecture).prepare_model(
-                student, splits[task.train], False
-            )
-    return make_task_head(student, task.form, name, architecture)
+            student.prepare(splits[task.train], False)
+    return make_task_head(student, task.form, name)
 
 
 def head_name(student: Encoder, task: Task, config: FinetuneConfig) -> str:
     """Name of the head for `make_task_head`: the paper's, or a plain one."""
-    if isinstance(student, ClipFeatureAdapter):
+    if student.clip_backbone is not None:
         return ADAPTER
     if config.cls_without_pooler:
         return RAW
-    if config.linear_head or not isinstance(student, SingleStreamModel):
+    if config.linear_head or not isinstance(student, RegionEncoder):
         return PLAIN
     name = task.head_task or task.name
-    kind = find_architecture(student, config.architecture).heads.get(name)
-    if kind is None or (kind.separates_images and not config.regions.regions):
+    head = student.architecture.heads.get(name)
+    if head is None or (head.separates_images and not config.regions.regions):
         return PLAIN
     return name
 
@@ -256,9 +246,9 @@ def _teachers(
     run: Run,
 ) -> TeacherSet:
     device = run.state.device
-    if isinstance(student, ClipFeatureAdapter):
+    if student.clip_backbone is not None:
         targeted = config.objective_settings.targeted_distillation
-        return load_adapter_teacher_set(student.base, targeted, device, run.folder)
+        return load_adapter_teacher_set(student.clip_backbone, targeted, device, run.folder)
     extra = config.extra_objectives
     context = _objective_context(student, config, task.form, store)
     return load_teacher_set(extra.teacher, extra.objectives, context, device, run.folder, seed)
@@ -285,7 +275,7 @@ def one_run(
     check_regions_read(student, task, inputs, config.model)
     torch.manual_seed(derive_seed(training.seed, "init", task.name))
     name = head_name(student, task, config)
-    head = head_of(student, task, splits, name, config.architecture, not config.linear_head)
+    head = head_of(student, task, splits, name, not config.linear_head)
     student.word_embeddings().requires_grad_(not config.freeze_word_embeddings)
     samples, teachers = samples_of(
         splits, head, student, task, inputs, teacher_set, config.max_length
@@ -339,9 +329,8 @@ def _objectives(
     context = _objective_context(student, config, supervised.output_type, store)
     paper_objectives: tuple[str, ...] = ()
     is_paper = config.auxiliary_losses and not config.linear_head and config.regions.regions
-    if is_paper and isinstance(student, SingleStreamModel):
-        architecture = find_architecture(student, config.architecture)
-        paper_objectives = architecture.auxiliary_objectives.get(task.name, ())
+    if is_paper and isinstance(student, RegionEncoder):
+        paper_objectives = student.architecture.auxiliary_objectives.get(task.name, ())
     names = tuple(dict.fromkeys([*paper_objectives, *config.extra_objectives.objectives]))
     auxiliary = taught_objectives(names, context, teacher_set, seed)
     if student.sizes.visual:
@@ -379,8 +368,7 @@ def _objective_context(
     sizes = student.sizes
     if store is not None:
         sizes = sizes._replace(classes=store.classes, background=store.background)
-    text = student.text if isinstance(student, CrossModalEncoder | SingleStreamModel) else student
     vocabulary = None
-    if isinstance(text, TextEncoder) and config.extra_objectives.objectives:
-        vocabulary = MaskingVocabulary.of(text.tokenizer)
+    if student.text_tokenizer is not None and config.extra_objectives.objectives:
+        vocabulary = MaskingVocabulary.of(student.text_tokenizer)
     return ObjectiveContext(sizes, vocabulary, config.objective_settings, output_type=form)

@@ -10,7 +10,7 @@ from typing import Literal
 from accelerate import PartialState
 
 from groundling.commands.pretrain import EvalTexts, PretrainConfig, TrainTexts
-from groundling.core.batch import Example
+from groundling.core.batch import Example, require
 from groundling.core.errors import InputError, prefix_errors, raise_first
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.data.captions.captions import (
@@ -43,20 +43,24 @@ from groundling.tasks.splits import hidden_versions, select_partition
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource, split_by_file
-from groundling.vision_language import PretrainingPhase
-from groundling.vision_language.single_stream import SingleStreamModel
+from groundling.vision_language import PretrainingPhase, RegionEncoder
 
 TaskAnswers = Literal["right", "any", "judged"]
 """Which answers a task's texts contain."""
 
 
 def task_texts(
-    task: Task, texts: TrainTexts, answers: TaskAnswers = "right", tags: bool = False
+    task: Task,
+    texts: TrainTexts,
+    answers: TaskAnswers = "right",
+    tags: bool = False,
+    labels: bool = False,
 ) -> list[tuple[Example, ...]]:
     """A task's training texts with such answers: one version each, or with `any` all that need no label.
 
     With `right`, a question is followed by its best answer (the release splits the answer into letters), a choice by
     the right one; a statement stands alone (VisualBERT, Appendix A). With `tags`, texts keep their object tags.
+    With `labels`, an open question stands alone and keeps its answers as label (LXMERT).
     """
     if answers == "judged" and not _is_judged(task):
         raise InputError(f"task_answers=judged: {task.name} has no right and wrong texts")
@@ -74,6 +78,8 @@ def task_texts(
         inside = {example.id for example in chosen}
         pairs = zip(examples, hidden_versions(examples, task, folder, splits), strict=True)
         selected = [versions for example, versions in pairs if example.id in inside]
+    elif labels and isinstance(task.form, OpenAnswer):
+        return [(replace(_as_text(one, tags), label=one.label),) for one in chosen]
     else:
         selected = [(_with_answer(example, task),) for example in chosen]
     found = [tuple(_as_text(one, tags) for one in versions) for versions in selected]
@@ -128,7 +134,7 @@ BASELINE_PIXEL_SAMPLES = 32
 def read_data(
     config: PretrainConfig,
     run: Run,
-    model: SingleStreamModel,
+    model: RegionEncoder,
     phase: PretrainingPhase,
     inputs: ImageSampleBuilder,
     teacher_set: TeacherSet,
@@ -141,7 +147,7 @@ def read_data(
 
     `versions`: the texts of a task, empty for captions. `mirrored`: mirror half of the images (`flip`).
     """
-    rows, _ = model.inputs(config.max_length)
+    rows = require(model.inputs(config.max_length)[0], "text", "pre-training")
     sources = []
     left_out = 0
     answers = config.pretraining_objectives.task_answers
@@ -255,14 +261,14 @@ def sample_sources(sources: Sequence[DataSource], pixels: bool) -> list[DataSour
 
 
 def text_only_sources(
-    config: PretrainConfig, model: SingleStreamModel, sources: Sequence[DataSource], run: Run
+    config: PretrainConfig, model: RegionEncoder, sources: Sequence[DataSource], run: Run
 ) -> list[DataSource]:
     """Texts without images, drawn as often as all captions (VL-BERT, final version, Section 3.3), outside of epochs."""
     files = parse_weighted_files(config.text, "text")
     if not files:
         return []
     share = sum(source.ratio for source in sources)
-    rows, _ = model.inputs(config.max_length)
+    rows = require(model.inputs(config.max_length)[0], "text", "pre-training")
     folder = stores_folder(run.folder)
     texts = corpus_samples([each.file for each in files], "blocks", rows, folder)
     source = DataSource(texts, share, ("masked_lm",), "text alone", counts_towards_epoch=False)

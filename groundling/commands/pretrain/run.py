@@ -22,7 +22,7 @@ from groundling.commands.pretrain.data import (
     task_texts,
     text_only_sources,
 )
-from groundling.core.batch import Example
+from groundling.core.batch import Example, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import is_import_path, resolve
@@ -31,7 +31,7 @@ from groundling.data.regions.inputs import ImageSampleBuilder
 from groundling.data.regions.samples import check_mentioned
 from groundling.data.regions.store import RegionStore
 from groundling.models.formats import Encoder
-from groundling.models.heads import init_lm_head, load_head
+from groundling.models.heads import init_lm_head
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import (
     MaskingVocabulary,
@@ -51,10 +51,8 @@ from groundling.training.held_out_loss import (
     compare_with_baseline,
     training_overlap_note,
 )
-from groundling.vision_language import Architecture, PretrainingPhase
-from groundling.vision_language.loading import find_architecture, load_encoder
-from groundling.vision_language.new_models import new_vision_language_model
-from groundling.vision_language.single_stream import SingleStreamModel
+from groundling.vision_language import Architecture, PretrainingPhase, RegionEncoder
+from groundling.vision_language.loading import load_encoder, new_vision_language_model
 
 
 def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
@@ -62,21 +60,22 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     texts, seed = config.train_texts, training.seed
     inputs = ImageSampleBuilder(config.regions, flip=config.pixels.flip)
     model, store = _start_model(config, inputs, seed)
-    architecture = find_architecture(model, config.architecture)
-    phase = _phase(architecture, config)
+    phase = _phase(model.architecture, config)
     task = _task(config)
     versions = _versions(config, phase, task, texts)
     if task is not None and config.regions.mentioned_objects_only:
         check_mentioned([one[0] for one in versions], task.name, config.regions.object_tags)
-    architecture.prepare_model(model, [one[0] for one in versions], True)
+    model.prepare([one[0] for one in versions], True)
     sizes = model.sizes._replace(classes=store.classes, background=store.background)
-    vocabulary = MaskingVocabulary.of(model.text.tokenizer)
-    context = ObjectiveContext(sizes, vocabulary, config.objective_settings)
+    tokenizer = require(model.text_tokenizer, "tokenizer", "masked LM")
+    vocabulary = MaskingVocabulary.of(tokenizer)
+    form = task.form if task is not None and phase.keeps_labels else None
+    context = ObjectiveContext(sizes, vocabulary, config.objective_settings, output_type=form)
     extra = config.extra_objectives
     teacher_set = load_teacher_set(
         extra.teacher, extra.objectives, context, run.state.device, run.folder, seed
     )
-    own = _own_objectives(phase, context, config, seed)
+    own = _own_objectives(model, phase, context, config, seed)
     auxiliary = taught_objectives(extra.objectives, context, teacher_set, seed)
     if not is_import_path(config.architecture):  # a user's own may use any; all others mask words
         names, step = ("mlm", *extra.objectives), config.training_step.training_step
@@ -104,7 +103,7 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
         held_out=held_out,
     )
     result["guessing"] = _compare_with_guessing(config, training, run, model, own, sources)
-    result |= {"architecture": model.join.kind, "left_out": left_out}
+    result |= {"architecture": model.architecture_name, "left_out": left_out}
     result |= {"objectives": sorted(one.name for one in [*own, *auxiliary])}
     result |= {"parameters": sum(parameter.numel() for parameter in model.parameters())}
     result |= {"epoch_unit": texts.epoch_unit} if texts.captions else {}
@@ -116,7 +115,7 @@ def _compare_with_guessing(
     config: PretrainConfig,
     training: TrainingArguments,
     run: Run,
-    model: SingleStreamModel,
+    model: RegionEncoder,
     objectives: Sequence[Objective],
     sources: Sequence[DataSource],
 ) -> dict[str, Any]:
@@ -147,12 +146,12 @@ def _versions(
     """A task's texts with the answers and tags of the settings; none without a task."""
     tags = phase.keeps_object_tags and config.regions.object_tags
     answers = config.pretraining_objectives.task_answers
-    return [] if task is None else task_texts(task, texts, answers, tags)
+    return [] if task is None else task_texts(task, texts, answers, tags, phase.keeps_labels)
 
 
 def _start_model(
     config: PretrainConfig, inputs: ImageSampleBuilder, seed: int
-) -> tuple[SingleStreamModel, RegionStore]:
+) -> tuple[RegionEncoder, RegionStore]:
     """The model to pre-train, made a vision-language model if it is not one, and the region store that it reads."""
     store = inputs.store
     assert store is not None  # `regions` is required
@@ -186,7 +185,11 @@ def _phase(architecture: Architecture, config: PretrainConfig) -> PretrainingPha
 
 
 def _own_objectives(
-    phase: PretrainingPhase, context: ObjectiveContext, config: PretrainConfig, seed: int
+    model: RegionEncoder,
+    phase: PretrainingPhase,
+    context: ObjectiveContext,
+    config: PretrainConfig,
+    seed: int,
 ) -> list[Objective]:
     """The objectives of the phase, with new heads or the model's: masked LM, and on a task's texts all others too."""
     torch.manual_seed(derive_seed(seed, "init", "heads"))
@@ -197,8 +200,7 @@ def _own_objectives(
         if isinstance(objective, MaskedLM):
             init_lm_head(objective.head, config.model, "bert", objective.pretrained_names)
         elif config.train_texts.task:
-            for head_name, head in objective.saved_modules().items():
-                load_head(Path(config.model), head, head_name)
+            model.load_heads(objective, config.model)
     return objectives
 
 

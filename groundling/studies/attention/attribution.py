@@ -19,7 +19,6 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType, RegionSelection
 from groundling.core.rng import generator
 from groundling.data.samples import MappedDataset, SampleDataset
-from groundling.models.formats import RegionEncoder
 from groundling.studies.attention.forward_passes import SampleArrays, iterate_batches
 from groundling.studies.attention.importance import (
     Bootstrap,
@@ -33,7 +32,7 @@ from groundling.studies.attention.inspected_models import (
     Outcome,
     shuffle_images,
 )
-from groundling.vision_language.single_stream import SingleStreamModel
+from groundling.vision_language import RegionEncoder
 
 InputState = Literal["own", "blank", "shuffled", "swapped"]
 
@@ -330,7 +329,7 @@ class Attribution:
 
 
 def attribute_answers(
-    model: SingleStreamModel,
+    model: RegionEncoder,
     outcome: Outcome,
     samples: SampleDataset,
     batch: int,
@@ -341,7 +340,7 @@ def attribute_answers(
     `samples` as in `measure_outcomes`; `steps`: points on the line.
     """
     model.requires_grad_(False)
-    special_ids = model.text.tokenizer.all_special_ids
+    special_ids = model.special_ids
     found: dict[int, Attribution] = {}
     for inputs, batch_samples, places in iterate_batches(model, samples, batch):
         attributions = _attribute_batch(model, outcome, inputs, batch_samples, special_ids, steps)
@@ -350,7 +349,7 @@ def attribute_answers(
 
 
 def _attribute_batch(
-    model: SingleStreamModel,
+    model: RegionEncoder,
     outcome: Outcome,
     batch: Batch,
     samples: Sequence[Sample],
@@ -417,7 +416,7 @@ def quadrature_points(steps: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _blank_and_path(
-    model: SingleStreamModel, batch: Batch, special_ids: Sequence[int]
+    model: RegionEncoder, batch: Batch, special_ids: Sequence[int]
 ) -> tuple[Batch, list[Tensor]]:
     """The baseline batch, and its differences to `batch`: words (N, T, E), regions (N, R, D).
 
@@ -427,7 +426,7 @@ def _blank_and_path(
     tokens = require(batch.text, "text", "an attribution")
     regions = require(batch.regions, "regions", "an attribution")
     table = model.word_embeddings()
-    padding = model.text.tokenizer.pad_token_id or 0
+    padding = 0 if model.text_tokenizer is None else model.text_tokenizer.pad_token_id or 0
     special = (
         torch.isin(tokens.input_ids, torch.tensor(special_ids, device=tokens.input_ids.device))
         | tokens.special_tokens_mask

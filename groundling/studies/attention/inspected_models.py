@@ -40,7 +40,7 @@ from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
 from groundling.data.regions.samples import RegionLabeler
 from groundling.data.regions.store import RegionSource, RegionStore
 from groundling.data.samples import MappedDataset, SampleDataset, TextDataset
-from groundling.models.formats import Encoder, RegionEncoder
+from groundling.models.formats import Encoder
 from groundling.models.heads import init_lm_head, load_head
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
@@ -58,8 +58,8 @@ from groundling.studies.attention.commands import AnalysedModelSettings
 from groundling.studies.attention.grounding import pointing_game
 from groundling.studies.attention.models import PatchReader, PatchStore
 from groundling.tasks import Task
-from groundling.vision_language.loading import find_architecture, load_encoder
-from groundling.vision_language.single_stream import SingleStreamModel
+from groundling.vision_language import RegionEncoder
+from groundling.vision_language.loading import load_encoder
 
 # Any model whose attention is analysed, its inputs, and its controls: features of other images,
 # random weights.
@@ -83,9 +83,8 @@ class RegionModel:
             self.store = self.inputs.store
         if config.untrained:
             randomize_weights(model, config.seed)
-        if isinstance(model, SingleStreamModel):
-            # A text alone or a pair is read as in pre-training.
-            find_architecture(model, config.architecture).prepare_model(model, (), True)
+        # A text alone or a pair is read as in pre-training.
+        model.prepare((), True)
         self.model = model.to(device).eval()
 
     def mark(self, usual: RegionLabeler) -> RegionLabeler:
@@ -460,11 +459,7 @@ class PretrainedModalityModel:
             self.outcome = self._words(folder, device, config.seed)
 
     def _words(self, folder: Path, device: torch.device, seed: int) -> HiddenWordsOutcome | None:
-        if not isinstance(
-            self.model, SingleStreamModel
-        ):  # heads of transformers' models are not read
-            return None
-        mask = self.model.text.tokenizer.mask_token_id
+        mask = getattr(self.model.text_tokenizer, "mask_token_id", None)
         if mask is None:
             return None
         head = MaskedLM(self.model.sizes, mask_id=mask)
@@ -488,7 +483,7 @@ class FineTunedModalityModel:
         """Raises InputError if it reads text alone."""
         self.fitted = load(config.model, device=str(device), trust=trust)
         student = self.fitted.student
-        if not isinstance(student, SingleStreamModel) or not self.fitted.description.reads_regions:
+        if not isinstance(student, RegionEncoder) or not self.fitted.description.reads_regions:
             raise InputError(
                 f"{config.model}: this model reads only text; pass one that reads regions"
             )

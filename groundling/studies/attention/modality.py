@@ -39,7 +39,6 @@ from groundling.studies.attention.inspected_models import (
     reads_pixels,
 )
 from groundling.teachers.clip import ClipTeacher
-from groundling.vision_language.single_stream import SingleStreamModel
 
 COUNTED = "layers and heads count from 0"
 JsonObject = dict[str, Any]
@@ -185,7 +184,6 @@ class _ModelAnalysis:
         if reads_pixels(self.subject):
             return {"undefined": "the model reads pixels; attributions need stored features"}
         model = self.subject.model
-        assert isinstance(model, SingleStreamModel)  # no other has an outcome
         samples = outcome.prepare(self.subject.samples(self.examples.word_level))
         attributions = attribution.attribute_answers(
             model, outcome, samples, self.attending.batch, steps

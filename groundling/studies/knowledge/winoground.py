@@ -36,7 +36,7 @@ from groundling.studies.knowledge.pair_likelihoods import (
     paired_difference,
 )
 from groundling.teachers.feature_cache import FeatureCache
-from groundling.vision_language.loading import is_single_stream
+from groundling.vision_language.loading import is_region_encoder
 
 FILE = "examples.jsonl"
 """The data set's file name."""
@@ -144,7 +144,7 @@ def _matcher(
 ) -> Matcher:
     """The model's matcher, which scores captions and images; `cache_folder`: a folder for features."""
     # With --regions, --model must read regions, but the other model may be a CLIP.
-    if config.image_settings.regions and (source == config.model or is_single_stream(source)):
+    if config.image_settings.regions and (source == config.model or is_region_encoder(source)):
         regions = RegionSettings(**vars(config.image_settings))
         inputs = ImageSampleBuilder(regions)
         return MatchHeadMatcher(source, inputs, device, config.max_length)

@@ -39,9 +39,10 @@ from groundling.tasks.glue import TASKS, GlueLayout
 from groundling.tasks.readability import KAGGLE, READABILITY
 from groundling.tasks.swag import ENDINGS, REGULAR
 from groundling.tasks.vqa import read_questions
+from groundling.vision_language import RegionEncoder
 from groundling.vision_language.end_to_end import make_end_to_end_model
 from groundling.vision_language.loading import load_encoder, make_vision_language_model
-from groundling.vision_language.single_stream import SingleStreamModel, get_bert
+from groundling.vision_language.single_stream import get_bert
 
 EXAMPLES = 32
 """Maximum number of examples per split; with fewer scenes, VCR would have none."""
@@ -229,13 +230,13 @@ class _StandInCache:
         folder = self.folder / "vlbert-pixels"
         if not folder.exists():
             student = self._student()
-            model: SingleStreamModel = make_end_to_end_model(
+            model: RegionEncoder = make_end_to_end_model(
                 *get_bert(student), str(self.resnet()), SIDE
             )
             self._export(model, folder)
         return folder
 
-    def _export(self, model: SingleStreamModel, folder: Path) -> None:
+    def _export(self, model: RegionEncoder, folder: Path) -> None:
         with whole_folder(self.folder) as partial:
             model.export(partial / folder.name)
 

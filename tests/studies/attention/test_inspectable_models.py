@@ -14,7 +14,6 @@ from builders.regions import store
 from homes import put
 from transformers import (
     BertTokenizer,
-    LxmertForPreTraining,
     VisualBertConfig,
     VisualBertForPreTraining,
 )
@@ -30,7 +29,6 @@ from groundling.studies.attention.forward_passes import (
     consume_attention,
 )
 from groundling.studies.attention.inspected_models import RegionModel
-from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.vision_language.loading import load_encoder
 
 NAMES = [f"image{n}" for n in range(4)]
@@ -91,54 +89,6 @@ def test_maps_of_visualbert_are_transformers_own(visualbert: Path) -> None:
         rows = one.weights.transpose(1, 2)[inside]
         close(rows, other.transpose(1, 2)[inside])
         assert ((one.columns.kinds == PositionKind.PADDING) == ~inside).all()
-
-
-def test_lxmert_is_transformers_own(lxmert: Path) -> None:
-    theirs = LxmertForPreTraining.from_pretrained(lxmert).eval()
-    model = load_encoder(lxmert)
-    assert isinstance(model, Lxmert)
-    batch = batch_of()
-    text, regions = batch.text, batch.regions
-    assert not text.attention_mask.all() and not regions.mask.all()
-    with torch.no_grad():
-        expected = theirs.lxmert(
-            input_ids=text.input_ids,
-            attention_mask=text.attention_mask.long(),
-            token_type_ids=text.token_type_ids,
-            visual_feats=regions.features,
-            visual_pos=regions.boxes,
-            visual_attention_mask=regions.mask.long(),
-            output_attentions=True,
-        )
-        found = model(batch)
-    close(found.text, expected.language_output)
-    close(found.visual, expected.vision_output)
-    close(found.pooler_output, expected.pooled_output)
-    maps = maps_of(model, batch)
-    counts = {name: [one.layer for one in some] for name, some in maps.items()}
-    assert counts == {
-        "text over text": [0, 1, 2, 3],
-        "regions over regions": [0, 1, 2],
-        "text over regions": [0, 1],
-        "regions over text": [0, 1],
-    }
-    for name, theirs_of_name in (
-        ("text over text", expected.language_attentions),
-        ("regions over regions", expected.vision_attentions),
-        ("text over regions", expected.cross_encoder_attentions),
-    ):
-        for one, other in zip(maps[name], theirs_of_name, strict=False):
-            close(one.weights, other)
-    for name, some in maps.items():
-        sides = {"text": text.attention_mask, "regions": regions.mask}
-        masks = [sides[side] for side in name.split(" over ")]
-        for one in some:
-            assert one.weights.shape[2:] == (masks[0].shape[1], masks[1].shape[1])
-            assert ((one.columns.kinds == PositionKind.PADDING) == ~masks[1]).all()
-            close(one.weights.sum(-1), torch.ones(one.weights.shape[:-1]))
-            assert not one.weights.transpose(1, 3)[~masks[1]].any()
-    # Afterwards the hooks are gone, and no weights are requested.
-    assert not any(part._forward_hooks for part in model.modules())
 
 
 class MapMaxima(SampleArrays):

@@ -16,7 +16,7 @@ from groundling.core.errors import convert_errors, prefix_errors
 from groundling.data.images import ImageInput, read_image
 from groundling.data.regions.store import RegionSource
 from groundling.data.samples import TextRowEncoder, check_vocabulary
-from groundling.models.formats import RegionEncoder
+from groundling.vision_language import RegionEncoder
 
 
 class TransformersRegionReader(RegionEncoder):
@@ -31,7 +31,7 @@ class TransformersRegionReader(RegionEncoder):
         """`regions`: their width. Raises InputError for a tokenizer larger than the model's."""
         super().__init__()
         self.model = model
-        self.tokenizer = tokenizer
+        self.tokenizer = self.text_tokenizer = tokenizer
         table = self.word_embeddings().weight
         check_vocabulary(tokenizer, table)
         width = model.config.hidden_size
@@ -47,12 +47,6 @@ class TransformersRegionReader(RegionEncoder):
     def architecture_name(self) -> str:
         """The model type in transformers."""
         return str(self.model.config.model_type)
-
-    @property
-    def special_ids(self) -> list[int]:
-        """Ids of its tokenizer's special tokens."""
-        ids: list[int] = self.tokenizer.all_special_ids
-        return ids
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder, None]:
         """Texts of at most `max_length` tokens or the model's limit (released ViLTs: 40)."""

@@ -58,7 +58,7 @@ class ClipTowers(PatchReader):
         super().__init__()
         self.text = text
         self.image = image
-        self.tokenizer = tokenizer
+        self.tokenizer = self.text_tokenizer = tokenizer
         self.processor = processor
         if text is not None and image is not None:
             self.note = "Two separate towers: words attend to words, patches attend to patches."
@@ -82,11 +82,6 @@ class ClipTowers(PatchReader):
     def architecture_name(self) -> str:
         """CLIP, with one tower or two."""
         return "clip"
-
-    @property
-    def special_ids(self) -> list[int]:
-        """Ids of its tokenizer's special tokens; none without the text tower."""
-        return [] if self.tokenizer is None else list(self.tokenizer.all_special_ids)
 
     @property
     def needs_photo(self) -> bool:

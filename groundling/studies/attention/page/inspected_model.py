@@ -24,7 +24,7 @@ from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.adapters import ClipFeatureAdapter
 from groundling.models.clip import ClipTextEncoder
 from groundling.models.cross_modal import CrossModalEncoder
-from groundling.models.formats import Encoder, RegionEncoder
+from groundling.models.formats import Encoder
 from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.model_description import detection_settings
 from groundling.prediction.predictions import make_predictions, model_folder
@@ -32,7 +32,6 @@ from groundling.settings.input_settings import DetectionSettings, RegionSettings
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.studies.attention.inspected_models import is_fine_tuned, load_match_head
 from groundling.studies.attention.models import PatchReader, PatchStore
-from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.page.attention_views import (
     ModelAnswer,
     ModelAttentionView,
@@ -40,9 +39,9 @@ from groundling.studies.attention.page.attention_views import (
     collect_view,
 )
 from groundling.vision.extract import StoreRegionExtractor
-from groundling.vision_language.end_to_end import EndToEndModel
+from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import load_for_inspection
-from groundling.vision_language.single_stream import SingleStreamModel
+from groundling.vision_language.lxmert import Lxmert
 
 NOT_SHOWN = (ClipFeatureAdapter, ClipTextEncoder, CrossModalEncoder, Lxmert)
 """Models whose words and boxes do not attend to each other in one sequence."""
@@ -84,7 +83,9 @@ class InspectedModel:
         )
         if self.fine_tuned is not None:
             self.reads_image = self.reads_image and self.fine_tuned.description.reads_regions
-        self._features = not isinstance(self.student, EndToEndModel)
+        self._features = not (
+            isinstance(self.student, RegionEncoder) and self.student.region_source == "pixels"
+        )
         """Whether regions need features; a model that reads pixels computes its own."""
         # Words are not tied to regions; only some fine-tuned heads read such tags.
         settings = RegionSettings(
@@ -233,7 +234,7 @@ class InspectedModel:
         """The answer of its head; None for text encoders and models of transformers."""
         if self.fine_tuned is not None:
             return fine_tuned_answer(self.fine_tuned, example, sources, boxes)
-        if not isinstance(self.student, SingleStreamModel):
+        if not isinstance(self.student, RegionEncoder):
             return None
         return match_answer(self.student, self.folder, sample, self.device)
 
@@ -298,9 +299,7 @@ def fine_tuned_answer(
     )
 
 
-def match_answer(
-    student: SingleStreamModel, folder: str, sample: Sample, device: str
-) -> ModelAnswer:
+def match_answer(student: RegionEncoder, folder: str, sample: Sample, device: str) -> ModelAnswer:
     """The probability that text and image match, by the head of `pretrain`, if any."""
     if sample.regions is None:
         return ModelAnswer(

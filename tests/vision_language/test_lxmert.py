@@ -1,0 +1,212 @@
+"""LXMERT against transformers' own: states, attention and losses; then trained, saved and loaded by the commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel, LxmertForPreTraining
+
+from groundling.core.batch import IGNORE, Batch, OutputSizes, collate
+from groundling.core.output_types import OpenAnswer
+from groundling.core.rng import generator
+from groundling.models.attention import AttentionMap, PositionKind
+from groundling.models.heads import init_lm_head
+from groundling.models.task_heads import HeadContext
+from groundling.objectives import MaskingVocabulary, ObjectiveContext
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.settings.objectives import PretrainingVariantSettings
+from groundling.vision_language.loading import load_encoder
+from groundling.vision_language.lxmert import (
+    DESIGN,
+    ImageQuestionAnswering,
+    Lxmert,
+    LxmertPairHead,
+    MaskedObjects,
+    lxmert,
+)
+
+ANSWERS = OpenAnswer(("red", "two", "yes"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """transformers' folder of a tiny LXMERT with its pre-training heads."""
+    words = toys.bert_words()
+    return homes.home(tmp_path_factory.mktemp("lxmert"), toys.lxmert(words), words)
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Lxmert:
+    loaded = load_encoder(folder)
+    assert isinstance(loaded, Lxmert)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    found = collate(toys.seen(5).get(range(5), ()))
+    assert not found.text.attention_mask.all() and not found.regions.mask.all()
+    return found
+
+
+def theirs_of(folder: Path, batch: Batch, **labels: object) -> tuple[LxmertForPreTraining, dict]:
+    """transformers' model, and the arguments of its call."""
+    text, regions = batch.text, batch.regions
+    arguments = {
+        "input_ids": text.input_ids,
+        "attention_mask": text.attention_mask.long(),
+        "token_type_ids": text.token_type_ids,
+        "visual_feats": regions.features,
+        "visual_pos": regions.boxes,
+        "visual_attention_mask": regions.mask.long(),
+    }
+    return LxmertForPreTraining.from_pretrained(folder).eval(), arguments | labels
+
+
+def test_states_and_attention_are_transformers_own(
+    folder: Path, model: Lxmert, batch: Batch
+) -> None:
+    theirs, arguments = theirs_of(folder, batch, output_attentions=True)
+    maps: dict[str, list[AttentionMap]] = {}
+    with torch.no_grad():
+        expected = theirs.lxmert(**arguments)
+        found = model(batch)
+        model(batch, lambda one: maps.setdefault(one.name, []).append(one))
+    assert torch.equal(found.text, expected.language_output)
+    assert torch.equal(found.visual, expected.vision_output)
+    assert torch.equal(found.pooler_output, expected.pooled_output)
+    layers = {name: [one.layer for one in some] for name, some in maps.items()}
+    assert layers == {
+        "text over text": [0, 1, 2, 3],
+        "regions over regions": [0, 1, 2],
+        "text over regions": [0, 1],
+        "regions over text": [0, 1],
+    }
+    own = {"text over text": expected.language_attentions}
+    own |= {"regions over regions": expected.vision_attentions}
+    own |= {"text over regions": expected.cross_encoder_attentions}
+    for name, weights in own.items():
+        for one, other in zip(maps[name], weights, strict=False):
+            assert torch.equal(one.weights, other)
+    sides = {"text": batch.text.attention_mask, "regions": batch.regions.mask}
+    for name, some in maps.items():
+        rows, columns = (sides[side] for side in name.split(" over "))
+        for one in some:
+            assert one.weights.shape[2:] == (rows.shape[1], columns.shape[1])
+            assert ((one.columns.kinds == PositionKind.PADDING) == ~columns).all()
+            torch.testing.assert_close(one.weights.sum(-1), torch.ones(one.weights.shape[:-1]))
+    assert not any(part._forward_hooks for part in model.modules()), "the hooks are gone"
+
+
+def test_losses_are_transformers_own(folder: Path, model: Lxmert) -> None:
+    """All five tasks on one corrupted batch; transformers takes means over all positions, times 6.67."""
+    sizes = model.sizes._replace(classes=5, background=False)
+    vocabulary = MaskingVocabulary.of(model.text_tokenizer)
+    context = ObjectiveContext(sizes, vocabulary, output_type=ANSWERS)
+    chosen = DESIGN.pretraining.objectives(context, PretrainingVariantSettings())
+    names = ["masked_lm", "sentence_image", "masked_objects", "image_qa"]
+    assert [one.name for one in chosen] == names
+    rows = toys.seen(8).get(range(8), ())
+    samples = []
+    for number, sample in enumerate(rows):
+        sample = replace(sample, labels={"label": np.array(number % 3)})
+        for one in sorted(chosen, key=lambda one: not one.swaps_inputs):
+            rng = generator("test", one.name, number)
+            sample = one.corrupt(sample, rng, lambda number=number: rows[(number + 1) % 8])
+        samples.append(sample)
+    batch = collate(samples)
+    lm, match, objects, answers = chosen
+    assert init_lm_head(lm.head, folder, "bert") == "the checkpoint's"
+    for one in (match, objects, answers):
+        model.load_heads(one, folder)
+        one.eval()
+    scored = (batch.labels["masked_objects"] == 1).float()
+    classes = batch.regions.classes.argmax(-1)
+    matched = batch.labels["sentence_image"]
+    label = batch.labels["label"]
+    assert scored.any() and 0 < matched.sum() < 8 and ((label == IGNORE) == (matched == 0)).all()
+    theirs, arguments = theirs_of(folder, batch)
+    with torch.no_grad():
+        out = model(batch)
+        ours = {name: value for one in chosen for name, value in one(out, batch).items()}
+        none = torch.zeros_like(scored)
+        wide = batch.labels["masked_objects_targets"].float()
+        attributes = (torch.zeros_like(classes), none)
+        loss: dict[str, Tensor] = {
+            "mlm": theirs(**arguments, labels=batch.labels["masked_lm"]).loss,
+            "sentence_image": theirs(**arguments, matched_label=matched).loss,
+            "image_qa": theirs(**arguments, ans=label).loss,
+        }
+        for name, conf in (("feat", scored), ("obj", scored * batch.regions.confidence)):
+            every = {"obj": (classes, none), "attr": attributes, "feat": (wide, none)}
+            every[name] = (every[name][0], conf)
+            term = "masked_objects" if name == "feat" else "masked_labels"
+            loss[term] = theirs(**arguments, obj_labels=every).loss * scored.numel() / 6.67
+    counts = {name: count for one in chosen for name, count in one.count(batch).items()}
+    for name in ("mlm", "sentence_image", "image_qa"):
+        torch.testing.assert_close(ours[name] / counts[name], loss[name])
+    for name in ("masked_objects", "masked_labels"):
+        torch.testing.assert_close(ours[name], loss[name])
+
+
+def test_of_masked_regions_some_are_another_images(model: Lxmert) -> None:
+    objects = MaskedObjects(OutputSizes(visual=32, regions=12))
+    one, other = toys.seen(12).get([5, 11], ())
+    before = one.regions
+    kept = zeros = foreign = total = 0
+    for draw in range(600):
+        after = objects.corrupt(one, generator(draw), lambda: other)
+        chosen = after.labels["masked_objects"] == 1
+        np.testing.assert_array_equal(after.labels["masked_objects_targets"], before.features)
+        for place in np.flatnonzero(chosen):
+            row = after.regions.features[place]
+            kept += np.array_equal(row, before.features[place])
+            zeros += not row.any()
+            foreign += (row == other.regions.features).all(1).any()
+        assert (after.regions.features[~chosen] == before.features[~chosen]).all()
+        total += chosen.sum()
+    assert kept + zeros + foreign == total
+    shares = np.array([total / 600 / len(before), zeros / total, foreign / total])
+    np.testing.assert_allclose(shares, [0.15, 0.8, 0.1], atol=0.03)
+
+
+def test_a_new_one_is_a_berts_in_its_text_layers() -> None:
+    words = toys.bert_words()
+    bert = toys.bert(len(words))
+    made = lxmert(bert, words, width=12).eval()
+    own = made.model.state_dict()
+    shared = [name for name in bert.state_dict() if name in own]
+    assert len(shared) == len(bert.state_dict())
+    assert all(torch.equal(own[name], bert.state_dict()[name]) for name in shared)
+    one, *_ = toys.seen(2).get([0, 1], ())
+    alone = collate([replace(one, regions=None)])
+    out = made(alone)
+    assert out.visual is None and out.text.isfinite().all()
+    maps: list[str] = []
+    made(alone, lambda one: maps.append(one.name))
+    assert set(maps) == {"text over text"}
+
+
+def test_its_sizes_are_the_released_ones() -> None:
+    with torch.device("meta"):
+        bert = BertModel(BertConfig())
+        made = lxmert(bert, toys.bert_words())
+        pairs = LxmertPairHead(HeadContext(made.sizes, OpenAnswer(("no", "yes"))))
+        answers = ImageQuestionAnswering(made.sizes, OpenAnswer(tuple(map(str, range(9500)))))
+        lm = MaskedLM(made.sizes)
+        objects = MaskedObjects(made.sizes._replace(classes=1600))
+
+    def count(*modules: nn.Module) -> int:
+        return sum(one.numel() for part in modules for one in part.parameters())
+
+    assert count(made) == 207_936_768
+    assert count(pairs) == 1536 * 1537 + 2 * 1536 + 2 * 1537
+    # The release's pre-training has the matching head (2 x 769) and attributes (400 x 769), too.
+    assert count(made, answers, lm, objects) + 2 * 769 + 400 * 769 == 228_051_752
