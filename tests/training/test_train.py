@@ -18,7 +18,7 @@ from groundling.models.task_heads import HeadContext, PooledClsHead
 from groundling.objectives import Objective
 from groundling.objectives.clip_contrastive import ClipContrastiveLoss
 from groundling.objectives.clip_tokens import ClipTokenClassification
-from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.feature_distillation import ContrastiveDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
@@ -505,7 +505,7 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
     teacher = ClipTextTeacher(clip.train(), tower()[1])
     samples = TeacherDataset(samples, teacher)
     before = {k: v.clone() for k, v in clip.state_dict().items()}
-    objective = FeatureDistillation(model.sizes._replace(teacher=24))
+    objective = ContrastiveDistillation(model.sizes._replace(teacher=24))
     module = ModelWithObjectives(model, [objective])
     modes = []
 
@@ -540,7 +540,7 @@ def test_taught_equals_the_online_teacher(student, tower, samples, tmp_path):
         torch.manual_seed(4)
         objectives = [
             MaskedLM(model.sizes, mask_id=4),
-            FeatureDistillation(model.sizes._replace(teacher=24)),
+            ContrastiveDistillation(model.sizes._replace(teacher=24)),
         ]
         teacher = ClipTextTeacher(*tower())
         data = TeacherDataset(samples, teacher, None if online else FeatureCache())
@@ -695,7 +695,7 @@ def test_a_batch_that_does_not_split(student, text_only, tmp_path):
         (ClipTokenClassification, "clip", 0),
         (ClipTokenClassification, "clip", 1),
         (SameSentencePrediction, "clip", 0),
-        (FeatureDistillation, "features.sentence", 0),
+        (ContrastiveDistillation, "features.sentence", 0),
     ],
 )
 def test_data_that_lack_what_an_objective_needs(kind, field, workers, cross, text_only, tmp_path):
