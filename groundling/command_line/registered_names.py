@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from groundling.core.errors import InputError, did_you_mean, prefix_errors, require_known
 from groundling.core.registry import is_import_path, public_modules
-from groundling.settings.fields import setting_values, settings_of
-from groundling.settings.objectives import ExtraObjectiveSettings
+from groundling.settings.fields import Setting, setting_values, settings_of
+from groundling.settings.objectives import (
+    CrossModalEncoderSettings,
+    ExtraObjectiveSettings,
+    ObjectiveSettings,
+)
 
 if TYPE_CHECKING:
-    from groundling.objectives import ObjectiveSpec
+    from groundling.objectives import Objective
 
 TASKS_WITH_ANSWERS = (
     "swag",
@@ -34,33 +38,52 @@ ARMS = {
 """Named arms; the control `mlm` uses the same text, steps and seeds, without a teacher."""
 
 
-def parse_arm(text: str, masked_lm: bool = True) -> dict[str, ObjectiveSpec]:
-    """The objectives of an arm by name, without `mlm` if `masked_lm` is off."""
+def parse_arm(text: str, masked_lm: bool = True) -> dict[str, type[Objective]]:
+    """The classes of the objectives of an arm by name, without `mlm` if `masked_lm` is off."""
     from groundling.objectives import find_objective
 
     parts = [name for part in text.split("+") for name in ARMS.get(part, part).split("+")]
-    specs = {}
+    kinds = {}
     for name in parts:
         with prefix_errors(f"arm={text}{did_you_mean(name, ['xdbert'])}"):
-            specs[name] = find_objective(name)
-    if "joint_mlm" in specs:  # one masking per text: XDBERT's MLM is the joint one
-        specs.pop("mlm", None)
-    if not masked_lm and (specs.pop("mlm", None) is None or not specs):
+            kinds[name] = find_objective(name)
+    if "joint_mlm" in kinds:  # one masking per text: XDBERT's MLM is the joint one
+        kinds.pop("mlm", None)
+    if not masked_lm and (kinds.pop("mlm", None) is None or not kinds):
         raise InputError(
             f"masked_lm=False: arm={text} does not join masked LM and another objective"
         )
-    masking = [name for name, one in specs.items() if one.masks_text]
+    masking = [name for name, one in kinds.items() if one.masks_text]
     if len(masking) > 1:
         both = " and ".join(masking)
         raise InputError(f"arm={text}: {both} both mask the text; masked_lm=False leaves mlm out")
-    return specs
+    return kinds
 
 
-def teacher_settings(arm: Mapping[str, ObjectiveSpec]) -> list[str]:
+def teacher_settings(arm: Mapping[str, type[Objective]]) -> list[str]:
     """The settings that name the teachers of an arm; `teacher` is also the CLIP of a cross-modal encoder."""
     needed = ["teacher" for one in arm.values() if one.needs_cross_modal]
-    needed += [one.teacher_setting for one in arm.values() if one.teacher_setting]
-    return list(dict.fromkeys(needed))
+    needed += [one.needed_teacher() for one in arm.values()]
+    return [name for name in dict.fromkeys(needed) if name]
+
+
+def own_settings(given: Mapping[str, Any]) -> dict[str, Setting]:
+    """Settings of the objectives that `given` names which no command declares, by name."""
+    from groundling.objectives import find_objective
+
+    shared = setting_values(ObjectiveSettings(), CrossModalEncoderSettings())
+    named = given.get("objectives", ())
+    names = [named] if isinstance(named, str) else list(named)
+    names += parse_arm(given["arm"]) if "arm" in given else []
+    fields = [one for name in names for one in settings_of(find_objective(name).Settings())]
+    return {one.name: one for one in fields if one.name not in shared}
+
+
+def as_options(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+    """The settings `given`, those of one's own objectives as `option`, each NAME=VALUE."""
+    rest = {name: value for name, value in given.items() if name not in own}
+    options = [f"{name.replace('-', '_')}={value}" for name, value in given.items() if name in own]
+    return {**rest, "option": [*rest.get("option", ()), *options]} if options else rest
 
 
 def check_unread(config: object, names: Sequence[str]) -> None:
@@ -70,7 +93,7 @@ def check_unread(config: object, names: Sequence[str]) -> None:
     given = setting_values(config)
     step = given["training_step"]
     is_own = any(is_import_path(name) for name in (*names, given["teacher"], step))
-    if given["option"] and not is_own:
+    if given["option"] and not (is_own or own_settings({"objectives": names})):
         raise InputError(
             "option: only objectives and teachers of your own, MODULE:NAME, read options"
         )
@@ -92,8 +115,8 @@ def check_teacher(extra: ExtraObjectiveSettings, training_step: str) -> None:
         return
     from groundling.objectives import find_objective
 
-    specs = [find_objective(name) for name in extra.objectives]
-    taught = [one.name for one in specs if one.teacher_setting == "teacher"]
+    kinds = {name: find_objective(name) for name in extra.objectives}
+    taught = [name for name, one in kinds.items() if one.needed_teacher() == "teacher"]
     if taught and not extra.teacher:
         raise InputError(f"{taught[0]} needs teacher=FOLDER_OR_HUB_ID")
     if extra.teacher and not taught and not is_import_path(training_step):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -13,22 +14,29 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require
-from groundling.core.errors import InputError, duplicates
+from groundling.core.errors import InputError, duplicates, require_known
 from groundling.core.output_types import OutputType
 from groundling.core.registry import (
     import_object,
     is_import_path,
+    public_modules,
     require_instance,
-    resolve,
 )
 from groundling.core.rng import derive_seed
 from groundling.data.samples import mask_id_of
 from groundling.models.formats import Encoder
 from groundling.models.heads import save_heads
 from groundling.models.text_encoder import TextEncoder
-from groundling.settings.fields import Settings, settings_of
+from groundling.settings.fields import (
+    Settings,
+    make_settings,
+    setting_fields,
+    setting_values,
+    settings_of,
+)
 from groundling.settings.objectives import (
     CrossModalEncoderSettings,
+    NoSettings,
     ObjectiveSettings,
     parse_options,
 )
@@ -49,11 +57,15 @@ class Objective(nn.Module):
     For one micro-batch, `forward` returns the *sum* of each loss term by name, and `count` the number of
     items in each sum. The loop divides by the count of the whole step, over accumulation and processes,
     so that splitting a batch changes nothing, except for in-batch negatives. A term without a count, or
-    with a count of 0, is divided by 1. Sub-classes take `OutputSizes` first and keyword options after it.
+    with a count of 0, is divided by 1. Sub-classes take `OutputSizes` first, then their settings as keywords.
     """
 
     name: str = ""
     """Prefix of its terms in the log, and key of its random generator; required."""
+    arm_name: ClassVar[str | None] = None
+    """Name in `--arm` and `--objectives`, if it is not `name`; empty: only commands make it."""
+    Settings: ClassVar[type[Settings]] = NoSettings
+    """Its settings: each is a flag of the commands that train with it, and a keyword of the class."""
     required_fields: Sequence[str] = ()
     """Required batch fields, e.g. `text` or `features.sentence`."""
     optional_fields: Sequence[str] = ()
@@ -69,13 +81,43 @@ class Objective(nn.Module):
     """True if it reads `EncoderOutput.layers` or `EncoderOutput.encode_again`, which other runs do not compute."""
     swaps_inputs: ClassVar[bool] = False
     """True if `corrupt` exchanges whole inputs; such objectives run before those that mask tokens or regions."""
+    masks_text: ClassVar[bool] = False
+    """True if it masks tokens, which only one objective of a run may do."""
+    needs_cross_modal: ClassVar[bool] = False
+    """True if it reads states after the cross-modal encoder."""
+    teacher_setting: ClassVar[str] = "teacher"
+    """The setting that names the teacher of the features that it reads, if it reads any."""
+    wraps_encoder: ClassVar[bool] = False
+    """True if it trains a model of its own around the text encoder, which `wrap_encoder` makes."""
 
-    def __init__(self, sizes: OutputSizes, *, weight: float = 1.0, warmup: int = 0) -> None:
-        """`weight` of its terms in the loss, warmed up linearly over the first `warmup` optimizer steps."""
+    def __init__(
+        self, sizes: OutputSizes, *, weight: float = 1.0, warmup: int = 0, **settings: Any
+    ) -> None:
+        """`weight` of its terms in the loss, warmed up linearly over the first `warmup` optimizer steps.
+
+        `settings`: values of its `Settings`; raises InputError for one that is unknown or not allowed.
+        """
         super().__init__()
         self.sizes = sizes
         self.weight = weight
         self.warmup = warmup
+        self.settings: Any = make_settings(self.Settings, **settings)
+
+    @classmethod
+    def from_context(cls, context: ObjectiveContext) -> Self:
+        """A new objective for a run; one that needs more than sizes and settings overrides this."""
+        return cls(context.sizes, **context.values(cls.Settings))
+
+    @staticmethod
+    def wrap_encoder(text: TextEncoder, sizes: OutputSizes) -> Encoder:
+        """The model that is trained around the text encoder, for the teachers' widths."""
+        return text
+
+    @classmethod
+    def needed_teacher(cls) -> str:
+        """The setting that names its teacher; empty if it reads no features."""
+        fields = (*cls.required_fields, *cls.optional_fields)
+        return cls.teacher_setting if any(name.startswith("features.") for name in fields) else ""
 
     def weight_at(self, step: int) -> float:
         """Weight of its terms at an optimizer step (0-based)."""
@@ -192,52 +234,37 @@ class ObjectiveContext:
     output_type: OutputType | None = None
     """The task's output type, with the loss of its head; None without a task."""
 
-    @property
-    def options(self) -> Mapping[str, str]:
-        """Values of `--option NAME=VALUE`, for your own objectives; raises InputError for a malformed one."""
-        return parse_options(self.settings.option)
+    def values(self, kind: type[Settings]) -> dict[str, Any]:
+        """The run's values of the settings in a class, by name: of flags, or of `--option` for your own.
+
+        Raises InputError for a malformed option.
+        """
+        values = setting_values(self.settings, self.cross_modal)
+        values = {**parse_options(self.settings.option), **values}
+        return {name: values[name] for name in setting_fields(kind) if name in values}
 
 
-@dataclass(frozen=True)
-class ObjectiveSpec:
-    """An objective's name in `--arm` and `--objectives`, and how a run makes it."""
-
-    name: str
-    """Its name in commands."""
-    make: Callable[[ObjectiveContext], Objective]
-    """Makes a new objective."""
-    needs_cross_modal: bool = False
-    """Whether it reads states after the cross-modal encoder."""
-    teacher_setting: str = ""
-    """The setting that names the teacher whose features it reads, such as `teacher`; empty: it reads none."""
-    masks_text: bool = False
-    """Whether it masks tokens, which only one objective of a run may do."""
-    wrap_encoder: Callable[[TextEncoder, OutputSizes], Encoder] | None = None
-    """Makes the model that is trained around the text encoder, from it and the teachers' widths; None: no model."""
-    settings_groups: tuple[type[Settings], ...] = ()
-    """The groups of settings it reads; a run notes settings that no objective reads."""
-    single_settings: tuple[str, ...] = ()
-    """Names of settings that it reads of other groups."""
+@cache
+def built_in_objectives() -> Mapping[str, type[Objective]]:
+    """The package's objectives that a run can name, by this name."""
+    found = {}
+    for module in public_modules("objectives"):
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, Objective):
+                own = vars(kind).get("arm_name")
+                found[kind.name if own is None else own] = kind
+    return {name: kind for name, kind in sorted(found.items()) if name}
 
 
-def find_objective(name: str) -> ObjectiveSpec:
-    """The objective called `name`: one of the package's, or `MODULE:NAME` of your own `ObjectiveSpec` or `Objective`.
-
-    An objective class is called with the sizes alone, and gets a teacher if its `required_fields` include features.
-    Raises InputError if there is no such objective.
-    """
+def find_objective(name: str) -> type[Objective]:
+    """The class of an objective: one of the package's, or `MODULE:NAME` of your own; raises InputError for another."""
     if not is_import_path(name):
-        return resolve("objectives", ObjectiveSpec, name)
-    value = import_object(name, object)
-    if isinstance(value, ObjectiveSpec):
-        return value
-    if not isinstance(value, type) or not issubclass(value, Objective):
-        raise InputError(f"{name}: expected an ObjectiveSpec or a sub-class of Objective")
-    objective = value
-    fields = (*objective.required_fields, *objective.optional_fields)
-    reads_teacher = any(name.startswith("features.") for name in fields)
-    setting = "teacher" if reads_teacher else ""
-    return ObjectiveSpec(name, lambda context: objective(context.sizes), teacher_setting=setting)
+        require_known(name, list(built_in_objectives()), f"no objective is called {name!r}")
+        return built_in_objectives()[name]
+    found = import_object(name, object)
+    if not isinstance(found, type) or not issubclass(found, Objective):
+        raise InputError(f"{name}: expected a sub-class of Objective")
+    return found
 
 
 def order_for_corruption(objectives: Sequence[Objective]) -> list[Objective]:
@@ -253,8 +280,7 @@ def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) 
     objectives = []
     for name in names:
         torch.manual_seed(derive_seed(seed, "init", name))
-        made: object = find_objective(name).make(context)
-        made = require_instance(made, Objective, f"{name}: makes")
+        made = find_objective(name).from_context(context)
         for key, head in made.saved_modules().items():  # not only after training
             require_instance(head, nn.Module, f"{name}: {key!r} of `saved_modules` is")
         objectives.append(made)
@@ -273,7 +299,7 @@ def required_features(names: Sequence[str], context: ObjectiveContext) -> frozen
     """Names of the teacher features that objectives read."""
     # `required_fields` may depend on the settings, so the objectives are made, with any width.
     sizes = context.sizes._replace(teacher=1, teacher_image=1)
-    with_teacher = [name for name in names if find_objective(name).teacher_setting]
+    with_teacher = [name for name in names if find_objective(name).needed_teacher()]
     made = make_objectives(with_teacher, replace(context, sizes=sizes), seed=0)
     fields = [
         name.partition(".")
@@ -300,11 +326,10 @@ def in_batch_negatives_note(
     ]
 
 
-CACHE_SETTINGS = frozenset({"cache_gb", "teacher_cache", "option", "save_joint"})
+ALWAYS_READ = frozenset({"cache_gb", "teacher_cache", "option", "save_joint"})
 """Settings of the cache, of the user's own parts and of what is saved, which no objective has to read."""
-
-IMAGE_SETTINGS = frozenset({"teacher_images", "teacher_space"})
-"""Settings of CLIP-TD that every objective on CLIP's features of images reads."""
+TEACHER_READS = frozenset({"teacher_images", "teacher_space", "max_windows"})
+"""Settings that teachers read, whatever the objective."""
 
 
 def unused_settings_note(
@@ -319,18 +344,17 @@ def unused_settings_note(
     """
     if any(is_import_path(name) for name in (*names, training_step)):
         return []  # the user's own objective may read any setting
-    parts = [find_objective(name) for name in names]
-    read = {group for part in parts for group in part.settings_groups}
-    # A cross-modal model reads `max_windows` too.
-    silent = CACHE_SETTINGS | ({"max_windows"} if CrossModalEncoderSettings in read else set())
-    if any(spec.teacher_setting for spec in parts):
-        # Every teacher of images reads these; a folder that none reads is refused.
-        silent |= IMAGE_SETTINGS
-    silent |= {name for part in parts for name in part.single_settings}
+    read = set(ALWAYS_READ)
+    for kind in map(find_objective, names):
+        read |= setting_fields(kind.Settings).keys()
+        if kind.needed_teacher():
+            read |= TEACHER_READS
+        if kind.needs_cross_modal:
+            read |= {"max_windows", *setting_fields(CrossModalEncoderSettings)}
     flags = [
         one.name
         for one in [*settings_of(settings), *settings_of(cross_modal)]
-        if one.group not in read and one.name not in silent and one.value != one.default
+        if one.name not in read and one.value != one.default
     ]
     if not flags:
         return []

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
-from groundling.objectives import Objective, ObjectiveSpec
+from groundling.objectives import Objective
 from groundling.objectives.clip_contrastive import gather_across_processes
-from groundling.objectives.sentence_pooling import PoolingMode, pool_sentences, sentence_width
-from groundling.settings.objectives import Cap2ImgSettings, DistillationSettings
+from groundling.objectives.sentence_pooling import pool_sentences, sentence_width
+from groundling.settings.objectives import Cap2ImgSettings
 
 
 class Cap2Img(Objective):
@@ -23,7 +25,7 @@ class Cap2Img(Objective):
 
     The formula and alpha = .2 are from memory, not checked; here the projection is one Linear, and the
     paper's may be deeper. The paper's encoder is a BiLSTM with max pooling, its vectors are of a ResNet, and it
-    concatenates a text-only vector at inference; here the student is any text encoder, pooled as `pool` says, and
+    concatenates a text-only vector at inference; here the student is any text encoder, pooled as `pooling` says, and
     the projection is not part of the exported encoder. Beside masked LM, the sentence vector is that of the masked
     text. Special tokens and padding follow the pooling.
     """
@@ -31,21 +33,15 @@ class Cap2Img(Objective):
     name = "caption_to_image"
     required_fields = ("text", "features.clip_image")
     in_batch_negatives = True
+    Settings = Cap2ImgSettings
+    settings: Cap2ImgSettings
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        margin: float = 0.2,
-        pool: PoolingMode = "own",
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
-        """`margin`: alpha; raises InputError unless it is above 0."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
-        self.margin = margin
-        self.pool: PoolingMode = pool
-        self.project = nn.Linear(sentence_width(sizes, pool), sizes.teacher_image)
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        """`options`: settings and those of `Objective`."""
+        super().__init__(sizes, **options)
+        self.weight *= self.settings.caption_to_image_weight
+        self.margin = self.settings.caption_to_image_margin
+        self.project = nn.Linear(sentence_width(sizes, self.settings.pooling), sizes.teacher_image)
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Captions."""
@@ -57,7 +53,7 @@ class Cap2Img(Objective):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The hinges () summed over captions, their negatives and both directions, as `caption_to_image`."""
-        sentences = pool_sentences(encoded, batch, self.sizes, self.pool, self.name)
+        sentences = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
         captions, _ = gather_across_processes(own := self.project(sentences))
         features = batch.features["clip_image"]
         images, _ = gather_across_processes(features)
@@ -81,16 +77,3 @@ def number_images(features: Tensor) -> Tensor:
     place = torch.arange(1, bits.shape[1] + 1, device=bits.device)
     mixed = bits * (place * 0x9E3779B1 % 0x7FFFFFFF)  # sums may overflow, equally everywhere
     return mixed.sum(1)
-
-
-CAPTION_TO_IMAGE = ObjectiveSpec(
-    "caption_to_image",
-    lambda given: Cap2Img(
-        given.sizes,
-        margin=given.settings.caption_to_image.caption_to_image_margin,
-        pool=given.settings.distillation.pooling,
-        weight=given.settings.caption_to_image.caption_to_image_weight,
-    ),
-    teacher_setting="teacher",
-    settings_groups=(Cap2ImgSettings, DistillationSettings),
-)

@@ -83,6 +83,7 @@ class ClipContrastiveLoss(Objective):
     """
 
     name = "contrast"
+    arm_name = ""
     required_fields = ("clip", "pixels", "labels.image")
     in_batch_negatives = True
 

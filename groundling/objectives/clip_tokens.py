@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require, select
 from groundling.models.heads import LMHead
-from groundling.objectives import Objective, ObjectiveSpec
+from groundling.objectives import Objective
 from groundling.settings.objectives import CrossModalEncoderSettings
 
 RELEASED_SLOTS = 9 * 77
@@ -23,7 +23,7 @@ class ClipTokenClassification(Objective):
     """CLIP token classification: predict CLIP tokens from their states after the cross-modal encoder (CLIPTC).
 
     XDBERT Section 2.3.3. CLIP has no mask token, so no input is masked; 15 % of the tokens are scored.
-    `targets="real"` excludes start, end and padding, as in the paper. `targets="released"` scores any
+    `clip_targets="real"` excludes start, end and padding, as in the paper. `clip_targets="released"` scores any
     position, as in the authors' code (Splend1d/XDBERT, which tests the wrong tensor): start and end
     tokens too, and the padding of 9 x 77 positions, with label 0. Padding is not stored here: its number
     of scored positions is drawn, and each is scored with label 0 on the end token's state.
@@ -31,20 +31,15 @@ class ClipTokenClassification(Objective):
 
     name = "clip_tokens"
     required_fields = ("clip", "labels.clip_tokens")
+    needs_cross_modal = True
+    Settings = CrossModalEncoderSettings
+    settings: CrossModalEncoderSettings
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        rate: float = 0.15,
-        targets: Literal["real", "released"] = "real",
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
+    def __init__(self, sizes: OutputSizes, *, rate: float = 0.15, **options: Any) -> None:
         """`rate`: share of tokens that are scored."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
+        super().__init__(sizes, **options)
         self.rate = rate
-        self.targets = targets
+        self.targets = self.settings.clip_targets
         self.head = LMHead(sizes.visual, sizes.clip_input_embeddings)
 
     def corrupt(
@@ -95,13 +90,3 @@ class ClipTokenClassification(Objective):
             each = F.cross_entropy(padding, zero, reduction="none")
             loss = loss + (each * batch.labels["clip_padding"]).sum()
         return {"clip_tokens": loss}
-
-
-CLIP_TOKENS = ObjectiveSpec(
-    "clip_tokens",
-    lambda context: ClipTokenClassification(
-        context.sizes, targets=context.cross_modal.clip_targets
-    ),
-    needs_cross_modal=True,
-    settings_groups=(CrossModalEncoderSettings,),
-)

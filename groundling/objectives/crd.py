@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,13 +11,11 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
 from groundling.objectives.clip_contrastive import gather_across_processes
-from groundling.objectives.state_distillation import FIELDS, StudentHead, token_mask, unit_states
-from groundling.settings.objectives import StateDistillationSettings
+from groundling.objectives.state_distillation import StateDistillation
 
 
-class ContrastiveRepresentationDistillation(Objective):
+class ContrastiveRepresentationDistillation(StateDistillation):
     """Tell the teacher's state of a token from its states of other sentences (Tian et al. 2020).
 
         h(t, s) = e^(t.s/tau) / (e^(t.s/tau) + N/M)
@@ -41,45 +39,32 @@ class ContrastiveRepresentationDistillation(Objective):
     """
 
     name = "crd"
-    required_fields = FIELDS
     in_batch_negatives = True
     log_partition: Tensor
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        temperature: float = 0.07,
-        negatives: int = 0,
-        cardinality: int = 0,
-        partition: Literal["none", "first_batch"] = "none",
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
-        """`negatives` N and `cardinality` M, see the class; 0: all that the batch has.
-
-        Raises InputError if N is larger than M.
-        """
-        super().__init__(sizes, weight=weight, warmup=warmup)
-        if cardinality and negatives > cardinality:
-            raise InputError(f"crd_negatives={negatives}: above crd_cardinality={cardinality}")
-        self.temperature = temperature
-        self.negatives = negatives
-        self.cardinality = cardinality
-        self.head = StudentHead(sizes)
-        self.has_partition = partition == "first_batch"
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        """Raises InputError if `crd_negatives`, N, is larger than `crd_cardinality`, M."""
+        super().__init__(sizes, **options)
+        self.temperature = self.settings.crd_temperature
+        self.negatives = self.settings.crd_negatives
+        self.cardinality = self.settings.crd_cardinality
+        if self.cardinality and self.negatives > self.cardinality:
+            raise InputError(
+                f"crd_negatives={self.negatives}: above crd_cardinality={self.cardinality}"
+            )
+        self.has_partition = self.settings.crd_partition == "first_batch"
         self.is_estimated = False
         if self.has_partition:
             self.register_buffer("log_partition", torch.tensor(math.nan))
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Tokens."""
-        return {"crd": int(token_mask(batch, self.name).sum())}
+        return {"crd": int(self.token_mask(batch).sum())}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The loss () summed over tokens, as `crd`."""
-        student, teacher = unit_states(encoded, batch, self.head, self.name)
-        inside = token_mask(batch, self.name)
+        student, teacher = self.unit_states(encoded, batch)
+        inside = self.token_mask(batch)
         teachers, insides, start = gather_positions(teacher, inside)
         scores = torch.einsum("nte,mte->tnm", student, teachers.to(student)) / self.temperature
         rows = torch.arange(len(student), device=student.device)
@@ -146,23 +131,3 @@ def gather_positions(states: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, in
     masks, _ = gather_across_processes(F.pad(inside, (0, longest - here)).long())
     every = rows.view(len(rows), longest, -1)
     return every[:, :here], masks[:, :here].bool(), start
-
-
-def _make(given: ObjectiveContext) -> ContrastiveRepresentationDistillation:
-    options = given.settings.state_distillation
-    return ContrastiveRepresentationDistillation(
-        given.sizes,
-        temperature=options.crd_temperature,
-        negatives=options.crd_negatives,
-        cardinality=options.crd_cardinality,
-        partition=options.crd_partition,
-        weight=options.kd_weight,
-    )
-
-
-CRD = ObjectiveSpec(
-    "crd",
-    _make,
-    teacher_setting="kd_teacher",
-    settings_groups=(StateDistillationSettings,),
-)

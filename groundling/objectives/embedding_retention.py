@@ -17,6 +17,7 @@ class EmbeddingRetention(Objective):
     """
 
     name = "retain"
+    arm_name = ""
     required_fields = ("text", "features.initial_sentence_embedding")
 
     def count(self, batch: Batch) -> dict[str, int]:

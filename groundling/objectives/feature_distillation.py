@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from math import log
-from typing import Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, require, select
-from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives import Objective
 from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
-from groundling.objectives.sentence_pooling import PoolingMode, pool_sentences, sentence_width
+from groundling.objectives.sentence_pooling import pool_sentences, sentence_width
 from groundling.settings.objectives import DistillationSettings
 
 
-class FeatureDistillation(Objective):
+class FeatureDistillation(Objective, ABC):
     """Distil a frozen teacher's features into the text encoder's states, through projections that are not saved.
 
-    Needs a teacher (`TeacherDataset`) with features `sentence` (N, E) and `words` (N, K, E). The kind "l1" has
-    the distance of CLIP-TD's naive text term (Eq. 3-4): summed over dimensions, averaged over items, either of
-    unit-length features of both (`targets="unit"`), or with the teacher's standardised features. The kind "contrastive"
-    is InfoNCE against the teacher's features of other sentences and words in the micro-batch of all
-    processes; equal words are not negatives. The student's sentence feature is its first position, the
-    mean, or with `pooling="own"` its own sentence-transformers pooling, if it has one; its word feature is
-    the mean of the word's tokens. Words with a masked token are excluded, and so are special tokens,
-    unless the student's own pooling includes them.
+    Needs a teacher (`TeacherDataset`) with features `sentence` (N, E) and `words` (N, K, E). The student's
+    sentence feature is its first position, the mean, or with `pooling="own"` its own sentence-transformers
+    pooling, if it has one; its word feature is the mean of the word's tokens. Words with a masked token are
+    excluded, and so are special tokens, unless the student's own pooling includes them.
     """
 
-    name = "distill"
     required_fields = (
         "text",
         "word_type_ids",
@@ -37,30 +33,18 @@ class FeatureDistillation(Objective):
         "features.words",
         "features.has",
     )
+    Settings = DistillationSettings
+    settings: DistillationSettings
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        kind: Literal["contrastive", "l1"] = "contrastive",
-        sentence_weight: float = 1.0,
-        word_weight: float = 1.0,
-        temperature: float = 0.07,
-        pooling: PoolingMode = "cls",
-        targets: Literal["standard", "unit"] = "standard",
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
-        """`sentence_weight`, `word_weight`: weights of the two terms; `temperature` of the contrastive kind."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
-        self.name = kind  # both kinds in one run have different names
-        self.kind = kind
-        self.in_batch_negatives = kind == "contrastive"
-        self.part_weights = {"sentence": sentence_weight, "word": word_weight}
-        self.temperature = temperature
-        self.targets = targets
-        self.pooling: PoolingMode = pooling
-        widths = {"sentence": sentence_width(sizes, pooling), "word": sizes.text}
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        """`options`: settings and those of `Objective`."""
+        super().__init__(sizes, **options)
+        self.weight *= self.settings.distill_weight
+        self.part_weights = {
+            "sentence": self.settings.sentence_weight,
+            "word": self.settings.word_weight,
+        }
+        widths = {"sentence": sentence_width(sizes, self.settings.pooling), "word": sizes.text}
         self.project = nn.ModuleDict(
             {part: nn.Linear(width, sizes.teacher) for part, width in widths.items()}
         )
@@ -69,16 +53,10 @@ class FeatureDistillation(Objective):
         """Sentences and words in the loss."""
         counts = {"sentence": batch.rows, "word": int(self._distilled_words(batch).sum())}
         return {
-            f"{self.kind}_{part}": counts[part]
+            f"{self.name}_{part}": counts[part]
             for part, share in self.part_weights.items()
             if share
         }
-
-    def guessing_losses(self, rows: int) -> dict[str, float]:
-        """Of contrastive sentences: each text among all of the batch. The number of words varies."""
-        if self.kind != "contrastive" or not self.part_weights["sentence"]:
-            return {}
-        return {"contrastive_sentence": self.part_weights["sentence"] * log(rows)}
 
     def _distilled_words(self, batch: Batch) -> Tensor:
         """(N, K) bool: words with a teacher feature that the student reads without a masked token."""
@@ -92,21 +70,23 @@ class FeatureDistillation(Objective):
         return (token_counts > 0) & (masked == 0) & batch.features["has"].bool() & (words >= 0)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """The summed losses () `contrastive_sentence` and `contrastive_word`, or `l1_sentence` and `l1_word`."""
+        """The summed losses () `NAME_sentence` and `NAME_word`."""
         states = require(encoded.text, "text", self.name)
         numbers = require(batch.word_type_ids, "word_type_ids", self.name)
         terms = {}
         if self.part_weights["sentence"]:
-            student = pool_sentences(encoded, batch, self.sizes, self.pooling, self.name)
+            student = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
             teacher = batch.features["sentence"]
-            terms["sentence"] = self._compare("sentence", student, teacher, _hash_texts(numbers))
+            student = self.project["sentence"](student)
+            terms["sentence"] = self.compare(student, teacher, _hash_texts(numbers))
         if self.part_weights["word"]:
             places = batch.flat_indices(self._distilled_words)
             student = select(self._words(states, batch, numbers.shape[1]), places)
             teacher = select(batch.features["words"], places)
-            terms["word"] = self._compare("word", student, teacher, select(numbers, places))
+            student = self.project["word"](student)
+            terms["word"] = self.compare(student, teacher, select(numbers, places))
         return {
-            f"{self.kind}_{part}": self.part_weights[part] * loss for part, loss in terms.items()
+            f"{self.name}_{part}": self.part_weights[part] * loss for part, loss in terms.items()
         }
 
     def _words(self, states: Tensor, batch: Batch, width: int) -> Tensor:
@@ -116,16 +96,45 @@ class FeatureDistillation(Objective):
         tokens = places.sum(1).clamp(min=1).unsqueeze(-1)
         return places.transpose(1, 2) @ states / tokens
 
-    def _compare(self, part: str, student: Tensor, teacher: Tensor, number: Tensor) -> Tensor:
-        """Summed loss between student (n, D) and teacher (n, E) features; items of equal `number` (n,) are the same."""
-        student = self.project[part](student)
-        if self.kind == "contrastive":
-            keys, start = gather_across_processes(F.normalize(teacher, dim=-1))
-            numbers, _ = gather_across_processes(number)
-            same = number[:, None] == numbers[None]
-            anchors = F.normalize(student, dim=-1)
-            return info_nce(anchors, keys, same, start, 1 / self.temperature)
-        if self.targets == "unit":
+    @abstractmethod
+    def compare(self, student: Tensor, teacher: Tensor, number: Tensor) -> Tensor:
+        """Summed loss () between features (n, E) of both; items of equal `number` (n,) are the same."""
+
+
+class ContrastiveDistillation(FeatureDistillation):
+    """InfoNCE against the teacher's features of other sentences and words in the micro-batch of all processes.
+
+    Equal words and equal texts are not negatives.
+    """
+
+    name = "contrastive"
+    in_batch_negatives = True
+
+    def compare(self, student: Tensor, teacher: Tensor, number: Tensor) -> Tensor:
+        """Summed InfoNCE () of the students' unit-length features among the teacher's."""
+        keys, start = gather_across_processes(F.normalize(teacher, dim=-1))
+        numbers, _ = gather_across_processes(number)
+        same = number[:, None] == numbers[None]
+        anchors = F.normalize(student, dim=-1)
+        return info_nce(anchors, keys, same, start, 1 / self.settings.temperature)
+
+    def guessing_losses(self, rows: int) -> dict[str, float]:
+        """Of sentences: each text among all of the batch. The number of words varies."""
+        share = self.part_weights["sentence"]
+        return {"contrastive_sentence": share * log(rows)} if share else {}
+
+
+class L1Distillation(FeatureDistillation):
+    """The distance of CLIP-TD's naive text term (Eq. 3-4): summed over dimensions, averaged over items.
+
+    Either with the teacher's standardised features, or of unit-length features of both (`l1_targets="unit"`).
+    """
+
+    name = "l1"
+
+    def compare(self, student: Tensor, teacher: Tensor, number: Tensor) -> Tensor:
+        """Summed absolute differences ()."""
+        if self.settings.l1_targets == "unit":
             student = F.normalize(student, dim=-1)
             teacher = F.normalize(teacher, dim=-1)
         return (student - teacher).abs().sum()
@@ -142,33 +151,3 @@ def _hash_texts(words: Tensor) -> Tensor:
     place = torch.arange(1, words.shape[1] + 1, device=words.device)
     mixed = (words + 1) * (place * 0x9E3779B1 % 0x7FFFFFFF)  # padding is -1, so it adds 0
     return mixed.sum(1)
-
-
-def _make_feature_distillation(
-    context: ObjectiveContext, kind: Literal["contrastive", "l1"]
-) -> FeatureDistillation:
-    options = context.settings.distillation
-    return FeatureDistillation(
-        context.sizes,
-        kind=kind,
-        sentence_weight=options.sentence_weight,
-        word_weight=options.word_weight,
-        temperature=options.temperature,
-        pooling=options.pooling,
-        targets=options.l1_targets,
-        weight=options.distill_weight,
-    )
-
-
-CONTRASTIVE = ObjectiveSpec(
-    "contrastive",
-    lambda context: _make_feature_distillation(context, "contrastive"),
-    teacher_setting="teacher",
-    settings_groups=(DistillationSettings,),
-)
-L1 = ObjectiveSpec(
-    "l1",
-    lambda context: _make_feature_distillation(context, "l1"),
-    teacher_setting="teacher",
-    settings_groups=(DistillationSettings,),
-)

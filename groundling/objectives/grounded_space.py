@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Literal
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,13 +11,11 @@ from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.data.captions.caption_pairs import IS_PAIR
-from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives import Objective
 from groundling.objectives.caption_to_image import cosine_table, number_images
 from groundling.objectives.clip_contrastive import gather_across_processes
-from groundling.objectives.sentence_pooling import PoolingMode, pool_sentences, sentence_width
-from groundling.settings.objectives import DistillationSettings, GroundedSpaceSettings
-
-TermName = Literal["cluster", "perceptual"]
+from groundling.objectives.sentence_pooling import pool_sentences, sentence_width
+from groundling.settings.objectives import GroundedSpaceSettings
 
 
 class GroundedSpace(Objective):
@@ -39,31 +37,25 @@ class GroundedSpace(Objective):
     """
 
     name = "grounded_space"
+    required_fields: Sequence[str] = ("text", "features.clip_image", f"labels.{IS_PAIR}")
     in_batch_negatives = True
+    parts: ClassVar[Collection[str]] = ("cluster", "perceptual")
+    """Its terms."""
+    Settings = GroundedSpaceSettings
+    settings: GroundedSpaceSettings
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        parts: Collection[TermName] = ("cluster", "perceptual"),
-        cluster: float = 1.0,
-        perceptual: float = 1.0,
-        margin: float = 0.5,
-        width: int = 512,
-        pool: PoolingMode = "own",
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
-        """`cluster`, `perceptual`: weights of the two terms; `width` of the grounded space and the hidden layer."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
-        self.parts = frozenset(parts)
-        self.part_weights = {"visual_cluster": cluster, "visual_perceptual": perceptual}
-        self.margin = margin
-        self.pool: PoolingMode = pool
-        pairs = (f"labels.{IS_PAIR}",) if "cluster" in self.parts else ()
-        self.required_fields = ("text", "features.clip_image", *pairs)
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        """`options`: settings and those of `Objective`."""
+        super().__init__(sizes, **options)
+        self.part_weights = {
+            "visual_cluster": self.settings.cluster_weight,
+            "visual_perceptual": self.settings.perceptual_weight,
+        }
+        width = self.settings.grounded_size
         self.project = nn.Sequential(
-            nn.Linear(sentence_width(sizes, pool), width), nn.ReLU(), nn.Linear(width, width)
+            nn.Linear(sentence_width(sizes, self.settings.pooling), width),
+            nn.ReLU(),
+            nn.Linear(width, width),
         )
 
     def weight_of(self, term: str, step: int) -> float:
@@ -81,7 +73,7 @@ class GroundedSpace(Objective):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed losses () `visual_cluster` and `visual_perceptual`."""
-        sentences = pool_sentences(encoded, batch, self.sizes, self.pool, self.name)
+        sentences = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
         grounded = self.project(sentences)
         images = batch.features["clip_image"]
         terms = {}
@@ -105,9 +97,24 @@ class GroundedSpace(Objective):
         other_counted, _ = gather_across_processes(counted.long())
         negative = (numbers[0::2, None] != other_numbers) & (other_counted == 1)
         right = F.cosine_similarity(anchors.float(), positives.float(), dim=-1).unsqueeze(-1)
-        hinges = (self.margin - right + cosine_table(anchors, others)).clamp(min=0)
+        hinges = (self.settings.cluster_margin - right + cosine_table(anchors, others)).clamp(min=0)
         means = (hinges * negative).sum(1) / negative.sum(1).clamp(min=1)
         return (means * is_pair).sum()
+
+
+class VisualCluster(GroundedSpace):
+    """The cluster loss alone."""
+
+    arm_name = "visual_cluster"
+    parts = ("cluster",)
+
+
+class VisualPerceptual(GroundedSpace):
+    """The perceptual loss alone."""
+
+    arm_name = "visual_perceptual"
+    required_fields = ("text", "features.clip_image")
+    parts = ("perceptual",)
 
 
 def correlate_similarities(one: Tensor, other: Tensor) -> Tensor:
@@ -123,36 +130,3 @@ def correlate_similarities(one: Tensor, other: Tensor) -> Tensor:
         cosines = cosine_table(vectors, vectors)[row, column]
         centred.append(F.normalize(cosines - cosines.mean(), dim=0, eps=1e-5))
     return (centred[0] * centred[1]).sum()
-
-
-def _make_grounded_space(given: ObjectiveContext, *parts: TermName) -> GroundedSpace:
-    options = given.settings.grounded_space
-    return GroundedSpace(
-        given.sizes,
-        parts=parts,
-        cluster=options.cluster_weight,
-        perceptual=options.perceptual_weight,
-        margin=options.cluster_margin,
-        width=options.grounded_size,
-        pool=given.settings.distillation.pooling,
-    )
-
-
-GROUNDED_SPACE = ObjectiveSpec(
-    "grounded_space",
-    lambda given: _make_grounded_space(given, "cluster", "perceptual"),
-    teacher_setting="teacher",
-    settings_groups=(GroundedSpaceSettings, DistillationSettings),
-)
-VISUAL_CLUSTER = ObjectiveSpec(
-    "visual_cluster",
-    lambda given: _make_grounded_space(given, "cluster"),
-    teacher_setting="teacher",
-    settings_groups=(GroundedSpaceSettings, DistillationSettings),
-)
-VISUAL_PERCEPTUAL = ObjectiveSpec(
-    "visual_perceptual",
-    lambda given: _make_grounded_space(given, "perceptual"),
-    teacher_setting="teacher",
-    settings_groups=(GroundedSpaceSettings, DistillationSettings),
-)

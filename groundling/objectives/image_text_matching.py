@@ -31,6 +31,7 @@ class ImageTextMatching(Objective):
     """
 
     name = "sentence_image"
+    arm_name = ""
     required_fields: tuple[str, ...] = ("regions", "labels.sentence_image")
     swaps_inputs = True
 

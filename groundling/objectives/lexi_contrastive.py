@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +20,9 @@ from groundling.core.batch import (
     select,
 )
 from groundling.core.errors import InputError, prefix_errors
-from groundling.objectives import NegativeSampler, Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives import NegativeSampler, Objective
 from groundling.objectives.clip_contrastive import gather_across_processes
-from groundling.settings.objectives import LexiContrastiveSettings, TargetedDistillationSettings
+from groundling.settings.objectives import LexiContrastiveSettings
 
 WIDTH = 512
 """Width of the space that tokens and images share."""
@@ -35,12 +35,12 @@ DRAWS = 2**62
 class LexiContrastiveGrounding(Objective):
     """Contrasts every token of a caption with images after the first layer (LCG: Zhuang et al. 2024, 2403.14551).
 
-    With the output h of layer `layer` for token j of caption i, and the image feature f of caption k:
+    With the output h of layer `lcg_layer` for token j of caption i, and the image feature f of caption k:
     u_ij = W_t h_ij and v_k = W_v tanh(A f_k + a), both of unit length and 512 wide, and
     s(ij, k) = exp(scale) u_ij . v_k. The two terms are
     text to image: -log e^s(ij,i) / sum_k e^s(ij,k), and
     image to text: -log e^s(ij,i) / (e^s(ij,i) + sum over all tokens pq of the other captions p of e^s(pq,i)).
-    They are averaged over the same tokens, at most `positions` of a micro-batch, and added.
+    They are averaged over the same tokens, at most `lcg_positions` of a micro-batch, and added.
 
     The formulas, sizes, initial scale and weight are those of the released code (EvLab-MIT/LexiContrastiveGrd,
     src/llm_devo/models/flexible_clip.py); the paper's equations could not be checked. As there, special
@@ -50,9 +50,9 @@ class LexiContrastiveGrounding(Objective):
     pass computes the layer under a window: itself and the previous token ("causal"), also the next one
     ("bidirectional"), or the encoder's own mask ("full"). The exported encoder reads the whole text.
 
-    The code differs in two points. It keeps padding as negatives of the image (`negatives="released"`). In
+    The code differs in two points. It keeps padding as negatives of the image (`lcg_negatives="released"`). In
     image to text, it compares position r of the B captions of T positions, which belongs to caption r // T,
-    with image r mod B, which is the caption's own only once in B times (`image_to_text="released"`). It
+    with image r mod B, which is the caption's own only once in B times (`lcg_image_to_text="released"`). It
     draws positions with padding, which it then does not compare; here only tokens are drawn.
     """
 
@@ -60,28 +60,15 @@ class LexiContrastiveGrounding(Objective):
     required_fields = ("text", "labels.lexi_contrastive", "features.clip_image")
     reads_layers = True
     in_batch_negatives = True
+    Settings = LexiContrastiveSettings
+    settings: LexiContrastiveSettings
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        layer: int = 1,
-        attention: Literal["causal", "bidirectional", "full"] = "causal",
-        positions: int = 2048,
-        negatives: Literal["tokens", "released"] = "tokens",
-        image_to_text: Literal["standard", "released"] = "standard",
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
-        """Options as in `LexiContrastiveSettings`; raises InputError for a teacher that reads no images."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        """Raises InputError for a teacher that reads no images."""
+        super().__init__(sizes, **options)
+        self.weight *= self.settings.lcg_weight
         if not sizes.teacher_image:
             raise InputError(f"{self.name}: the teacher reads no images")
-        self.layer = layer
-        self.attention = attention
-        self.positions = positions
-        self.negatives = negatives
-        self.image_to_text = image_to_text
         self.pool_image = nn.Linear(sizes.teacher_image, sizes.teacher_image)
         self.project_image = nn.Linear(sizes.teacher_image, WIDTH, bias=False)
         self.project_text = nn.Linear(sizes.text, WIDTH, bias=False)
@@ -120,23 +107,27 @@ class LexiContrastiveGrounding(Objective):
         """Mask (N, T) of the tokens that are compared with images: those with the lowest draws."""
         tokens = self._tokens(batch)
         drawn = batch.labels[self.name].where(tokens, DRAWS).flatten()
-        lowest = drawn.argsort(stable=True)[: self.positions]
+        lowest = drawn.argsort(stable=True)[: self.settings.lcg_positions]
         chosen = torch.zeros_like(drawn, dtype=torch.bool)
         chosen[lowest] = True
         return chosen.view_as(tokens) & tokens
 
     def _negative_positions(self, batch: Batch) -> Tensor:
         """Mask (N, T) of the positions that are negatives of other captions' images."""
-        return self._unmasked(batch) if self.negatives == "released" else self._tokens(batch)
+        return (
+            self._unmasked(batch)
+            if self.settings.lcg_negatives == "released"
+            else self._tokens(batch)
+        )
 
     def _window(self, batch: Batch) -> Tensor | None:
         """Mask (N, T, T) of the positions (columns) that each position (row) reads; None: all but padding."""
-        if self.attention == "full":
+        if self.settings.lcg_attention == "full":
             return None
         mask = require(batch.text, "text", self.name).attention_mask
         place = torch.arange(mask.shape[1], device=mask.device)
         back = place[:, None] - place[None]
-        first = -1 if self.attention == "bidirectional" else 0
+        first = -1 if self.settings.lcg_attention == "bidirectional" else 0
         window = (back >= first) & (back <= 1)
         return window & mask[:, None]
 
@@ -149,11 +140,11 @@ class LexiContrastiveGrounding(Objective):
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed losses () `lexi_contrastive_to_image` and `lexi_contrastive_to_text`.
 
-        Raises InputError if the encoder has fewer layers than `layer`.
+        Raises InputError if the encoder has fewer layers than `lcg_layer`.
         """
         again = require(encoded.encode_again, "encode_again", self.name)
         with prefix_errors(f"{self.name}, lcg_layer"):
-            states = again(self._window(batch), self.layer)
+            states = again(self._window(batch), self.settings.lcg_layer)
         table = F.normalize(self.project_text(states), dim=-1)  # (N, T, 512)
         images = self._images(batch, states)
         length = table.shape[1]
@@ -176,7 +167,8 @@ class LexiContrastiveGrounding(Objective):
 
     def _image_numbers(self, compared: Tensor, caption: Tensor, count: int) -> Tensor:
         """The image (n,) that each compared token is contrasted for, in image to text."""
-        return compared % count if self.image_to_text == "released" else caption
+        is_released = self.settings.lcg_image_to_text == "released"
+        return compared % count if is_released else caption
 
 
 def _contrast_with_others(anchors: Tensor, own: Tensor, others: Tensor, same: Tensor) -> Tensor:
@@ -189,24 +181,3 @@ def _contrast_with_others(anchors: Tensor, own: Tensor, others: Tensor, same: Te
     logits = torch.cat([positive, negative], 1)
     target = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
     return F.cross_entropy(logits, target, reduction="sum")
-
-
-def _make(given: ObjectiveContext) -> LexiContrastiveGrounding:
-    options = given.settings.lexi_contrastive
-    return LexiContrastiveGrounding(
-        given.sizes,
-        layer=options.lcg_layer,
-        attention=options.lcg_attention,
-        positions=options.lcg_positions,
-        negatives=options.lcg_negatives,
-        image_to_text=options.lcg_image_to_text,
-        weight=options.lcg_weight,
-    )
-
-
-LEXI_CONTRASTIVE = ObjectiveSpec(
-    "lexi_contrastive",
-    _make,
-    teacher_setting="teacher",
-    settings_groups=(LexiContrastiveSettings, TargetedDistillationSettings),
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch.nn.functional as F
@@ -21,8 +21,8 @@ from groundling.core.batch import (
     select,
 )
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
-from groundling.objectives import LossTargets, Objective, ObjectiveContext, ObjectiveSpec
-from groundling.settings.objectives import CrossModalEncoderSettings, MaskingSettings
+from groundling.objectives import LossTargets, Objective, ObjectiveContext
+from groundling.settings.objectives import MaskingSettings
 
 
 class MaskedLM(Objective):
@@ -40,7 +40,11 @@ class MaskedLM(Objective):
     name = "masked_lm"
     label_name = "masked_lm"
     """Name of its labels, also in sub-classes: other objectives leave masked tokens out."""
+    arm_name: ClassVar[str | None] = "mlm"
     required_fields: Sequence[str] = ("text", "labels.masked_lm")
+    masks_text = True
+    Settings: ClassVar[type[MaskingSettings]] = MaskingSettings
+    settings: MaskingSettings
 
     def __init__(
         self,
@@ -48,26 +52,30 @@ class MaskedLM(Objective):
         *,
         mask_id: int = 103,
         replacements: Sequence[int] | None = None,
-        rate: float = 0.15,
-        scheme: Literal["bert", "released"] = "bert",
-        whole_word: bool = False,
         joint: bool = False,
-        weight: float = 1.0,
-        warmup: int = 0,
+        **options: Any,
     ) -> None:
         """`mask_id` and `replacements` (ids of random tokens, by default all) are those of the text's tokenizer.
 
-        Raises InputError unless `rate` lies between 0 and 1.
+        `options`: settings and those of `Objective`.
         """
-        super().__init__(sizes, weight=weight, warmup=warmup)
+        super().__init__(sizes, **options)
         self.mask_id = mask_id
-        self.rate = rate
-        self.scheme = scheme
-        self.whole_word = whole_word
         self.joint = joint
         every = np.arange(sizes.input_embeddings[0])
         self.replacements = every if replacements is None else np.asarray(replacements)
         self.head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
+
+    @classmethod
+    def from_context(cls, context: ObjectiveContext, **options: Any) -> Self:
+        """Masked LM with a run's settings, except for `options`; raises InputError without a vocabulary."""
+        vocabulary = require(context.vocabulary, "vocabulary", cls.name)
+        return cls(
+            context.sizes,
+            mask_id=vocabulary.mask_id,
+            replacements=vocabulary.replacement_ids,
+            **{**context.values(cls.Settings), **options},
+        )
 
     @property
     def saved_name(self) -> str:
@@ -96,7 +104,7 @@ class MaskedLM(Objective):
         labels = np.where(chosen, row.input_ids, IGNORE)
         ids = row.input_ids.copy()
         action = self._random_numbers(row, rng)
-        random_share = 0.1 if self.scheme == "bert" else 0.09
+        random_share = 0.1 if self.settings.mask_scheme == "bert" else 0.09
         random_ids = rng.choice(self.replacements, len(ids))
         hidden = chosen & (action >= 0.1)  # the rest is kept
         ids[hidden] = self.mask_id
@@ -111,8 +119,8 @@ class MaskedLM(Objective):
         if not ordinary.any():
             return np.zeros(len(row.input_ids), bool)
         draw = self._random_numbers(row, rng)
-        chosen = ordinary & (draw < self.rate)
-        if self.whole_word:
+        chosen = ordinary & (draw < self.settings.mask_rate)
+        if self.settings.whole_word:
             return chosen
         for part in _part_masks(row, ordinary):
             if not (chosen & part).any():
@@ -122,7 +130,7 @@ class MaskedLM(Objective):
     def _random_numbers(self, row: TextRow, rng: np.random.Generator) -> np.ndarray:
         """A random number (T,) in 0..1 per token; with `whole_word`, one per word."""
         draw = rng.random(len(row.input_ids))
-        if not self.whole_word:
+        if not self.settings.whole_word:
             return draw
         _, first, word = np.unique(row.word_ids, return_index=True, return_inverse=True)
         return np.where(row.word_ids >= 0, draw[first[word]], draw)
@@ -168,36 +176,12 @@ def _part_masks(row: TextRow, ordinary: np.ndarray) -> list[np.ndarray]:
     return [ordinary & (row.part_index == number) for number in np.unique(row.part_index[ordinary])]
 
 
-def masked_lm(
-    context: ObjectiveContext,
-    joint: bool = False,
-    whole_word: bool | None = None,
-    kind: Callable[..., MaskedLM] = MaskedLM,
-    **options: Any,
-) -> MaskedLM:
-    """Make masked LM, or another `kind` with more `options`, from a run's settings; `whole_word` overrides them.
+class JointMaskedLM(MaskedLM):
+    """Masked LM after the cross-modal encoder."""
 
-    Raises InputError without a vocabulary.
-    """
-    vocabulary = require(context.vocabulary, "vocabulary", "masked_lm")
-    masking = context.settings.masking
-    return kind(
-        context.sizes,
-        mask_id=vocabulary.mask_id,
-        replacements=vocabulary.replacement_ids,
-        rate=masking.mask_rate,
-        scheme=masking.mask_scheme,
-        whole_word=masking.whole_word if whole_word is None else whole_word,
-        joint=joint,
-        **options,
-    )
+    arm_name = "joint_mlm"
+    needs_cross_modal = True
 
-
-MLM = ObjectiveSpec("mlm", masked_lm, masks_text=True, settings_groups=(MaskingSettings,))
-JOINT_MLM = ObjectiveSpec(
-    "joint_mlm",
-    lambda context: masked_lm(context, joint=True),
-    needs_cross_modal=True,
-    masks_text=True,
-    settings_groups=(MaskingSettings, CrossModalEncoderSettings),
-)
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        """`options` of `MaskedLM`."""
+        super().__init__(sizes, joint=True, **options)

@@ -38,6 +38,7 @@ class MaskedRegionModeling(Objective):
     """
 
     name = "masked_regions"
+    arm_name = ""
     required_fields: Sequence[str] = ("regions",)
 
     def __init__(

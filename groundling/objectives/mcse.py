@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import log
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,14 +11,12 @@ from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives import Objective
 from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
-from groundling.objectives.sentence_pooling import PoolingMode, pool_sentences, sentence_width
+from groundling.objectives.sentence_pooling import pool_sentences, sentence_width
 from groundling.objectives.simcse import SimCSE, pool_again
 from groundling.settings.objectives import (
-    DistillationSettings,
     MCSESettings,
-    TargetedDistillationSettings,
 )
 
 WIDTH = 256
@@ -40,26 +39,16 @@ class MCSE(Objective):
     required_fields = ("text", "features.clip_image")
     reads_layers = True
     in_batch_negatives = True
+    Settings = MCSESettings
+    settings: MCSESettings
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        temperature: float = 0.05,
-        pooling: PoolingMode = "own",
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
-        """`temperature` t of the softmax; `pooling` of the states.
-
-        Raises InputError for a teacher that reads no images.
-        """
-        super().__init__(sizes, weight=weight, warmup=warmup)
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        """Raises InputError for a teacher that reads no images."""
+        super().__init__(sizes, **options)
+        self.weight *= self.settings.mcse_weight
         if not sizes.teacher_image:
             raise InputError(f"{self.name}: the teacher reads no images")
-        self.temperature = temperature
-        self.pooling = pooling
-        self.project_text = nn.Linear(sentence_width(sizes, pooling), WIDTH)
+        self.project_text = nn.Linear(sentence_width(sizes, self.settings.pooling), WIDTH)
         self.project_image = nn.Linear(sizes.teacher_image, WIDTH)
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -72,15 +61,16 @@ class MCSE(Objective):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The mean of both passes' InfoNCE loss, summed over captions, (), as `mcse`."""
-        one = pool_sentences(encoded, batch, self.sizes, self.pooling, self.name)
+        one = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
         two = encoded.heads.get(SimCSE.name)
         if two is None:
-            two = pool_again(encoded, batch, self.pooling, self.name)
+            two = pool_again(encoded, batch, self.settings.pooling, self.name)
         features = batch.features["clip_image"].to(one.dtype)
         images, start = gather_across_processes(_embed(self.project_image, features))
         same = torch.zeros(len(one), len(images), dtype=torch.bool, device=one.device)
+        scale = 1 / self.settings.mcse_temperature
         losses = [
-            info_nce(_embed(self.project_text, each), images, same, start, 1 / self.temperature)
+            info_nce(_embed(self.project_text, each), images, same, start, scale)
             for each in (one, two)
         ]
         return {self.name: (losses[0] + losses[1]) / 2}
@@ -89,21 +79,3 @@ class MCSE(Objective):
 def _embed(layer: nn.Linear, features: Tensor) -> Tensor:
     """Vectors (N, 256) of unit length from features (N, D)."""
     return F.normalize(torch.tanh(layer(features)), dim=-1)
-
-
-def _make(given: ObjectiveContext) -> MCSE:
-    settings = given.settings
-    return MCSE(
-        given.sizes,
-        temperature=settings.mcse.mcse_temperature,
-        pooling=settings.distillation.pooling,
-        weight=settings.mcse.mcse_weight,
-    )
-
-
-MCSE_OBJECTIVE = ObjectiveSpec(
-    "mcse",
-    _make,
-    teacher_setting="teacher",
-    settings_groups=(MCSESettings, DistillationSettings, TargetedDistillationSettings),
-)

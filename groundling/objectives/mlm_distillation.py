@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, require, select
-from groundling.objectives import LossTargets, ObjectiveContext, ObjectiveSpec
-from groundling.objectives.masked_lm import MaskedLM, masked_lm
-from groundling.settings.objectives import MaskedLMDistillationSettings, MaskingSettings
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, require, select
+from groundling.objectives import LossTargets
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.settings.objectives import MaskedLMDistillationSettings
 
 
 class MaskedLMDistillation(MaskedLM):
@@ -28,18 +26,15 @@ class MaskedLMDistillation(MaskedLM):
     """
 
     name = "mlm_distillation"
+    arm_name = None
     required_fields = ("text", "labels.masked_lm", "features.mlm_logits")
+    Settings = MaskedLMDistillationSettings
+    settings: MaskedLMDistillationSettings
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        positions: Literal["tokens", "masked", "released"] = "tokens",
-        **masking: Any,
-    ) -> None:
-        """`masking`: options of `MaskedLM`."""
-        super().__init__(sizes, **masking)
-        self.positions = positions
+    @property
+    def positions(self) -> str:
+        """The setting `mlm_distillation_positions`."""
+        return self.settings.mlm_distillation_positions
 
     def _scored(self, batch: Batch) -> Tensor:
         """Mask (N, T) of the positions in the loss."""
@@ -70,17 +65,3 @@ class MaskedLMDistillation(MaskedLM):
         target = select(teacher, batch.flat_indices(self._scored)).float().log_softmax(-1)
         said = student.float().log_softmax(-1)
         return {self.name: F.kl_div(said, target, log_target=True, reduction="sum")}
-
-
-def _make(given: ObjectiveContext) -> MaskedLM:
-    options = given.settings.masked_lm_distillation
-    return masked_lm(given, kind=MaskedLMDistillation, positions=options.mlm_distillation_positions)
-
-
-MLM_DISTILLATION = ObjectiveSpec(
-    "mlm_distillation",
-    _make,
-    teacher_setting="teacher",
-    masks_text=True,
-    settings_groups=(MaskingSettings, MaskedLMDistillationSettings),
-)

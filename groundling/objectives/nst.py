@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
-from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
-from groundling.objectives.state_distillation import FIELDS, StudentHead, token_mask, unit_states
-from groundling.settings.objectives import StateDistillationSettings
+from groundling.core.batch import Batch, EncoderOutput, require
+from groundling.objectives.state_distillation import StateDistillation
 
 
-class NeuronSelectivityTransfer(Objective):
+class NeuronSelectivityTransfer(StateDistillation):
     """Match which tokens of a sentence excite the teacher's and the student's channels (Huang & Wang 2017).
 
     Channel c of the student is a vector s_c over the sentence's tokens, of unit length; t_c is the teacher's.
@@ -31,34 +27,20 @@ class NeuronSelectivityTransfer(Objective):
     """
 
     name = "nst"
-    required_fields = FIELDS
-
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        variant: Literal["paper", "released"] = "paper",
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
-        """`variant`: the paper's loss, or that of its code."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
-        self.variant = variant
-        self.head = StudentHead(sizes)
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Sentences with a token; with `released` the padded length."""
-        if self.variant == "released":
+        if self.settings.kd_variant == "released":
             return {"nst": require(batch.text, "text", self.name).input_ids.shape[1]}
-        return {"nst": int(token_mask(batch, self.name).any(1).sum())}
+        return {"nst": int(self.token_mask(batch).any(1).sum())}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The squared discrepancy () summed over sentences, as `nst`."""
-        student, teacher = unit_states(encoded, batch, self.head, self.name)
-        if self.variant == "released":
+        student, teacher = self.unit_states(encoded, batch)
+        if self.settings.kd_variant == "released":
             own, other = _token_products(student), _token_products(teacher)
             return {"nst": (own.square() - 2 * own * other).sum()}
-        inside = token_mask(batch, self.name).unsqueeze(-1)
+        inside = self.token_mask(batch).unsqueeze(-1)
         gap = _token_products(student * inside) - _token_products(teacher * inside)
         return {"nst": gap.square().sum()}
 
@@ -67,18 +49,3 @@ def _token_products(states: Tensor) -> Tensor:
     """Products (N, T, T) of tokens, averaged over the channels of states (N, T, D), each of unit length."""
     channels = F.normalize(states, dim=1)
     return channels @ channels.transpose(1, 2) / states.shape[-1]
-
-
-def _make(given: ObjectiveContext) -> NeuronSelectivityTransfer:
-    options = given.settings.state_distillation
-    return NeuronSelectivityTransfer(
-        given.sizes, variant=options.kd_variant, weight=options.kd_weight
-    )
-
-
-NST = ObjectiveSpec(
-    "nst",
-    _make,
-    teacher_setting="kd_teacher",
-    settings_groups=(StateDistillationSettings,),
-)

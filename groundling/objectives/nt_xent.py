@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
-from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
+from groundling.core.batch import Batch, EncoderOutput, require
 from groundling.objectives.crd import gather_positions
-from groundling.objectives.state_distillation import FIELDS, StudentHead, token_mask, unit_states
-from groundling.settings.objectives import StateDistillationSettings
+from groundling.objectives.state_distillation import StateDistillation
 
 
-class NTXent(Objective):
+class NTXent(StateDistillation):
     """Find a token's other view, student's or teacher's, among both views of all sentences at its position.
 
     zinengtang/VidLanKD (vteacher/loss.py, vlm/model.py) trains this in place of CRD. Each of the 2B states at
@@ -29,39 +25,23 @@ class NTXent(Objective):
     """
 
     name = "nt_xent"
-    required_fields = FIELDS
     in_batch_negatives = True
-
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        variant: Literal["paper", "released"] = "paper",
-        temperature: float = 1.0,
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
-        """`variant`: the mean over tokens, or the sum of VidLanKD's code."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
-        self.variant = variant
-        self.temperature = temperature
-        self.head = StudentHead(sizes)
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Anchors: two per token; with `released` the padded length."""
-        if self.variant == "released":
+        if self.settings.kd_variant == "released":
             return {"nt_xent": require(batch.text, "text", self.name).input_ids.shape[1]}
-        return {"nt_xent": 2 * int(token_mask(batch, self.name).sum())}
+        return {"nt_xent": 2 * int(self.token_mask(batch).sum())}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The cross-entropy () summed over anchors, as `nt_xent`."""
-        student, teacher = unit_states(encoded, batch, self.head, self.name)
-        if self.variant == "released":
+        student, teacher = self.unit_states(encoded, batch)
+        if self.settings.kd_variant == "released":
             everywhere = torch.ones(student.shape[:2], dtype=torch.bool, device=student.device)
             views = torch.stack([student, teacher.to(student)])
             total = self._cross_entropy(views, everywhere, views, everywhere, 0)
             return {"nt_xent": total / (2 * len(student)) ** 2}
-        inside = token_mask(batch, self.name)
+        inside = self.token_mask(batch)
         students, insides, start = gather_positions(student, inside)
         teachers, _, _ = gather_positions(teacher.to(student), inside)
         views = torch.stack([student, teacher.to(student)])
@@ -74,7 +54,6 @@ class NTXent(Objective):
         """Summed over the anchors `views` (2, N, T, E) with candidates `every` (2, M, T, E); masks (N, T), (M, T)."""
         rows, total = views.shape[1], every.shape[1]
         scores = torch.einsum("ate,bte->tab", views.flatten(0, 1), every.flatten(0, 1))
-        scores = scores / self.temperature
         own = torch.arange(rows, device=scores.device) + start
         anchor = torch.arange(2 * rows, device=scores.device)
         hidden = ~insides.T.repeat(1, 2)[:, None].expand_as(scores)
@@ -86,16 +65,3 @@ class NTXent(Objective):
         scores = scores.masked_fill(hidden & scored[..., None], float("-inf"))
         losses = F.cross_entropy(scores.transpose(1, 2), target, reduction="none")
         return (losses * scored).sum()
-
-
-def _make(given: ObjectiveContext) -> NTXent:
-    options = given.settings.state_distillation
-    return NTXent(given.sizes, variant=options.kd_variant, weight=options.kd_weight)
-
-
-NT_XENT = ObjectiveSpec(
-    "nt_xent",
-    _make,
-    teacher_setting="kd_teacher",
-    settings_groups=(StateDistillationSettings,),
-)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Regions, require, select
 from groundling.core.errors import InputError
 from groundling.models.task_heads import make_transform
-from groundling.objectives import LossTargets, Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives import LossTargets, Objective
 
 
 class UnmaskedRegionClassification(Objective):
@@ -66,10 +66,3 @@ class UnmaskedRegionClassification(Objective):
         logits = self.classify(self.between(states)).float()
         labels = select(self.labels(regions), places)
         return {self.name: F.cross_entropy(logits, labels, reduction="sum")}
-
-
-def _make_region_classification(context: ObjectiveContext) -> UnmaskedRegionClassification:
-    return UnmaskedRegionClassification(context.sizes)
-
-
-REGION_CLASSES = ObjectiveSpec("region_classes", _make_region_classification)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -15,8 +16,6 @@ from groundling.objectives import (
     LossTargets,
     NegativeSampler,
     Objective,
-    ObjectiveContext,
-    ObjectiveSpec,
 )
 from groundling.settings.objectives import CrossModalEncoderSettings
 
@@ -28,32 +27,24 @@ class SameSentencePrediction(Objective):
     """Same-sentence prediction: do the text encoder and CLIP's text tower read the same text? (label 1 = same)
 
     XDBERT Section 2.3.2. With probability `negatives` the CLIP side is another text of the corpus. With
-    `hard_candidates` > 0, that many candidates are drawn and the one sharing most CLIP tokens is used, so that no
-    single word gives the answer away. With `similar_length` it is a text of nearly the same length (the paper's
-    blocks all have the same length). The words and the teacher's inputs stay those of the sample's text.
+    `hard_negatives` > 0, that many candidates are drawn and the one sharing most CLIP tokens is used, so that no
+    single word gives the answer away. With `match_negatives="length"` it is a text of nearly the same length (the
+    paper's blocks all have the same length). The words and the teacher's inputs stay those of the sample's text.
     """
 
     name = "match"
     required_fields = ("text", "clip", "labels.match")
     swaps_inputs = True
+    needs_cross_modal = True
+    Settings = CrossModalEncoderSettings
+    settings: CrossModalEncoderSettings
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        negatives: float = 0.5,
-        hard_candidates: int = 0,
-        similar_length: bool = False,
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
-        """`hard_candidates`: candidates per negative; 0 uses the first one drawn, or with
-        `similar_length` the nearest in length.
-        """
-        super().__init__(sizes, weight=weight, warmup=warmup)
+    def __init__(self, sizes: OutputSizes, *, negatives: float = 0.5, **options: Any) -> None:
+        """`negatives`: share of texts that are exchanged."""
+        super().__init__(sizes, **options)
         self.negatives = negatives
-        self.hard_candidates = hard_candidates
-        self.similar_length = similar_length
+        self.hard_candidates = self.settings.hard_negatives
+        self.similar_length = self.settings.match_negatives == "length"
         self.pooler = Pooler(sizes.text)
         self.classify = nn.Linear(sizes.text, 2)
 
@@ -118,20 +109,3 @@ def _token_overlap(one: TextRow, other: TextRow) -> float:
     return len(np.intersect1d(one.input_ids, other.input_ids)) / len(
         np.union1d(one.input_ids, other.input_ids)
     )
-
-
-def _make_same_sentence(context: ObjectiveContext) -> SameSentencePrediction:
-    options = context.cross_modal
-    return SameSentencePrediction(
-        context.sizes,
-        hard_candidates=options.hard_negatives,
-        similar_length=options.match_negatives == "length",
-    )
-
-
-MATCH = ObjectiveSpec(
-    "match",
-    _make_same_sentence,
-    needs_cross_modal=True,
-    settings_groups=(CrossModalEncoderSettings,),
-)

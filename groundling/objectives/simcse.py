@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import log
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
-from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives import Objective
 from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
 from groundling.objectives.sentence_pooling import (
     PoolingMode,
@@ -18,7 +19,7 @@ from groundling.objectives.sentence_pooling import (
     pool_states,
     sentence_width,
 )
-from groundling.settings.objectives import DistillationSettings, MCSESettings
+from groundling.settings.objectives import MCSESettings
 
 
 class SimCSE(Objective):
@@ -37,21 +38,13 @@ class SimCSE(Objective):
     required_fields = ("text",)
     reads_layers = True
     in_batch_negatives = True
+    Settings = MCSESettings
+    settings: MCSESettings
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        temperature: float = 0.05,
-        pooling: PoolingMode = "own",
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
-        """`temperature` t of the softmax; `pooling` of the states."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
-        self.temperature = temperature
-        self.pooling = pooling
-        width = sentence_width(sizes, pooling)
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        """`options`: settings and those of `Objective`."""
+        super().__init__(sizes, **options)
+        width = sentence_width(sizes, self.settings.pooling)
         self.project = nn.Linear(width, width)
         self._has_dropout = False
 
@@ -65,17 +58,18 @@ class SimCSE(Objective):
 
     def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The pooled states (N, D) of the second pass, which MCSE reads too."""
-        return pool_again(encoded, batch, self.pooling, self.name)
+        return pool_again(encoded, batch, self.settings.pooling, self.name)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The InfoNCE loss summed over texts, (), as `simcse`; raises InputError for an encoder without dropout."""
-        one = pool_sentences(encoded, batch, self.sizes, self.pooling, self.name)
+        one = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
         two = self.cached_logits(encoded, batch)
         self._check_dropout(one, two)
         anchors = self._embed(one)
         others, start = gather_across_processes(self._embed(two))
         same = torch.zeros(len(anchors), len(others), dtype=torch.bool, device=anchors.device)
-        return {self.name: info_nce(anchors, others, same, start, 1 / self.temperature)}
+        scale = 1 / self.settings.simcse_temperature
+        return {self.name: info_nce(anchors, others, same, start, scale)}
 
     def _embed(self, pooled: Tensor) -> Tensor:
         """Vectors (N, D) of unit length from pooled states (N, D)."""
@@ -96,15 +90,3 @@ def pool_again(encoded: EncoderOutput, batch: Batch, pooling: PoolingMode, who: 
     if pooling == "own" and encoded.pool_states is not None:
         return encoded.pool_states(states)
     return pool_states(states, batch, pooling, who)
-
-
-def _make(given: ObjectiveContext) -> SimCSE:
-    settings = given.settings
-    return SimCSE(
-        given.sizes,
-        temperature=settings.mcse.simcse_temperature,
-        pooling=settings.distillation.pooling,
-    )
-
-
-SIMCSE = ObjectiveSpec("simcse", _make, settings_groups=(MCSESettings, DistillationSettings))

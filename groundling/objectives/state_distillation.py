@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
-
-FIELDS = ("text", "features.teacher_states")
-"""The batch fields that they read."""
+from groundling.objectives import Objective
+from groundling.settings.objectives import StateDistillationSettings
 
 
 class StudentHead(nn.Module):
@@ -32,19 +33,30 @@ class StudentHead(nn.Module):
         return F.normalize(projected.float(), dim=-1)
 
 
-def token_mask(batch: Batch, who: str) -> Tensor:
-    """Mask (N, T) of the distilled tokens: all but padding and special tokens.
+class StateDistillation(Objective):
+    """Base of the objectives that compare a student's token states with those of another text encoder."""
 
-    Masked tokens are distilled: the teacher reads the same mask.
-    """
-    text = require(batch.text, "text", who)
-    return text.attention_mask & ~text.special_tokens_mask
+    required_fields = ("text", "features.teacher_states")
+    teacher_setting = "kd_teacher"
+    Settings = StateDistillationSettings
+    settings: StateDistillationSettings
 
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        """`options`: settings and those of `Objective`."""
+        super().__init__(sizes, **options)
+        self.weight *= self.settings.kd_weight
+        self.head = StudentHead(sizes)
 
-def unit_states(
-    encoded: EncoderOutput, batch: Batch, head: StudentHead, who: str
-) -> tuple[Tensor, Tensor]:
-    """Unit-length states (N, T, E) of the student, after its head, and of the teacher."""
-    student = head(require(encoded.text, "text", who))
-    teacher = F.normalize(batch.features["teacher_states"].float(), dim=-1)
-    return student, teacher
+    def token_mask(self, batch: Batch) -> Tensor:
+        """Mask (N, T) of the distilled tokens: all but padding and special tokens.
+
+        Masked tokens are distilled: the teacher reads the same mask.
+        """
+        text = require(batch.text, "text", self.name)
+        return text.attention_mask & ~text.special_tokens_mask
+
+    def unit_states(self, encoded: EncoderOutput, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Unit-length states (N, T, E) of the student, after its head, and of the teacher."""
+        student = self.head(require(encoded.text, "text", self.name))
+        teacher = F.normalize(batch.features["teacher_states"].float(), dim=-1)
+        return student, teacher

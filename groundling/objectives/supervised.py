@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from torch import Tensor, nn
 
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType, with_loss
 from groundling.models.task_heads import HeadContext, TaskHead, make_plain_head
-from groundling.objectives import Objective
+from groundling.objectives import Objective, ObjectiveContext
 
 
 class SupervisedObjective(Objective):
@@ -18,6 +20,7 @@ class SupervisedObjective(Objective):
     """
 
     name = "supervised"
+    arm_name = ""
     required_fields = ("labels.label",)
 
     def __init__(
@@ -39,6 +42,12 @@ class SupervisedObjective(Objective):
         self.output_type = self.head.output_type_for(output_type)
         if loss:
             self.output_type = with_loss(self.output_type, loss)
+
+    @classmethod
+    def from_context(cls, context: ObjectiveContext) -> Self:
+        """The plain head of a run's task; raises InputError without a task."""
+        output_type = require(context.output_type, "output_type", cls.name)
+        return cls(context.sizes, output_type=output_type)
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
         """Layers that an earlier run may have trained, with their names in its file of heads."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -106,10 +106,6 @@ class ConfidenceGate:
         return outputs.softmax(-1)
 
 
-PAPER = TargetedDistillationSettings()
-"""The paper's settings, and this package's defaults where the paper gives none."""
-
-
 class TargetedDistillationTerm(Objective, ABC):
     """L1 distance between projected states of the student and features of a frozen CLIP, in every row.
 
@@ -123,31 +119,35 @@ class TargetedDistillationTerm(Objective, ABC):
     feature: ClassVar[str]
     """The teacher's feature that it reads."""
 
+    Settings = TargetedDistillationSettings
+    settings: TargetedDistillationSettings
+
     def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        options: TargetedDistillationSettings = PAPER,
-        output_type: OutputType | None = None,
-        weight: float = PAPER.td_weight,
-        warmup: int = 0,
+        self, sizes: OutputSizes, *, output_type: OutputType | None = None, **options: Any
     ) -> None:
         """`output_type`: the task's, with the loss of its head; raises InputError for a gate without a task."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
-        self.options = options
-        self.correct_choice_only = options.td_choices == "right" and isinstance(
+        super().__init__(sizes, **options)
+        settings = self.settings
+        self.weight *= settings.td_weight
+        self.correct_choice_only = settings.td_choices == "right" and isinstance(
             output_type, MultipleChoice
         )
         self.gate: ConfidenceGate | None = None
-        if options.td_gate != "none":
+        if settings.td_gate != "none":
             if output_type is None:
-                raise InputError(f"td_gate={options.td_gate}: only for a task; omit it")
-            self.gate = ConfidenceGate(output_type, options.td_gate, options.td_temperature)
+                raise InputError(f"td_gate={settings.td_gate}: only for a task; omit it")
+            self.gate = ConfidenceGate(output_type, settings.td_gate, settings.td_temperature)
             self.required_fields = (*self.required_fields, self.gate.required_field)
             self.monitored_terms = (*self.monitored_terms, self._gate_term)
         if self.correct_choice_only:
             self.required_fields = (*self.required_fields, "labels.label")
         self.project = nn.Linear(*self.widths(sizes))
+
+    @classmethod
+    def from_context(cls, context: ObjectiveContext) -> Self:
+        """A term with a run's settings, for the task's output type."""
+        values = context.values(cls.Settings)
+        return cls(context.sizes, output_type=context.output_type, **values)
 
     @property
     def _gate_term(self) -> str:
@@ -169,12 +169,12 @@ class TargetedDistillationTerm(Objective, ABC):
     def distance(self, states: Tensor, features: Tensor) -> Tensor:
         """Distance (...) between projected states (..., D) of the student and features (..., E) of the teacher."""
         student = self.project(states).float()
-        if self.options.td_unit:
+        if self.settings.td_unit:
             student = F.normalize(student, dim=-1)
         gaps: Tensor = (student - features.detach().float()).abs()
-        if self.options.td_distance == "l2":
+        if self.settings.td_distance == "l2":
             gaps = gaps.square()
-        return gaps.sum(-1) if self.options.td_reduction == "sum" else gaps.mean(-1)
+        return gaps.sum(-1) if self.settings.td_reduction == "sum" else gaps.mean(-1)
 
     def distilled_rows(self, batch: Batch) -> Tensor:
         """Mask (N,) bool of the distilled rows: all, or those of the correct choices."""
@@ -216,13 +216,3 @@ class TargetedDistillationTerm(Objective, ABC):
                     f"{consequence}; check td_temperature and the scale of the teacher's logits"
                 )
         return lines
-
-
-def make_from_settings(term: Callable[..., Objective]) -> Callable[[ObjectiveContext], Objective]:
-    """The `ObjectiveSpec.make` of a term: from the command's settings and the task's output type."""
-    return lambda context: term(
-        context.sizes,
-        options=context.settings.targeted_distillation,
-        output_type=context.output_type,
-        weight=context.settings.targeted_distillation.td_weight,
-    )

@@ -8,9 +8,7 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
-from groundling.objectives import ObjectiveSpec
-from groundling.objectives.targeted_distillation import TargetedDistillationTerm, make_from_settings
-from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
+from groundling.objectives.targeted_distillation import TargetedDistillationTerm
 
 
 def image_states(encoded: EncoderOutput, batch: Batch, reader: str) -> Tensor:
@@ -86,11 +84,3 @@ class TargetedImageDistillation(TargetedDistillationTerm):
                 "does not read it); there the mean of all regions was used"
             )
         return lines
-
-
-TD_IMAGE = ObjectiveSpec(
-    "td_image",
-    make_from_settings(TargetedImageDistillation),
-    teacher_setting="teacher",
-    settings_groups=(DistillationSettings, TargetedDistillationSettings),
-)

@@ -6,10 +6,7 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
-from groundling.objectives import ObjectiveSpec
-from groundling.objectives.targeted_distillation import make_from_settings
 from groundling.objectives.td_image import TargetedImageDistillation
-from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
 
 
 class SharedProjectionDistillation(TargetedImageDistillation):
@@ -37,11 +34,3 @@ class SharedProjectionDistillation(TargetedImageDistillation):
         states = require(encoded.text, "text", self.name)
         text = self.distance(states[:, 0], batch.features["clip_text"])
         return super().distances(encoded, batch) + text
-
-
-TD_IMAGE_TEXT = ObjectiveSpec(
-    "td_image_text",
-    make_from_settings(SharedProjectionDistillation),
-    teacher_setting="teacher",
-    settings_groups=(DistillationSettings, TargetedDistillationSettings),
-)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
-from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.td_image import image_states
+from groundling.settings.objectives import SimilarityDistillationSettings
 
 INITIAL_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0
 """Scale of the cosine, learned as a logarithm, as in CLIP (Radford et al. 2021, Section 2.5)."""
@@ -29,17 +31,15 @@ class SimilarityDistillation(Objective):
 
     name = "td_similarity"
     required_fields = ("text", "regions", "features.clip_similarity")
+    Settings = SimilarityDistillationSettings
+    settings: SimilarityDistillationSettings
 
     def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        output_type: OutputType | None = None,
-        weight: float = 1.0,
-        warmup: int = 0,
+        self, sizes: OutputSizes, *, output_type: OutputType | None = None, **options: Any
     ) -> None:
         """Raises InputError for a task without choices, and for a model without regions."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
+        super().__init__(sizes, **options)
+        self.weight *= self.settings.td_similarity_weight
         if not isinstance(output_type, MultipleChoice):
             raise InputError("td_similarity: only for a task of multiple choice")
         if not sizes.regions:
@@ -47,6 +47,12 @@ class SimilarityDistillation(Objective):
         self.image = nn.Linear(sizes.visual, sizes.teacher)
         self.text = nn.Linear(sizes.text, sizes.teacher)
         self.log_scale = nn.Parameter(torch.tensor(math.log(INITIAL_SCALE)))
+
+    @classmethod
+    def from_context(cls, context: ObjectiveContext) -> Self:
+        """With a run's settings, for the task's output type."""
+        values = context.values(cls.Settings)
+        return cls(context.sizes, output_type=context.output_type, **values)
 
     def saved_modules(self) -> dict[str, nn.Module]:
         """Nothing: the projections are not saved."""
@@ -73,19 +79,3 @@ class SimilarityDistillation(Objective):
             student, teacher.log_softmax(-1), reduction="none", log_target=True
         ).sum(-1)
         return {self.name: (divergences * self._has_image(batch)).sum()}
-
-
-def _make(context: ObjectiveContext) -> SimilarityDistillation:
-    return SimilarityDistillation(
-        context.sizes,
-        output_type=context.output_type,
-        weight=context.settings.td_similarity_weight,
-    )
-
-
-TD_SIMILARITY = ObjectiveSpec(
-    "td_similarity",
-    _make,
-    teacher_setting="teacher",
-    single_settings=("td_similarity_weight", "teacher_text", "teacher_scorer"),
-)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from groundling.core.batch import Batch, EncoderOutput, require
-from groundling.objectives import ObjectiveSpec
-from groundling.objectives.targeted_distillation import TargetedDistillationTerm, make_from_settings
-from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
+from groundling.objectives.targeted_distillation import TargetedDistillationTerm
 
 
 class TargetedTextDistillation(TargetedDistillationTerm):
@@ -21,11 +19,3 @@ class TargetedTextDistillation(TargetedDistillationTerm):
         """Distance (N,) for each row's text."""
         states = require(encoded.text, "text", self.name)
         return self.distance(states[:, 0], batch.features[self.feature])
-
-
-TD_TEXT = ObjectiveSpec(
-    "td_text",
-    make_from_settings(TargetedTextDistillation),
-    teacher_setting="teacher",
-    settings_groups=(DistillationSettings, TargetedDistillationSettings),
-)

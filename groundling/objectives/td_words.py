@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from groundling.core.batch import IGNORE, Batch, EncoderOutput, require
-from groundling.objectives import ObjectiveSpec
-from groundling.objectives.targeted_distillation import TargetedDistillationTerm, make_from_settings
-from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
+from groundling.objectives.targeted_distillation import TargetedDistillationTerm
 
 USED = "td_words_used"
 """Term: distilled words."""
@@ -36,7 +34,7 @@ class TargetedWordDistillation(TargetedDistillationTerm):
         words = tokens.to(states.dtype) @ states / count  # (N, M, D)
         used = self._distilled_words(batch)
         distances = (self.distance(words, batch.features[self.feature]) * used).sum(1)
-        if self.options.td_words_reduction == "sum":
+        if self.settings.td_words_reduction == "sum":
             return distances
         return distances / used.sum(1).clamp(min=1)
 
@@ -60,16 +58,8 @@ class TargetedWordDistillation(TargetedDistillationTerm):
         return {**super().count(batch), USED: batch.rows, SHORT: batch.rows}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """The summed distance (), as `td_words`, distilled words, and rows with fewer than `options.num_words`."""
+        """The summed distance (), as `td_words`, distilled words, and rows with fewer than `num_words`."""
         used = self._distilled_words(batch).sum(1)
-        short = used < self.options.num_words
+        short = used < self.settings.num_words
         monitored = {USED: used.float().sum(), SHORT: short.float().sum()}
         return {**super().forward(encoded, batch), **monitored}
-
-
-TD_WORDS = ObjectiveSpec(
-    "td_words",
-    make_from_settings(TargetedWordDistillation),
-    teacher_setting="teacher",
-    settings_groups=(DistillationSettings, TargetedDistillationSettings),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +15,9 @@ from groundling.models.matching_heads import (
     TokenImageMatchingHeads,
     concatenated_layers,
 )
-from groundling.objectives import NegativeSampler, Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives import NegativeSampler, Objective
 from groundling.objectives.clip_contrastive import gather_across_processes
-from groundling.settings.objectives import (
-    DistillationSettings,
-    TargetedDistillationSettings,
-    VokenizerSettings,
-)
+from groundling.settings.objectives import VokenizerSettings
 
 IMAGE = "token_image_matching_image"
 """Label: a number that is equal for equal images."""
@@ -38,42 +34,31 @@ class TokenImageMatching(Objective):
     tokens of max(0, m - t_bi . v_b + t_bi . v_n). t is a head on the text encoder's last layers, concatenated; v is
     a head on an image feature. The image feature is the teacher's `clip_image`, where the paper has a frozen ResNeXt's.
 
-    `hinge="paper"`: the negative is a random image among the others of the micro-batch of all processes (the paper
-    draws one at random; that it comes from the batch is ours); other captions of the same image are no candidates,
-    a caption without a candidate adds 0, and special tokens are not scored. `hinge="released"` is
+    `vokenizer_hinge="paper"`: the negative is a random image among the others of the micro-batch of all processes
+    (the paper draws one at random; that it comes from the batch is ours); other captions of the same image are no
+    candidates, a caption without a candidate adds 0, and special tokens are not scored. `vokenizer_hinge="released"` is
     airsplay/vokenization (xmatching/loss.py): the negative is the item half a batch away, whatever its image, and
     special tokens are scored as well (for an odd batch, which that code refuses, half is rounded down). Padding is
     never scored. A token that masked LM hides is scored from its context, as in VidLanKD's teacher.
 
-    With `frozen`, as in the paper, only the heads are trained.
+    With `vokenizer_frozen`, as in the paper, only the heads are trained.
     """
 
     name = MATCHING_HEADS
     required_fields = ("text", "features.clip_image", f"labels.{IMAGE}", f"labels.{DRAW}")
     in_batch_negatives = True
     reads_layers = True
+    Settings = VokenizerSettings
+    settings: VokenizerSettings
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        head: Literal["mlp", "none"] = "mlp",
-        layers: int = 4,
-        width: int = 64,
-        margin: float = 0.5,
-        hinge: Literal["paper", "released"] = "paper",
-        frozen: bool = True,
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
-        """`head` of the text side; `layers`: number of last layers; `width` of both sides' vectors."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
-        self.layers = layers
-        self.margin = margin
-        self.hinge = hinge
-        self.frozen = frozen
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        """`options`: settings and those of `Objective`."""
+        super().__init__(sizes, **options)
         self.heads = TokenImageMatchingHeads(
-            sizes.text * layers, sizes.teacher_image, width=width, has_text_head=head == "mlp"
+            sizes.text * self.settings.vokenizer_layers,
+            sizes.teacher_image,
+            width=self.settings.vokenizer_width,
+            has_text_head=self.settings.vokenizer_head == "mlp",
         )
 
     def saved_modules(self) -> dict[str, torch.nn.Module]:
@@ -98,14 +83,14 @@ class TokenImageMatching(Objective):
     def _scored(self, batch: Batch) -> Tensor:
         """(N, T) bool: tokens in the loss."""
         tokens = require(batch.text, "text", self.name)
-        if self.hinge == "released":
+        if self.settings.vokenizer_hinge == "released":
             return tokens.attention_mask
         return tokens.attention_mask & ~tokens.special_tokens_mask
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The hinge () summed over tokens, as `token_image_matching`."""
-        states = concatenated_layers(encoded, self.layers, FLAG)
-        if self.frozen:
+        states = concatenated_layers(encoded, self.settings.vokenizer_layers, FLAG)
+        if self.settings.vokenizer_frozen:
             states = states.detach()
         places = batch.flat_indices(self._scored)
         row = places // states.shape[1]
@@ -115,7 +100,7 @@ class TokenImageMatching(Objective):
         negative, has_negative = self._negatives(batch, len(every), start)
         near = (tokens * own[row]).sum(-1)
         far = (tokens * every[negative][row]).sum(-1)
-        loss = (self.margin - near + far).clamp(min=0) * has_negative[row]
+        loss = (self.settings.vokenizer_margin - near + far).clamp(min=0) * has_negative[row]
         return {self.name: loss.sum()}
 
     def _negatives(self, batch: Batch, images: int, start: int) -> tuple[Tensor, Tensor]:
@@ -124,7 +109,7 @@ class TokenImageMatching(Objective):
         `start`: index of this process's first row.
         """
         number = torch.arange(batch.rows, device=batch.device)
-        if self.hinge == "released":
+        if self.settings.vokenizer_hinge == "released":
             return (number + start + images // 2) % images, torch.ones_like(
                 number, dtype=torch.bool
             )
@@ -137,24 +122,3 @@ class TokenImageMatching(Objective):
         chosen = draw % candidates.clamp(min=1)
         is_chosen = is_other & (is_other.cumsum(1) == chosen[:, None] + 1)
         return is_chosen.int().argmax(1), candidates > 0
-
-
-def _make(given: ObjectiveContext) -> TokenImageMatching:
-    options = given.settings.vokenizer
-    return TokenImageMatching(
-        given.sizes,
-        head=options.vokenizer_head,
-        layers=options.vokenizer_layers,
-        width=options.vokenizer_width,
-        margin=options.vokenizer_margin,
-        hinge=options.vokenizer_hinge,
-        frozen=options.vokenizer_frozen,
-    )
-
-
-MATCHING = ObjectiveSpec(
-    "token_image_matching",
-    _make,
-    teacher_setting="teacher",
-    settings_groups=(VokenizerSettings, DistillationSettings, TargetedDistillationSettings),
-)

@@ -5,34 +5,23 @@ from __future__ import annotations
 from groundling.core.batch import OutputSizes
 from groundling.models.text_encoder import TextEncoder
 from groundling.models.visual_token import FEATURE, VisualTokenEncoder
-from groundling.objectives import ObjectiveContext, ObjectiveSpec
-from groundling.objectives.masked_lm import MaskedLM, masked_lm
-from groundling.settings.objectives import MaskingSettings
+from groundling.objectives.masked_lm import MaskedLM
 
 
-def _make(given: ObjectiveContext) -> MaskedLM:
+class VisualTokenMaskedLM(MaskedLM):
     """Masked LM whose encoder reads a caption's image, if a file has images; else the slot is empty.
 
     The loss is the mean cross-entropy of the masked caption tokens (2109.11321; the authors' code,
-    models/src/clip_bert/modeling_bert.py, scores text positions alone). The class is that of the control
-    `mlm`, with the same masks, so that only the visual token differs. As there, and unlike in the authors'
-    code, every text has at least one masked token.
+    models/src/clip_bert/modeling_bert.py, scores text positions alone). Masks are those of the control
+    `mlm`, so that only the visual token differs. As there, and unlike in the authors' code, every text
+    has at least one masked token.
     """
-    objective = masked_lm(given)
-    objective.optional_fields = (f"features.{FEATURE}",)
-    return objective
 
+    arm_name = "visual_token_mlm"
+    wraps_encoder = True
+    optional_fields = (f"features.{FEATURE}",)
 
-def _wrap(text: TextEncoder, sizes: OutputSizes) -> VisualTokenEncoder:
-    """The text encoder with a slot for the teacher's image vectors."""
-    return VisualTokenEncoder(text, sizes.teacher_image)
-
-
-VISUAL_TOKEN_MLM = ObjectiveSpec(
-    "visual_token_mlm",
-    _make,
-    teacher_setting="teacher",
-    wrap_encoder=_wrap,
-    masks_text=True,
-    settings_groups=(MaskingSettings,),
-)
+    @staticmethod
+    def wrap_encoder(text: TextEncoder, sizes: OutputSizes) -> VisualTokenEncoder:
+        """The text encoder with a slot for the teacher's image vectors."""
+        return VisualTokenEncoder(text, sizes.teacher_image)

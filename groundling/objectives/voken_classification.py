@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -18,18 +18,8 @@ from groundling.core.batch import (
     require,
     select,
 )
-from groundling.objectives import (
-    LossTargets,
-    NegativeSampler,
-    Objective,
-    ObjectiveContext,
-    ObjectiveSpec,
-)
-from groundling.settings.objectives import (
-    DistillationSettings,
-    TargetedDistillationSettings,
-    VokenSettings,
-)
+from groundling.objectives import LossTargets, NegativeSampler, Objective
+from groundling.settings.objectives import VokenSettings
 
 LABELLED = {"random", "shuffled", "reversed"}
 """Controls that give each token a voken, or the position of one, as a label."""
@@ -46,26 +36,22 @@ class VokenClassification(Objective):
 
     Needs the teacher's `voken` (N, T), computed from the uncorrupted text (`teachers/vokens.py`).
 
-    `control` replaces vokens as the authors' ablations do (airsplay/vokenization, vlm/data.py): "random" draws each
-    anew in every epoch, "shuffled" permutes the vokens of a text among its ordinary tokens, anew in every epoch,
+    `voken_control` replaces vokens as the authors' ablations do (airsplay/vokenization, vlm/data.py): "random" draws
+    each anew in every epoch, "shuffled" permutes the vokens of a text among its ordinary tokens, anew in every epoch,
     "reversed" gives them to these tokens in reverse order. For "token_id" the teacher returns the token's own id. That
     code shuffles and reverses the vokens of a block of text; here a text is one sample.
     """
 
     name = "voken_classification"
     required_fields: tuple[str, ...] = ("text", "features.voken")
+    Settings = VokenSettings
+    settings: VokenSettings
 
-    def __init__(
-        self,
-        sizes: OutputSizes,
-        *,
-        control: Literal["none", "random", "shuffled", "reversed", "token_id"] = "none",
-        weight: float = 1.0,
-        warmup: int = 0,
-    ) -> None:
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
         """`sizes.teacher` is M, the number of different vokens."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
-        self.control = control
+        super().__init__(sizes, **options)
+        self.weight *= self.settings.voken_weight
+        self.control = self.settings.voken_control
         self.vokens = sizes.teacher
         self.head = nn.Sequential(
             nn.Linear(sizes.text, sizes.text),
@@ -73,7 +59,7 @@ class VokenClassification(Objective):
             nn.LayerNorm(sizes.text, eps=sizes.epsilon),
             nn.Linear(sizes.text, self.vokens),
         )
-        if control in LABELLED:
+        if self.control in LABELLED:
             self.required_fields = (*self.required_fields, f"labels.{self.name}")
 
     def corrupt(
@@ -129,18 +115,3 @@ class VokenClassification(Objective):
         logits = self.head(select(states, batch.flat_indices(self._scored)))
         loss = F.cross_entropy(logits.float(), self._targets(batch), reduction="sum")
         return {self.name: loss}
-
-
-def _make(given: ObjectiveContext) -> VokenClassification:
-    options = given.settings.vokens
-    return VokenClassification(
-        given.sizes, control=options.voken_control, weight=options.voken_weight
-    )
-
-
-VOKEN_CLASSIFICATION = ObjectiveSpec(
-    "voken_classification",
-    _make,
-    teacher_setting="teacher",
-    settings_groups=(VokenSettings, DistillationSettings, TargetedDistillationSettings),
-)

@@ -177,17 +177,16 @@ class Setting(NamedTuple):
 
 
 def settings_of(config: object) -> list[Setting]:
-    """Every single setting of a configuration, those of nested groups included."""
-    found: list[Setting] = []
+    """Every single setting of a configuration, those of nested groups included; once if groups share it."""
+    found: dict[str, Setting] = {}
     if not isinstance(config, Settings):
-        return found
+        return []
     for name, info in setting_fields(type(config)).items():
         value = vars(config)[name]
-        if isinstance(value, Settings):
-            found += settings_of(value)
-        else:
-            found.append(Setting(type(config), name, value, info))
-    return found
+        inside = settings_of(value) if isinstance(value, Settings) else []
+        for one in inside or [Setting(type(config), name, value, info)]:
+            found.setdefault(one.name, one)
+    return list(found.values())
 
 
 def setting_values(*configs: object) -> dict[str, Any]:

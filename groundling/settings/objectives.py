@@ -67,7 +67,21 @@ and attention maps."""
 
 
 @settings
-class DistillationSettings(Settings):
+class NoSettings(Settings):
+    """The settings of an objective without any."""
+
+
+@settings
+class PoolingSettings(Settings):
+    """The student's sentence vector, which several objectives read."""
+
+    pooling: Literal["own", "cls", "mean"] = "own"
+    """Sentence pooling of the student: own: as its sentence-transformers folder defines, else the \
+first position; cls: the first position; mean: the mean over tokens without special tokens."""
+
+
+@settings
+class DistillationSettings(PoolingSettings):
     """Distillation from a frozen teacher."""
 
     distill_weight: Annotated[float, Ge(0)] = 1.0
@@ -78,9 +92,6 @@ class DistillationSettings(Settings):
     """l1 and contrastive: weight of the word term."""
     temperature: Annotated[float, Gt(0)] = 0.07
     """contrastive: temperature of both terms."""
-    pooling: Literal["own", "cls", "mean"] = "own"
-    """Sentence pooling of the student: own: as its sentence-transformers folder defines, else the \
-first position; cls: the first position; mean: the mean over tokens without special tokens."""
     l1_targets: Literal["standard", "unit"] = "standard"
     """l1: targets are standardised teacher features (standard), or unit vectors (unit, CLIP-TD)."""
     max_windows: Annotated[int, Ge(0)] = 0
@@ -93,18 +104,24 @@ compute them in every step. Features of an image teacher are always cached, unle
 
 
 @settings
-class TargetedDistillationSettings(Settings):
-    """CLIP Targeted Distillation (CLIP-TD): teacher; td_image, td_text, td_words, td_image_text."""
+class TeacherTowerSettings(Settings):
+    """The two towers of CLIP-TD's teacher."""
 
-    teacher_images: Annotated[str, InputKind.FOLDER] = ""
-    """CLIP-TD: folder of the teacher's images; an image's id is its path in this folder, without \
-the file ending."""
     teacher_text: Annotated[str, InputKind.MODEL] = ""
     """CLIP-TD: another model as the teacher's text tower (the paper's MAD): hub id or folder; \
 empty: the text tower of --teacher."""
     teacher_scorer: Annotated[str, InputKind.MODEL] = ""
     """CLIP-TD: CLIP that scores how well image and text match, if the teacher's two towers come \
 from different models."""
+
+
+@settings
+class TargetedDistillationSettings(TeacherTowerSettings):
+    """CLIP Targeted Distillation (CLIP-TD): teacher; td_image, td_text, td_words, td_image_text."""
+
+    teacher_images: Annotated[str, InputKind.FOLDER] = ""
+    """CLIP-TD: folder of the teacher's images; an image's id is its path in this folder, without \
+the file ending."""
     teacher_cache: str = ""
     """Folder that keeps the teacher's features for other runs; empty: they stay in the run folder \
 until the run ends."""
@@ -139,6 +156,14 @@ are."""
 question or per image-text pair."""
     td_temperature: Annotated[float, Gt(0)] = 1.0
     """CLIP-TD: temperature T of the comparison in --td-gate; a higher T favours the teacher."""
+
+
+@settings
+class SimilarityDistillationSettings(TeacherTowerSettings):
+    """Distillation of a CLIP's similarities of image and choices."""
+
+    td_similarity_weight: Annotated[float, Ge(0)] = 1.0
+    """td_similarity: its weight."""
 
 
 @settings
@@ -233,7 +258,7 @@ that numbered by the token's position modulo the batch, as in LCG's code (releas
 
 
 @settings
-class MCSESettings(Settings):
+class MCSESettings(PoolingSettings):
     """MCSE: the objectives simcse and mcse."""
 
     simcse_temperature: Annotated[float, Gt(0)] = 0.05
@@ -246,7 +271,7 @@ class MCSESettings(Settings):
 
 
 @settings
-class GroundedSpaceSettings(Settings):
+class GroundedSpaceSettings(PoolingSettings):
     """The grounded space of Bordes et al. 2019."""
 
     cluster_weight: Annotated[float, Gt(0)] = 1.0
@@ -264,7 +289,7 @@ known here)."""
 
 
 @settings
-class Cap2ImgSettings(Settings):
+class Cap2ImgSettings(PoolingSettings):
     """Cap2Img (Kiela et al. 2018, objective caption_to_image); the sentence vector follows
     `--pooling`.
     """
@@ -277,7 +302,7 @@ usual for this loss; the paper's value is not known here)."""
 
 
 @settings
-class MaskedLMDistillationSettings(Settings):
+class MaskedLMDistillationSettings(MaskingSettings):
     """Distillation of masked-LM predictions from a teacher that sees the image (ViComTe)."""
 
     mlm_teacher: Annotated[str, InputKind.MODEL] = ""
@@ -297,17 +322,15 @@ def parse_options(given: Sequence[str]) -> dict[str, str]:
 
 @settings
 class ObjectiveSettings(Settings):
-    """Settings of objectives, in every command that trains with them.
+    """Settings of objectives, in every command that trains with them: their help loads no torch.
 
-    An objective with its own settings declares their group here, and its `ObjectiveSpec` names the
-    group in `settings_groups`.
+    An objective whose `Settings` are not among these groups has its flags where it is named.
     """
 
     masking: MaskingSettings = MaskingSettings()
     distillation: DistillationSettings = DistillationSettings()
     targeted_distillation: TargetedDistillationSettings = TargetedDistillationSettings()
-    td_similarity_weight: Annotated[float, Ge(0)] = 1.0
-    """td_similarity: its weight."""
+    similarity_distillation: SimilarityDistillationSettings = SimilarityDistillationSettings()
     state_distillation: StateDistillationSettings = StateDistillationSettings()
     vokenizer: VokenizerSettings = VokenizerSettings()
     vokens: VokenSettings = VokenSettings()
@@ -317,8 +340,8 @@ class ObjectiveSettings(Settings):
     caption_to_image: Cap2ImgSettings = Cap2ImgSettings()
     masked_lm_distillation: MaskedLMDistillationSettings = MaskedLMDistillationSettings()
     option: tuple[str, ...] = ()
-    """Options of your own objectives and teachers, each NAME=VALUE, e.g. margin=0.5: an objective \
-reads `ObjectiveContext.options`, a function that makes a teacher gets them as its argument."""
+    """Options of your own objectives and teachers, each NAME=VALUE, e.g. margin=0.5: values of an \
+objective's `Settings`; a function that makes a teacher gets them as its argument."""
 
 
 @settings

@@ -42,7 +42,7 @@ from groundling.models.task_heads import (
 )
 from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching
-from groundling.objectives.masked_lm import masked_lm
+from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
@@ -248,7 +248,7 @@ def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -
     """Masked LM, image-text matching with word-region alignment, region regression and classification (Section 3.2)."""
     sizes = context.sizes
     return [
-        masked_lm(context),
+        MaskedLM.from_context(context),
         ImageTextMatching(sizes, alignment=0.1),
         *_region_objectives(sizes, options),
     ]
@@ -258,7 +258,7 @@ def task_objectives(
     context: ObjectiveContext, options: PretrainingVariantSettings
 ) -> list[Objective]:
     """As `objectives`, on a task's texts, without matching (release, pretrain_vcr.py and its configurations)."""
-    return [masked_lm(context), *_region_objectives(context.sizes, options)]
+    return [MaskedLM.from_context(context), *_region_objectives(context.sizes, options)]
 
 
 def _region_objectives(sizes: OutputSizes, options: PretrainingVariantSettings) -> list[Objective]:

@@ -25,7 +25,7 @@ from groundling.models.multimodal_embeddings import (
 from groundling.models.task_heads import HeadContext, MaskTokenHead, make_output_layer
 from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching
-from groundling.objectives.masked_lm import masked_lm
+from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
 from groundling.vision_language.single_stream import (
@@ -183,7 +183,7 @@ class VisualBertVqaHead(MaskTokenHead):
 
 def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -> list[Objective]:
     """Masked LM with the image, and sentence-image prediction, which ablation C4 omits (Appendix A)."""
-    chosen: list[Objective] = [masked_lm(context)]
+    chosen: list[Objective] = [MaskedLM.from_context(context)]
     if options.sentence_image:
         chosen.append(ImageTextMatching(context.sizes, swap_images=False))
     return chosen
@@ -198,7 +198,9 @@ def task_objectives(
     NLVR2 and VCR).
     """
     return (
-        objectives(context, options) if options.task_answers == "judged" else [masked_lm(context)]
+        objectives(context, options)
+        if options.task_answers == "judged"
+        else [MaskedLM.from_context(context)]
     )
 
 

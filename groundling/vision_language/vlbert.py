@@ -33,7 +33,7 @@ from groundling.models.task_heads import (
 )
 from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching
-from groundling.objectives.masked_lm import masked_lm
+from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
@@ -327,7 +327,7 @@ def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -
 
     Raises InputError if the regions have no classes, unless `--region-classes none` was given.
     """
-    chosen: list[Objective] = [masked_lm(context, whole_word=True)]
+    chosen: list[Objective] = [MaskedLM.from_context(context, whole_word=True)]
     if options.related:
         chosen.append(ImageTextMatching(context.sizes))
     if options.region_classes == "none":

@@ -116,7 +116,9 @@ def uneven() -> list[str]:
 def test_lengths_tell_lines_but_neither_like_lines_nor_blocks(cross, uneven: list[str]) -> None:
     """A3: MATCH in lines is nearly solved by counting tokens."""
     lines = paired(uneven, 128)
-    near = match_by_length([SameSentencePrediction(cross.sizes, similar_length=True)], lines, 0)
+    near = match_by_length(
+        [SameSentencePrediction(cross.sizes, match_negatives="length")], lines, 0
+    )
     far = match_by_length([SameSentencePrediction(cross.sizes)], lines, 0)
     engine = backend_tokenizer(toys.bert_words())
     blocks = paired(list(full_blocks(uneven, TokenizationCache(engine), 30)), 32)
@@ -135,14 +137,14 @@ def test_lengths_tell_lines_but_neither_like_lines_nor_blocks(cross, uneven: lis
 
 def test_negatives_of_like_length_are_keyed_other_texts(cross, uneven: list[str]) -> None:
     lines = paired(uneven, 128)
-    match = SameSentencePrediction(cross.sizes, similar_length=True)
+    match = SameSentencePrediction(cross.sizes, match_negatives="length")
     first, again = (corrupt_samples(lines, range(60), 5, 2, [match]) for _ in range(2))
     own = lines.get(range(60))
     swapped = [one for one, plain in zip(first, own, strict=True) if one.clip is not plain.clip]
     assert 15 < len(swapped) < 45
     for one, other in zip(first, again, strict=True):
         assert np.array_equal(one.clip.input_ids, other.clip.input_ids)
-    hard = SameSentencePrediction(cross.sizes, similar_length=True, hard_candidates=20)
+    hard = SameSentencePrediction(cross.sizes, match_negatives="length", hard_negatives=20)
     assert corrupt_samples(lines, [3], 5, 2, [hard])[0].labels["match"] in (0, 1)
 
 

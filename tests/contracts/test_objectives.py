@@ -3,9 +3,11 @@
 import inspect
 import math
 from collections import Counter
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import fields, replace
 from functools import partial
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -28,16 +30,34 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice
 from groundling.core.registry import public_modules
 from groundling.core.rng import generator
+from groundling.data.captions.caption_pairs import IS_PAIR
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import TextEncoder
-from groundling.objectives import Objective, order_for_corruption
+from groundling.objectives import (
+    MaskingVocabulary,
+    Objective,
+    ObjectiveContext,
+    built_in_objectives,
+    order_for_corruption,
+)
 from groundling.objectives.clip_contrastive import ClipContrastiveLoss, info_nce
 from groundling.objectives.clip_tokens import RELEASED_SLOTS, ClipTokenClassification
-from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.feature_distillation import (
+    ContrastiveDistillation,
+    FeatureDistillation,
+    L1Distillation,
+)
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.fields import (
+    make_settings,
+    replace_settings,
+    setting_fields,
+    setting_values,
+)
+from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.teachers import add_features
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
@@ -45,48 +65,43 @@ from groundling.teachers.text import ClipTextTeacher, FrozenCopy
 from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import PlainTrainingStep, train
 
+
+def is_abstract(kind: type[Objective]) -> bool:
+    return inspect.isabstract(kind) or not kind.name
+
+
 KINDS = {
     name: cls
     for module in public_modules("objectives")
     for name, cls in inspect.getmembers(module, inspect.isclass)
-    if issubclass(cls, Objective)
-    and cls.__module__ == module.__name__
-    and not inspect.isabstract(cls)
+    if issubclass(cls, Objective) and cls.__module__ == module.__name__ and not is_abstract(cls)
 }
-OPTIONS = {"SupervisedObjective": {"output_type": Classification(("no", "yes"))}}
-OPTIONS["SimilarityDistillation"] = {"output_type": MultipleChoice(("0", "1"))}
-OPTIONS["TokenImageMatching"] = {"layers": 2, "frozen": False}
-OPTIONS["VokenClassification"] = {"control": "shuffled"}
-BATCHWISE = {"ClipContrastiveLoss", "FeatureDistillation", "TokenImageMatching"}
-BATCHWISE |= {"ContrastiveRepresentationDistillation", "NTXent"}
-BATCHWISE |= {"LexiContrastiveGrounding", "SimCSE", "MCSE"}
-BATCHWISE |= {"Cap2Img", "GroundedSpace"}
-"""Objectives that compare a batch's samples with each other, as they stand."""
+TINY = {"vokenizer_layers": 2, "vokenizer_frozen": False, "voken_control": "shuffled"}
+"""Settings for models of two layers, of which every parameter is trained."""
 
 
-SIGNED = {"visual_perceptual"}
-"""Terms that may be negative: minus a correlation."""
-SIZES = {"teacher": 24, "teacher_image": 20, "classes": 5}
-"""What models are made for that a model does not have of its own."""
-SIZES_OF = {"SharedProjectionDistillation": {**SIZES, "teacher_image": 24}}
-"""The same for objectives that need other widths."""
+def context_for(kind: type[Objective], model) -> ObjectiveContext:
+    """All that a run gives: teachers of two widths, unless the objective needs one, words and a task."""
+    task = Classification(("no", "yes"))
+    if "features.clip_similarity" in kind.required_fields:
+        task = MultipleChoice(("0", "1"))
+    settings = make_settings(ObjectiveSettings, **TINY)
+    for width in (20, 24):
+        sizes = model.sizes._replace(teacher=24, teacher_image=width, classes=5)
+        words = MaskingVocabulary(4, range(5, 30))
+        context = ObjectiveContext(sizes, words, settings, output_type=task)
+        with suppress(InputError):
+            kind.from_context(context)
+            break
+    return context
 
 
-def sizes_for(name: str, model) -> OutputSizes:
-    return model.sizes._replace(**SIZES_OF.get(name, SIZES))
-
-
-def test_the_objectives_are_found():
-    assert {
-        "MaskedLM",
-        "SameSentencePrediction",
-        "ClipTokenClassification",
-        "FeatureDistillation",
-        "ClipContrastiveLoss",
-        "SupervisedObjective",
-    } <= set(KINDS)
-    names = [cls.name for cls in KINDS.values()]
-    assert len(set(names)) == len(names), "the name is the key of the random stream and of the log"
+def test_objectives_are_found_by_unique_names():
+    assert {"mlm", "joint_mlm", "match", "l1", "contrastive", "td_image"} <= set(
+        built_in_objectives()
+    )
+    assert set(built_in_objectives().values()) <= set(KINDS.values())
+    assert all(cls.name for cls in KINDS.values()), "the key of its random stream and of the log"
 
 
 @pytest.fixture(scope="session")
@@ -106,9 +121,9 @@ class Case:
             model.return_layers()
         self.model, self.samples = model.eval(), samples
         torch.manual_seed(3)
-        self.objective = kind(
-            sizes_for(kind.__name__, model), **OPTIONS.get(kind.__name__, {})
-        ).eval()
+        self.context = context_for(kind, model)
+        torch.manual_seed(3)
+        self.objective = kind.from_context(self.context).eval()
 
     def sample(self, index: int, epoch: int = 0) -> Sample:
         rng = generator(0, epoch, self.samples.ids[index], self.objective.name)
@@ -129,27 +144,29 @@ class Case:
 @pytest.fixture
 def case(request, taught, pictures):
     def make(name: str) -> Case:
-        clip = any(need.startswith("features.clip_") for need in KINDS[name].required_fields)
-        beside = toys.Clip if clip else (lambda samples: samples)
-        if "features.teacher_states" in KINDS[name].required_fields:
+        kind = KINDS[name]
+        fields = {field.partition(".")[2] or field for field in kind.required_fields}
+        fields |= {field.partition(".")[2] for field in kind.optional_fields}
+        beside = lambda samples: samples  # noqa: E731
+        if any(field.startswith("clip_") for field in fields):
+            same = context_for(kind, toys.seer()).sizes.teacher_image == 24
+            beside = partial(toys.Clip, image_width=24) if same else toys.Clip
+        if "teacher_states" in fields:
             beside = TokenStates
-        if "features.voken" in KINDS[name].required_fields:
+        if "voken" in fields:
             beside = toys.Vokens
-        if "features.mlm_logits" in KINDS[name].required_fields:
+        if "mlm_logits" in fields:
             beside = partial(toys.Clip, vocabulary=len(toys.bert_words()))
-        if name == "SharedProjectionDistillation":
-            beside = partial(toys.Clip, image_width=24)
-        if name == "SimilarityDistillation":
-            return Case(KINDS[name], toys.seer(), toys.Clip(toys.seen(choices=("a dog", "no cat"))))
-        if "regions" in KINDS[name].required_fields:
-            return Case(KINDS[name], toys.seer(), beside(toys.seen()))
-        if name == "GroundedSpace":
-            return Case(KINDS[name], request.getfixturevalue("cross"), toys.caption_pairs())
-        if name == "EmbeddingRetention":
-            return Case(KINDS[name], *moved(request.getfixturevalue("student")()))
-        pixels = "pixels" in KINDS[name].required_fields
-        model = request.getfixturevalue("towers" if pixels else "cross")
-        return Case(KINDS[name], model, beside(pictures if pixels else taught))
+        if "clip_similarity" in fields:
+            return Case(kind, toys.seer(), toys.Clip(toys.seen(choices=("a dog", "no cat"))))
+        if "regions" in fields:
+            return Case(kind, toys.seer(), beside(toys.seen()))
+        if "initial_sentence_embedding" in fields:
+            return Case(kind, *moved(request.getfixturevalue("student")()))
+        model = request.getfixturevalue("towers" if "pixels" in fields else "cross")
+        if IS_PAIR in fields:
+            return Case(kind, model, toys.caption_pairs())
+        return Case(kind, model, beside(pictures if "pixels" in fields else taught))
 
     return make
 
@@ -186,7 +203,7 @@ def test_terms_are_finite_scalars_that_are_counted(name, case):
     for term, value in terms.items():
         assert value.ndim == 0, term
         assert value.isfinite(), term
-        assert value > 0 or term in SIGNED, term
+        assert value != 0, term
     counts = c.objective.count(batch)
     assert counts.keys() == terms.keys()
     assert all(isinstance(n, int) and n > 0 for n in counts.values())
@@ -312,25 +329,18 @@ def test_padding_changes_nothing(name, case):
         torch.testing.assert_close(before[term], after[term], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name not in BATCHWISE])
-def test_samples_contribute_on_their_own(name, case):
+@every
+def test_what_depends_on_the_rest_of_a_micro_batch_says_so(name, case):
+    """Sums of parts are those of the whole, unless the objective has in-batch negatives."""
     c = case(name)
     together = c.terms(c.batch(*LENGTHS))
     alone = [c.terms(c.batch(i)) for i in LENGTHS]
-    for term, value in together.items():
-        torch.testing.assert_close(value, sum(a[term] for a in alone), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_who_depends_on_the_rest_of_a_micro_batch_says_so(name, case):
-    c = case(name)
-    assert c.objective.in_batch_negatives == (name in BATCHWISE)
-    if name not in BATCHWISE:
-        return
-    together = c.terms(c.batch(*LENGTHS))
     halves = [c.terms(c.batch(*some)) for some in (LENGTHS[:2], LENGTHS[2:])]
     for term, value in together.items():
-        assert abs(value - sum(half[term] for half in halves)) > 1e-2
+        if c.objective.in_batch_negatives:
+            assert abs(value - sum(half[term] for half in halves)) > 1e-2
+        else:
+            torch.testing.assert_close(value, sum(a[term] for a in alone), rtol=1e-5, atol=1e-5)
 
 
 def same(a: Sample, b: Sample) -> bool:
@@ -425,10 +435,41 @@ def test_what_is_missing_is_named_in_one_line(name, case):
 
 @every
 def test_weight_grows_over_its_warmup(name, case):
-    kind, sizes = KINDS[name], sizes_for(name, case(name).model)
-    grown = kind(sizes, weight=3.0, warmup=4, **OPTIONS.get(name, {}))
-    assert [grown.weight_at(s) for s in range(6)] == [0.75, 1.5, 2.25, 3.0, 3.0, 3.0]
-    assert kind(sizes, weight=3.0, **OPTIONS.get(name, {})).weight_at(0) == 3.0
+    objective = case(name).objective
+    objective.weight, objective.warmup = 3.0, 4
+    assert [objective.weight_at(s) for s in range(6)] == [0.75, 1.5, 2.25, 3.0, 3.0, 3.0]
+    objective.warmup = 0
+    assert objective.weight_at(0) == 3.0
+
+
+@every
+def test_settings_arrive_by_their_names(name, case):
+    """Each setting of the class, changed in a run, reaches the objective; its weight scales the given one."""
+    c, kind, weighed = case(name), KINDS[name], []
+    for setting, info in setting_fields(kind.Settings).items():
+        default = getattr(kind.Settings(), setting)
+        others = [one for one in get_args(info.annotation) if one != default]
+        others += [not default] if isinstance(default, bool) else []
+        others += [default + 1] if type(default) is int else []
+        others += [0.31] if isinstance(default, float) else []
+        if not others or setting == "td_gate":  # a text, or what needs a teacher of the task
+            continue
+        changed, values = others[0], {setting: others[0]}
+        own = setting in setting_values(ObjectiveSettings())
+        groups = {"settings": c.context.settings, "cross_modal": c.context.cross_modal}
+        place = "settings" if own else "cross_modal"
+        given = replace(c.context, **{place: replace_settings(groups[place], **values)})
+        made = kind.from_context(given)
+        assert getattr(made.settings, setting) == changed, setting
+        if made.weight != c.objective.weight:
+            assert made.weight == changed
+            weighed.append(setting)
+    weights = {"distill_weight", "lcg_weight", "mcse_weight", "kd_weight", "td_weight"}
+    weights |= {"voken_weight", "td_similarity_weight", "caption_to_image_weight"}
+    own = weights & setting_fields(kind.Settings).keys() - (
+        {"mcse_weight"} if name == "SimCSE" else set()
+    )
+    assert set(weighed) == own
 
 
 def test_swaps_come_before_masks(cross):
@@ -500,7 +541,7 @@ def test_shares_of_masking(scheme, samples):
     sizes = OutputSizes(
         text=32, input_embeddings=(100_000, 32)
     )  # so many ids that a random one is hardly ever the same
-    objective = MaskedLM(sizes, mask_id=4, scheme=scheme, rate=0.9)
+    objective = MaskedLM(sizes, mask_id=4, mask_scheme=scheme, mask_rate=0.9)
     row = samples.get([7])[0].text
     chosen = masked = replaced = kept = 0
     for drawn in draws(objective, samples.get([7])[0], 5000):
@@ -537,7 +578,10 @@ def test_rate_of_masking(samples):
 def test_replacements_are_the_ids_allowed(samples, bert_tokenizer):
     allowed = [i for i in range(len(bert_tokenizer)) if i not in bert_tokenizer.all_special_ids]
     objective = MaskedLM(
-        OutputSizes(text=32, input_embeddings=(300, 32)), mask_id=4, replacements=allowed, rate=0.9
+        OutputSizes(text=32, input_embeddings=(300, 32)),
+        mask_id=4,
+        replacements=allowed,
+        mask_rate=0.9,
     )
     seen = set()
     for drawn in draws(objective, samples.get([1])[0], 200):
@@ -583,7 +627,7 @@ def test_whole_words_are_masked_whole(samples):
 def test_a_whole_word_has_one_fate(samples):
     """B21: VL-BERT draws once for a word whether it is masked, replaced or kept; tokens were drawn one by one."""
     sizes = OutputSizes(text=32, input_embeddings=(100_000, 32))
-    objective = MaskedLM(sizes, mask_id=4, whole_word=True, rate=0.5)
+    objective = MaskedLM(sizes, mask_id=4, whole_word=True, mask_rate=0.5)
     row = samples.get([7])[0].text
     long = [w for w in range(row.word_ids.max() + 1) if (row.word_ids == w).sum() > 1]
     fates: Counter[str] = Counter()
@@ -605,7 +649,7 @@ def test_a_whole_word_has_one_fate(samples):
 
 def test_tokens_of_a_replaced_word_differ(samples):
     sizes = OutputSizes(text=32, input_embeddings=(100_000, 32))
-    objective = MaskedLM(sizes, mask_id=4, whole_word=True, rate=0.9)
+    objective = MaskedLM(sizes, mask_id=4, whole_word=True, mask_rate=0.9)
     row = samples.get([7])[0].text
     here = row.word_ids == max(
         range(row.word_ids.max() + 1), key=lambda w: (row.word_ids == w).sum()
@@ -720,7 +764,7 @@ def test_hard_negatives_share_more_tokens(taught, cross):
             own, drawn = (
                 taught.get([n % 48], ())[0],
                 swapped(
-                    SameSentencePrediction(cross.sizes, negatives=1.0, hard_candidates=hard),
+                    SameSentencePrediction(cross.sizes, negatives=1.0, hard_negatives=hard),
                     taught,
                     n % 48,
                     n,
@@ -770,7 +814,7 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
 
     teacher = ClipTextTeacher(*tower())
     samples = TeacherDataset(samples, teacher)
-    objectives = [SameSentencePrediction(sizes, negatives=1.0), FeatureDistillation(sizes)]
+    objectives = [SameSentencePrediction(sizes, negatives=1.0), ContrastiveDistillation(sizes)]
     config = TrainingArguments(steps=1, batch=16, cpu=True)
     refused = ""
     try:
@@ -805,7 +849,7 @@ def test_real_targets_are_real_tokens(samples, cross):
 
 
 def test_released_targets_are_every_slot_of_nine_padded_windows(samples, cross):
-    objective = ClipTokenClassification(cross.sizes, targets="released")
+    objective = ClipTokenClassification(cross.sizes, clip_targets="released")
     sample = samples.get([7])[0]
     row = sample.clip
     edge = scored = padding = 0
@@ -823,7 +867,7 @@ def test_released_targets_are_every_slot_of_nine_padded_windows(samples, cross):
 
 def test_released_loss_is_the_sum_over_all_scored_slots(cross, taught):
     case = Case(ClipTokenClassification, cross, taught)
-    case.objective = ClipTokenClassification(cross.sizes, targets="released").eval()
+    case.objective = ClipTokenClassification(cross.sizes, clip_targets="released").eval()
     batch = case.batch(*LENGTHS)
     encoded = cross(batch)
     found = case.objective(encoded, batch)["clip_tokens"]
@@ -907,7 +951,11 @@ def by_hand(
             for t in range(len(tokens))
             if batch.text.attention_mask[b, t] and not batch.text.special_tokens_mask[b, t]
         ]
-        state = encoded.text[b, 0] if objective.pooling == "cls" else encoded.text[b, inner].mean(0)
+        state = (
+            encoded.text[b, 0]
+            if objective.settings.pooling != "mean"
+            else encoded.text[b, inner].mean(0)
+        )
         words = tuple(w for w in batch.word_type_ids[b].tolist() if w >= 0)
         items["sentence"].append(
             (objective.project["sentence"](state), batch.features["sentence"][b], words)
@@ -925,20 +973,22 @@ def by_hand(
     for part, found in items.items():
         total = 0.0
         for student, teacher, number in found:
-            if objective.kind == "l1":
-                if objective.targets == "unit":
+            if objective.name == "l1":
+                if objective.settings.l1_targets == "unit":
                     student, teacher = student / student.norm(), teacher / teacher.norm()
                 total += float((student - teacher).abs().sum())
                 continue
             scores = [
-                float(F.cosine_similarity(student, other, dim=0)) / objective.temperature
+                float(F.cosine_similarity(student, other, dim=0)) / objective.settings.temperature
                 for _, other, theirs in found
                 if other is teacher or theirs != number
             ]
-            own = float(F.cosine_similarity(student, teacher, dim=0)) / objective.temperature
+            own = (
+                float(F.cosine_similarity(student, teacher, dim=0)) / objective.settings.temperature
+            )
             total -= own - math.log(sum(math.exp(s) for s in scores))
-        out[f"{objective.kind}_{part}"] = total
-        assert objective.count(batch)[f"{objective.kind}_{part}"] == len(found)
+        out[f"{objective.name}_{part}"] = total
+        assert objective.count(batch)[f"{objective.name}_{part}"] == len(found)
     return out
 
 
@@ -948,19 +998,21 @@ def by_hand(
     [
         {},
         {"temperature": 0.5, "pooling": "mean"},
-        {"kind": "l1"},
-        {"kind": "l1", "targets": "unit", "pooling": "mean"},
+        {"kind": L1Distillation},
+        {"kind": L1Distillation, "l1_targets": "unit", "pooling": "mean"},
     ],
 )
 @torch.no_grad()
 def test_distill_by_hand(options, masked, cross, taught):
+    options = dict(options)
     sizes = cross.sizes._replace(teacher=24)
     torch.manual_seed(6)
-    objective = FeatureDistillation(sizes, **options).eval()
+    kind = options.pop("kind", ContrastiveDistillation)
+    objective = kind(sizes, **options).eval()
     chosen = taught.get([0, 7, 12], ())
     chosen.append(replace(chosen[0], id="twin"))  # an equal text is no negative
     if masked:
-        chosen = [draws(MaskedLM(sizes, mask_id=4, rate=0.3), s, 1)[0] for s in chosen]
+        chosen = [draws(MaskedLM(sizes, mask_id=4, mask_rate=0.3), s, 1)[0] for s in chosen]
     batch = collate(chosen)
     encoded = cross(batch)
     expected = by_hand(objective, encoded, batch)
@@ -974,9 +1026,7 @@ def test_distill_by_hand(options, masked, cross, taught):
 
 @torch.no_grad()
 def test_masked_words_take_no_part(cross, taught):
-    objective = FeatureDistillation(
-        cross.sizes._replace(teacher=24), kind="l1", sentence_weight=0.0
-    )
+    objective = L1Distillation(cross.sizes._replace(teacher=24), sentence_weight=0.0)
     sample = taught.get([0], ())[0]
     batch = collate([sample])
     words = int((batch.word_type_ids >= 0).sum())
@@ -997,16 +1047,16 @@ def test_shares_weigh_the_terms(cross, taught):
     sizes = cross.sizes._replace(teacher=24)
     encoded = cross(batch)
     torch.manual_seed(1)
-    plain = FeatureDistillation(sizes)
-    weighed = FeatureDistillation(sizes, sentence_weight=0.5, word_weight=3.0)
+    plain = ContrastiveDistillation(sizes)
+    weighed = ContrastiveDistillation(sizes, sentence_weight=0.5, word_weight=3.0)
     weighed.load_state_dict(plain.state_dict())
     one, other = plain(encoded, batch), weighed(encoded, batch)
     torch.testing.assert_close(other["contrastive_sentence"], 0.5 * one["contrastive_sentence"])
     torch.testing.assert_close(other["contrastive_word"], 3.0 * one["contrastive_word"])
-    assert set(FeatureDistillation(sizes, sentence_weight=0.0)(encoded, batch)) == {
+    assert set(ContrastiveDistillation(sizes, sentence_weight=0.0)(encoded, batch)) == {
         "contrastive_word"
     }
-    assert FeatureDistillation(sizes, sentence_weight=0.0).count(batch).keys() == {
+    assert ContrastiveDistillation(sizes, sentence_weight=0.0).count(batch).keys() == {
         "contrastive_word"
     }
 

@@ -27,6 +27,7 @@ from homes import STEPS, Killed, log_of
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+import groundling
 from groundling.cli import main
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
@@ -68,7 +69,7 @@ MORE = {
 
 import torch.nn.functional as F
 
-from groundling.objectives import Objective, ObjectiveSpec
+from groundling.objectives import Objective
 
 
 class AnswerEntropy(Objective):
@@ -108,7 +109,6 @@ class Never(Objective):
         return {"never": encoded.heads["supervised"][:0].sum()}
 
 
-DOUBT = ObjectiveSpec("doubt", lambda given: AnswerEntropy(given.sizes, weight=0.5))
 ''',
     "mine/scored.py": '''
 """A task with a metric of its own."""
@@ -257,17 +257,42 @@ def test_the_examples_are_all_there() -> None:
 
 
 def test_an_objective_takes_part_in_every_training(tmp_path: Path) -> None:
-    run(*ADAPT, "--arm", "mlm+mine.shorter:SHORTER", "--out", str(tmp_path / "adapt"))
+    run(*ADAPT, "--arm", "mlm+mine.shorter:Shorter", "--out", str(tmp_path / "adapt"))
     assert set(result(tmp_path / "adapt")["train_metrics"]) == {"loss", "mlm", "length"}
-    assert "mine.shorter:SHORTER" in (tmp_path / "adapt/model/README.md").read_text()
+    assert "mine.shorter:Shorter" in (tmp_path / "adapt/model/README.md").read_text()
     run(*RTE, "--objectives", "mine.shorter:Shorter", "--out", str(tmp_path / "tuned"))
     assert {"task", "length"} <= set(log_of(tmp_path / "tuned/seed-0")[0])
     run(*PRETRAIN, "--objectives", "mine.shorter:Shorter", "--out", str(tmp_path / "seen"))
     assert {"mlm", "sentence_image", "length"} <= set(log_of(tmp_path / "seen")[0])
 
 
+def test_its_settings_are_flags_and_keywords(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*ADAPT, "--arm", "mlm+mine.shorter:Shorter"]
+    lengths = []
+    for order in ("1", "2"):
+        run(*words, "--norm-order", order, "--out", str(tmp_path / order))
+        lengths.append(log_of(tmp_path / order)[0]["length"])
+    run(*words, "--out", str(tmp_path / "default"))
+    assert lengths[0] > lengths[1] == log_of(tmp_path / "default")[0]["length"]
+    given = {"student": "bert-base-uncased", "text": "my_text.txt", "steps": 2, "batch": 4}
+    groundling.adapt(
+        **given, arm="mlm+mine.shorter:Shorter", norm_order=1, cpu=True, log_every=1,
+        out=tmp_path / "function",
+    )  # fmt: skip
+    assert log_of(tmp_path / "function")[0]["length"] == lengths[0]
+    assert "option" in refused(capsys, *words, "--norm-order", "3", "--out", str(tmp_path / "1"))
+    assert "norm_order = '0': expected" in refused(
+        capsys, *words, "--norm-order", "0", "--out", str(tmp_path / "bad")
+    )
+    assert "has no flag '--norm-order'" in refused(
+        capsys, *ADAPT, "--arm", "mlm", "--norm-order", "1", "--out", str(tmp_path / "bad")
+    )
+
+
 def test_a_part_has_its_own_weight(tmp_path: Path) -> None:
-    run(*RTE, "--objectives", "mine.shorter:SHORTER", "--out", str(tmp_path))
+    run(*RTE, "--objectives", "mine.shorter:Shorter", "--out", str(tmp_path))
     for line in log_of(tmp_path / "seed-0"):
         assert line["loss"] == pytest.approx(line["task"] + 0.01 * line["length"])
 
@@ -279,7 +304,8 @@ def test_an_objective_as_an_object(mine: Any, student: Any, text_only: Any, tmp_
     lines = log_of(tmp_path)
     assert lines[-1]["length"] < lines[0]["length"]
     assert isinstance(
-        find_objective("mine.shorter:SHORTER").make(ObjectiveContext(model.sizes)), Objective
+        find_objective("mine.shorter:Shorter").from_context(ObjectiveContext(model.sizes)),
+        Objective,
     )
 
 
@@ -322,7 +348,9 @@ def test_a_term_without_a_count_is_logged_as_its_mean_over_steps(
 
 
 def test_a_gate_by_name(tmp_path: Path) -> None:
-    run(*RTE, "--objectives", "mine.gated:DOUBT", "mine.gated:Never", "--out", str(tmp_path))
+    run(
+        *RTE, "--objectives", "mine.gated:AnswerEntropy", "mine.gated:Never", "--out", str(tmp_path)
+    )
     assert len(log_of(tmp_path / "seed-0")) == 2
 
 
@@ -421,7 +449,7 @@ from groundling.recipes import Table, adapt, row
 ADAPT = dict(student="bert-base-uncased", text=["my_text.txt"], steps=1, batch=4, cpu=True)
 TASKS = {"mine.dogs:DOGS": dict(data="my_dogs", seeds=2, steps=1, batch=4, cpu=True)}
 CONTROL = adapt("control", ADAPT, arm="mlm")
-SHORTER = adapt("shorter", ADAPT, arm="mlm+mine.shorter:SHORTER")
+SHORTER = adapt("shorter", ADAPT, arm="mlm+mine.shorter:Shorter")
 FOLLOWED = adapt("followed", ADAPT, arm="mlm")
 FOLLOW = dict(objectives=["mine.bag:Follow"], teacher="mine.bag:Bag")
 ROWS = [row("control", CONTROL, TASKS), row("shorter", SHORTER, TASKS), row("followed", FOLLOWED, TASKS, FOLLOW)]
@@ -884,7 +912,7 @@ def test_villa_by_name_on_every_join(join: str, tmp_path: Path) -> None:
 
 def test_villa_by_name_where_there_are_no_logits_to_compare(tmp_path: Path) -> None:
     words = [*ADAPT, "--training-step", "mine.villa:Villa", "--arm"]
-    run(*words, "mine.shorter:SHORTER", "--out", str(tmp_path / "short"))
+    run(*words, "mine.shorter:Shorter", "--out", str(tmp_path / "short"))
     assert set(result(tmp_path / "short")["train_metrics"]) == {"loss", "length"}
     # Masked tokens have logits, whose passes are compared.
     run(*words, "mlm", "--out", str(tmp_path / "adapt"))
@@ -1009,20 +1037,20 @@ TYPES = [
     (
         "--objectives",
         "mine.wrong:LINES",
-        "expected an ObjectiveSpec or a sub-class of Objective",
+        "expected a sub-class of Objective",
     ),
     (
         "--objectives",
         "mine.bag:Bag",
-        "expected an ObjectiveSpec or a sub-class of Objective",
+        "expected a sub-class of Objective",
     ),
     (
         "--arm",
         "mine.dogs:DOGS",
-        "expected an ObjectiveSpec or a sub-class of Objective",
+        "expected a sub-class of Objective",
     ),
     ("--teacher", "mine.wrong:NUMBER", "expected a Teacher"),
-    ("--teacher", "mine.shorter:ObjectiveSpec", "the call failed (TypeError: "),
+    ("--teacher", "mine.shorter:Objective", "expected a Teacher, found an Objective"),
     ("--training-step", "mine.wrong:NUMBER", "expected a TrainingStep, found an int"),
     ("--training-step", "mine.wrong:Needs", "the call failed (TypeError: "),
     ("--training-step", "mine.wrong:needs_one", "the call failed (TypeError: "),

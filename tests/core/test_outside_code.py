@@ -266,7 +266,7 @@ def test_the_working_directory_stands_in_for_no_library(place: Path) -> None:
 
 
 def test_an_edited_module_makes_another_run(place: Path, tuned: Path, capsys: Any) -> None:
-    code = "from groundling.objectives import Objective, ObjectiveSpec\n\nWEIGHT = 1.0\n\n\n"
+    code = "from groundling.objectives import Objective\n\nWEIGHT = 1.0\n\n\n"
     code += "class Short(Objective):\n    name = 'short'\n    required_fields = ('text',)\n\n"
     code += "    def count(self, batch):\n        return {'length': int(batch.text.attention_mask.sum())}\n\n"
     code += "    def forward(self, encoded, batch):\n"

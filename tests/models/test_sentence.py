@@ -35,7 +35,7 @@ from groundling.models.sentence_modules import (
 )
 from groundling.models.text_encoder import load_text_encoder
 from groundling.objectives.embedding_retention import EmbeddingRetention
-from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.feature_distillation import ContrastiveDistillation
 from groundling.objectives.sentence_pooling import pool_sentences
 from groundling.prediction.similarity import sentence_vectors
 from groundling.settings.fields import make_settings, replace_settings
@@ -348,13 +348,13 @@ def test_the_targets_of_a_kept_projection_are_the_teachers_own(
     settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[torch.Tensor] = []
-    forward = FeatureDistillation.forward
+    forward = ContrastiveDistillation.forward
 
-    def told(self: FeatureDistillation, encoded: object, batch: object) -> object:
+    def told(self: ContrastiveDistillation, encoded: object, batch: object) -> object:
         seen.append(batch.features["sentence"])
         return forward(self, encoded, batch)
 
-    monkeypatch.setattr(FeatureDistillation, "forward", told)
+    monkeypatch.setattr(ContrastiveDistillation, "forward", told)
     text = put(tmp_path / "one.txt", "a red dog\n")
     config = replace_settings(settings, text=(str(text),), keep_projection=True, retention_pairs="")
     adapt(config, replace(STEPS, steps=1, batch=1), tmp_path / "out")

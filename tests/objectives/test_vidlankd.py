@@ -103,7 +103,7 @@ def test_nst_of_two_tokens_by_hand() -> None:
     sizes = OutputSizes(text=2, teacher=2)
     full = plain(NeuronSelectivityTransfer(sizes))
     assert value(full, student, teacher, mask) == pytest.approx(9 / 68)
-    released = plain(NeuronSelectivityTransfer(sizes, variant="released"))
+    released = plain(NeuronSelectivityTransfer(sizes, kd_variant="released"))
     assert value(released, student, teacher, mask) == pytest.approx((9 / 68 - 1 / 2) / 2)
 
 
@@ -114,7 +114,7 @@ THEIRS = torch.tensor([[[2.0, 0.0]], [[3.0, 4.0]]])
 def test_crd_of_two_sentences_by_hand() -> None:
     """Cosines 1 and .8 of the right pairs, .6 and 0 of the wrong ones; N = 1 of M = 2, so N/M = 1/2."""
     crd = plain(
-        ContrastiveRepresentationDistillation(OutputSizes(text=2, teacher=2), temperature=1.0)
+        ContrastiveRepresentationDistillation(OutputSizes(text=2, teacher=2), crd_temperature=1.0)
     )
     right = math.log(1 + 0.5 / math.e) + math.log(1 + 0.5 / math.exp(0.8))
     wrong = math.log(1 + math.exp(0.6) / 0.5) + math.log(1 + 1 / 0.5)
@@ -127,7 +127,7 @@ def test_crd_with_a_partition_by_hand() -> None:
     """The mean score is (e + e^.8 + e^.6 + 1) / 4 = 1.941486, and N = 1: h = e^x / (e^x + 1.941486)."""
     crd = plain(
         ContrastiveRepresentationDistillation(
-            OutputSizes(text=2, teacher=2), temperature=1.0, partition="first_batch"
+            OutputSizes(text=2, teacher=2), crd_temperature=1.0, crd_partition="first_batch"
         )
     )
     mean = (math.e + math.exp(0.8) + math.exp(0.6) + 1) / 4
@@ -139,7 +139,7 @@ def test_crd_with_a_partition_by_hand() -> None:
     value(crd, THEIRS, TWO.flip(0), torch.ones(2, 1, dtype=torch.long))
     assert float(crd.log_partition) == pytest.approx(math.log(mean), rel=1e-5), "the first batch's"
     again = ContrastiveRepresentationDistillation(
-        OutputSizes(text=2, teacher=2), temperature=1.0, partition="first_batch"
+        OutputSizes(text=2, teacher=2), crd_temperature=1.0, crd_partition="first_batch"
     )
     again.load_state_dict(crd.state_dict(), strict=False)
     value(plain(again), THEIRS, TWO.flip(0), torch.ones(2, 1, dtype=torch.long))
@@ -151,7 +151,7 @@ def test_nt_xent_of_two_sentences_by_hand() -> None:
     mask = torch.ones(2, 1, dtype=torch.long)
     sizes = OutputSizes(text=2, teacher=2)
     assert value(plain(NTXent(sizes)), TWO, THEIRS, mask) == pytest.approx(3.035098 / 4, abs=1e-5)
-    released = plain(NTXent(sizes, variant="released"))
+    released = plain(NTXent(sizes, kd_variant="released"))
     assert value(released, TWO, THEIRS, mask) == pytest.approx(3.035098 / 16, abs=1e-5)
 
 
@@ -177,7 +177,7 @@ def test_nst_equals_loops_over_channels() -> None:
     found = value(plain(NeuronSelectivityTransfer(SIZES)), student, teacher, mask)
     assert found == pytest.approx(np.mean(each), rel=1e-4)
     whole = [nst_by_loops(student[n].numpy(), teacher[n].numpy(), False) for n in range(5)]
-    released = plain(NeuronSelectivityTransfer(SIZES, variant="released"))
+    released = plain(NeuronSelectivityTransfer(SIZES, kd_variant="released"))
     assert value(released, student, teacher, mask) == pytest.approx(sum(whole) / 7, rel=1e-4)
 
 
@@ -214,7 +214,7 @@ def test_crd_equals_loops_over_tokens(tau: float, limit: int, m: int) -> None:
     student, teacher, mask = drawn()
     losses = crd_by_loops(student, teacher, mask, tau, limit, m)
     crd = ContrastiveRepresentationDistillation(
-        SIZES, temperature=tau, negatives=limit, cardinality=m
+        SIZES, crd_temperature=tau, crd_negatives=limit, crd_cardinality=m
     )
     assert crd.count(batch_of(student, teacher, mask)[1]) == {"crd": len(losses)}
     assert value(plain(crd), student, teacher, mask) == pytest.approx(np.mean(losses), rel=1e-4)
@@ -244,7 +244,7 @@ def test_nt_xent_equals_loops_over_anchors() -> None:
     )
     every = nt_xent_by_loops(student, teacher, torch.ones_like(mask).bool())
     expected = np.mean([np.mean(losses) / 10 for losses in every])  # 2B = 10
-    released = plain(NTXent(SIZES, variant="released"))
+    released = plain(NTXent(SIZES, kd_variant="released"))
     assert value(released, student, teacher, mask) == pytest.approx(expected, rel=1e-4)
 
 
@@ -294,7 +294,7 @@ def in_parts(place: str) -> None:
     encoded, batch = batch_of(student[:, :length], teacher[:, :length], mask[:, :length])
     terms = {}
     for objective in (
-        ContrastiveRepresentationDistillation(SIZES, temperature=0.5, negatives=2),
+        ContrastiveRepresentationDistillation(SIZES, crd_temperature=0.5, crd_negatives=2),
         NTXent(SIZES),
     ):
         terms |= {name: float(x) for name, x in plain(objective)(encoded, batch).items()}
@@ -368,7 +368,7 @@ def test_what_a_teacher_must_be(tmp_path: Path) -> None:
 
 def test_bad_settings_are_named() -> None:
     with pytest.raises(InputError, match=r"^crd_negatives=5: above crd_cardinality=4"):
-        ContrastiveRepresentationDistillation(SIZES, negatives=5, cardinality=4)
+        ContrastiveRepresentationDistillation(SIZES, crd_negatives=5, crd_cardinality=4)
     for given in ({"crd_temperature": 0.0}, {"crd_negatives": -1}, {"kd_variant": "ours"}):
         with pytest.raises(InputError, match=f"^{next(iter(given))} = "):
             make_settings(ObjectiveSettings, **given)

@@ -221,7 +221,8 @@ def small(positions: str, student: list, teacher: list, masked: list) -> tuple[A
     """The objective, an output and a batch of logits (2, 3, K): a special token, a token, and a token or padding."""
     said, told = torch.tensor(student), torch.tensor(teacher)
     objective = MaskedLMDistillation(
-        OutputSizes(text=4, input_embeddings=(said.shape[-1], 4)), positions=positions
+        OutputSizes(text=4, input_embeddings=(said.shape[-1], 4)),
+        mlm_distillation_positions=positions,
     )
     objective.head = Fixed()
     ids = torch.zeros(2, 3, dtype=torch.long)
@@ -458,7 +459,7 @@ def test_a_teacher_agrees_with_itself_and_reads_the_image(place: Path, clip_bert
     batch = with_vectors(rows(words, 0, 7), 24)
     logits = teacher.features(batch)["mlm_logits"]
     assert logits.shape == (*batch.text.input_ids.shape, len(words))
-    objective = MaskedLMDistillation(teacher.model.sizes, positions="released")
+    objective = MaskedLMDistillation(teacher.model.sizes, mlm_distillation_positions="released")
     objective.head.load_state_dict(teacher.head.state_dict())
     told = replace(batch, features={"mlm_logits": logits})
     blank = {"masked_lm": torch.full_like(batch.text.input_ids, IGNORE)}

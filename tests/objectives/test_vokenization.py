@@ -87,7 +87,7 @@ def layered(states: Tensor, *earlier: Tensor) -> EncoderOutput:
 def plain_matching(**options: Any) -> TokenImageMatching:
     """Vectors of two dimensions that no head changes."""
     sizes = OutputSizes(text=2, teacher_image=2)
-    one = TokenImageMatching(sizes, head="none", layers=1, **options)
+    one = TokenImageMatching(sizes, vokenizer_head="none", vokenizer_layers=1, **options)
     one.heads.image = nn.Identity()
     return one
 
@@ -116,7 +116,7 @@ def test_the_hinge_by_hand() -> None:
 
 def test_the_released_hinge_by_hand() -> None:
     batch = matching_batch([1, 2], IMAGES, [10, 11], [3, 8])
-    one = plain_matching(hinge="released")
+    one = plain_matching(vokenizer_hinge="released")
     # Beside the tokens: [CLS] is (1, 0): 0 and .5 - 0 + 1; [SEP] is (0, 1): .5 - 0 + 1 and 0.
     found = one(layered(STATES, STATES), batch)
     assert found["token_image_matching"].item() == pytest.approx(0.7 + 0.7 + 1.5 + 1.5)
@@ -147,11 +147,16 @@ def in_numpy(
         for place in range(batch.text.input_ids.shape[1]):
             if not batch.text.attention_mask[row, place]:
                 continue
-            if one.hinge == "paper" and batch.text.special_tokens_mask[row, place]:
+            if (
+                one.settings.vokenizer_hinge == "paper"
+                and batch.text.special_tokens_mask[row, place]
+            ):
                 continue
             state = np.concatenate([layer[row, place].double().numpy() for layer in layers])
             token = head("text", state)
-            total += max(0.0, one.margin - token @ images[row] + token @ images[negative])
+            total += max(
+                0.0, one.settings.vokenizer_margin - token @ images[row] + token @ images[negative]
+            )
     return total
 
 
@@ -169,7 +174,14 @@ def candidates(numbers: list[int], draws: list[int]) -> list[int | None]:
 def test_the_hinge_is_its_formula(head: str, hinge: str) -> None:
     torch.manual_seed(0)
     sizes = OutputSizes(text=6, teacher_image=5)
-    one = TokenImageMatching(sizes, head=head, layers=2, width=7, margin=0.3, hinge=hinge).eval()
+    one = TokenImageMatching(
+        sizes,
+        vokenizer_head=head,
+        vokenizer_layers=2,
+        vokenizer_width=7,
+        vokenizer_margin=0.3,
+        vokenizer_hinge=hinge,
+    ).eval()
     numbers, draws = [4, 4, 9, 2, 9, 4], [0, 5, 17, 2, 1 << 61, 3]
     images = torch.randn(6, 5)
     images[[1, 5]] = images[0].clone()
@@ -187,7 +199,7 @@ def test_the_hinge_is_its_formula(head: str, hinge: str) -> None:
 def test_a_caption_without_another_image_adds_nothing() -> None:
     batch = matching_batch([1, 2], IMAGES, [10, 10], [3, 8])
     states = STATES.clone().requires_grad_()
-    one = plain_matching(frozen=False)
+    one = plain_matching(vokenizer_frozen=False)
     loss = one(layered(states, STATES), batch)["token_image_matching"]
     loss.backward()
     assert loss.item() == 0 and not states.grad.any()
@@ -225,7 +237,9 @@ def test_labels_follow_from_the_key_and_the_image() -> None:
 
 def test_only_the_heads_train_unless_the_encoder_does() -> None:
     for frozen in (True, False):
-        one = TokenImageMatching(OutputSizes(text=2, teacher_image=2), layers=1, frozen=frozen)
+        one = TokenImageMatching(
+            OutputSizes(text=2, teacher_image=2), vokenizer_layers=1, vokenizer_frozen=frozen
+        )
         states = STATES.clone().requires_grad_()
         batch = matching_batch([1, 2], IMAGES, [10, 11], [3, 8])
         one(layered(states, STATES), batch)["token_image_matching"].backward()
@@ -235,15 +249,17 @@ def test_only_the_heads_train_unless_the_encoder_does() -> None:
 
 def test_the_margin_and_the_width() -> None:
     batch = matching_batch([1, 2], IMAGES, [10, 11], [3, 8])
-    wider = plain_matching(margin=1.0)
+    wider = plain_matching(vokenizer_margin=1.0)
     # .5 more for both that were above 0, and 1 - 1 + 0 = 0 for the third.
     found = wider(layered(STATES, STATES), batch)
     assert found["token_image_matching"].item() == pytest.approx(1.2 + 1.2)
-    heads = TokenImageMatching(OutputSizes(text=8, teacher_image=5), width=3).heads
+    heads = TokenImageMatching(OutputSizes(text=8, teacher_image=5), vokenizer_width=3).heads
     assert [heads.text[0].in_features, heads.text[3].out_features] == [32, 3]
     assert [heads.image[0].in_features, heads.image[3].out_features] == [5, 3]
     assert [heads.text[0].out_features, heads.text[2].p] == [256, 0.3]
-    bare = TokenImageMatching(OutputSizes(text=8, teacher_image=5), head="none", layers=1).heads
+    bare = TokenImageMatching(
+        OutputSizes(text=8, teacher_image=5), vokenizer_head="none", vokenizer_layers=1
+    ).heads
     assert [bare.image[0].out_features, bare.image[3].out_features] == [8, 8]
 
 
@@ -332,7 +348,7 @@ def text_sample(length: int) -> Sample:
 
 
 def test_random_vokens_are_any_equally_often() -> None:
-    one = VokenClassification(OutputSizes(text=2, teacher=5), control="random")
+    one = VokenClassification(OutputSizes(text=2, teacher=5), voken_control="random")
     found: Counter[int] = Counter()
     for key in range(1000):
         label = one.corrupt(text_sample(3), generator(key), never).labels["voken_classification"]
@@ -345,7 +361,7 @@ def test_random_vokens_are_any_equally_often() -> None:
 
 
 def test_shuffled_vokens_are_those_of_the_text() -> None:
-    one = VokenClassification(OutputSizes(text=2, teacher=200), control="shuffled")
+    one = VokenClassification(OutputSizes(text=2, teacher=200), voken_control="shuffled")
     orders = set()
     for key in range(200):
         samples = [one.corrupt(text_sample(length), generator(key), never) for length in (3, 5)]
@@ -358,14 +374,14 @@ def test_shuffled_vokens_are_those_of_the_text() -> None:
 
 
 def test_reversed_vokens_are_those_of_the_text_backwards() -> None:
-    one = VokenClassification(OutputSizes(text=2, teacher=200), control="reversed")
+    one = VokenClassification(OutputSizes(text=2, teacher=200), voken_control="reversed")
     samples = [one.corrupt(text_sample(length), generator(0), never) for length in (3, 2)]
     assert one._targets(collate(samples)).tolist() == [103, 102, 101, 102, 101]
 
 
 def test_masking_and_controls_leave_each_other_alone() -> None:
     sizes = OutputSizes(text=2, input_embeddings=(300, 2), teacher=5)
-    one = VokenClassification(sizes, control="random")
+    one = VokenClassification(sizes, voken_control="random")
     both = one.corrupt(
         MaskedLM(sizes).corrupt(text_sample(3), generator(1), never), generator(0), never
     )

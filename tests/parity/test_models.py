@@ -28,7 +28,7 @@ from groundling.models.cross_modal import CrossAttentionBlock, CrossModalEncoder
 from groundling.models.heads import LMHead
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives.clip_tokens import ClipTokenClassification
-from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.feature_distillation import ContrastiveDistillation, L1Distillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.studies.papers.info import count_parameters
@@ -471,8 +471,8 @@ def test_every_pair_takes_a_step(name, teacher, student, tower):
         SameSentencePrediction(sizes),
         MaskedLM(sizes, mask_id=text.tokenizer.mask_token_id, joint=True),
         ClipTokenClassification(sizes),
-        FeatureDistillation(sizes),
-        FeatureDistillation(sizes, kind="l1"),
+        ContrastiveDistillation(sizes),
+        L1Distillation(sizes),
     ]
     corrupted = []
     for n, sample in enumerate(data.get(range(8), ())):

@@ -84,7 +84,7 @@ def same_width(
 ) -> TargetedDistillationTerm:
     """A term whose projection changes nothing."""
     sizes = OutputSizes(text=width, visual=width, regions=3, teacher=width, teacher_image=width)
-    term = kind(sizes, options=TargetedDistillationSettings(**options))
+    term = kind(sizes, **options)
     nn.init.eye_(term.project.weight)
     nn.init.zeros_(term.project.bias)
     return term
@@ -213,9 +213,7 @@ def test_only_the_right_choice() -> None:
     labels = {"label": torch.tensor([2, 3])}
     batch = batch_of(8, 2, features={"clip_text": features}, labels=labels)
     sizes = OutputSizes(text=4, teacher=4)
-    right = TargetedTextDistillation(
-        sizes, options=TargetedDistillationSettings(td_choices="right"), output_type=FOUR
-    )
+    right = TargetedTextDistillation(sizes, td_choices="right", output_type=FOUR)
     assert right.count(batch) == {"td_text": 2}
     distances = right.distance(states[:, 0], features)
     found = right(EncoderOutput(text=states), batch)["td_text"]
@@ -226,7 +224,7 @@ def test_only_the_right_choice() -> None:
     assert "labels.label" in right.required_fields
     plain = TargetedTextDistillation(
         sizes,
-        options=TargetedDistillationSettings(td_choices="right"),
+        td_choices="right",
         output_type=Classification(("a", "b")),
     )
     assert plain.count(batch) == {"td_text": 8}
@@ -419,17 +417,13 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
     batch = replace(batch, features={**batch.features, "clip_text": features})
     encoded = replace(answered(LOGITS.expand(2, 4)), text=states)
     sizes = OutputSizes(text=4, teacher=4)
-    gated = TargetedTextDistillation(
-        sizes, options=TargetedDistillationSettings(td_gate="question"), output_type=FOUR
-    )
+    gated = TargetedTextDistillation(sizes, td_gate="question", output_type=FOUR)
     found = gated(encoded, batch)
     torch.testing.assert_close(found["td_text"], gated.distance(states[:, 0], features)[:4].sum())
     assert found["td_text_gate_open"].item() == 1
     assert gated.count(batch) == {"td_text": 8, "td_text_gate_open": 2}
     assert gated.monitored_terms == ("td_text_gate_open",)
-    pair = TargetedTextDistillation(
-        sizes, options=TargetedDistillationSettings(td_gate="pair"), output_type=FOUR
-    )
+    pair = TargetedTextDistillation(sizes, td_gate="pair", output_type=FOUR)
     is_open = ConfidenceGate(FOUR, "pair").open_gates(encoded, batch)
     found = pair(encoded, batch)
     torch.testing.assert_close(
@@ -440,7 +434,8 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
     # of right choices alone, gates of wrong ones are nobody's
     right = TargetedTextDistillation(
         sizes,
-        options=TargetedDistillationSettings(td_gate="pair", td_choices="right"),
+        td_gate="pair",
+        td_choices="right",
         output_type=FOUR,
     )
     batch = replace(batch, labels={"label": torch.tensor([1, 2])})
@@ -457,7 +452,7 @@ def gate_of(form: OutputType | None, **options: Any) -> Objective:
             targeted_distillation=TargetedDistillationSettings(**{"td_gate": "question", **options})
         ),
     )
-    return find_objective("td_text").make(given)
+    return find_objective("td_text").from_context(given)
 
 
 @pytest.mark.parametrize(
@@ -487,7 +482,9 @@ def test_a_gate_without_logits_or_numbers() -> None:
 def test_a_text_student_has_no_image(student: Any, cross: Any) -> None:
     for model in (student(), cross):
         with pytest.raises(InputError, match="td_image: this model reads no regions") as error:
-            find_objective("td_image").make(ObjectiveContext(model.sizes._replace(teacher=24)))
+            find_objective("td_image").from_context(
+                ObjectiveContext(model.sizes._replace(teacher=24))
+            )
         assert "\n" not in str(error.value)
 
 
@@ -535,7 +532,7 @@ def distilled(name: str, gate: str, **options: Any) -> tuple[ModelWithObjectives
         settings=ObjectiveSettings(targeted_distillation=settings),
         output_type=task.output_type,
     )
-    terms = [find_objective(term).make(given) for term in TERMS]
+    terms = [find_objective(term).from_context(given) for term in TERMS]
     samples = toys.Clip(shown(questions(), model.reads_whole_image))
     batch = collate(samples.get(range(6), [np.random.default_rng(0)] * 6))
     return ModelWithObjectives(model, [task, *terms]).eval(), batch
@@ -877,7 +874,7 @@ def semi_supervised(out: Path, inner: Any = None, steps: int = 4) -> dict[str, A
         settings=ObjectiveSettings(targeted_distillation=settings),
         output_type=task.output_type,
     )
-    terms = [find_objective(term).make(given) for term in TERMS]
+    terms = [find_objective(term).from_context(given) for term in TERMS]
     config = replace(STEPS, steps=steps, batch=4, lr=1e-3, save_every=2)
     train(model, [task, *terms], [mixed()], config, out, training_step=inner)
     return {
@@ -902,7 +899,7 @@ def test_a_step_without_any_label_distils_all_the_same(tmp_path: Path) -> None:
     model, kind = seeing("uniter")
     sizes = model.sizes._replace(teacher=24, teacher_image=20)
     task = SupervisedObjective(sizes, output_type=FOUR, head=kind(HeadContext(sizes, FOUR)))
-    text = find_objective("td_text").make(
+    text = find_objective("td_text").from_context(
         ObjectiveContext(
             sizes,
             settings=make_settings(ObjectiveSettings, td_gate="question"),

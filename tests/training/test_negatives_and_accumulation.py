@@ -13,7 +13,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import OutputSizes
 from groundling.objectives import in_batch_negatives_note
 from groundling.objectives.clip_contrastive import ClipContrastiveLoss
-from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.feature_distillation import ContrastiveDistillation, L1Distillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
@@ -62,13 +62,13 @@ def test_only_a_contrastive_loss_is_another_one_and_the_run_says_so(
             "16 of a step's 64 samples",
         ),
         (
-            [ClipContrastiveLoss(WIDTHS), FeatureDistillation(WIDTHS)],
+            [ClipContrastiveLoss(WIDTHS), ContrastiveDistillation(WIDTHS)],
             {"gradient_accumulation_steps": 2, "batch_tokens": 100},
             "one of a step's 2 on each process",
         ),
         ([ClipContrastiveLoss(WIDTHS)], {"gradient_accumulation_steps": 1}, ""),
         (
-            [FeatureDistillation(WIDTHS, kind="l1"), MaskedLM(WIDTHS)],
+            [L1Distillation(WIDTHS), MaskedLM(WIDTHS)],
             {"gradient_accumulation_steps": 4},
             "",
         ),

@@ -18,7 +18,7 @@ from groundling.core.output_types import Classification
 from groundling.models.task_heads import HeadContext, PooledClsHead
 from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokenClassification
-from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.feature_distillation import ContrastiveDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
@@ -413,7 +413,7 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
     teacher = ClipTextTeacher(clip.train(), tower()[1])
     samples = TeacherDataset(samples, teacher)
     before = {k: v.clone() for k, v in clip.state_dict().items()}
-    objective = FeatureDistillation(model.sizes._replace(teacher=24))
+    objective = ContrastiveDistillation(model.sizes._replace(teacher=24))
     module = ModelWithObjectives(model, [objective])
     modes = []
 
@@ -448,7 +448,7 @@ def test_taught_equals_the_online_teacher(student, tower, samples, tmp_path):
         torch.manual_seed(4)
         objectives = [
             MaskedLM(model.sizes, mask_id=4),
-            FeatureDistillation(model.sizes._replace(teacher=24)),
+            ContrastiveDistillation(model.sizes._replace(teacher=24)),
         ]
         teacher = ClipTextTeacher(*tower())
         data = TeacherDataset(samples, teacher, None if online else FeatureCache())
@@ -604,7 +604,7 @@ FAULTS = {
     "tokens": ([MaskedLM], {"batch_tokens": 20}, "batch_tokens = 20: data: the sample 's"),
     "no CLIP side": ([ClipTokenClassification], {}, "clip_tokens needs `clip`"),
     "in a worker": ([ClipTokenClassification], {"workers": 1}, "clip_tokens needs `clip`"),
-    "no features": ([FeatureDistillation], {}, "contrastive needs `features.sentence`"),
+    "no features": ([ContrastiveDistillation], {}, "contrastive needs `features.sentence`"),
     "names": ([answers, answers], {}, "distinct names, found ['supervised', 'supervised']"),
     "terms": ([answers, Clash], {}, "`forward` returned 'task', expected a term of its own"),
     "counts": ([answers], {}, "CountingStep: `count` returned 4 as 'task', expected a term of"),

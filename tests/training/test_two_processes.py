@@ -26,7 +26,7 @@ from groundling.models.clip import ClipDualEncoder, ClipImageTower, FrozenClip, 
 from groundling.objectives.caption_to_image import Cap2Img
 from groundling.objectives.clip_contrastive import ClipContrastiveLoss
 from groundling.objectives.clip_tokens import ClipTokenClassification
-from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.feature_distillation import ContrastiveDistillation
 from groundling.objectives.grounded_space import GroundedSpace
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
@@ -54,7 +54,7 @@ def adapt(out: Path) -> None:
         MaskedLM(sizes, mask_id=4, joint=True),
         SameSentencePrediction(sizes),
         ClipTokenClassification(sizes),
-        FeatureDistillation(sizes),
+        ContrastiveDistillation(sizes),
     ]
     tokens = toys.clip_words()
     teacher = ClipTextTeacher(make_clip_text_tower(toys.clip(tokens)), tokens, max_windows=1)
@@ -81,7 +81,7 @@ def ground(out: Path) -> None:
     model = toys.cross_modal(dropout=0.0).text
     sizes = model.sizes._replace(teacher_image=20)
     torch.manual_seed(3)
-    objectives = [GroundedSpace(sizes, width=16), Cap2Img(sizes)]
+    objectives = [GroundedSpace(sizes, grounded_size=16), Cap2Img(sizes)]
     finish(quiet(model), objectives, toys.caption_pairs(31, 5, max_length=12), out)
 
 

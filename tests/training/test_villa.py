@@ -430,7 +430,7 @@ def pretraining() -> tuple[Any, dict[str, Objective], Any]:
     model = still(uniter(toys.bert(len(words)), words, width=12))
     sizes = model.sizes._replace(classes=5)
     every = [
-        MaskedLM(sizes, mask_id=4, rate=0.3),
+        MaskedLM(sizes, mask_id=4, mask_rate=0.3),
         ImageTextMatching(sizes),
         MaskedRegionModeling(sizes, kind="regress", min_masked=1, tied=True),
         MaskedRegionModeling(sizes, min_masked=1),

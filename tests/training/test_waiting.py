@@ -27,7 +27,7 @@ from groundling.models.clip import make_clip_text_tower
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokenClassification
-from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.feature_distillation import ContrastiveDistillation
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegionModeling
@@ -154,7 +154,7 @@ def xdbert() -> dict[str, Any]:
     model = toys.cross_modal()
     sizes = model.sizes
     parts = [MaskedLM(sizes, mask_id=4, joint=True), SameSentencePrediction(sizes)]
-    parts.append(ClipTokenClassification(sizes, targets="released"))
+    parts.append(ClipTokenClassification(sizes, clip_targets="released"))
     return {"model": model, "objectives": parts, "data": toys.both_sides()}
 
 
@@ -165,7 +165,7 @@ def contrastive() -> dict[str, Any]:
     texts = TextDataset(toys.examples(64), TextRowEncoder(toys.bert_words(), 40))
     data = TeacherDataset(texts, teacher)
     sizes = model.sizes._replace(teacher=teacher.width)
-    parts = [FeatureDistillation(sizes), MaskedLM(sizes, mask_id=4)]
+    parts = [ContrastiveDistillation(sizes), MaskedLM(sizes, mask_id=4)]
     return {"model": model, "objectives": parts, "data": data, "teachers": [teacher]}
 
 

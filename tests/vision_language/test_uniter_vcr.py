@@ -318,7 +318,7 @@ def test_every_part_has_a_masked_token(place: Path) -> None:
     row = sample.choices[0]
     assert row.text is not None and row.text.part_index is not None
     part = row.text.part_index
-    rare = MaskedLM(OutputSizes(text=8, input_embeddings=(400, 8)), rate=1e-6)
+    rare = MaskedLM(OutputSizes(text=8, input_embeddings=(400, 8)), mask_rate=1e-6)
 
     def masked(one: Sample, seed: int) -> np.ndarray:
         rng = np.random.default_rng(seed)
@@ -330,7 +330,7 @@ def test_every_part_has_a_masked_token(place: Path) -> None:
     assert len({tuple(places) for places in drawn}) > 10
     plain = replace(row, text=replace(row.text, part_index=None))
     assert all(len(masked(plain, seed)) == 1 for seed in range(30))
-    often = MaskedLM(OutputSizes(text=8, input_embeddings=(400, 8)), rate=0.99)
+    often = MaskedLM(OutputSizes(text=8, input_embeddings=(400, 8)), mask_rate=0.99)
     rng = np.random.default_rng(0)
     labels = often.corrupt(row, rng, lambda: row).labels["masked_lm"]
     assert (labels != IGNORE).sum() > len(drawn[0]) + 5

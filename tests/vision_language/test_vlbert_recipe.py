@@ -280,12 +280,12 @@ def test_region_classes_start_from_masked_regions(tmp_path: Path) -> None:
     sizes = OutputSizes(text=8, visual=8, classes=4)
     earlier = MaskedRegionModeling(sizes)
     save_heads(tmp_path, earlier.saved_modules())
-    made = find_objective("region_classes").make(ObjectiveContext(sizes))
+    made = find_objective("region_classes").from_context(ObjectiveContext(sizes))
     done = [init_layer(layer, tmp_path, name, "bert") for layer, name in made.pretrained_layers()]
     assert done == [True, False]
     assert torch.equal(made.between[0].weight, earlier.head[0].weight)  # type: ignore[index, union-attr]
     with pytest.raises(InputError, match="the regions have no classes"):
-        find_objective("region_classes").make(ObjectiveContext(sizes._replace(classes=0)))
+        find_objective("region_classes").from_context(ObjectiveContext(sizes._replace(classes=0)))
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

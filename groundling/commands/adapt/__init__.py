@@ -102,7 +102,7 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
     if not config.from_scratch:
         sizes = {"student_layers": config.student_layers, "student_width": config.student_width}
         refuse_settings(sizes, "a pretrained student has a size; add from_scratch")
-    if not any(one.needs_cross_modal or one.wrap_encoder is not None for one in arm.values()):
+    if not any(one.needs_cross_modal or one.wraps_encoder for one in arm.values()):
         joint = {"save_joint": config.cross_modal.save_joint}
         refuse_settings(joint, f"arm={config.arm} has no cross-modal model")
     check_unread(config, list(arm))

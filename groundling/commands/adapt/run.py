@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,7 +105,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     context = ObjectiveContext(
         model.sizes, MaskingVocabulary.of(text.tokenizer), settings, config.cross_modal
     )
-    teacher = config.teacher if "teacher" in {one.teacher_setting for one in arm.values()} else ""
+    teacher = config.teacher if "teacher" in {one.needed_teacher() for one in arm.values()} else ""
     extra = [FrozenCopy(text)] if retains else []
     teacher_set = load_teacher_set(
         teacher, names, context, run.state.device, run.folder, seed, extra, text.tokenizer
@@ -255,8 +254,7 @@ def _objective_settings(config: AdaptConfig, text: TextEncoder) -> ObjectiveSett
     if text.sentence is None or distillation.pooling != "own":
         text.set_sentence_modules(_pooled(text, distillation.pooling))
     windows = distillation.max_windows or 1
-    projected = replace(distillation, pooling="own", l1_targets="unit", max_windows=windows)
-    return replace(settings, distillation=projected)
+    return replace_settings(settings, pooling="own", l1_targets="unit", max_windows=windows)
 
 
 def _projection(objectives: Sequence[Objective]) -> nn.Linear:
@@ -289,17 +287,16 @@ def _model(
 
 def _wrapped(model: Encoder, names: Sequence[str], sizes: OutputSizes, seed: int) -> Encoder:
     """The model that an objective trains around the text encoder, if one does; else the model itself."""
-    wrapping = [spec for spec in map(find_objective, names) if spec.wrap_encoder is not None]
+    wrapping = [name for name in names if find_objective(name).wraps_encoder]
     if not wrapping:
         return model
     if len(wrapping) > 1 or not isinstance(model, TextEncoder):
         raise InputError(
-            f"arm={'+'.join(names)}: {wrapping[0].name} trains a model of its own around the text encoder, and so "
+            f"arm={'+'.join(names)}: {wrapping[0]} trains a model of its own around the text encoder, and so "
             "does another objective; train them in two runs"
         )
-    torch.manual_seed(derive_seed(seed, "init", wrapping[0].name))
-    wrap = require(wrapping[0].wrap_encoder, "wrap_encoder", wrapping[0].name)
-    return wrap(model, sizes)
+    torch.manual_seed(derive_seed(seed, "init", wrapping[0]))
+    return find_objective(wrapping[0]).wrap_encoder(model, sizes)
 
 
 def _start_heads(

@@ -278,7 +278,7 @@ class HiddenWordsOutcome:
         text = require(row.text, "text", "a masked LM")
         draw = generator(self.seed, "hidden", row.id).random(len(text.input_ids))
         draw[text.special_tokens_mask] = np.inf
-        chosen = (draw < self.head.rate) | (draw == draw.min())
+        chosen = (draw < self.head.settings.mask_rate) | (draw == draw.min())
         chosen &= ~text.special_tokens_mask
         ids = np.where(chosen, self.head.mask_id, text.input_ids)
         labels = np.where(chosen, text.input_ids, IGNORE)

@@ -239,7 +239,7 @@ def stage_settings(
         images = reads_captions and method.data == "captions with images"
         if images if stage.images is None else stage.images:
             settings["teacher_images"] = str(place.place(swaps.get("images", "images")))
-        reads_features = any(one.teacher_setting == "teacher" for one in parsed.values())
+        reads_features = any(one.needed_teacher() == "teacher" for one in parsed.values())
         if reads_features and not is_outside(method):
             settings["teacher_cache"] = str(place.features)
     return settings

@@ -209,7 +209,7 @@ def source_of(method: BenchMethod) -> dict[str, str]:
             if is_import_path(name):
                 files |= files_of_object(name)
             else:
-                module = find_objective(name).make.__module__
+                module = find_objective(name).__module__
                 files[module] = Path(str(sys.modules[module].__file__))
     return {name: sha256_of(files[name]) for name in sorted(files)}
 

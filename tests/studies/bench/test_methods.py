@@ -143,7 +143,7 @@ def test_the_data_class_of_an_objective_follows_from_its_features(
     assert both.data == "captions with images" and both.reads_text_tower
     assert not found["OfImages"].reads_text_tower
     assert set(found["Quiet"].description()["source"]) >= {"kinds:Quiet"}
-    with pytest.raises(InputError, match="expected an ObjectiveSpec or a sub-class of Objective"):
+    with pytest.raises(InputError, match="expected a sub-class of Objective"):
         outside_method("kinds:NOT_A_METHOD")
 
 
