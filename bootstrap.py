@@ -17,6 +17,8 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "installed"
 EXTRA = {"quickstart": "", "test": "[test]"}
 """The extra of the package that each command needs."""
+OPEN_CLIP = ("open_clip_torch>=3,<4", "timm>=1,<2", "torchvision", "ftfy>=6,<7", "wcwidth<1")
+"""Installed beside the environment: this torchvision is built for CUDA's torch, and nothing else may import it."""
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 
 
@@ -57,6 +59,9 @@ def install(extra: str) -> None:
     subprocess.run(
         [*pip, *constraints, "-e", f"{ROOT}{extra}"], check=True, stderr=subprocess.STDOUT
     )
+    if extra == EXTRA["test"]:
+        beside = ["--no-deps", "--target", str(VENV / "open_clip")]
+        subprocess.run([*pip, *beside, *OPEN_CLIP], check=True, stderr=subprocess.STDOUT)
     STAMP.write_text(f"{digest} {extra}".strip())
 
 

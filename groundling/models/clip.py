@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from groundling.core.batch import (
     require,
 )
 from groundling.core.errors import InputError, require_known
+from groundling.core.registry import registered
 from groundling.data.samples import ClipRowEncoder
 from groundling.data.text.words import word_spans
 from groundling.models.attention import (
@@ -208,6 +210,7 @@ class ClipImageTower(nn.Module):
         self.tower = tower
         self.projection = projection
         self.processor = processor
+        self.preprocessing = json.loads(json.dumps(processor.to_dict(), default=str))
         mean, std, _ = _normalization(processor)
         self.scale = float(processor.rescale_factor) if processor.do_rescale else 1.0
         self.register_buffer("mean", mean, persistent=False)
@@ -286,6 +289,7 @@ class FrozenClip:
                 tower.eval().requires_grad_(False)
         self.image = image
         self.text = text
+        self.tokenizer = tokenizer
         self.share_space = share_space
         self.windows: ClipRowEncoder | None = None
         if text is not None:
@@ -365,8 +369,7 @@ class FrozenClip:
     def image_key(self) -> dict[str, Any]:
         """Hash of the image tower's weights, and its preprocessing, as JSON."""
         tower = require(self.image, "image", "this teacher")
-        preprocessing = json.loads(json.dumps(tower.processor.to_dict(), default=str))
-        return {"weights": weights_sha256(tower), "preprocessing": preprocessing}
+        return {"weights": weights_sha256(tower), "preprocessing": tower.preprocessing}
 
     @cached_property
     def text_key(self) -> dict[str, Any]:
@@ -381,9 +384,37 @@ class FrozenClip:
         }
 
 
-def load_frozen_clip(source: str | Path) -> FrozenClip:
-    """Load both towers of a CLIP-like model from a hub id or folder; raises InputError if one is missing."""
-    return FrozenClip(load_clip_image_tower(source), *load_clip_text_tower(source))
+@dataclass(frozen=True)
+class FrozenClipFormat:
+    """A kind of CLIP-like teachers other than Hugging Face's own."""
+
+    name: str
+    """Its name in messages."""
+    matches: Callable[[str], bool]
+    """Whether a source has this format."""
+    load: Callable[[str, bool, bool], FrozenClip]
+    """Load it from a source, with or without the image tower, and with or without the text tower."""
+
+
+def load_frozen_clip(source: str | Path, image: bool = True, text: bool = True) -> FrozenClip:
+    """Load the towers of a CLIP-like model: hub id or folder of Hugging Face, or any `FrozenClipFormat`.
+
+    Raises InputError if a tower is missing.
+    """
+    for kind in registered("models", FrozenClipFormat).values():
+        if kind.matches(str(source)):
+            return kind.load(str(source), image, text)
+    tower = load_clip_image_tower(source) if image else None
+    return FrozenClip(tower, *(load_clip_text_tower(source) if text else (None,)))
+
+
+def load_teacher_text(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokenizerBase]:
+    """Load the text tower and its tokenizer, as `load_frozen_clip` does."""
+    clip = load_frozen_clip(source, image=False)
+    return (
+        require(clip.text, "text", str(source)),
+        require(clip.tokenizer, "tokenizer", str(source)),
+    )
 
 
 class ClipTextEncoder(Encoder):

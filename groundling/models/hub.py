@@ -75,7 +75,6 @@ OPEN_CLIP = "open_clip:"
 LISTED = re.compile(r"open_clip:([\w.-]+)/([\w.-]+)")
 """open_clip:NAME/TAG."""
 OPEN_CLIP_CONFIG = "open_clip_config.json"
-NO_OPEN_CLIP = "open_clip cannot be imported; install it: pip install 'groundling[open_clip]'"
 
 
 def parse_open_clip(source: str) -> tuple[str, str]:

@@ -44,10 +44,6 @@ NO_KERNELS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """Load a tokenizer from a hub id or folder; raises InputError if there is none."""
-    if is_open_clip(source):
-        from groundling.models.open_clip import load_open_clip_tokenizer
-
-        return load_open_clip_tokenizer(source)
     expected = "expected tokenizer.json or the family's vocabulary files beside the weights"
     with library_errors(source, f"no tokenizer could be loaded; {expected}"):
         tokenizer = AutoTokenizer.from_pretrained(
@@ -61,14 +57,11 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
 
 
 def load_config(source: str | Path) -> Any:
-    """Load a model's configuration from a hub id or folder; raises InputError if there is none.
-
-    A checkpoint in open_clip's format has the configuration of the `CLIPModel` that it becomes.
-    """
+    """Load a model's configuration from a hub id or folder; raises InputError if there is none."""
     if is_open_clip(source):
-        from groundling.models.open_clip import load_open_clip_config
-
-        return load_open_clip_config(source)
+        raise InputError(
+            f"{source}: a model of open_clip can be a teacher only; use its Hugging Face format here"
+        )
     with library_errors(source, "no model found"):
         config = AutoConfig.from_pretrained(encoder_folder(source), **NO_CODE, **local_only(source))
     for part in (config, *vars(config).values()):  # a model of several towers has one for each
@@ -88,8 +81,7 @@ def model_type(source: str | Path) -> str:
     Raises InputError if there is no model.
     """
     folder = Path(source)
-    has_config = is_open_clip(source) or (folder / "config.json").exists()
-    if folder.is_dir() and not has_config:
+    if folder.is_dir() and (is_open_clip(source) or not (folder / "config.json").exists()):
         return ""
     return str(load_config(source).model_type)
 
@@ -100,12 +92,6 @@ def load_weights(model_class: Any, source: str | Path) -> Any:
     Pickled weights are never opened.
     """
     load_config(source)
-    if is_open_clip(source):
-        from groundling.models.open_clip import load_open_clip
-
-        clip = load_open_clip(source)
-        _check_finite(clip, source)
-        return clip
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
     try:
@@ -121,13 +107,14 @@ def load_weights(model_class: Any, source: str | Path) -> Any:
         raise InputError(
             f"{source}: {len(missing)} weights are missing, the first is {sorted(missing)[0]}"
         )
-    _check_finite(model, source)
+    check_finite(model, source)
     if report["missing_keys"]:
         model.pooler = None  # transformers' random one would differ by process; the task makes one from the seed
     return model.float()
 
 
-def _check_finite(model: Any, source: str | Path) -> None:
+def check_finite(model: Any, source: str | Path) -> None:
+    """Raises InputError if a weight is NaN or infinite."""
     for name, value in model.named_parameters():
         if not bool(value.isfinite().all()):
             raise InputError(f"{source}: weights of {name} are NaN or infinite")
@@ -140,13 +127,8 @@ def load_processor(source: str | Path) -> Any:
     """
     message = "no image processor found: preprocessor_config.json is missing or damaged"
     with library_errors(source, message):
-        if is_open_clip(source):
-            from groundling.models.open_clip import load_open_clip_processor
-
-            processor = load_open_clip_processor(source)
-        else:
-            processor = AutoImageProcessor.from_pretrained(
-                source, backend="pil", **NO_CODE, **local_only(source)
-            )
+        processor = AutoImageProcessor.from_pretrained(
+            source, backend="pil", **NO_CODE, **local_only(source)
+        )
         processor(Image.new("RGB", (8, 8)))  # some damaged files fail only here
         return processor

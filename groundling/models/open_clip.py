@@ -1,361 +1,208 @@
-"""Checkpoints in open_clip's own format, read as Hugging Face's `CLIPModel`: a folder, or open_clip:NAME/TAG.
+"""Teachers that open_clip loads, any model of its own: a folder with open_clip_config.json, or open_clip:NAME/TAG.
 
-The format is that of open_clip_torch 2 and 3 (`open_clip/push_to_hf_hub.py`, `save_for_hf`):
-`open_clip_config.json` with `model_cfg` and `preprocess_cfg`, and `open_clip_model.safetensors`. Image
-towers are ViTs and text towers CLIP's own; every other architecture is refused. Weights are renamed, and
-the fused attention projections split. open_clip itself is needed for open_clip:NAME/TAG and its vocabulary.
-
-One difference remains: open_clip repairs the characters of a text (ftfy, HTML entities) before it is
-tokenised, and Hugging Face's CLIP tokenizer does not.
+The towers are open_clip's modules as they are. Texts are tokenised by the Hugging Face engine of its
+tokenizer, which knows words, without the repair of broken characters (ftfy, HTML entities) before it.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import string
+import warnings
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
+import numpy as np
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
-from transformers import (
-    AutoTokenizer,
-    CLIPConfig,
-    CLIPImageProcessorPil,
-    CLIPModel,
-    CLIPTokenizer,
-    PreTrainedTokenizerBase,
-)
-from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+import torch.nn.functional as F
+from PIL import Image
+from tokenizers import Regex, normalizers
+from torch import Tensor, nn
+from transformers import CLIPTokenizer, PreTrainedTokenizerBase
 
-from groundling.core.errors import (
-    InputError,
-    convert_errors,
-    convert_read_errors,
-    did_you_mean,
-    require_known,
-)
-from groundling.models.hub import (
-    NO_OPEN_CLIP,
-    OPEN_CLIP,
-    OPEN_CLIP_CONFIG,
-    is_hub_reachable,
-    library_errors,
-    parse_open_clip,
-)
-from groundling.runs.folder import read_object
+from groundling.core.batch import ClipWindows
+from groundling.core.errors import InputError, convert_errors, require_known
+from groundling.models.attention import AttentionCallback
+from groundling.models.clip import ClipImageTower, ClipTextTower, FrozenClip, FrozenClipFormat
+from groundling.models.hub import OPEN_CLIP, is_open_clip, library_errors, parse_open_clip
+from groundling.models.loading import check_finite
 
-WEIGHTS = "open_clip_model.safetensors"
-TOKENIZER = ("tokenizer.json", "vocab.json")
-"""Files of which one shows that a folder has its own tokenizer."""
-
-ONLY = "groundling reads ViT image towers with CLIP's own text tower"
-MODEL_KEYS = ("embed_dim", "vision_cfg", "text_cfg", "quick_gelu", "custom_text")
-VISION_KEYS = ("layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size")
-TEXT_KEYS = ("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio")
-"""Settings that are read, by part of `model_cfg`."""
-FIXED = {
-    "pos_embed_type": "learnable",
-    "block_type": "default",
-    "proj_type": "linear",
-}
-"""Settings with one supported value besides none."""
-UNUSED = (
-    *("init_logit_scale", "output_dict", "output_tokens", "cast_dtype", "patch_dropout"),
-    *("attn_pooler_queries", "attn_pooler_heads", "pad_id", "eos_id", "hf_tokenizer_name"),
-    *("timm_model_pretrained", "timm_pool", "timm_proj", "timm_proj_bias", "timm_drop"),
-    *("timm_drop_path", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type"),
-)
-"""Settings without effect on the features of a supported model."""
-RESAMPLE = {"bicubic": 3, "bilinear": 2}
-"""Pillow's numbers of open_clip's interpolations."""
+NO_OPEN_CLIP = "open_clip cannot be imported; install it: pip install 'groundling[open_clip]'"
+PUNCTUATION = Regex(f"[{''.join(chr(92) + one for one in string.punctuation)}]")
 
 
-@dataclass(frozen=True)
-class OpenClipCheckpoint:
-    """The parts of a checkpoint, wherever they were found."""
+class OpenClipTextTower(ClipTextTower):
+    """The text tower of an open_clip model: its TextTransformer, or a Hugging Face encoder."""
 
-    source: str
-    """As the user wrote it."""
-    model: Mapping[str, Any]
-    """open_clip's `model_cfg`."""
-    preprocess: Mapping[str, Any]
-    """open_clip's `preprocess_cfg`."""
-    weights: Path | None
-    """The safetensors file; None until it is needed."""
-    folder: Path | None
-    """The checkpoint's folder; None for a checkpoint of open_clip's list."""
-    hub: str = ""
-    """The hub id of the weights, for a checkpoint of open_clip's list."""
-
-
-def open_checkpoint(source: str | Path) -> OpenClipCheckpoint:
-    """The configuration of a checkpoint; its weights are not read yet.
-
-    Raises InputError for a damaged file, or a name that open_clip does not list.
-    """
-    if str(source).startswith(OPEN_CLIP):
-        return _listed_checkpoint(str(source))
-    folder = Path(source)
-    content = read_object(folder / OPEN_CLIP_CONFIG)
-    return OpenClipCheckpoint(
-        str(source),
-        content.get("model_cfg", {}),
-        content.get("preprocess_cfg", {}),
-        folder / WEIGHTS,
-        folder,
-    )
-
-
-def load_open_clip_config(source: str | Path) -> Any:
-    """The configuration of a checkpoint as transformers' `CLIPConfig`; raises InputError if it is not supported."""
-    return _hf_config(open_checkpoint(source))
-
-
-def load_open_clip(source: str | Path) -> Any:
-    """Load a checkpoint as transformers' `CLIPModel`, in fp32.
-
-    Raises InputError for an architecture that is not supported, and for weights that do not fit.
-    """
-    checkpoint = open_checkpoint(source)
-    config = _hf_config(checkpoint)
-    weights = checkpoint.weights or _download(checkpoint)
-    # The random weights are replaced.
-    with torch.random.fork_rng(devices=[]), convert_read_errors(weights):
-        model = CLIPModel(config)
-        renamed = rename_weights(load_file(weights))
-        model.load_state_dict({name: value.float() for name, value in renamed.items()})
-    return model.eval()
-
-
-def load_open_clip_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint: its folder's own, or CLIP's from the installed open_clip.
-
-    Raises InputError if there is none, or if its end token is not its last: open_clip pools at the
-    largest id.
-    """
-    checkpoint = open_checkpoint(source)
-    folder = checkpoint.folder
-    tokenizer: PreTrainedTokenizerBase
-    if folder is not None and any((folder / name).is_file() for name in TOKENIZER):
-        described = (folder / "tokenizer_config.json").is_file()
-        maker: Any = AutoTokenizer if described else CLIPTokenizer
-        with library_errors(source, "no tokenizer could be loaded"):
-            tokenizer = maker.from_pretrained(folder, trust_remote_code=False)
-            tokenizer("a")  # some damaged files fail only here
-    else:
-        tokenizer = _published_tokenizer(checkpoint)
-    largest = max(tokenizer.get_vocab().values(), default=-1)
-    size = _hf_config(checkpoint).text_config.vocab_size
-    if largest < 0 or tokenizer.eos_token_id != largest or largest >= size:
-        raise InputError(f"{source}: expected CLIP's tokenizer, whose end token is the last")
-    return tokenizer
-
-
-def load_open_clip_processor(source: str | Path) -> Any:
-    """The image processor of a checkpoint, with Pillow; raises InputError for preprocessing that is not supported.
-
-    It crops the centre as Hugging Face's does, which differs from torchvision's by at most one pixel.
-    """
-    checkpoint = open_checkpoint(source)
-    values = checkpoint.preprocess
-    side = _hf_config(checkpoint).vision_config.image_size
-    mode = values.get("resize_mode") or "shortest"
-    if mode not in ("shortest", "squash"):
-        raise InputError(f"{source}: resize_mode is {mode!r}; expected shortest or squash")
-    squash = mode == "squash"
-    return CLIPImageProcessorPil(
-        size={"height": side, "width": side} if squash else {"shortest_edge": side},
-        do_center_crop=not squash,
-        crop_size={"height": side, "width": side},
-        resample=RESAMPLE[values.get("interpolation") or "bicubic"],
-        image_mean=list(values.get("mean") or OPENAI_CLIP_MEAN),
-        image_std=list(values.get("std") or OPENAI_CLIP_STD),
-    )
-
-
-# -- configuration -----------------------------------------------------------------------------------------------------
-
-
-def _hf_config(checkpoint: OpenClipCheckpoint) -> Any:
-    """The configuration in transformers' terms; raises InputError, naming the setting, if it is not supported."""
-    with convert_errors(f"{checkpoint.source}: {ONLY}"):
-        model = checkpoint.model
-        vision, text = model["vision_cfg"], model["text_cfg"]
-        _refuse_others(checkpoint.source, model, MODEL_KEYS)
-        _refuse_others(checkpoint.source, vision, VISION_KEYS, pool_type="tok")
-        _refuse_others(checkpoint.source, text, TEXT_KEYS, pool_type="argmax")
-        shared = {
-            "hidden_act": "quick_gelu" if model.get("quick_gelu") else "gelu",
-            "projection_dim": model["embed_dim"],
-        }
-        width = vision.get("width", 768)
-        tokens = text.get("vocab_size", 49408)
-        return CLIPConfig(
-            projection_dim=shared["projection_dim"],
-            vision_config={
-                **shared,
-                **_transformer_sizes(vision, width, heads=width // vision.get("head_width", 64)),
-                "image_size": _side(vision.get("image_size", 224)),
-                "patch_size": _side(vision.get("patch_size", 16)),
-            },
-            text_config={
-                **shared,
-                **_transformer_sizes(text, text.get("width", 512), heads=text.get("heads", 8)),
-                "max_position_embeddings": text.get("context_length", 77),
-                "vocab_size": tokens,
-                "bos_token_id": max(tokens - 2, 0),
-                "eos_token_id": tokens - 1,
-                "pad_token_id": tokens - 1,
-            },
-        )
-
-
-def _refuse_others(
-    source: str, values: Mapping[str, Any], known: tuple[str, ...], **fixed: str
-) -> None:
-    """Raises InputError for a setting that changes the model in a way that is not supported."""
-    allowed = {**FIXED, **fixed}
-    for name, value in values.items():
-        if name in known or name in UNUSED or not value or value == allowed.get(name):
-            continue
-        if name == "norm_kwargs" and set(value) == {"eps"}:
-            continue
-        raise InputError(f"{source}: {OPEN_CLIP_CONFIG} sets {name} = {str(value)[:60]!r}; {ONLY}")
-
-
-def _side(value: Any) -> Any:
-    """A number of pixels, or two equal ones."""
-    square = isinstance(value, (list, tuple)) and value[0] == value[1]
-    return value[0] if square else value
-
-
-def _transformer_sizes(values: Mapping[str, Any], width: int, heads: int) -> dict[str, Any]:
-    """The sizes of a transformer, named as in transformers."""
-    return {
-        "hidden_size": width,
-        "num_hidden_layers": values.get("layers", 12),
-        "num_attention_heads": heads,
-        "intermediate_size": int(width * values.get("mlp_ratio", 4.0)),
-        "layer_norm_eps": (values.get("norm_kwargs") or {}).get("eps", 1e-5),
-    }
-
-
-# -- weights -----------------------------------------------------------------------------------------------------------
-
-BLOCK = re.compile(r"(visual\.)?transformer\.resblocks\.(\d+)\.(.+)")
-"""A weight of a transformer's layer."""
-IN_LAYER = {
-    "ln_1": "layer_norm1",
-    "ln_2": "layer_norm2",
-    "attn.out_proj": "self_attn.out_proj",
-    "mlp.c_fc": "mlp.fc1",
-    "mlp.c_proj": "mlp.fc2",
-}
-"""Modules of a layer, and their names in transformers."""
-OUTSIDE = {
-    "logit_scale": "logit_scale",
-    "positional_embedding": "text_model.embeddings.position_embedding.weight",
-    "token_embedding.weight": "text_model.embeddings.token_embedding.weight",
-    "ln_final.weight": "text_model.final_layer_norm.weight",
-    "ln_final.bias": "text_model.final_layer_norm.bias",
-    "text_projection": "text_projection.weight",
-    "visual.class_embedding": "vision_model.embeddings.class_embedding",
-    "visual.positional_embedding": "vision_model.embeddings.position_embedding.weight",
-    "visual.conv1.weight": "vision_model.embeddings.patch_embedding.weight",
-    "visual.ln_pre.weight": "vision_model.pre_layrnorm.weight",
-    "visual.ln_pre.bias": "vision_model.pre_layrnorm.bias",
-    "visual.ln_post.weight": "vision_model.post_layernorm.weight",
-    "visual.ln_post.bias": "vision_model.post_layernorm.bias",
-    "visual.proj": "visual_projection.weight",
-}
-"""All other weights, and their names in transformers."""
-TRANSPOSED = ("text_projection", "visual.proj")
-"""Matrices that open_clip multiplies from the right."""
-MASK = "attn_mask"
-"""A buffer of some versions."""
-
-
-def rename_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """open_clip's weights with transformers' names and shapes; others keep their names."""
-    renamed: dict[str, Tensor] = {}
-    for name, value in tensors.items():
-        own = name.removeprefix("text.")  # `custom_text` models keep the text tower in a module
-        if own == MASK:
-            continue
-        block = BLOCK.fullmatch(own)
-        if block is not None:
-            renamed.update(_layer_weights(block, value))
+    def __init__(self, text: Any, logit_scale: Tensor, length: int, pad_token_id: int) -> None:
+        """`length` in tokens, to which open_clip's tokenizer pads every text with `pad_token_id`."""
+        nn.Module.__init__(self)
+        self.is_hugging_face = hasattr(text, "pooler")
+        if self.is_hugging_face:
+            self.projection = text.proj
         else:
-            renamed[OUTSIDE.get(own, own)] = value.T.contiguous() if own in TRANSPOSED else value
-    return renamed
+            self.projection = _take_projection(text, "text_projection")
+        self.tower = text
+        self.logit_scale = nn.Parameter(logit_scale.detach().reshape(()))
+        self.length = length
+        self.pad_token_id = pad_token_id
 
+    @property
+    def states_width(self) -> int:
+        """Width of a token's state before the projection."""
+        width = self.tower.transformer.config.hidden_size if self.is_hugging_face else 0
+        return int(width or self.tower.ln_final.normalized_shape[0])
 
-def _layer_weights(block: re.Match[str], value: Tensor) -> dict[str, Tensor]:
-    side, number, inside = block.groups()
-    tower = "vision_model" if side else "text_model"
-    layer = f"{tower}.encoder.layers.{number}."
-    module, _, kind = inside.rpartition(".")
-    if not inside.startswith("attn.in_proj_"):
-        return {f"{layer}{IN_LAYER.get(module, module)}.{kind}": value}
-    kind = inside.removeprefix("attn.in_proj_")
-    parts = zip("qkv", value.chunk(3), strict=True)
-    return {f"{layer}self_attn.{letter}_proj.{kind}": part.contiguous() for letter, part in parts}
+    @property
+    def embed_dim(self) -> int:
+        """Width of a projected token."""
+        return _output_width(self.projection, self.states_width)
 
+    @property
+    def context_length(self) -> int:
+        """Positions of one window, special tokens included."""
+        return self.length
 
-# -- open_clip's own list ----------------------------------------------------------------------------------------------
+    def forward(
+        self, windows: ClipWindows, attention: AttentionCallback | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `ClipTextTower.forward`, without attention."""
+        states, ends = self.forward_unprojected(windows)
+        return self.projection(states), self.projection(ends)
 
-
-def _library() -> Any:
-    """The installed open_clip; raises InputError without it."""
-    with convert_errors(NO_OPEN_CLIP):  # torchvision that does not fit torch raises a RuntimeError
-        return importlib.import_module("open_clip")
-
-
-def _listed_checkpoint(source: str) -> OpenClipCheckpoint:
-    """A checkpoint of open_clip's list: NAME is its model configuration, TAG its weights."""
-    name, tag = parse_open_clip(source)
-    library = _library()
-    models = library.list_models()
-    if name not in models:
-        raise InputError(f"{source}: open_clip lists no model {name!r}{did_you_mean(name, models)}")
-    tags = library.list_pretrained_tags_by_model(name)
-    require_known(tag, tags, f"{source}: open_clip lists no weights {tag!r} of {name}")
-    model = dict(library.get_model_config(name))
-    weights = dict(library.pretrained.get_pretrained_cfg(name, tag))
-    if bool(weights.get("quick_gelu")) != bool(model.get("quick_gelu")):
-        raise InputError(
-            f"{source}: {tag} was trained with another activation; use NAME-quickgelu or NAME without it"
+    def forward_unprojected(self, windows: ClipWindows) -> tuple[Tensor, Tensor]:
+        """Token states (W, S, D) after the final LayerNorm and each window's pooled state (W, D)."""
+        tokens = windows.input_ids.shape[1]
+        ids = windows.input_ids.masked_fill(~windows.attention_mask, self.pad_token_id)
+        ids = F.pad(ids, (0, self.length - tokens), value=self.pad_token_id)
+        if self.is_hugging_face:
+            mask = (ids != self.tower.config.pad_token_id).long()
+            out = self.tower.transformer(input_ids=ids, attention_mask=mask)
+            return out.last_hidden_state[:, :tokens], self.tower.pooler(out, mask)
+        out = self.tower.forward_intermediates(
+            ids, indices=1, normalize_intermediates=True, output_fmt="NLC"
         )
-    hub = str(weights.get("hf_hub", "")).rstrip("/")
-    return OpenClipCheckpoint(source, model, weights, None, None, hub)
+        return out["text_intermediates"][0][:, :tokens], out["text_features"]
 
 
-def _download(checkpoint: OpenClipCheckpoint) -> Path:
-    """The safetensors file of a listed checkpoint, from the hub or its cache; a pickle is never opened."""
-    with library_errors(checkpoint.source, f"{WEIGHTS} of {checkpoint.hub} was not downloaded"):
-        local_only = not is_hub_reachable()
-        return Path(
-            huggingface_hub.hf_hub_download(checkpoint.hub, WEIGHTS, local_files_only=local_only)
-        )
+class OpenClipImageTower(ClipImageTower):
+    """The image tower of an open_clip model; its features before the projection, where it has one of its own."""
+
+    def __init__(self, visual: Any, transform: Any) -> None:
+        """`transform`: open_clip's preprocessing, of which the last two steps make a normalised tensor."""
+        nn.Module.__init__(self)
+        *self.steps, _, normalize = transform.transforms
+        self.scale = 1 / 255
+        self.register_buffer("mean", torch.tensor(normalize.mean).view(1, 3, 1, 1), False)
+        self.register_buffer("std", torch.tensor(normalize.std).view(1, 3, 1, 1), False)
+        self.preprocessing = {name: str(value) for name, value in visual.preprocess_cfg.items()}
+        self.tower = visual
+        self.projection = nn.Identity()
+        visual.output_tokens = False  # CoCa's towers return patches too
+        if hasattr(visual, "trunk") and not hasattr(visual.head, "pool"):
+            self.tower, self.projection = visual.trunk, visual.head
+        elif getattr(visual, "proj", None) is not None:
+            self.projection = _take_projection(visual, "proj")
+        with torch.no_grad():
+            blank = self.preprocess(Image.new("RGB", (8, 8)))
+            self.width = self.forward(torch.from_numpy(blank[None])).shape[1]
+
+    @property
+    def pooled_width(self) -> int:
+        """Width of the pooled feature before the projection."""
+        return self.width
+
+    @property
+    def embed_dim(self) -> int:
+        """Width of the projected feature."""
+        return _output_width(self.projection, self.width)
+
+    def preprocess(self, image: Image.Image) -> np.ndarray:
+        """An RGB image resized and cropped as open_clip does: (3, S, S) uint8, not normalised."""
+        for step in self.steps:
+            image = step(image)
+        return np.asarray(image).transpose(2, 0, 1).copy()
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """As `ClipImageTower.forward`."""
+        pooled: Tensor = self.tower((pixels.float() * self.scale - self.mean) / self.std)
+        return pooled
 
 
-def _published_tokenizer(checkpoint: OpenClipCheckpoint) -> PreTrainedTokenizerBase:
-    """CLIP's tokenizer, of the installed open_clip; raises InputError for a model with another one."""
-    named = checkpoint.model["text_cfg"].get("hf_tokenizer_name")
-    if named:
-        raise InputError(f"{checkpoint.source}: its tokenizer {named} is not beside the weights")
-    simple = _library().tokenizer.SimpleTokenizer()
-    ids = dict(simple.encoder)
-    for own, published in (
-        ("<start_of_text>", "<|startoftext|>"),
-        ("<end_of_text>", "<|endoftext|>"),
+def _take_projection(tower: Any, name: str) -> nn.Module:
+    """A tower's projection, which the tower then no longer applies."""
+    projection = getattr(tower, name)
+    setattr(tower, name, None)
+    if isinstance(projection, Tensor):  # multiplied from the right
+        linear = nn.Linear(projection.shape[0], projection.shape[1], bias=False)
+        linear.weight = nn.Parameter(projection.detach().T.contiguous())
+        return linear
+    return nn.Identity() if projection is None else projection
+
+
+def _output_width(projection: nn.Module, width: int) -> int:
+    own = next(projection.parameters(), torch.zeros(0))
+    return int(projection(torch.zeros(1, width, device=own.device)).shape[1])
+
+
+def load_open_clip(source: str, image: bool, text: bool) -> FrozenClip:
+    """Load the towers of an open_clip model with open_clip's own factory, in fp32.
+
+    Raises InputError for a name that open_clip does not list, and for what it cannot load; pickled weights
+    of a folder are not opened.
+    """
+    # A torchvision that does not fit torch raises a RuntimeError.
+    with convert_errors(NO_OPEN_CLIP):
+        library = importlib.import_module("open_clip")
+    tag = None
+    if source.startswith(OPEN_CLIP):
+        name, tag = parse_open_clip(source)
+        require_known(name, library.list_models(), f"{source}: open_clip lists no model {name}")
+        tags = library.list_pretrained_tags_by_model(name)
+        require_known(tag, tags, f"{source}: open_clip lists no weights {tag} of {name}")
+    else:
+        name = f"local-dir:{Path(source).absolute()}"
+        if not any(Path(source).glob("*.safetensors")):
+            raise InputError(f"{source}: no safetensors file; pickled weights are not opened")
+    with (
+        library_errors(source, "open_clip does not load it"),
+        warnings.catch_warnings(),
+        torch.random.fork_rng(devices=[]),  # for weights that the checkpoint replaces
     ):
-        if own in ids:
-            ids[published] = ids.pop(own)
-    merges: list[Any] = list(simple.bpe_ranks)
-    return CLIPTokenizer(vocab=ids, merges=merges)
+        warnings.filterwarnings("error", "QuickGELU mismatch")  # trained with another activation
+        model, transform = library.create_model_from_pretrained(name, tag, force_custom_text=True)
+        check_finite(model.eval(), source)
+        tower = OpenClipImageTower(model.visual, transform) if image else None
+        if not text:
+            return FrozenClip(tower, None)
+        own = library.get_tokenizer(name)
+        tokenizer = _hugging_face_tokenizer(own)
+        pad = int(tokenizer.pad_token_id) if hasattr(own, "tokenizer") else 0
+        texts = OpenClipTextTower(model.text, model.logit_scale, own.context_length, pad)
+        return FrozenClip(tower, texts, tokenizer)
+
+
+def _hugging_face_tokenizer(tokenizer: Any) -> PreTrainedTokenizerBase:
+    """A tokenizer of Hugging Face with the tokens of open_clip's; raises InputError if it has a mode of its own."""
+    if not hasattr(tokenizer, "tokenizer"):  # CLIP's own
+        ids = dict(tokenizer.encoder)
+        for name, published in (("start", "startof"), ("end", "endof")):
+            ids[f"<|{published}text|>"] = ids.pop(f"<{name}_of_text>")
+        merges: list[Any] = list(tokenizer.bpe_ranks)
+        return CLIPTokenizer(vocab=ids, merges=merges)
+    if getattr(tokenizer, "strip_sep_token", False) or getattr(tokenizer, "tokenizer_mode", ""):
+        raise InputError("a tokenizer with strip_sep_token or tokenizer_mode is not supported")
+    own: PreTrainedTokenizerBase = tokenizer.tokenizer
+    clean = getattr(getattr(tokenizer, "clean_fn", None), "__name__", "_clean_canonicalize")
+    steps: list[Any] = []
+    if clean == "_clean_canonicalize":  # SigLIP
+        steps += [normalizers.Replace("_", " "), normalizers.Replace(PUNCTUATION, "")]
+    if clean != "_clean_whitespace":
+        steps.append(normalizers.Lowercase())
+    steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    engine = own.backend_tokenizer
+    engine.normalizer = normalizers.Sequence([*steps, *filter(None, [engine.normalizer])])
+    return own
+
+
+LOADED_BY_OPEN_CLIP = FrozenClipFormat("open_clip", is_open_clip, load_open_clip)

@@ -210,7 +210,7 @@ class TextEncoder(Encoder):
     def set_sentence_modules(self, sentence: SentenceModules) -> None:
         """Add sentence modules: outputs include sentence vectors, and exports are in sentence-transformers' format."""
         self.sentence = sentence
-        width = self.sizes.text * len(sentence.pooling.modes)
+        width = self.sizes.text * len(sentence.modes)
         self.sizes = self.sizes._replace(sentence_embedding=width)
 
     @property

@@ -15,12 +15,7 @@ from groundling.core.registry import import_object, instantiate, is_import_path,
 from groundling.core.rng import derive_seed
 from groundling.data.text.keywords import KeywordExtractor
 from groundling.models.adapters import IMAGE, TEXT, AdapterClipBackbone
-from groundling.models.clip import (
-    FrozenClip,
-    load_clip_image_tower,
-    load_clip_text_tower,
-    load_frozen_clip,
-)
+from groundling.models.clip import FrozenClip, load_frozen_clip, load_teacher_text
 from groundling.objectives import ObjectiveContext, required_features
 from groundling.settings.objectives import TargetedDistillationSettings, parse_options
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, is_teacher
@@ -119,9 +114,8 @@ def load_teacher(context: TeacherContext) -> Teacher:
     source = context.source
     if not is_import_path(source):
         settings = context.settings.distillation
-        clip, tokenizer = load_clip_text_tower(source)
         standardise = settings.l1_targets == "standard"
-        return ClipTextTeacher(clip, tokenizer, standardise, settings.max_windows)
+        return ClipTextTeacher(*load_teacher_text(source), standardise, settings.max_windows)
     spec = import_object(source, object)
     if isinstance(spec, TeacherSpec):
         teacher = spec.make(context)
@@ -151,13 +145,15 @@ def load_clip_teacher(
     if not is_one_model:  # the scorer compares image and text
         needs_image_tower = bool(image_features & set(needs))
         needs_text_tower = bool({"clip_text", "clip_words"} & set(needs))
-    image = load_clip_image_tower(source) if needs_image_tower else None
-    text, tokenizer = load_clip_text_tower(text_source) if needs_text_tower else (None, None)
-    scorer = None
-    if options.teacher_scorer:
-        scorer = load_frozen_clip(options.teacher_scorer)
+    if is_one_model:
+        clip = load_frozen_clip(source, needs_image_tower, needs_text_tower)
+    else:
+        image = load_frozen_clip(source, text=False).image if needs_image_tower else None
+        text, tokenizer = load_teacher_text(text_source) if needs_text_tower else (None, None)
+        clip = FrozenClip(image, text, tokenizer, share_space=False)
+    scorer = load_frozen_clip(options.teacher_scorer) if options.teacher_scorer else None
     return ClipTeacher(
-        FrozenClip(image, text, tokenizer, is_one_model),
+        clip,
         needs,
         options,
         scorer=scorer,

@@ -239,7 +239,7 @@ class FrozenCopy(Teacher):
         sentence = require(self.text.sentence, "sentence", self.name)
         return {
             "weights": weights_sha256(self.text.encoder),
-            "pooling": list(sentence.pooling.modes),
+            "pooling": list(sentence.modes),
         }
 
     @torch.no_grad()

@@ -17,7 +17,7 @@ from groundling.core.batch import Batch, Sample, require, select
 from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_digest, read_image
-from groundling.models.clip import FrozenClip, load_clip_image_tower
+from groundling.models.clip import FrozenClip, load_frozen_clip
 from groundling.models.loading import weights_sha256
 from groundling.models.matching_heads import (
     TokenImageMatchingHeads,
@@ -215,7 +215,7 @@ def make_voken_teacher(given: TeacherContext) -> Teacher:
     matcher = load_text_encoder(options.voken_matcher)
     if matcher.tokenizer.get_vocab() != tokenizer.get_vocab():
         raise InputError(f"{options.voken_matcher}: its tokenizer differs from the student's")
-    clip = FrozenClip(load_clip_image_tower(given.source), None)
+    clip = load_frozen_clip(given.source, text=False)
     return VokenTeacher(matcher, heads, VokenImages(folder, clip, targeted.teacher_space))
 
 

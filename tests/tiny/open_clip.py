@@ -1,80 +1,78 @@
-"""A tiny checkpoint in open_clip's own format."""
+"""Tiny checkpoints in open_clip's own format, written by open_clip itself.
+
+Imported by processes of their own: where open_clip lies in a folder beside the environment
+(`OPEN_CLIP_FOLDER`, which `bootstrap.py test` fills), its torchvision is built for another torch.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
 
-from groundling.models import open_clip
-from tiny import toys
-from tiny.homes import tokens
+FOLDER = os.environ.get("OPEN_CLIP_FOLDER", "")
+if FOLDER:
+    sys.path.append(FOLDER)
+    operators = torch.library.Library("torchvision", "DEF")
+    operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-WIDTH, HEADS, LAYERS, SIDE, PATCH, JOINT = 32, 2, 2, 16, 8, 24
-"""Sizes of the checkpoint."""
+import open_clip  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 
-
-def model_config(quick: bool = True, **changes: Any) -> dict[str, Any]:
-    """open_clip's `model_cfg` for these sizes."""
-    vision = {"image_size": SIDE, "layers": LAYERS, "width": WIDTH, "head_width": WIDTH // HEADS}
-    vision |= {"patch_size": PATCH, "mlp_ratio": 2.0}
-    text = {"context_length": toys.WINDOW, "vocab_size": len(tokens()), "width": WIDTH}
-    text |= {"heads": HEADS, "layers": LAYERS, "mlp_ratio": 2.0}
-    parts: dict[str, Any] = {"embed_dim": JOINT, "vision_cfg": vision, "text_cfg": text}
-    if quick:
-        parts["quick_gelu"] = True
-    for name, value in changes.items():
-        part, _, inner = name.partition("__")
-        (parts[part] if inner else parts).__setitem__(inner or part, value)
-    return parts
-
-
-def random_weights(prefix: str = "", mlp: int = 2 * WIDTH) -> dict[str, Tensor]:
-    """Weights with open_clip's names and shapes; `prefix` stands before those of the text tower."""
-    random = torch.Generator().manual_seed(4)
-
-    def draw(*shape: int) -> Tensor:
-        return 0.2 * torch.randn(*shape, generator=random)
-
-    weights = {"logit_scale": torch.tensor(2.5)}
-    for start, width in ((prefix, WIDTH), ("visual.", WIDTH)):
-        for number in range(LAYERS):
-            layer = f"{start}transformer.resblocks.{number}."
-            weights[f"{layer}attn.in_proj_weight"] = draw(3 * width, width)
-            weights[f"{layer}attn.in_proj_bias"] = draw(3 * width)
-            for module, shape in (
-                ("attn.out_proj", (width, width)),
-                ("mlp.c_fc", (mlp, width)),
-                ("mlp.c_proj", (width, mlp)),
-            ):
-                weights[f"{layer}{module}.weight"] = draw(*shape)
-                weights[f"{layer}{module}.bias"] = draw(shape[0])
-            for module in ("ln_1", "ln_2"):
-                weights[f"{layer}{module}.weight"] = 1 + draw(width)
-                weights[f"{layer}{module}.bias"] = draw(width)
-    for norm in (f"{prefix}ln_final", "visual.ln_pre", "visual.ln_post"):
-        weights[f"{norm}.weight"] = 1 + draw(WIDTH)
-        weights[f"{norm}.bias"] = draw(WIDTH)
-    weights[f"{prefix}token_embedding.weight"] = draw(len(tokens()), WIDTH)
-    weights[f"{prefix}positional_embedding"] = draw(toys.WINDOW, WIDTH)
-    weights[f"{prefix}text_projection"] = draw(WIDTH, JOINT)
-    weights["visual.class_embedding"] = draw(WIDTH)
-    weights["visual.positional_embedding"] = draw((SIDE // PATCH) ** 2 + 1, WIDTH)
-    weights["visual.conv1.weight"] = draw(WIDTH, 3, PATCH, PATCH)
-    weights["visual.proj"] = draw(WIDTH, JOINT)
-    return weights
+VISION = {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
+TEXT = {"context_length": 16, "width": 32, "heads": 2, "layers": 2}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "clip": {"vision_cfg": VISION, "text_cfg": TEXT, "quick_gelu": True},
+    "custom": {"vision_cfg": VISION, "text_cfg": TEXT, "custom_text": True},
+    "resnet": {"vision_cfg": VISION | {"layers": [1, 1, 1, 1], "width": 8}, "text_cfg": TEXT},
+    "timm": {
+        "vision_cfg": {"timm_model_name": "resnet10t", "timm_pool": "avg", "image_size": 32},
+        "text_cfg": TEXT,
+    },
+    "siglip": {
+        "vision_cfg": {"timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"}
+        | {"image_size": 160},
+        "text_cfg": TEXT
+        | {"hf_tokenizer_name": "own", "tokenizer_kwargs": {"clean": "canonicalize"}}
+        | {"width": 64, "no_causal_mask": True, "proj_bias": True, "pool_type": "last"},
+        "init_logit_bias": -10,
+        "custom_text": True,
+    },
+    "hugging_face": {
+        "vision_cfg": VISION,
+        "text_cfg": {"hf_model_name": "own/text", "hf_tokenizer_name": "own", "context_length": 16}
+        | {"hf_proj_type": "mlp", "hf_pooler_type": "mean_pooler"},
+    },
+    "coca": {
+        "vision_cfg": VISION
+        | {"attentional_pool": True, "attn_pooler_heads": 2}
+        | {"output_tokens": True},
+        "text_cfg": TEXT | {"embed_cls": True, "output_tokens": True},
+        "multimodal_cfg": TEXT | {"mlp_ratio": 2, "attn_pooler_heads": 2},
+        "custom_text": True,
+    },
+}
+"""`model_cfg` of each kind: CLIP, its two image towers besides ViT, SigLIP, a Hugging Face text tower, CoCa."""
 
 
-def write(folder: Path, model: dict[str, Any], prefix: str = "", **preprocess: Any) -> Path:
-    """A folder as open_clip writes it for the hub, with CLIP's tokenizer."""
-    folder.mkdir(parents=True)
-    save_file(random_weights(prefix), folder / open_clip.WEIGHTS)
-    values = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25], "interpolation": "bicubic"}
-    content = {"model_cfg": model, "preprocess_cfg": {**values, **preprocess}}
-    (folder / open_clip.OPEN_CLIP_CONFIG).write_text(json.dumps(content))
-    tokens().save_pretrained(folder)
+def write(folder: Path, kind: str, **preprocess: Any) -> Path:
+    """A folder as open_clip writes it for the hub; `folder` may hold a tokenizer, and a text encoder in `text`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = json.loads(json.dumps(CONFIGS[kind]).replace('"own', f'"{folder}'))
+    config["embed_dim"] = 64 if kind == "siglip" else 24
+    values = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25], **preprocess}
+    content = {"model_cfg": config, "preprocess_cfg": values}
+    (folder / "open_clip_config.json").write_text(json.dumps(content))
+    torch.manual_seed(4)
+    model = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False)
+    for name, value in model.named_parameters():
+        if value.ndim > 1 and "visual.trunk" not in name:
+            torch.nn.init.normal_(value, std=0.2)
+    weights = {name: value.contiguous().clone() for name, value in model.state_dict().items()}
+    save_file(weights, folder / "open_clip_model.safetensors")
     return folder

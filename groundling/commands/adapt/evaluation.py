@@ -189,7 +189,7 @@ def retention_report(
     report["after"] = similarity_agreement(text, sentence, pairs)["spearman"]
     if text.sentence is not None and text.sentence is not sentence:
         report["projected"] = similarity_agreement(text, text.sentence, pairs)["spearman"]
-    return {**report, "pooling": "+".join(sentence.pooling.modes), "cut_tokens": before["cut"]}
+    return {**report, "pooling": "+".join(sentence.modes), "cut_tokens": before["cut"]}
 
 
 def similarity_agreement(

@@ -92,8 +92,10 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     is_cross_modal = any(one.needs_cross_modal for one in arm.values())
     pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
     text = _student(config, seed)
-    sentence = text.sentence or _pooled(text, config.objective_settings.distillation.pooling)
-    before = similarity_agreement(text, sentence, pairs) if pairs else {}
+    sentence, before = text.sentence, {}
+    if pairs:
+        sentence = sentence or _pooled(text, config.objective_settings.distillation.pooling)
+        before = similarity_agreement(text, sentence, pairs)
     used = replace_settings(config.objective_settings, pooling="own")  # retention uses it too
     step = config.training_step.training_step
     run.note(*unused_settings_note(names, used, step, config.cross_modal))
@@ -141,7 +143,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         result["learned"] = {**learned, "held_out": eval_texts is not None}
     if projection is not None and text.sentence is not None:
         text.set_sentence_modules(text.sentence.with_projection(projection))
-    if pairs:
+    if pairs and sentence is not None:
         result["retention"] = retention_report(text, sentence, pairs, before)
     run.save(lambda folder: _save(folder, text, model, objectives, config, training, result))
     return result

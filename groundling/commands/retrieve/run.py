@@ -23,7 +23,7 @@ from groundling.data.captions.captions import (
 )
 from groundling.data.image_samples import split_decodable
 from groundling.data.samples import TextDataset
-from groundling.models.clip import FrozenClip, load_clip_image_tower, load_clip_text_tower
+from groundling.models.clip import load_frozen_clip, load_teacher_text
 from groundling.models.text_encoder import load_text_encoder
 from groundling.prediction.similarity import sentence_vectors, text_length_limit
 from groundling.runs.report import format_table
@@ -69,17 +69,18 @@ def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
     texts = [text for image in captioned for text in image.captions]
     text_offsets = np.cumsum([0, *(len(image.captions) for image in captioned)])
     device = run.state.device
-    image = load_clip_image_tower(config.model)
+    clip = load_frozen_clip(config.model, text=False)
+    width = require(clip.image, "image", config.model).embed_dim
     encoded, limits = {}, {}
     if config.student:  # first, since it may not fit
-        encoded["student"], length = _encode_with_student(texts, config, image.embed_dim, device)
+        encoded["student"], length = _encode_with_student(texts, config, width, device)
         limits["student"] = {"max_length": length}
     cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
     options = TargetedDistillationSettings(teacher_images=config.images)
-    teacher = ClipTeacher(FrozenClip(image, None), ("clip_image",), options).to(device)
+    teacher = ClipTeacher(clip, ("clip_image",), options).to(device)
     examples = [Example(image.id, "", images=(image.id,)) for image in captioned]
     image_embeds, _ = _features(examples, teacher, "clip_image", cache)
-    own = ClipSentenceTeacher(*load_clip_text_tower(config.model), max_windows=config.max_windows)
+    own = ClipSentenceTeacher(*load_teacher_text(config.model), max_windows=config.max_windows)
     own.to(device)
     queries = [Example(str(number), text) for number, text in enumerate(texts)]
     vectors, dropped = _features(queries, own, "sentence", cache)

@@ -34,7 +34,7 @@ class RealSettings(Settings):
     student: Annotated[str, InputKind.MODEL] = ""
     """--real: text encoder from which every method starts, hub id or folder."""
     teacher: Annotated[str, InputKind.MODEL] = ""
-    """--real: CLIP-like teacher, hub id or folder, or open_clip:NAME/TAG."""
+    """--real: CLIP-like teacher: hub id or folder of Hugging Face."""
     captions: Annotated[str, InputKind.PATH] = ""
     """--real: captions, in any file or folder that `train-clip` reads."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)

@@ -1,0 +1,171 @@
+"""Teachers that open_clip loads, against open_clip; `test_open_clip.py` runs this in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from builders import open_clip as made
+from builders.seeing import image as picture
+from PIL import Image
+from torch.nn import functional as F
+from transformers import AutoModel
+
+from groundling.cli import main
+from groundling.core.batch import Example, Sample, collate
+from groundling.core.errors import InputError
+from groundling.data.samples import TextDataset
+from groundling.models.clip import load_frozen_clip
+from groundling.settings.objectives import TargetedDistillationSettings
+from groundling.teachers import add_features
+from groundling.teachers.feature_cache import FeatureCache, TeacherSet
+from groundling.teachers.loading import load_clip_teacher
+
+TEXTS = ["two dogs chase a cat", "A red_ball, isn't it?"]
+WIDTHS = {"resnet": (24, 24), "timm": (512, 24), "siglip": (64, 64), "coca": (24, 24)}
+"""Widths of an image's features before and after the projection, where they are not (32, 24)."""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("open_clip")
+    toys.siglip_words().save_pretrained(place / "siglip")
+    homes.words().save_pretrained(place / "hugging_face")
+    homes.student(place / "hugging_face/text")
+    for kind in made.CONFIGS:
+        made.write(place / kind, kind)
+    return place
+
+
+@pytest.mark.parametrize("kind", made.CONFIGS)
+@torch.no_grad()
+def test_features_are_open_clips_own(kind: str, folders: Path) -> None:
+    before = torch.random.get_rng_state()
+    ours = load_frozen_clip(folders / kind)
+    assert torch.equal(before, torch.random.get_rng_state())
+    name = f"local-dir:{folders / kind}"
+    model, transform = made.open_clip.create_model_from_pretrained(name)
+    tokenizer = made.open_clip.get_tokenizer(name)
+    expected = model.eval().encode_text(tokenizer(TEXTS))
+    rows = [row for row, _ in ours.tokenize(TEXTS)]
+    batch = collate([Sample(str(n), clip=row) for n, row in enumerate(rows)])
+    states, ends = ours.text(batch.clip)
+    close(F.normalize(ends, dim=-1), F.normalize(expected, dim=-1))
+    assert states.shape == (*batch.clip.input_ids.shape, ours.text.embed_dim)
+    if kind in ("clip", "custom"):  # pooled at the end token
+        close(states[torch.arange(2), batch.clip.eot_index], expected)
+    assert ours.text.logit_scale == model.logit_scale
+    words = rows[1].word_ids
+    assert words[0] <= 0 and words.max() >= 4 and (np.diff(words[words >= 0]) >= 0).all()
+    noise = np.random.default_rng(0).integers(0, 256, (40, 61, 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    pooled = ours.image(torch.from_numpy(ours.image.preprocess(image)[None]))
+    found = F.normalize(ours.image.projection(pooled), dim=-1)
+    close(found, F.normalize(model.encode_image(transform(image)[None]), dim=-1))
+    widths = (ours.image.pooled_width, ours.image.embed_dim)
+    assert widths == (pooled.shape[1], found.shape[1]) == WIDTHS.get(kind, (32, 24))
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
+
+
+def test_a_squashed_image_keeps_its_border(tmp_path: Path) -> None:
+    folder = made.write(tmp_path, "clip", resize_mode="squash", interpolation="bilinear")
+    image = Image.new("RGB", (64, 32))
+    image.paste((255, 255, 255), (0, 0, 16, 32))
+    columns = load_frozen_clip(folder, text=False).image.preprocess(image).mean((0, 1))
+    assert columns.shape == (32,) and columns[0] > 250 > 5 > columns[-1]
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip", "hugging_face"])
+def test_a_teacher_of_image_text_and_words(kind: str, folders: Path, tmp_path: Path) -> None:
+    picture(tmp_path / "photos/0.png", (40, 24), 0)
+    options = TargetedDistillationSettings(teacher_images=str(tmp_path / "photos"))
+    names = {"clip_image", "clip_text", "clip_words", "clip_word", "clip_similarity"}
+    found = []
+    for limit in (1.0, 0.0):
+        teacher = load_clip_teacher(str(folders / kind), names, options, None)
+        data = TextDataset([Example(text, text, images=("0",)) for text in TEXTS], None)
+        wrapped, live = TeacherSet([teacher], FeatureCache(tmp_path / "cache", limit)).wrap(data)
+        batch = collate(wrapped.get([0, 1], [np.random.default_rng(0)] * 2))
+        for one in live:
+            batch = add_features(one, batch)
+        found.append(batch.features)
+    assert names == found[0].keys() == found[1].keys()
+    close(found[0]["clip_text"], found[1]["clip_text"])
+    assert found[0]["clip_words"].shape == (2, 2, teacher.width)
+
+
+def cut(folder: Path) -> None:
+    weights = folder / "open_clip_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+
+
+def pickled(folder: Path) -> None:
+    shutil.move(folder / "open_clip_model.safetensors", folder / "open_clip_pytorch_model.bin")
+
+
+def changed(part: str, **values: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "open_clip_config.json"
+        content = json.loads(path.read_text())
+        content["model_cfg"][part] |= values
+        path.write_text(json.dumps(content))
+
+    return change
+
+
+BAD = {
+    "is cut": (cut, "open_clip does not load it"),
+    "is pickled": (pickled, "pickled weights are not opened"),
+    "is no JSON": (lambda folder: homes.put(folder / "open_clip_config.json", "["), "valid config"),
+    "has no model": (
+        lambda folder: homes.put(folder / "open_clip_config.json", "{}"),
+        "valid config",
+    ),
+    "has other sizes": (changed("text_cfg", width=16), "width changed"),
+    "has fewer layers": (changed("vision_cfg", layers=1), "Unexpected key"),
+    "names no timm model": (changed("vision_cfg", timm_model_name="none"), "Unknown model"),
+}
+
+
+@pytest.mark.parametrize("damage", BAD)
+def test_a_damaged_folder_gives_one_line(damage: str, folders: Path, tmp_path: Path) -> None:
+    change, message = BAD[damage]
+    folder = shutil.copytree(folders / "clip", tmp_path / "model")
+    change(folder)
+    with pytest.raises(InputError) as caught:
+        load_frozen_clip(folder)
+    told = str(caught.value)
+    assert message in told and str(folder) in told and "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("ViT-B-33/openai", "lists no model ViT-B-33"),
+        ("ViT-B-32/nine", "lists no weights nine of ViT-B-32"),
+        ("ViT-B-32/openai", "QuickGELU mismatch|not load"),
+    ],
+)
+def test_a_name_that_open_clip_does_not_list(source: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_frozen_clip(f"open_clip:{source}")
+
+
+def test_adapt_learns_from_the_folder(folders: Path, tmp_path: Path) -> None:
+    student = homes.student(tmp_path / "student")
+    text = homes.put(tmp_path / "text.txt", "\n".join(toys.sentences()) + "\n")
+    words = f"adapt --student {student} --teacher {folders / 'timm'} --text {text} --steps 2"
+    run = ["--arm", "contrastive", "--batch", "4", "--cpu", "--out", str(tmp_path / "run")]
+    assert main([*words.split(), *run]) == 0
+    assert "contrastive" in (tmp_path / "run/log.jsonl").read_text()
+    AutoModel.from_pretrained(tmp_path / "run/model")
