@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,9 +52,9 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
             examples have no labels where answers are scored, or settings do not fit the model.
     """
     device = run.state.device
-    models = [config.attention_model]
+    models = [config]
     if config.other:
-        models.append(replace(config.attention_model, model=config.other, untrained=False))
+        models.append(replace(config, model=config.other, untrained=False))
     subjects = [load_modality_model(one, config.outcome, device, config.trust) for one in models]
     examples = _read_examples(config, subjects, run)
     analyses = [
@@ -100,16 +99,7 @@ class _AnalysedExamples(NamedTuple):
 def _read_examples(
     config: ModalityConfig, subjects: Sequence[ModalityModel], run: Run
 ) -> _AnalysedExamples:
-    every, notes = read_analysis_examples(
-        subjects[0],
-        Path(config.data),
-        config.task,
-        config.split,
-        asking=config.asking,
-        label=config.label,
-        columns=config.columns,
-        photos=config.attention_model.image_settings.images,
-    )
+    every, notes = read_analysis_examples(subjects[0], config)
     run.note(*dict.fromkeys([*notes, *(note for subject in subjects for note in subject.notes)]))
     examples = subsample(every, config.limit)
     if len(examples) < len(every):
@@ -121,7 +111,7 @@ def _read_examples(
             f"{config.data}: the examples have no labels; pass perturbed_inputs=False --ig-examples 0, or labelled data"
         )
     word_level = subsample(examples, config.ig_examples or len(examples))
-    seed = config.attention_model.seed
+    seed = config.seed
     return _AnalysedExamples(
         examples,
         word_level,
@@ -223,12 +213,13 @@ def _selected_words(
     examples = analyses[0].examples
     teacher = ClipTeacher(clip, {"clip_words"}, options)
     teacher.to(device).fit(analyses[0].subject.samples(examples.word_level))
-    texts = selected_words.teacher_word_scores(
-        teacher, analyses[0].rows, config.attention_model.batch
-    )
-    readers = [selected_words.AttentionToWords(one.rows, one.cls_attention) for one in analyses]
+    texts = selected_words.teacher_word_scores(teacher, analyses[0].rows, config.batch)
+    attentions = [
+        selected_words.attention_to_words(one.cls_attention, one.rows, texts) for one in analyses
+    ]
+    layers = [one.cls_attention.attention.layers for one in analyses]
     summary = selected_words.selected_words_summary(
-        texts, readers, config.num_words, examples.word_level_bootstrap
+        texts, attentions, layers, config.num_words, examples.word_level_bootstrap
     )
     header = {"teacher": config.teacher, "words": config.num_words, "relevance": config.relevance}
     return {**header, **summary}

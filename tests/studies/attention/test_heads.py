@@ -34,6 +34,7 @@ from groundling.models.attention import (
 )
 from groundling.studies.attention.forward_passes import SampleArrays, consume_attention
 from groundling.studies.attention.grounding import (
+    PHRASE_COUNTS,
     GroundingResult,
     HeadGrounding,
     HeadLeaderboard,
@@ -41,6 +42,7 @@ from groundling.studies.attention.grounding import (
     PhraseSpan,
     PhraseStatus,
     assign_halves,
+    notes_of_reports,
     tokens_of_words,
     words_in_span,
 )
@@ -219,10 +221,11 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(
         assert model.runs == len(examples) / 7
         gc.collect()
         assert forgets.alive == 0 and forgets.told[0]() is None
-        # One bit per head and phrase; sums do not grow.
-        assert sum(bits.size for bits in forgets.bits) == LAYERS * sum(map(len, asked))
+        # One answer per head and phrase; sums do not grow.
+        assert sum(hits.size for hits in forgets.hits) == LAYERS * HEADS * sum(map(len, asked))
         kept.append(sum(sums.size for sums in forgets.sums))
-        assert not any(isinstance(one, Tensor) for one in gc.get_referents(*vars(forgets).values()))
+        arrays = [*forgets.hits, *forgets.sums]
+        assert not any(isinstance(one, Tensor) for one in gc.get_referents(*arrays))
     assert kept[0] == kept[1]
 
 
@@ -466,13 +469,12 @@ def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextRowEnco
     null, _ = looked_at(text, True)
     half_of = assign_halves(images, 0)
     assert sum(half_of.values()) == 20
-    half = np.array([half_of[image] for image in images])
     kinds = [("even",) if n % 2 == 0 else ("odd",) for n in range(40)]
-    told = HeadLeaderboard(found, np.arange(40), half, kinds, 0.2, 0, null).report()
+    told = HeadLeaderboard(found, np.arange(40), kinds, 0.2, 0, null).report()
     assert told["chosen"] == ["0-0", "0-0"] and told["active_heads"] == 2
     assert told["held_out"] == {"value": 100.0, "interval": [100.0, 100.0]}
     assert told["chance"]["value"] == 25 and told["upper_bound"]["value"] == 100
-    assert told["confidence"] is None and "no detector confidence" in told["notes"][0]
+    assert told["confidence"] is None
     assert 5 <= told["other_images"]["value"] <= 45
     low, high = told["held_out_less_other_images"]["interval"]
     assert 50 < low < told["held_out_less_other_images"]["value"] < high <= 100
@@ -509,8 +511,8 @@ def board(hits: np.ndarray, half: np.ndarray, active: np.ndarray, **more: Any) -
     ones = np.ones(count, bool)
     facts = PhraseBaselines(np.zeros(count, int), ones, ones, ones * 0.5, ones, ones * 2)
     means = np.stack([np.stack([a, a, a], -1) for a in active])
-    found = GroundingResult(facts, hits, means, [("self", n, 0) for n in range(heads)])
-    return HeadLeaderboard(found, np.arange(count), half, [()] * count, 0.2, 0, **more)
+    found = GroundingResult(facts, hits, means, [("self", n, 0) for n in range(heads)], half)
+    return HeadLeaderboard(found, np.arange(count), [()] * count, 0.2, 0, **more)
 
 
 def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
@@ -528,7 +530,8 @@ def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
     assert [layer and layer["value"] for layer in three] == [50, 50, 75, None]
     told = board(np.stack(columns, 1), half, active * 0.1).report()
     assert told["held_out"] is None and told["chosen"] == [None, None] and told["best"] is None
-    assert any("sends more than 20%" in note for note in told["notes"])
+    counts = dict.fromkeys(PHRASE_COUNTS, 0)
+    assert "sends more than 20%" in notes_of_reports(counts, "phrase", [told], 0.2)[-1]
     lonely = board(np.stack(columns, 1)[:1], half[:1], active).report()
     assert lonely["held_out"] is None and lonely["chosen"] == ["0-0", None]
 

@@ -43,9 +43,8 @@ from groundling.studies.attention.commands import (
     ModalityConfig,
     VisualizeConfig,
 )
-from groundling.studies.attention.grounding import pointing_game
 from groundling.studies.attention.inspected_models import RegionModel, randomize_weights
-from groundling.studies.attention.models import PatchReader, PatchStore, cut_patches
+from groundling.studies.attention.models import PatchReader, PatchStore, cut_patches, pointing_game
 from groundling.studies.attention.models.clip import ClipTowers, visible_part
 from groundling.studies.attention.models.vilt import Vilt, load_vilt
 from groundling.studies.attention.page.inspected_model import InspectedModel

@@ -35,10 +35,9 @@ from groundling.data.text.parses import (
 )
 from groundling.studies.attention.dependency_labels import LabelScheme, relabel
 from groundling.studies.attention.forward_passes import consume_attention
-from groundling.studies.attention.grounding import PhraseStatus
+from groundling.studies.attention.grounding import HeadGrounding, PhraseStatus
 from groundling.studies.attention.syntax import (
     TABLE_2,
-    ArcGrounding,
     ParsedCaption,
     arcs_of,
     make_arc_questions,
@@ -313,7 +312,7 @@ def test_the_arcs_of_a_sentence_parsed_by_hand(
 
 def test_what_heads_are_asked_of_an_arc() -> None:
     asked = make_arc_questions([parsed(DOG, DOG_TREE)])
-    (phrases,), (numbers,) = asked.phrases, asked.relations
+    (phrases,), (numbers,) = asked.questions.phrases, asked.questions.groups
     texts = [one.example.text[one.start : one.stop] for one in phrases]
     assert texts == ["runs", "a", "red", "on", "on", "the"]
     boxes = [one.example.gold_boxes.boxes[0, 0] for one in phrases if one.example.gold_boxes]
@@ -326,7 +325,7 @@ def test_what_heads_are_asked_of_an_arc() -> None:
 def test_a_phrase_of_several_heads_is_counted_and_left_out() -> None:
     one = parsed("he saw [/EN#1/x dogs run]", "he:2:nsubj saw:0:root dogs:2:obj run:2:xcomp")
     assert arcs_of(one) == ([], Counter(phrases_of_several_heads=1))
-    assert make_arc_questions([one]).examples == []
+    assert make_arc_questions([one]).questions.examples == []
     one = parsed("[/EN#3/x dogs] run", "dogs:2:nsubj run:0:root")
     assert arcs_of(one) == ([], Counter()), "nothing is asked for a phrase without a box"
 
@@ -378,27 +377,24 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> Non
     for row in store.values():
         row.boxes[::2] = [0, 0, 0.5, 0.5]
         row.boxes[1::3] = [0.5, 0.5, 1, 1]
-    half = rng.integers(2, size=len(asked.examples)).tolist()
-    samples = samples_of(asked.examples, store, text, whole_image="first")
+    examples, phrases, relations, _ = vars(asked.questions).values()
+    half = rng.integers(2, size=len(examples)).tolist()
+    samples = samples_of(examples, store, text, whole_image="first")
     model = StubAttention()
-
-    def consumer() -> ArcGrounding:
-        assert FLICKR30K.label_regions is not None
-        return ArcGrounding(asked.phrases, FLICKR30K.label_regions, half, asked.relations)
-
-    whole = consumer()
+    assert FLICKR30K.label_regions is not None
+    whole = HeadGrounding(phrases, FLICKR30K.label_regions, half, "mean", relations)
     consume_attention(model, samples, whole, 3)
 
     hits: dict[int, list[list[bool]]] = {}
     mass: dict[tuple[int, int], list[list[float]]] = {}
-    for place, example in enumerate(asked.examples):
+    for place, example in enumerate(examples):
         (sample,) = samples.get([place], ())
         tokens, regions = sample.text, sample.regions
         assert tokens is not None and regions is not None
         first = len(tokens.input_ids)
         size = first + len(regions)
         words = example.text.replace("ï", "i").split()
-        for phrase, relation in zip(asked.phrases[place], asked.relations[place], strict=True):
+        for phrase, relation in zip(phrases[place], relations[place], strict=True):
             word = example.text[: phrase.start].count(" ")
             assert words[word] == example.text[phrase.start : phrase.stop].replace("ï", "i")
             gold = phrase.example.gold_boxes
@@ -415,8 +411,8 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> Non
                     own_hits.append(bool(np.allclose(box, gold.boxes[0])))
             hits.setdefault(relation, []).append(own_hits)
             mass.setdefault((relation, half[place]), []).append(own_mass)
-    found = whole.by_relation()
-    assert len(found) == len(asked.names) == len(hits)
+    found = [whole.result(relation) for relation in range(len(asked.names))]
+    assert len(found) == len(hits)
     for relation, one in enumerate(found):
         assert (one.is_right == np.array(hits[relation])).all()
         assert (one.baselines.status == PhraseStatus.SCORED).all()
