@@ -198,9 +198,13 @@ def test_batches_are_in_the_order_of_samples() -> None:
     rows = [[S, T, S, R]]
     whole = masses(a_map(weights, *rows * 4), count=4)
     parts = ModalityImportance()
+    looks = ClsAttention()
     for chosen in ([1, 2], [0, 3]):
         some = replace(seen("x", "y"), places=chosen)
-        parts.consume(some, a_map(weights[chosen], *rows * 2))
+        for consumer in (parts, looks):
+            consumer.consume(some, a_map(weights[chosen], *rows * 2))
+    for place, own in enumerate(looks.attention.by_sample()):
+        np.testing.assert_allclose(own[0], weights[place, :, 0].mean(0), rtol=1e-6)
     np.testing.assert_array_equal(parts.rows.stacked(), whole.rows.stacked())
     np.testing.assert_array_equal(parts.uniform, whole.uniform)
     np.testing.assert_allclose(parts.by_head, whole.by_head)
