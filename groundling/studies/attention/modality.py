@@ -21,10 +21,12 @@ from groundling.runs.run import Run
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.studies.attention import attribution, selected_words
 from groundling.studies.attention.attribution import COMPLETE_ABSOLUTE, COMPLETE_RELATIVE
-from groundling.studies.attention.commands import AnalysedModelSettings, ModalityConfig
+from groundling.studies.attention.commands import ModalityConfig
 from groundling.studies.attention.forward_passes import AttentionConsumer, consume_attention
+from groundling.studies.attention.grounding import COUNTED
 from groundling.studies.attention.importance import (
     ATTENTION_TARGETS,
+    NUMBERS,
     Bootstrap,
     ClsAttention,
     ImportanceEstimate,
@@ -40,7 +42,6 @@ from groundling.studies.attention.inspected_models import (
 from groundling.teachers.clip import ClipTeacher
 from groundling.vision_language.single_stream import SingleStreamModel
 
-COUNTED = "layers and heads count from 0"
 JsonObject = dict[str, Any]
 
 
@@ -58,7 +59,7 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
     subjects = [load_modality_model(one, config.outcome, device, config.trust) for one in models]
     examples = _read_examples(config, subjects, run)
     analyses = [
-        _ModelAnalysis(config, one, subject, examples)
+        _ModelAnalysis(one, subject, examples)
         for one, subject in zip(models, subjects, strict=True)
     ]
     notes = [note for analysis in analyses for note in analysis.notes]
@@ -111,12 +112,14 @@ def _read_examples(
             f"{config.data}: the examples have no labels; pass perturbed_inputs=False --ig-examples 0, or labelled data"
         )
     word_level = subsample(examples, config.ig_examples or len(examples))
-    seed = config.seed
     return _AnalysedExamples(
         examples,
         word_level,
-        Bootstrap(images_of(examples), seed),
-        Bootstrap(images_of(word_level), seed),
+        *(
+            # The unit of resampling of an example: its image, or its images together.
+            Bootstrap([" ".join(example.images) for example in some], config.seed)
+            for some in (examples, word_level)
+        ),
     )
 
 
@@ -126,12 +129,11 @@ class _ModelAnalysis:
     def __init__(
         self,
         config: ModalityConfig,
-        attending: AnalysedModelSettings,
         subject: ModalityModel,
         examples: _AnalysedExamples,
     ) -> None:
         """Raises InputError if no layer covers regions."""
-        self.attending = attending
+        self.config = config
         self.subject = subject
         self.examples = examples
         self.notes: list[str] = []
@@ -152,14 +154,14 @@ class _ModelAnalysis:
         """Its answers with ablated inputs."""
         if config.perturbed_inputs:
             self.inputs, notes = attribution.ablate_inputs(
-                subject, examples.every, attending.seed, attending.batch, examples.bootstrap
+                subject, examples.every, config.seed, config.batch, examples.bootstrap
             )
             self._note(notes)
-        self.attribution = self._attribute(config.ig_steps) if config.ig_examples else None
+        self.attribution = self._attribute() if config.ig_examples else None
 
     def _read(self, examples: Sequence[Example], consumer: AttentionConsumer) -> None:
         samples = self.subject.samples(examples)
-        consume_attention(self.subject.model, samples, consumer, self.attending.batch)
+        consume_attention(self.subject.model, samples, consumer, self.config.batch)
 
     @cached_property
     def rows(self) -> list[Sample]:
@@ -167,8 +169,9 @@ class _ModelAnalysis:
         samples = self.subject.samples(self.examples.word_level)
         return list(samples.get(range(len(samples)), ()))
 
-    def _attribute(self, steps: int) -> JsonObject:
-        """Attributions of its answers, if it has any, with `steps` points on the line."""
+    def _attribute(self) -> JsonObject:
+        """Attributions of its answers, if it has any."""
+        steps = self.config.ig_steps
         outcome = self.subject.outcome
         if outcome is None:
             return {"undefined": "the model has no head whose answer can be attributed"}
@@ -178,7 +181,7 @@ class _ModelAnalysis:
         assert isinstance(model, SingleStreamModel)  # no other has an outcome
         samples = outcome.prepare(self.subject.samples(self.examples.word_level))
         attributions = attribution.attribute_answers(
-            model, outcome, samples, self.attending.batch, steps
+            model, outcome, samples, self.config.batch, steps
         )
         summary: JsonObject = {"explains": outcome.target_name, "ig_steps": steps}
         summary |= attribution.attribution_summary(
@@ -188,13 +191,13 @@ class _ModelAnalysis:
         return summary
 
     def _note(self, notes: Sequence[str]) -> None:
-        self.notes += [f"{self.attending.model}: {note}" for note in notes]
+        self.notes += [f"{self.config.model}: {note}" for note in notes]
 
     def to_json(self) -> JsonObject:
         """The model's entry in `result.json`."""
         return {
-            "model": self.attending.model,
-            "untrained": self.attending.untrained,
+            "model": self.config.model,
+            "untrained": self.config.untrained,
             "kind": self.subject.model.architecture_name,
             **self.importance.to_json(),
             "inputs": self.inputs,
@@ -225,11 +228,6 @@ def _selected_words(
     return {**header, **summary}
 
 
-def images_of(examples: Sequence[Example]) -> list[str]:
-    """The unit of resampling of each example: its image, or its images together."""
-    return [" ".join(example.images) for example in examples]
-
-
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +237,7 @@ def format_modality(result: JsonObject) -> str:
     for model in result["models"]:
         parts += _of_model(model, result["query"])
     if result["difference"]:
-        parts += _of_difference(result)
+        parts.append(_of_difference(result))
     if result["selected_words"]:
         names = [_name(model) for model in result["models"]]
         parts += _of_words(result["selected_words"], names)
@@ -251,40 +249,40 @@ def _name(model: JsonObject) -> str:
     return f"{model['model']} (random weights)" if model["untrained"] else str(model["model"])
 
 
-def _cell(number: JsonObject) -> str:
+def _cell(number: JsonObject, scale: int = 1, digits: int = 3) -> str:
     """A number with its interval as text."""
     if number["mean"] is None:
         return "-"
-    return f"{number['mean']:.3f} [{number['low']:.3f}, {number['high']:.3f}]"
+    mean, low, high = (f"{scale * number[key]:.{digits}f}" for key in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
 
 
 def _percent(number: JsonObject) -> str:
     """A share with its interval, in per cent."""
-    if number["mean"] is None:
-        return "-"
-    mean, low, high = (100 * number[key] for key in ("mean", "low", "high"))
-    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+    return _cell(number, 100, 1)
 
 
-def _layer_rows(rows: Sequence[JsonObject], names: Sequence[str]) -> list[TableRow]:
+def _layer_rows(numbers: JsonObject) -> list[TableRow]:
+    """The shares on text and image and the gap of every layer, and of all."""
+    rows = [*numbers.get("by_layer", ()), {"layer": "all", **numbers["overall"]}]
     return [
-        {"layer": str(row["layer"])} | {name: _percent(row[name]) for name in names} for row in rows
+        {"layer": str(row["layer"])} | {name: _percent(row[name]) for name in NUMBERS[:4]}
+        for row in rows
     ]
 
 
 def _of_model(model: JsonObject, query: str) -> list[str]:
     """A model's own tables."""
-    names = [*ATTENTION_TARGETS, "gap"]
-    rows = _layer_rows(model["by_layer"], names)
-    rows.append({"layer": "all"} | {name: _percent(model["overall"][name]) for name in names})
     even = {name: _percent(model["uniform"][name]) for name in ATTENTION_TARGETS}
-    rows.append({"layer": "even attention"} | even | {"gap": ""})
     ratio = {name: _cell(model["ratio"][name]) for name in ATTENTION_TARGETS}
-    rows.append({"layer": "all / even"} | ratio | {"gap": ""})
-    query_name = "[CLS]" if query == "cls" else "all positions"
-    parts = [
-        f"{_name(model)}: attention of {query_name}, % (95 % intervals over images)\n\n{format_table(rows)}"
+    rows = [
+        *_layer_rows(model),
+        {"layer": "even attention", **even, "gap": ""},
+        {"layer": "all / even", **ratio, "gap": ""},
     ]
+    query_name = "[CLS]" if query == "cls" else "all positions"
+    title = f"{_name(model)}: attention of {query_name}, % (95 % intervals over images)"
+    parts = [f"{title}\n\n{format_table(rows)}"]
     if model["inputs"]:
         parts.append(_of_inputs(model["inputs"]))
     if model["attribution"]:
@@ -297,19 +295,17 @@ def _of_inputs(inputs: JsonObject) -> str:
     if "undefined" in inputs:
         return f"{title}: {inputs['undefined']}"
     rows: list[TableRow] = []
+    reasons = []
     for row in inputs["rows"]:
         cells = {"given": row["given"]}
+        is_defined = "undefined" not in row
         for place, name in enumerate(inputs["measures"]):
-            is_there = "undefined" not in row
-            cells[name] = f"{row['values'][place]['mean']:.4f}" if is_there else "-"
-            change = _cell(row["changes"][place]) if is_there else "-"
-            cells["change" if place == 0 else f"change of {name}"] = change
+            cells[name] = f"{row['values'][place]['mean']:.4f}" if is_defined else "-"
+            change = "change" if place == 0 else f"change of {name}"
+            cells[change] = _cell(row["changes"][place]) if is_defined else "-"
         rows.append(cells)
-    reasons = [
-        f"{row['given']}: undefined, because {row['undefined']}"
-        for row in inputs["rows"]
-        if "undefined" in row
-    ]
+        if not is_defined:
+            reasons.append(f"{row['given']}: undefined, because {row['undefined']}")
     return "\n".join([title, "", format_table(rows), *reasons])
 
 
@@ -330,22 +326,15 @@ def _of_attribution(summary: JsonObject) -> str:
     )
 
 
-def _of_difference(result: JsonObject) -> list[str]:
-    """Tables of the second model less the first."""
+def _of_difference(result: JsonObject) -> str:
+    """Table of the second model less the first."""
     difference = result["difference"]
-    names = [*ATTENTION_TARGETS, "gap"]
-    rows = _layer_rows(difference.get("by_layer", ()), names)
-    rows.append({"layer": "all"} | {name: _percent(difference["overall"][name]) for name in names})
     one, other = (_name(model) for model in result["models"])
-    relative = difference["relative"]
-    lines = [
-        f"{other} less {one}, percentage points",
-        "",
-        format_table(rows),
-        f"relative change of the absolute gap: {_percent(relative['gap_size'])} %; of attention to the image: "
-        f"{_percent(relative['visual'])} %",
-    ]
-    return ["\n".join(lines)]
+    gap, visual = (_percent(difference["relative"][name]) for name in ("gap_size", "visual"))
+    return (
+        f"{other} less {one}, percentage points\n\n{format_table(_layer_rows(difference))}\n"
+        f"relative change of the absolute gap: {gap} %; of attention to the image: {visual} %"
+    )
 
 
 def _of_words(summary: JsonObject, names: Sequence[str]) -> list[str]:
