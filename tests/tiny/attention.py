@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch import nn
 
 from groundling.core.batch import Batch, EncoderOutput, Example, RegionRow
 from groundling.data.regions.samples import RegionDataset, RegionOptions
+from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.models.attention import (
     AttentionMap,
@@ -21,6 +24,7 @@ from groundling.models.attention import (
     text_positions,
 )
 from tiny import toys
+from tiny.homes import put
 
 LAYERS, HEADS = 3, 5
 
@@ -74,3 +78,33 @@ def content_of(html: str) -> dict[str, Any]:
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
     content: dict[str, Any] = json.loads(text)
     return content
+
+
+def entities(folder: Path, captions: Sequence[str]) -> Path:
+    """Flickr30k Entities' files of three images with these captions, a store of their regions, a model.
+
+    Chain 1 has the box of the first region, which is the most confident, chain 2 that of the second;
+    chain 3 is a scene.
+    """
+    box = "<bndbox><xmin>{}</xmin><ymin>1</ymin><xmax>{}</xmax><ymax>50</ymax></bndbox>"
+    objects = [(1, box.format(1, 50)), (2, box.format(51, 100)), (3, "<scene>1</scene>")]
+    inner = "".join(f"<object><name>{name}</name>{how}</object>" for name, how in objects)
+    size = "<size><width>100</width><height>100</height></size>"
+    for n in range(3):
+        put(folder / f"data/Sentences/{n}.txt", "".join(f"{text}\n" for text in captions))
+        put(folder / f"data/Annotations/{n}.xml", f"<annotation>{size}{inner}</annotation>")
+    put(folder / "data/val.txt", "0\n1\n2\n")
+    three_regions(folder / "store", [str(n) for n in range(3)])
+    toys.seer().export(folder / "model")
+    return folder
+
+
+def three_regions(folder: Path, images: Sequence[str]) -> None:
+    """A store of three regions of each image."""
+    boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
+    writer = RegionWriter(folder)
+    confidence = np.float32([0.9, 0.8, 0.7])
+    for n, image in enumerate(images):
+        looks = np.random.default_rng(n).normal(size=(3, 12)).astype(np.float32)
+        writer.write(n, [ImageRegions(image, (100, 100), boxes, confidence, looks)])
+    writer.close({"source": "test"})

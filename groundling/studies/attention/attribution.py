@@ -23,6 +23,7 @@ from groundling.studies.attention.forward_passes import SampleArrays, iterate_ba
 from groundling.studies.attention.importance import (
     Bootstrap,
     ClsAttention,
+    intervals,
     mean_with_interval,
     right_choice_row,
 )
@@ -107,14 +108,6 @@ def zero_region_features(width: int) -> Callable[[Sample], Sample]:
         return replace(sample, pixels=None, regions=replace(sample.regions, features=zeros))
 
     return change
-
-
-def swap_images(examples: Sequence[Example], partner: Mapping[str, str]) -> list[Example]:
-    """The examples, each with its images replaced by their `partner`s."""
-    return [
-        replace(example, images=tuple(partner[image] for image in example.images))
-        for example in examples
-    ]
 
 
 # -- the text ----------------------------------------------------------------------------------------------------------
@@ -234,8 +227,8 @@ def ablate_inputs(
             continue
         samples = _samples_under(condition, subject, outcome, examples, seed)
         values[condition] = measure_outcomes(subject.model, outcome, samples, batch)
-        row["values"] = _with_intervals(bootstrap, values[condition])
-        row["changes"] = _with_intervals(bootstrap, values[condition] - values[OWN])
+        row["values"] = intervals(bootstrap.means(values[condition]))
+        row["changes"] = intervals(bootstrap.means(values[condition] - values[OWN]))
         rows.append(row)
     shuffled, swapped = values[SHUFFLED], values.get(SWAPPED)
     notes = []
@@ -247,10 +240,6 @@ def ablate_inputs(
         )
     without = int((~np.isfinite(values[OWN][:, 0])).sum())
     return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}, notes
-
-
-def _with_intervals(bootstrap: Bootstrap, values: np.ndarray) -> list[dict[str, float | None]]:
-    return [mean_with_interval(draws) for draws in bootstrap.means(values).T]
 
 
 def _samples_under(
@@ -265,7 +254,9 @@ def _samples_under(
     if condition.image in ("shuffled", "swapped"):
         partner = shuffle_images([name for one in examples for name in one.images], seed)
     if condition.image == "swapped" and partner is not None:
-        examples = swap_images(examples, partner)
+        examples = [
+            replace(one, images=tuple(partner[image] for image in one.images)) for one in examples
+        ]
     if condition.text == "swapped":
         examples = swap_texts(examples, choose_swap_partners(examples, seed))
     shuffled = partner if condition.image == "shuffled" else None
@@ -365,46 +356,31 @@ def _attribute_batch(
         return outcome.attribution_target(model(moved), batch)
 
     with torch.no_grad():
-        change = answer(_path_point(path, 1.0)) - answer(_path_point(path, 0.0))
+        change = answer(path) - answer([torch.zeros_like(part) for part in path])
     slopes = [torch.zeros_like(part) for part in path]
     for share, weight in zip(*quadrature_points(steps), strict=True):
-        point = [part.requires_grad_() for part in _path_point(path, share)]
+        point = [(part * share).requires_grad_() for part in path]
         gradients = torch.autograd.grad(answer(point).sum(), point)
         for slope, gradient in zip(slopes, gradients, strict=True):
             slope += gradient * weight
     shares = [(slope * part).sum(-1) for slope, part in zip(slopes, path, strict=True)]
     rest = change - sum(part.view(len(batch), -1).sum(1) for part in shares)
     tokens, regions = (part.double().cpu().numpy() for part in shares)
-    return [
-        _sample_attribution(
-            sample,
-            number * batch.choices,
-            tokens,
-            regions,
-            float(change[number]),
-            float(rest[number]),
+    attributions = []
+    for number, sample in enumerate(samples):
+        choice = right_choice_row(sample)
+        row = number * batch.choices + choice
+        length = len(require(sample.rows[choice].text, "text", "an attribution").input_ids)
+        count = len(require(sample.rows[choice].regions, "regions", "an attribution"))
+        attributions.append(
+            Attribution(
+                tokens[row, :length],
+                regions[row, :count],
+                float(change[number]),
+                float(rest[number]),
+            )
         )
-        for number, sample in enumerate(samples)
-    ]
-
-
-def _sample_attribution(
-    sample: Sample,
-    first_row: int,
-    tokens: np.ndarray,
-    regions: np.ndarray,
-    change: float,
-    residual: float,
-) -> Attribution:
-    """A sample's attribution without padding; its rows of the batch begin at `first_row`."""
-    number = right_choice_row(sample)
-    row = sample.rows[number]
-    text = require(row.text, "text", "an attribution")
-    seen = require(row.regions, "regions", "an attribution")
-    place = first_row + number
-    return Attribution(
-        tokens[place, : len(text.input_ids)], regions[place, : len(seen)], change, residual
-    )
+    return attributions
 
 
 def quadrature_points(steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -441,11 +417,6 @@ def _blank_and_path(
     return blank, [(table(tokens.input_ids) - table(ids)).detach(), features]
 
 
-def _path_point(path: Sequence[Tensor], share: float) -> list[Tensor]:
-    """What to add to the baseline for the point at `share` of the line: zeros at 0."""
-    return [part * share for part in path]
-
-
 # -- results -----------------------------------------------------------------------------------------------------------
 
 COMPLETE_RELATIVE = 0.05
@@ -469,15 +440,13 @@ def attribution_summary(
     """
     agreeing = np.stack(
         [
-            attribution_agreement(attention, one, row)
-            for attention, one, row in zip(
-                cls_attention.by_sample(), attributions, rows, strict=True
-            )
+            attribution_agreement(*one)
+            for one in zip(cls_attention.attention.by_sample(), attributions, rows, strict=True)
         ]
     )
     change = np.abs([one.change for one in attributions])
     residuals = np.abs([one.residual for one in attributions])
-    layers = cls_attention.layers
+    layers = cls_attention.attention.layers
     return {
         "examples": len(attributions),
         "complete": round(

@@ -57,14 +57,39 @@ other regions, such as a grid. A fine-tuned model keeps its setting from trainin
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
+    @property
+    def model_inputs(self) -> Inputs:
+        """Model, images and stores, which identify a run."""
+        return {
+            "model": self.model,
+            "images": self.image_settings.images,
+            "regions": region_manifest(self.image_settings.regions),
+        }
 
-def _of_attending(attending: AnalysedModelSettings) -> Inputs:
-    """Model, images and stores of an analysis, whose hashes identify its run."""
-    return {
-        "model": attending.model,
-        "images": attending.image_settings.images,
-        "regions": region_manifest(attending.image_settings.regions),
-    }
+
+@settings
+class EntityCaptionSettings(Settings):
+    """Captions of Flickr30k Entities."""
+
+    data: Annotated[str, InputKind.PATH, required] = ""
+    """Folder with the official files of Flickr30k Entities or, for `heads`, of another --task."""
+    split: str = "val"
+    """Split to read; for Flickr30k Entities the name of a list of images in the folder (val: \
+val.txt)."""
+    include_unrelated_captions: bool = True
+    """Flickr30k Entities: include captions that the data set lists in UNRELATED_CAPTIONS."""
+
+
+@settings
+class GroundingSettings(AnalysedModelSettings, EntityCaptionSettings):
+    """Attention heads as classifiers without training: model, data, selection of heads, control."""
+
+    min_region_attention: Annotated[float, Interval(ge=0, le=1)] = 0.2
+    """Select only heads that send more than this share of their attention from phrases to regions \
+(the paper: 20 %); 0: all."""
+    shuffled_images_control: bool = True
+    """Control: repeat the analysis with the region features of other images, which doubles the \
+time. Accuracy that remains does not come from visual content."""
 
 
 @settings
@@ -92,34 +117,20 @@ FIGURES = Command(
 
 
 @settings
-class HeadsConfig(Settings):
+class HeadsConfig(GroundingSettings):
     """Attention heads as phrase-grounding classifiers: model, task and controls."""
 
-    attention: AnalysedModelSettings = field(default_factory=AnalysedModelSettings)
     task: Annotated[str, InputKind.OBJECT] = "flickr30k"
     """Task whose answer is a region: flickr30k (any of a phrase's boxes is correct), \
 flickr30k/merged (the box around them), refcoco+, refcoco, refcocog (the whole expression is the \
 phrase), or MODULE:NAME."""
-    data: Annotated[str, InputKind.PATH, required] = ""
-    """Folder with the task's official files."""
-    split: str = "val"
-    """Split to analyse; for Flickr30k Entities the name of a list of images in the folder (val: \
-val.txt)."""
     query: Literal["last", "mean"] = "last"
     """Query position of a phrase: its last token, or the mean over its tokens."""
-    min_region_attention: Annotated[float, Interval(ge=0, le=1)] = 0.2
-    """Select only heads that send more than this share of their attention from phrases to regions \
-(the paper: 20 %); 0: all."""
-    include_unrelated_captions: bool = True
-    """Flickr30k Entities: include captions that the data set lists in UNRELATED_CAPTIONS."""
-    shuffled_images_control: bool = True
-    """Control: repeat the analysis with the region features of other images, which doubles the \
-time. Accuracy that remains does not come from visual content."""
 
 
 def inputs_of_heads(config: HeadsConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {"data": config.data, **_of_attending(config.attention)}
+    """Inputs that identify a run."""
+    return {"data": config.data, **config.model_inputs}
 
 
 HEADS = Command(
@@ -221,10 +232,9 @@ VISUALIZE = Command(
 
 
 @settings
-class ModalityConfig(Settings):
+class ModalityConfig(AnalysedModelSettings):
     """How much a model attends to and depends on text and image: models, examples and methods."""
 
-    attention_model: AnalysedModelSettings = field(default_factory=AnalysedModelSettings)
     other: Annotated[str, InputKind.MODEL] = ""
     """A second model, compared on the same examples, such as the first model after distillation."""
     data: Annotated[str, InputKind.PATH, required] = ""
@@ -284,7 +294,7 @@ def inputs_of_modality(config: ModalityConfig) -> Inputs:
         "data": config.data,
         "teacher": config.teacher,
         "teacher_images": config.teacher_images,
-        **_of_attending(config.attention_model),
+        **config.model_inputs,
     }
 
 
@@ -305,16 +315,11 @@ MODALITY = Command(
 
 
 @settings
-class SyntaxConfig(Settings):
+class SyntaxConfig(GroundingSettings):
     """Attention heads that attend from a word to the region of its syntactic neighbour: model, data
     and parses.
     """
 
-    attention_model: AnalysedModelSettings = field(default_factory=AnalysedModelSettings)
-    data: Annotated[str, InputKind.FOLDER, required] = ""
-    """Folder with Flickr30k Entities' official files."""
-    split: str = "val"
-    """Split to analyse: the name of a list of images in the folder (val: val.txt)."""
     parses: Annotated[str, required] = ""
     """Dependency parses of the captions: a CoNLL-U file of any parser, a folder of such files, \
 spacy or spacy:MODEL, if it is installed, or gold: those of a rendered world."""
@@ -323,16 +328,8 @@ spacy or spacy:MODEL, if it is installed, or gold: those of a rendered world."""
 Dependencies; as-is: unchanged."""
     include_other_phrases: bool = False
     """Also use query words inside other phrases with boxes, which have a region of their own."""
-    min_region_attention: Annotated[float, Interval(ge=0, le=1)] = 0.2
-    """Select only heads that send more than this share of their attention from a relation's words \
-to regions (the paper: 20 %); 0: all."""
     min_arcs: Annotated[int, Ge(1)] = 50
     """Minimum number of arcs of a relation; for rarer relations only the number is reported."""
-    include_unrelated_captions: bool = True
-    """Include captions that the data set lists in UNRELATED_CAPTIONS."""
-    shuffled_images_control: bool = True
-    """Control: repeat the analysis with the region features of other images, which doubles the \
-time. Accuracy that remains does not come from visual content."""
 
 
 def parses_of(config: SyntaxConfig) -> Path | None:
@@ -346,8 +343,7 @@ def parses_of(config: SyntaxConfig) -> Path | None:
 
 def inputs_of_syntax(config: SyntaxConfig) -> Inputs:
     """Inputs whose hashes identify a run."""
-    parses = parses_of(config) or ""
-    return {"data": config.data, "parses": parses, **_of_attending(config.attention_model)}
+    return {"data": config.data, "parses": parses_of(config) or "", **config.model_inputs}
 
 
 SYNTAX = Command(
@@ -365,23 +361,11 @@ SYNTAX = Command(
 )
 
 
-@settings
-class ParserInputConfig(Settings):
-    """Split whose captions are written for a parser."""
-
-    data: Annotated[str, InputKind.FOLDER, required] = ""
-    """Folder with Flickr30k Entities' official files."""
-    split: str = "val"
-    """Split to write: the name of a list of images in the folder (val: val.txt)."""
-    include_unrelated_captions: bool = True
-    """Include captions that the data set lists in UNRELATED_CAPTIONS."""
-
-
 CAPTIONS = Command(
     "data captions",
     "write the captions that `syntax` reads, one per line, for a parser of your own",
     "groundling.studies.attention.syntax:write_captions",
-    {"_own": ParserInputConfig()},
+    {"_own": EntityCaptionSettings()},
     title=TITLE,
     example="groundling data captions flickr30k --split val --out captions.txt",
     common_flags="data split include-unrelated-captions",
@@ -392,11 +376,4 @@ CAPTIONS = Command(
 )
 
 
-COMMANDS = (
-    CAPTIONS,
-    FIGURES,
-    HEADS,
-    VISUALIZE,
-    MODALITY,
-    SYNTAX,
-)
+COMMANDS = (CAPTIONS, FIGURES, HEADS, VISUALIZE, MODALITY, SYNTAX)

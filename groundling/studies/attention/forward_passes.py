@@ -50,28 +50,30 @@ class SampleArrays:
 
     def __init__(self) -> None:
         self.places: list[int] = []
-        self.layers: list[list[Sequence[np.ndarray] | np.ndarray]] = []
+        self.batches: dict[int, list[Sequence[np.ndarray] | np.ndarray]] = {}
+
+    @property
+    def layers(self) -> list[int]:
+        """Numbers of the layers."""
+        return list(self.batches)
 
     def put(
         self, places: Sequence[int], layer: int, rows: Sequence[np.ndarray] | np.ndarray
     ) -> None:
-        """Add a layer's B arrays for the samples at `places`; the first layer comes first."""
-        if layer == 0:
+        """Add a layer's B arrays for the samples at `places`; layers come in the same order."""
+        self.batches.setdefault(layer, []).append(rows)
+        if layer == self.layers[0]:
             self.places += places
-        if layer == len(self.layers):
-            self.layers.append([])
-        self.layers[layer].append(rows)
 
     def stacked(self) -> np.ndarray:
         """All arrays (samples, layers, ...), which must have the same shape, in the samples' order."""
         order = np.argsort(self.places)
-        return np.stack([np.concatenate(batches)[order] for batches in self.layers], 1)
+        return np.stack([np.concatenate(rows)[order] for rows in self.batches.values()], 1)
 
     def by_sample(self) -> list[np.ndarray]:
         """Each sample's arrays (layers, ...), in the samples' order; samples may differ in shape."""
-        layers = [list(chain.from_iterable(batches)) for batches in self.layers]
-        order = np.argsort(self.places)
-        return [np.stack([rows[place] for rows in layers]) for place in order]
+        layers = [list(chain.from_iterable(rows)) for rows in self.batches.values()]
+        return [np.stack([rows[place] for rows in layers]) for place in np.argsort(self.places)]
 
 
 def iterate_batches(

@@ -4,11 +4,12 @@ A head predicts the region that gets most of the attention from the phrase; it i
 region matches a gold box of the phrase. Text tokens and whole-image regions do not compete. Ties go
 to the first region.
 
-Sizes: Q phrases, H heads of a map, R regions, S columns.
+Sizes: Q phrases, H heads of a map, M heads of all layers, R regions, S columns.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,6 +17,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from scipy.special import entr
 
 from groundling.core.batch import Example, RegionRow, Sample, TextRow, require
@@ -23,23 +25,25 @@ from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text.words import word_spans
-from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
+from groundling.models.attention import AttentionMap, PositionKind
+from groundling.runs.report import format_count
 from groundling.stats.resampling import bootstrap_sums, interval
-from groundling.studies.attention.forward_passes import AttentionBatch
+from groundling.studies.attention.commands import GroundingSettings
+from groundling.studies.attention.forward_passes import AttentionBatch, consume_attention
+from groundling.studies.attention.inspected_models import RegionModel, shuffle_images
+from groundling.studies.attention.models import pointing_game
+from groundling.tasks import Task
 
 PhrasePooling = Literal["last", "mean"]
 """Query of a phrase: the attention from its last token, or the mean over all of its tokens."""
-
-
 GroundingMetric = Literal["accuracy", "pointing"]
 """When a head is right: accuracy, a region's IoU with a gold box; pointing, a patch in one."""
-
-
-POINTING = (
-    "regions are patches of the photo, and a head is right if the centre of its patch is in a gold box (pointing): do "
-    "not compare with accuracies by IoU"
-)
-"""The note on results by pointing."""
+MEASURES = ("region_share", "special_share", "entropy")
+"""Measures of a phrase's attention that are summed over phrases: the shares on regions and on
+special tokens (such as [CLS] and [SEP]), and the entropy over all positions, in nats.
+"""
+FIRST = np.zeros(1, np.int64)
+"""Placeholder token for a phrase that cannot be scored; its attention is ignored."""
 
 
 class PhraseStatus(IntEnum):
@@ -52,16 +56,6 @@ class PhraseStatus(IntEnum):
     """The tokenizer gives it no token."""
     SPLITS_WORD = 3
     """It begins or ends within a word."""
-
-
-MEASURES = ("region_share", "special_share", "entropy")
-"""Measures of a phrase's attention that are summed over phrases: the shares on regions and on
-special tokens (such as [CLS] and [SEP]), and the entropy over all positions, in nats.
-"""
-
-
-FIRST = np.zeros(1, np.int64)
-"""Placeholder token for a phrase that cannot be scored; its attention is ignored."""
 
 
 @dataclass(frozen=True)
@@ -107,48 +101,6 @@ def tokens_of_words(
     return tokens, PhraseStatus.SCORED
 
 
-def pointing_game(example: Example, row: RegionRow) -> np.ndarray:
-    """Which patches (R,) are right, 1 or 0: those with their centre in one of the gold boxes.
-
-    Patches are too small to match a box by IoU.
-    """
-    gold = require(example.gold_boxes, "gold_boxes", "a phrase with boxes")
-    boxes = row.boxes * np.array(gold.image_size * 2, np.float32)
-    centre = (boxes[:, None, :2] + boxes[:, None, 2:]) / 2
-    inside = (centre >= gold.boxes[:, :2]) & (centre <= gold.boxes[:, 2:])
-    return np.asarray(inside.all(2).any(1), np.int64)
-
-
-class _BatchPhrase(NamedTuple):
-    """One phrase of a `_PhraseBatch`."""
-
-    place: int
-    row: int
-    state: PhraseStatus
-    right: np.ndarray
-    has_regions: bool
-    tokens: np.ndarray
-
-
-class _PhraseBatch(NamedTuple):
-    """The Q phrases of a batch, with P query tokens in all."""
-
-    place: np.ndarray
-    """(Q,) index of each one's sample in the pass."""
-    row: np.ndarray
-    """(Q,) its row of the batch."""
-    state: np.ndarray
-    """(Q,) `PhraseStatus`."""
-    right: np.ndarray
-    """(Q, R) bool: the regions that match its gold boxes."""
-    has_regions: np.ndarray
-    """(Q,) bool: its image has a region."""
-    token: np.ndarray
-    """(P,) token indices, phrase by phrase; `FIRST` for a phrase that is not scored."""
-    first: np.ndarray
-    """(Q,) index in `token` of each phrase's first token."""
-
-
 class PhraseBaselines(NamedTuple):
     """Statistics of Q phrases without heads: upper bound, chance, confidence baseline."""
 
@@ -173,170 +125,13 @@ class GroundingResult(NamedTuple):
     is_right: np.ndarray
     """(Q, M) bool: the head is right."""
     means: np.ndarray
-    """(2, M, MEASURES): means over the scored phrases of each half; NaN for a half without any."""
+    """(2, M, MEASURES): means over a half's scored phrases; NaN for a half without any."""
     heads: list[tuple[str, int, int]]
     """Map name, layer and head of each of the M; layers and heads count from 0."""
+    half: np.ndarray
+    """(Q,): the half (0 or 1) of the images that its image is in."""
     measure: GroundingMetric = "accuracy"
     """When a head is right."""
-
-
-class HeadGrounding:
-    """Scores every head on every phrase; keeps a bit per phrase and head, and sums per layer."""
-
-    def __init__(
-        self,
-        phrases: Sequence[Sequence[PhraseSpan]],
-        mark: RegionLabeler,
-        half: Sequence[int],
-        pooling: PhrasePooling = "last",
-    ) -> None:
-        """`phrases` and `half` (0 or 1) of each sample; `mark` gives a phrase's right regions."""
-        self.phrases = phrases
-        self.mark = mark
-        self.half = half
-        self.pooling = pooling
-        self.layers: list[tuple[str, int]] = []
-        self.heads = 0
-        # Allocated at once: many small arrays would fragment memory between batches.
-        self.offsets = np.cumsum([0, *(len(own) for own in phrases)])
-        self.bits: list[np.ndarray] = []
-        self.facts = np.zeros((self.offsets[-1], len(PhraseBaselines._fields)))
-        self.sums: list[np.ndarray] = []
-        self.scored_counts = np.zeros(2)
-        self._now: tuple[AttentionBatch, _PhraseBatch] | None = None
-
-    def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
-        """Score a layer's heads on a batch; maps other than text over regions are skipped.
-
-        Raises InputError if a head gives regions no attention, or a phrase is not in its text.
-        """
-        kinds = _numpy(attention_map.columns.kinds)
-        is_seen = (kinds == PositionKind.REGION) | (kinds == PositionKind.WHOLE_IMAGE)
-        if not is_seen.any() or not (_numpy(attention_map.rows.kinds) == PositionKind.TOKEN).any():
-            return
-        if self._now is None or self._now[0] is not batch:
-            self._now = (batch, self._make_phrase_batch(batch))
-        phrases = self._now[1]
-        number = self._number(attention_map)
-        rows = self._rows(attention_map, phrases)
-        is_region = (kinds == PositionKind.REGION)[phrases.row][:, None]
-        share = np.where(is_region, rows, 0).sum(-1)
-        is_scored = phrases.state == PhraseStatus.SCORED
-        if not (share[phrases.has_regions & is_scored] > 0).all():
-            raise InputError(
-                f"a head of layer {attention_map.layer} gives the regions no attention, or NaN; the model is damaged, "
-                "or masks its regions as padding"
-            )
-        # Ties go to the first; -1 excludes text.
-        best_column = np.where(is_region, rows, -1).argmax(-1)
-        region = np.take_along_axis(
-            _numpy(attention_map.columns.indices)[phrases.row], best_column, 1
-        )
-        # An image without regions gives the index of a token, which may exceed those of regions.
-        region = np.minimum(region, phrases.right.shape[1] - 1)
-        right = (
-            np.take_along_axis(phrases.right, region, 1)
-            & (is_scored & phrases.has_regions)[:, None]
-        )
-        is_special = (kinds == PositionKind.SPECIAL)[phrases.row][:, None]
-        special = np.where(is_special, rows, 0).sum(-1)
-        measures = np.stack([share, special, entr(rows.astype(float)).sum(-1)], -1)
-        bits = np.packbits(right, axis=-1)
-        for place in dict.fromkeys(phrases.place.tolist()):
-            own = phrases.place == place
-            self.bits[number][self.offsets[place] : self.offsets[place + 1]] = bits[own]
-            self.sums[number][self.half[place]] += measures[own & is_scored].sum(0)
-
-    def _number(self, attention_map: AttentionMap) -> int:
-        """Index of a map among those of text over regions; a new one is appended with its sums."""
-        layer = (attention_map.name, attention_map.layer)
-        heads = attention_map.weights.shape[1]
-        if layer not in self.layers:
-            self.heads = heads
-            self.layers.append(layer)
-            self.bits.append(np.zeros((self.offsets[-1], -(-heads // 8)), np.uint8))
-            self.sums.append(np.zeros((2, heads, len(MEASURES))))
-        return self.layers.index(layer)
-
-    def _rows(self, attention_map: AttentionMap, phrases: _PhraseBatch) -> np.ndarray:
-        """Attention (Q, H, S) from each phrase, the mean over its query tokens."""
-        owner = np.repeat(phrases.row, np.diff([*phrases.first, len(phrases.token)]))
-        place = _row_of(attention_map.rows, owner, phrases.token)
-        rows = attention_map.weights[owner, :, place].float().cpu().numpy()
-        counts = np.diff([*phrases.first, len(rows)])
-        mean: np.ndarray = np.add.reduceat(rows, phrases.first, axis=0) / counts[:, None, None]
-        return mean
-
-    def _make_phrase_batch(self, batch: AttentionBatch) -> _PhraseBatch:
-        """The phrases of a batch; their statistics that do not depend on heads are kept."""
-        phrases = []
-        for row, (sample, place) in enumerate(zip(batch.samples, batch.places, strict=True)):
-            regions = require(sample.regions, "regions", "heads")
-            sample_phrases = [
-                self._batch_phrase(phrase, sample, regions, place, row)
-                for phrase in self.phrases[place]
-            ]
-            facts = [[one.state, *_baselines_of(one.right, regions)] for one in sample_phrases]
-            self.facts[self.offsets[place] : self.offsets[place + 1]] = facts
-            count = sum(one.state == PhraseStatus.SCORED for one in sample_phrases)
-            self.scored_counts[self.half[place]] += count
-            phrases += sample_phrases
-        most = max(len(one.right) for one in phrases)
-        tokens = [len(one.tokens) for one in phrases]
-        return _PhraseBatch(
-            place=np.array([one.place for one in phrases]),
-            row=np.array([one.row for one in phrases]),
-            state=np.array([one.state for one in phrases]),
-            right=np.stack([np.pad(one.right, (0, most - len(one.right))) for one in phrases]),
-            has_regions=np.array([one.has_regions for one in phrases]),
-            token=np.concatenate([one.tokens for one in phrases]),
-            first=np.cumsum([0, *tokens[:-1]]),
-        )
-
-    def _batch_phrase(
-        self, phrase: PhraseSpan, sample: Sample, regions: RegionRow, sample_index: int, row: int
-    ) -> _BatchPhrase:
-        tokens, state = self._tokens(phrase, sample)
-        right = self.mark(phrase.example, regions).astype(bool) & ~regions.is_whole_image
-        return _BatchPhrase(
-            sample_index, row, state, right, bool((~regions.is_whole_image).any()), tokens
-        )
-
-    def _tokens(self, phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
-        """A phrase's query tokens; the placeholder if it cannot be scored."""
-        with prefix_errors(phrase.example.id):
-            words, whole = words_in_span(phrase.example.text, phrase.start, phrase.stop)
-        if not whole:
-            return FIRST, PhraseStatus.SPLITS_WORD
-        text = require(sample.text, "text", "heads")
-        tokens, state = tokens_of_words(text, words, sample.truncated_tokens)
-        if state != PhraseStatus.SCORED:
-            return FIRST, state
-        return tokens[-1:] if self.pooling == "last" else tokens, state
-
-    def result(self) -> GroundingResult:
-        """The result; raises InputError if the model gave no attention map of text over regions."""
-        if not self.layers:
-            raise InputError("this model has no attention from text to regions")
-        # (layers, Q, H)
-        hits = np.unpackbits(np.stack(self.bits), axis=-1, count=self.heads).astype(bool)
-        with np.errstate(invalid="ignore"):
-            means = np.stack(self.sums, 1) / self.scored_counts.reshape(2, 1, 1, 1)
-        state, possible, confident, chance, ranked, regions = self.facts.T
-        return GroundingResult(
-            PhraseBaselines(
-                state.astype(int),
-                possible > 0,
-                confident > 0,
-                chance,
-                ranked > 0,
-                regions.astype(int),
-            ),
-            hits.transpose(1, 0, 2).reshape(len(self.facts), -1),
-            means.reshape(2, -1, len(MEASURES)),
-            [(name, layer, head) for name, layer in self.layers for head in range(self.heads)],
-            "pointing" if self.mark is pointing_game else "accuracy",
-        )
 
 
 def _baselines_of(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
@@ -351,25 +146,237 @@ def _baselines_of(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
     return float(own.any()), float(own[best]), float(own.mean()), float(ranked), len(candidates)
 
 
-def _row_of(rows: SequencePositions, owner: np.ndarray, token: np.ndarray) -> np.ndarray:
-    """The row (P,) of a map that belongs to token `token` (P,) of the batch's row `owner` (P,)."""
-    kinds = _numpy(rows.kinds)[owner]
-    is_text = (kinds == PositionKind.TOKEN) | (kinds == PositionKind.SPECIAL)
-    indices: np.ndarray = (is_text & (_numpy(rows.indices)[owner] == token[:, None])).argmax(-1)
-    return indices
+class _BatchPhrases(NamedTuple):
+    """The N phrases of a batch, with P query tokens in all."""
+
+    phrase: np.ndarray
+    """(N,) index of each one among the Q phrases."""
+    row: np.ndarray
+    """(N,) its row of the batch."""
+    right: np.ndarray
+    """(N, R) bool: the regions that match its gold boxes."""
+    token: np.ndarray
+    """(P,) token indices, phrase by phrase; `FIRST` for a phrase that is not scored."""
+    first: np.ndarray
+    """(N,) index in `token` of each phrase's first token."""
 
 
-def _numpy(tensor: Any) -> np.ndarray:
-    array: np.ndarray = tensor.cpu().numpy()
-    return array
+class HeadGrounding:
+    """Scores every head on every phrase; keeps who is right, and sums per layer, group and half."""
+
+    def __init__(
+        self,
+        phrases: Sequence[Sequence[PhraseSpan]],
+        mark: RegionLabeler,
+        half: Sequence[int],
+        pooling: PhrasePooling = "last",
+        groups: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """`phrases` of each sample, their `groups` (from 0; None: one group), and its `half` (0 or 1).
+
+        `mark` gives a phrase's right regions.
+        """
+        self.phrases = phrases
+        self.mark = mark
+        self.pooling = pooling
+        counts = [len(own) for own in phrases]
+        self.offsets = np.cumsum([0, *counts])
+        count = int(self.offsets[-1])
+        self.half = np.repeat(np.array(half, int), counts)
+        self.groups = np.zeros(count, int) if groups is None else np.concatenate(groups).astype(int)
+        self.layers: list[tuple[str, int]] = []
+        # Allocated at once: many small arrays would fragment memory between batches.
+        self.baselines = PhraseBaselines(
+            *(np.zeros(count, kind) for kind in (int, bool, bool, float, bool, int))
+        )
+        self.hits: list[np.ndarray] = []
+        self.sums: list[np.ndarray] = []
+        self._batch: AttentionBatch | None = None
+
+    def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
+        """Score a layer's heads on a batch; maps other than text over regions are skipped.
+
+        Raises InputError if a head gives regions no attention, or a phrase is not in its text.
+        """
+        kinds = attention_map.columns.kinds.cpu().numpy()
+        reads_text = (attention_map.rows.kinds == PositionKind.TOKEN).any()
+        if (
+            not reads_text
+            or not np.isin(kinds, (PositionKind.REGION, PositionKind.WHOLE_IMAGE)).any()
+        ):
+            return
+        if self._batch is not batch:
+            self._batch = batch
+            self._phrases = self._find_phrases(batch)
+        phrases = self._phrases
+        attention = self._attention(attention_map, phrases)
+        is_region = (kinds == PositionKind.REGION)[phrases.row][:, None]
+        is_special = (kinds == PositionKind.SPECIAL)[phrases.row][:, None]
+        share = np.where(is_region, attention, 0).sum(-1)
+        is_scored = self.baselines.status[phrases.phrase] == PhraseStatus.SCORED
+        can_be_right = is_scored & (self.baselines.region_count[phrases.phrase] > 0)
+        if not (share[can_be_right] > 0).all():
+            raise InputError(
+                f"a head of layer {attention_map.layer} gives the regions no attention, or NaN; the model is damaged, "
+                "or masks its regions as padding"
+            )
+        # Ties go to the first; -1 excludes text.
+        best_column = np.where(is_region, attention, -1).argmax(-1)
+        indices = attention_map.columns.indices.cpu().numpy()[phrases.row]
+        region = np.take_along_axis(indices, best_column, 1)
+        # An image without regions gives the index of a token, which may exceed those of regions.
+        region = np.minimum(region, phrases.right.shape[1] - 1)
+        number = self._index_of_layer(attention_map)
+        right = np.take_along_axis(phrases.right, region, 1)
+        self.hits[number][phrases.phrase] = right & can_be_right[:, None]
+        special = np.where(is_special, attention, 0).sum(-1)
+        measures = np.stack([share, special, entr(attention.astype(float)).sum(-1)], -1)
+        own = phrases.phrase[is_scored]
+        np.add.at(self.sums[number], (self.groups[own], self.half[own]), measures[is_scored])
+
+    def _index_of_layer(self, attention_map: AttentionMap) -> int:
+        """Index of a map among those of text over regions; a new one is appended with its arrays."""
+        layer = (attention_map.name, attention_map.layer)
+        if layer not in self.layers:
+            heads = attention_map.weights.shape[1]
+            self.layers.append(layer)
+            self.hits.append(np.zeros((len(self.groups), heads), bool))
+            groups = int(self.groups.max(initial=0)) + 1
+            self.sums.append(np.zeros((groups, 2, heads, len(MEASURES))))
+        return self.layers.index(layer)
+
+    def _attention(self, attention_map: AttentionMap, phrases: _BatchPhrases) -> np.ndarray:
+        """Attention (N, H, S) from each phrase, the mean over its query tokens."""
+        counts = np.diff([*phrases.first, len(phrases.token)])
+        owner = np.repeat(phrases.row, counts)
+        kinds = attention_map.rows.kinds.cpu().numpy()[owner]
+        is_text = np.isin(kinds, (PositionKind.TOKEN, PositionKind.SPECIAL))
+        indices = attention_map.rows.indices.cpu().numpy()[owner]
+        position = (is_text & (indices == phrases.token[:, None])).argmax(-1)
+        weights = attention_map.weights[owner, :, position].float().cpu().numpy()
+        mean: np.ndarray = np.add.reduceat(weights, phrases.first) / counts[:, None, None]
+        return mean
+
+    def _find_phrases(self, batch: AttentionBatch) -> _BatchPhrases:
+        """The phrases of a batch; their statistics that do not depend on heads are kept."""
+        index, rows, right, tokens = [], [], [], []
+        for row, (sample, place) in enumerate(zip(batch.samples, batch.places, strict=True)):
+            regions = require(sample.regions, "regions", "heads")
+            for number, phrase in enumerate(self.phrases[place], self.offsets[place]):
+                query, status = self._query_tokens(phrase, sample)
+                matches = self.mark(phrase.example, regions).astype(bool) & ~regions.is_whole_image
+                values = (status, *_baselines_of(matches, regions))
+                for column, value in zip(self.baselines, values, strict=True):
+                    column[number] = value
+                index.append(number)
+                rows.append(row)
+                right.append(matches)
+                tokens.append(query)
+        most = max(len(one) for one in right)
+        return _BatchPhrases(
+            np.array(index),
+            np.array(rows),
+            np.stack([np.pad(one, (0, most - len(one))) for one in right]),
+            np.concatenate(tokens),
+            np.cumsum([0, *(len(one) for one in tokens[:-1])]),
+        )
+
+    def _query_tokens(self, phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
+        """A phrase's query tokens; the placeholder if it cannot be scored."""
+        with prefix_errors(phrase.example.id):
+            words, whole = words_in_span(phrase.example.text, phrase.start, phrase.stop)
+        if not whole:
+            return FIRST, PhraseStatus.SPLITS_WORD
+        text = require(sample.text, "text", "heads")
+        tokens, status = tokens_of_words(text, words, sample.truncated_tokens)
+        if status != PhraseStatus.SCORED:
+            return FIRST, status
+        return tokens[-1:] if self.pooling == "last" else tokens, status
+
+    def result(self, group: int = 0) -> GroundingResult:
+        """The result for a group's phrases; raises InputError without maps of text over regions."""
+        if not self.layers:
+            raise InputError("this model has no attention from text to regions")
+        own = self.groups == group
+        is_scored = own & (self.baselines.status == PhraseStatus.SCORED)
+        counts = np.bincount(self.half[is_scored], minlength=2)
+        with np.errstate(invalid="ignore"):
+            means = np.stack([sums[group] for sums in self.sums], 1) / counts.reshape(2, 1, 1, 1)
+        heads = means.shape[2]
+        return GroundingResult(
+            PhraseBaselines(*(values[own] for values in self.baselines)),
+            np.concatenate([hits[own] for hits in self.hits], 1),
+            means.reshape(2, -1, len(MEASURES)),
+            [(name, layer, head) for name, layer in self.layers for head in range(heads)],
+            self.half[own],
+            "pointing" if self.mark is pointing_game else "accuracy",
+        )
 
 
 # Which heads ground phrases, without selection bias: the best of 144 heads on a split overestimates
 # its accuracy, so heads are selected on one half of the images and scored on the other, in both
 # directions. Every number is reported with a baseline, chance, and the accuracy of the same heads
-# with the region features of other images. Sizes: Q phrases, M heads of all layers, I images.
+# with the region features of other images.
 
-NO_ACTIVE_HEAD = "no head sends more than {:.0%} of its attention from phrases to regions"
+
+@dataclass(frozen=True)
+class GroundingQuestions:
+    """Texts with the phrases on which heads are scored."""
+
+    examples: Sequence[Example]
+    """Each text of an image, once."""
+    phrases: Sequence[Sequence[PhraseSpan]]
+    """Those of every text."""
+    groups: Sequence[Sequence[int]]
+    """The group of every phrase, from 0; groups are scored separately."""
+    kinds: Sequence[tuple[str, ...]] | None = None
+    """Of every phrase of all texts, its entity types; None: not annotated."""
+
+
+def score_heads(
+    config: GroundingSettings,
+    questions: GroundingQuestions,
+    task: Task,
+    pooling: PhrasePooling,
+    device: torch.device,
+) -> tuple[PhraseBaselines, list[HeadLeaderboard]]:
+    """The statistics of all phrases, and every group's scores, with the control if it is on.
+
+    `task` says which regions are right. Raises InputError if the model reads no regions or gives no
+    attention to them.
+    """
+    model = RegionModel(config, device)
+    mark = model.mark(require(task.label_regions, "label_regions", task.name))
+    images = [one.images[0] for one in questions.examples]
+    half_of = assign_halves(images, config.seed)
+    passes = []
+    for is_control in (False, True)[: 1 + config.shuffled_images_control]:
+        partner = shuffle_images(images, config.seed) if is_control else None
+        samples = model.samples(questions.examples, partner)
+        scores = HeadGrounding(
+            questions.phrases, mark, [half_of[one] for one in images], pooling, questions.groups
+        )
+        consume_attention(model.model, samples, scores, config.batch)
+        passes.append(scores)
+    number = {image: place for place, image in enumerate(half_of)}
+    counts = [len(own) for own in questions.phrases]
+    image = np.repeat([number[one] for one in images], counts)
+    kinds = questions.kinds or [()] * len(image)
+    boards = []
+    for group in range(1 + passes[0].groups.max(initial=0)):
+        own = np.flatnonzero(passes[0].groups == group)
+        result, *shuffled = (scores.result(group) for scores in passes)
+        boards.append(
+            HeadLeaderboard(
+                result,
+                image[own],
+                [kinds[place] for place in own.tolist()],
+                config.min_region_attention,
+                config.seed,
+                *shuffled,
+            )
+        )
+    return passes[0].baselines, boards
 
 
 def assign_halves(images: Sequence[str], seed: int) -> dict[str, int]:
@@ -386,8 +393,6 @@ class HeadLeaderboard:
     result: GroundingResult
     image: np.ndarray
     """(Q,) int: index of its image, from 0."""
-    half: np.ndarray
-    """(Q,): the half (0 or 1) that its image is in."""
     kinds: Sequence[tuple[str, ...]]
     """(Q) types of its entity, such as people; empty if not annotated."""
     min_region_share: float
@@ -409,7 +414,9 @@ class HeadLeaderboard:
     @cached_property
     def means(self) -> np.ndarray:
         """(M, MEASURES) over both halves."""
-        weight = np.array([(self.scored_phrases & (self.half == half)).sum() for half in (0, 1)])
+        weight = np.array(
+            [(self.scored_phrases & (self.result.half == half)).sum() for half in (0, 1)]
+        )
         sums = np.nan_to_num(self.result.means) * weight[:, None, None]
         return np.asarray(sums.sum(0) / weight.sum())
 
@@ -421,7 +428,7 @@ class HeadLeaderboard:
         """
         best: list[int | None] = []
         for half in (0, 1):
-            own = rows & (self.half == half)
+            own = rows & (self.result.half == half)
             heads = np.flatnonzero(among & self.active[half])
             if not own.any() or not len(heads):
                 best.append(None)
@@ -434,7 +441,7 @@ class HeadLeaderboard:
         first, second = chosen
         if first is None or second is None:
             return None
-        return np.where(self.half == 0, hits[:, second], hits[:, first])
+        return np.where(self.result.half == 0, hits[:, second], hits[:, first])
 
     def intervals(
         self, columns: Mapping[str, np.ndarray], rows: np.ndarray
@@ -466,30 +473,19 @@ class HeadLeaderboard:
             raise InputError("no phrase is left on which a head can be scored")
         all_heads = np.ones(len(self.result.heads), bool)
         accuracies, chosen = self._accuracies(self.scored_phrases, all_heads)
-        kinds = sorted({kind for own in self.kinds for kind in own})
-        notes = []
-        if not self.has_confidence:
-            notes.append(
-                "these regions have no detector confidence, so there is no confidence baseline; chance is the accuracy "
-                "of a random region"
-            )
-        if self.result.measure == "pointing":
-            notes.append(POINTING)
-        if not self.active.any():
-            notes.append(
-                NO_ACTIVE_HEAD.format(self.min_region_share)
-                + "; min_region_attention=0 includes all heads"
-            )
+        kinds = {
+            kind: self.scored_phrases & np.array([kind in own for own in self.kinds])
+            for kind in sorted({kind for own in self.kinds for kind in own})
+        }
         return {
             "measure": self.result.measure,
             "active_heads": int((self.means[:, 0] > self.min_region_share).sum()),
             **accuracies,
-            "chosen": [None if head is None else self.name(head) for head in chosen],
+            "chosen": self._names(chosen),
             "best": self._best(self.scored_phrases, all_heads),
             "layers": [self._layer(layer) for layer in self.layers],
-            "kinds": {kind: self._kind_report(kind, all_heads) for kind in kinds},
+            "kinds": {kind: self._kind_report(rows, all_heads) for kind, rows in kinds.items()},
             "heads": self._heads(kinds),
-            "notes": notes,
         }
 
     @cached_property
@@ -507,6 +503,9 @@ class HeadLeaderboard:
         name, layer, number = self.result.heads[head]
         several = len({name for name, _, _ in self.result.heads}) > 1
         return f"{name} {layer}-{number}" if several else f"{layer}-{number}"
+
+    def _names(self, chosen: Sequence[int | None]) -> list[str | None]:
+        return [None if head is None else self.name(head) for head in chosen]
 
     def _accuracies(
         self, rows: np.ndarray, among: np.ndarray
@@ -526,11 +525,9 @@ class HeadLeaderboard:
             columns["held_out"] = best
             columns["held_out_less_rule"] = best.astype(float) - rule
         if self.shuffled_result is not None:
-            own = self.held_out(self.shuffled_result.is_right, chosen)
-            other = self.held_out(
-                self.shuffled_result.is_right,
-                self.best_heads(self.shuffled_result.is_right, rows, among),
-            )
+            hits = self.shuffled_result.is_right
+            own = self.held_out(hits, chosen)
+            other = self.held_out(hits, self.best_heads(hits, rows, among))
             if best is not None and own is not None and other is not None:
                 columns["other_images"] = own
                 columns["other_images_best"] = other
@@ -563,46 +560,39 @@ class HeadLeaderboard:
             "active_heads": int((self.means[among, 0] > self.min_region_share).sum()),
             "mean": _round(100 * accuracy.mean()),
             "best": self._best(self.scored_phrases, among),
-            "chosen": [None if head is None else self.name(head) for head in chosen],
+            "chosen": self._names(chosen),
             **{name: accuracies[name] for name in OF_LAYERS},
             **_rounded_measures(shares),
         }
 
-    def _kind_report(self, kind: str, among: np.ndarray) -> dict[str, Any]:
-        rows = self.scored_phrases & np.array([kind in own for own in self.kinds])
+    def _kind_report(self, rows: np.ndarray, among: np.ndarray) -> dict[str, Any]:
         if not rows.any():
             return {"phrases": 0}
         accuracies, chosen = self._accuracies(rows, among)
         return {
             **accuracies,
-            "chosen": [None if head is None else self.name(head) for head in chosen],
+            "chosen": self._names(chosen),
             "best": self._best(rows, among),
         }
 
-    def _heads(self, kinds: Sequence[str]) -> list[dict[str, Any]]:
-        rows = {
-            kind: self.scored_phrases & np.array([kind in own for own in self.kinds])
-            for kind in kinds
+    def _heads(self, kinds: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+        """The accuracy of every head, also with other images and by type, and its `MEASURES`."""
+        columns: dict[str, np.ndarray] = {
+            self.result.measure: self.result.is_right[self.scored_phrases]
         }
-        shares = {
-            kind: 100 * self.result.is_right[own].mean(0) for kind, own in rows.items() if own.any()
-        }
-        accuracy = 100 * self.result.is_right[self.scored_phrases].mean(0)
-        null = (
-            None
-            if self.shuffled_result is None
-            else 100 * self.shuffled_result.is_right[self.scored_phrases].mean(0)
-        )
-        table = []
-        for place, (name, layer, head) in enumerate(self.result.heads):
-            row: dict[str, Any] = {"attention": name, "layer": layer, "head": head}
-            row |= {self.result.measure: _round(accuracy[place])}
-            row |= {"active": bool(self.means[place, 0] > self.min_region_share)}
-            row |= _rounded_measures(self.means[place])
-            row |= {"other_images": None if null is None else _round(null[place])}
-            row |= {kind: _round(values[place]) for kind, values in shares.items()}
-            table.append(row)
-        return table
+        if self.shuffled_result is not None:
+            columns["other_images"] = self.shuffled_result.is_right[self.scored_phrases]
+        columns |= {kind: self.result.is_right[rows] for kind, rows in kinds.items() if rows.any()}
+        accuracies = {name: 100 * right.mean(0) for name, right in columns.items()}
+        return [
+            {
+                **{"attention": name, "layer": layer, "head": head, "other_images": None},
+                "active": bool(self.means[place, 0] > self.min_region_share),
+                **_rounded_measures(self.means[place]),
+                **{column: _round(values[place]) for column, values in accuracies.items()},
+            }
+            for place, (name, layer, head) in enumerate(self.result.heads)
+        ]
 
 
 COLUMNS = (
@@ -630,3 +620,60 @@ def _rounded_measures(means: np.ndarray) -> dict[str, float]:
 
 def _round(value: float) -> float:
     return round(float(value), 2)
+
+
+# -- counts, notes and tables ------------------------------------------------------------------------------------------
+
+COUNTED = "layers and heads count from 0"
+PHRASE_COUNTS = {
+    "cut_off": "left out: truncated with the end of a text (max_length, or the model's limit)",
+    "without_tokens": "left out: no token from the tokenizer",
+    "split_a_word": "left out: begins or ends within a word",
+    "in_images_without_regions": "counted as wrong: no region in the image",
+}
+"""Counts of phrases that are not scored as usual, and the notes on them."""
+
+
+def count_phrases(baselines: PhraseBaselines) -> dict[str, int]:
+    """Number of scored phrases (`asked`), and the `PHRASE_COUNTS`."""
+    statuses = Counter(baselines.status.tolist())
+    names = ("asked", *PHRASE_COUNTS)
+    counts = {name: statuses[status] for name, status in zip(names, PhraseStatus, strict=False)}
+    return counts | {"in_images_without_regions": int((baselines.region_count == 0).sum())}
+
+
+def notes_of_reports(
+    counts: Mapping[str, Any], noun: str, reports: Sequence[Mapping[str, Any]], min_share: float
+) -> list[str]:
+    """Notes on counts of phrases, called `noun`, and on the groups' reports."""
+    notes = [
+        f"{format_count(counts[name], noun)} {why}"
+        for name, why in PHRASE_COUNTS.items()
+        if counts[name]
+    ]
+    if all(one["confidence"] is None for one in reports):
+        notes.append(
+            "these regions have no detector confidence, so there is no confidence baseline; chance is the accuracy "
+            "of a random region"
+        )
+    if any(one["measure"] == "pointing" for one in reports):
+        notes.append(
+            "regions are patches of the photo, and a head is right if the centre of its patch is in a gold box "
+            "(pointing): do not compare with accuracies by IoU"
+        )
+    if not any(one["active_heads"] for one in reports):
+        notes.append(
+            f"no head sends more than {min_share:.0%} of its attention from phrases to regions; "
+            "min_region_attention=0 includes all heads"
+        )
+    return notes
+
+
+def format_value(estimate: Mapping[str, Any] | None) -> str:
+    """A number of a report as text; a dash without one."""
+    return "-" if estimate is None else f"{estimate['value']:.2f}"
+
+
+def format_interval(estimate: Mapping[str, Any] | None) -> str:
+    """Its interval as text."""
+    return "-" if estimate is None else "{:.2f} to {:.2f}".format(*estimate["interval"])

@@ -4,57 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from groundling.core.batch import Example, require
+from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
-from groundling.runs.report import TableRow, format_count, format_table
+from groundling.runs.report import TableRow, format_table
 from groundling.runs.run import Run
 from groundling.studies.attention.commands import HeadsConfig
-from groundling.studies.attention.forward_passes import consume_attention
 from groundling.studies.attention.grounding import (
-    GroundingResult,
-    HeadGrounding,
-    HeadLeaderboard,
+    COUNTED,
+    GroundingQuestions,
     PhraseSpan,
-    PhraseStatus,
-    assign_halves,
+    count_phrases,
+    format_interval,
+    format_value,
+    notes_of_reports,
+    score_heads,
 )
-from groundling.studies.attention.inspected_models import RegionModel
 from groundling.tasks import Task
 from groundling.tasks import flickr_entities as entities
-
-COUNTED = "layers and heads count from 0"
-STATUS_KEYS = {
-    PhraseStatus.TRUNCATED: "cut_off",
-    PhraseStatus.NO_TOKENS: "without_tokens",
-    PhraseStatus.SPLITS_WORD: "split_a_word",
-}
-"""Keys in the result for the reasons why a phrase is not scored."""
-
-
-@dataclass(frozen=True)
-class GroundingData:
-    """The texts of a split, and their phrases."""
-
-    examples: Sequence[Example]
-    """Each text of an image, once."""
-    phrases: Sequence[Sequence[PhraseSpan]]
-    """Of every text, the phrases that heads are scored on."""
-    kinds: Sequence[tuple[str, ...]]
-    """Of every phrase of all texts, its entity types."""
-    skipped: dict[str, int]
-    """Number of phrases without a box, by reason; texts that have no other phrase are not read."""
-
-    def image_halves(self, seed: int) -> dict[str, int]:
-        """The half (0 or 1) of each image."""
-        return assign_halves([one.images[0] for one in self.examples], seed)
 
 
 def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
@@ -65,31 +35,45 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
             malformed, a phrase is not in its text, or no phrase is left.
     """
     task = resolve("tasks", Task, config.task)
-    texts = read_grounding_data(
+    questions, skipped = read_phrases(
         task, Path(config.data), config.split, config.include_unrelated_captions
     )
-    results = ground_phrases(config, task, texts, run.state.device)
-    summary = _summarise(texts, results, config.min_region_attention, config.attention.seed)
-    run.note(*summary["notes"])
+    baselines, (board,) = score_heads(config, questions, task, config.query, run.state.device)
+    report = board.report()
+    counts = {
+        "images": len({one.images for one in questions.examples}),
+        "texts": len(questions.examples),
+        **count_phrases(baselines),
+        "without_box": skipped,
+    }
+    run.note(*notes_of_reports(counts, "phrase", [report], config.min_region_attention))
+    if not report["upper_bound"]["value"]:
+        run.note(
+            "no region matches any phrase's box, so no head can be right; use a store with smaller or other boxes"
+        )
     return {
         "task": config.task,
         "split": config.split,
-        "model": config.attention.model,
-        "untrained": config.attention.untrained,
+        "model": config.model,
+        "untrained": config.untrained,
         "counted": COUNTED,
         "query": config.query,
         "active_above": config.min_region_attention,
-        **summary,
+        "counts": counts,
+        **report,
+        "notes": run.notes,
     }
 
 
 # -- texts and phrases -------------------------------------------------------------------------------------------------
 
 
-def read_grounding_data(task: Task, folder: Path, split: str, unrelated: bool) -> GroundingData:
-    """The texts and phrases of a split; `unrelated`: with Flickr30k's UNRELATED_CAPTIONS.
+def read_phrases(
+    task: Task, folder: Path, split: str, unrelated: bool
+) -> tuple[GroundingQuestions, dict[str, int]]:
+    """The phrases of a split, and the number of those without a box by reason.
 
-    Raises InputError for a task without boxes.
+    `unrelated`: with Flickr30k's UNRELATED_CAPTIONS. Raises InputError for a task without boxes.
     """
     if task.label_regions is None:
         raise InputError(
@@ -111,105 +95,31 @@ def read_grounding_data(task: Task, folder: Path, split: str, unrelated: bool) -
         examples = [example for example in examples if example.official_id in kinds]
     if not examples:
         raise InputError(f"{folder}: {split!r} has no phrase with a box")
-    return _by_text(examples, kinds, dict(sorted(skipped.items())))
+    return _by_text(examples, kinds), dict(sorted(skipped.items()))
 
 
 def _skip_reason(phrase: entities.EntityPhrase) -> str:
     """Why a phrase has no box: nothing visible, a scene, or not annotated."""
-    for kind in ("notvisual", "scene"):
-        if kind in phrase.types:
-            return kind
-    return "nobox"
+    return next((kind for kind in ("notvisual", "scene") if kind in phrase.types), "nobox")
 
 
-def _by_text(
-    examples: Sequence[Example], kinds: dict[str, tuple[str, ...]], skipped: dict[str, int]
-) -> GroundingData:
+def _by_text(examples: Sequence[Example], kinds: dict[str, tuple[str, ...]]) -> GroundingQuestions:
     """Merge examples of the same text and image, so that each text is read once."""
-    place: dict[tuple[str, tuple[str, ...]], int] = {}
-    texts: list[Example] = []
-    phrases: list[list[PhraseSpan]] = []
+    phrases: dict[tuple[str, tuple[str, ...]], list[PhraseSpan]] = {}
     for example in examples:
-        key = (example.text, example.images)
-        if key not in place:
-            place[key] = len(texts)
-            texts.append(Example(example.id, example.text, images=example.images))
-            phrases.append([])
         # Without a tag, the whole text is the phrase, as in RefCOCO.
         (start, stop, _), *_ = example.region_tags or ((0, len(example.text), 0),)
-        phrases[place[key]].append(PhraseSpan(example, start, stop))
-    ordered = [kinds.get(one.example.official_id, ()) for own in phrases for one in own]
-    return GroundingData(texts, phrases, ordered, skipped)
-
-
-# -- scores ------------------------------------------------------------------------------------------------------------
-
-
-def ground_phrases(
-    config: HeadsConfig, task: Task, texts: GroundingData, device: torch.device
-) -> list[GroundingResult]:
-    """The heads' scores on the phrases, and those with features of other images."""
-    attending = config.attention
-    attended = RegionModel(attending, device)
-    mark = attended.mark(require(task.label_regions, "mark", task.name))
-    halves_of = texts.image_halves(attending.seed)
-    half = [halves_of[one.images[0]] for one in texts.examples]
-    results = []
-    for with_other_images in (False, True)[: 1 + config.shuffled_images_control]:
-        samples = attended.samples(texts.examples, with_other_images)
-        grounding = HeadGrounding(texts.phrases, mark, half, config.query)
-        consume_attention(attended.model, samples, grounding, attending.batch)
-        results.append(grounding.result())
-    return results
-
-
-def _summarise(
-    texts: GroundingData, results: Sequence[GroundingResult], active: float, seed: int
-) -> dict[str, Any]:
-    """Counts, accuracies and notes of `result.json`; `active`: threshold of active heads."""
-    result, *others = results
-    half_of = texts.image_halves(seed)
-    number = {image: place for place, image in enumerate(half_of)}
-    images = [one.example.images[0] for own in texts.phrases for one in own]
-    board = HeadLeaderboard(
-        result,
-        np.array([number[image] for image in images]),
-        np.array([half_of[image] for image in images]),
-        texts.kinds,
-        active,
-        seed,
-        others[0] if others else None,
-    )
-    statuses = Counter(result.baselines.status.tolist())
-    counts = {
-        "images": len(half_of),
-        "texts": len(texts.examples),
-        "asked": statuses[PhraseStatus.SCORED],
-        **{name: statuses[state] for state, name in STATUS_KEYS.items()},
-        "in_images_without_regions": int((result.baselines.region_count == 0).sum()),
-        "without_box": texts.skipped,
-    }
-    report = board.report()
-    report["notes"] += _notes(counts)
-    if not report["upper_bound"]["value"]:
-        report["notes"].append(
-            "no region matches any phrase's box, so no head can be right; use a store with smaller or other boxes"
-        )
-    return {"counts": counts, **report}
-
-
-def _notes(counts: dict[str, Any]) -> list[str]:
-    reasons = {
-        "cut_off": "left out: truncated with the end of a text (max_length, or the model's limit)",
-        "without_tokens": "left out: the tokenizer gives them no token",
-        "split_a_word": "left out: they begin or end within a word",
-        "in_images_without_regions": "counted as wrong: no region in the image",
-    }
-    return [
-        f"{format_count(counts[name], 'phrase')} {why}"
-        for name, why in reasons.items()
-        if counts[name]
+        same_text = phrases.setdefault((example.text, example.images), [])
+        same_text.append(PhraseSpan(example, start, stop))
+    texts = [
+        Example(own[0].example.id, text, images=images) for (text, images), own in phrases.items()
     ]
+    return GroundingQuestions(
+        texts,
+        list(phrases.values()),
+        [[0] * len(own) for own in phrases.values()],
+        [kinds.get(one.example.official_id, ()) for own in phrases.values() for one in own],
+    )
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -219,17 +129,20 @@ def format_heads(result: dict[str, Any]) -> str:
     """The result as text: accuracies, and a table of layers."""
     counts = result["counts"]
     skipped = sum(counts["without_box"].values())
-    lines = [
-        f"{counts['asked']:,} phrases of {counts['images']:,} images; {skipped:,} more have no box; {COUNTED}",
-        format_table([_row(name, result[key]) for key, name in ROWS.items()]),
+    accuracies = [
+        {"": label, "%": format_value(result[key]), "95 % interval": format_interval(result[key])}
+        for key, label in ROWS.items()
     ]
-    chosen = [name or "none" for name in result["chosen"]]
-    lines.append(
-        f"heads selected on each half: {chosen[0]}, {chosen[1]}; {result['active_heads']} of {len(result['heads'])} "
-        f"heads send more than {result['active_above']:.0%} of their attention from phrases to regions"
+    first, second = (name or "none" for name in result["chosen"])
+    return "\n\n".join(
+        [
+            f"{counts['asked']:,} phrases of {counts['images']:,} images; {skipped:,} more have no box; {COUNTED}",
+            format_table(accuracies),
+            f"heads selected on each half: {first}, {second}; {result['active_heads']} of {len(result['heads'])} "
+            f"heads send more than {result['active_above']:.0%} of their attention from phrases to regions",
+            format_table([_layer(layer) for layer in result["layers"]]),
+        ]
     )
-    lines.append(format_table([_layer(layer) for layer in result["layers"]]))
-    return "\n\n".join(lines)
 
 
 ROWS = {
@@ -245,25 +158,13 @@ ROWS = {
 """Row labels of the first table."""
 
 
-def _row(name: str, estimate: dict[str, Any] | None) -> TableRow:
-    if estimate is None:
-        return {"": name, "%": "-", "95 % interval": "-"}
-    low, high = estimate["interval"]
-    return {"": name, "%": f"{estimate['value']:.2f}", "95 % interval": f"{low:.2f} to {high:.2f}"}
-
-
 def _layer(layer: dict[str, Any]) -> TableRow:
-    best = layer["best"]
-
-    def value(name: str) -> str:
-        return "-" if layer[name] is None else f"{layer[name]['value']:.2f}"
-
     return {
         "layer": str(layer["layer"]),
-        "best active": "-" if best is None else best["head"],
-        "%": "-" if best is None else f"{best['value']:.2f}",
-        "held out": value("held_out"),
-        "other images": value("other_images"),
+        "best active": layer["best"]["head"] if layer["best"] else "-",
+        "%": format_value(layer["best"]),
+        "held out": format_value(layer["held_out"]),
+        "other images": format_value(layer["other_images"]),
         "mean of heads": f"{layer['mean']:.2f}",
         "active": str(layer["active_heads"]),
         "to regions": f"{layer['region_share']:.2f}",

@@ -25,6 +25,8 @@ from groundling.studies.attention.forward_passes import AttentionBatch, SampleAr
 
 ATTENTION_TARGETS = ("visual", "textual", "special")
 """Kinds of positions that attention goes to."""
+NUMBERS = (*ATTENTION_TARGETS, "gap", "gap_size")
+"""Their shares, the gap (textual less visual), and its mean absolute value over layers."""
 POSITIONS_OF_MODALITY = (
     (PositionKind.REGION, PositionKind.WHOLE_IMAGE),
     (PositionKind.TOKEN,),
@@ -74,13 +76,6 @@ def covers_regions(attention_map: AttentionMap) -> bool:
     )
 
 
-def index_of_layer(layer: int, layers: list[int]) -> int:
-    """The index of a layer among those that a consumer has received; a new one is appended."""
-    if layer not in layers:
-        layers.append(layer)
-    return layers.index(layer)
-
-
 def attention_by_modality(attention_map: AttentionMap, query: AttentionQuery) -> Tensor:
     """Attention (N, heads, 3) of the query positions to each of `ATTENTION_TARGETS`."""
     return torch.einsum(
@@ -100,10 +95,8 @@ class ModalityImportance:
     def __init__(self, query: AttentionQuery = "cls") -> None:
         """`query`: whose attention is measured."""
         self.query = query
-        self.layers: list[int] = []
-        """Numbers of the layers that cover regions."""
-        self.heads: list[np.ndarray] = []
-        """For each layer, the sums (heads, 3) over samples."""
+        self.heads: dict[int, np.ndarray] = {}
+        """By number of each layer that covers regions, the sums (heads, 3) over samples."""
         self.rows = SampleArrays()
         """Means over heads, (3,) float32 for each sample and layer."""
         self.even = SampleArrays()
@@ -124,12 +117,11 @@ class ModalityImportance:
             )
         rows = (len(batch.samples), -1, *masses.shape[1:])
         by_sample = masses.double().view(rows).mean(1).cpu().numpy()
-        number = index_of_layer(attention_map.layer, self.layers)
-        if number == len(self.heads):
-            self.heads.append(np.zeros(masses.shape[1:]))
-        self.heads[number] += by_sample.sum(0)
-        self.rows.put(batch.places, number, by_sample.mean(1).astype(np.float32))
-        if number == 0:
+        layer = attention_map.layer
+        self.heads.setdefault(layer, np.zeros(masses.shape[1:]))
+        self.heads[layer] += by_sample.sum(0)
+        self.rows.put(batch.places, layer, by_sample.mean(1).astype(np.float32))
+        if layer == self.layers[0]:
             self._count(batch, modality_mask(attention_map.columns))
 
     def _count(self, batch: AttentionBatch, kinds: Tensor) -> None:
@@ -140,9 +132,14 @@ class ModalityImportance:
         self.truncated_tokens += sum(sample.truncated_tokens for sample in batch.samples)
 
     @property
+    def layers(self) -> list[int]:
+        """Numbers of the layers that cover regions."""
+        return self.rows.layers
+
+    @property
     def by_head(self) -> np.ndarray:
         """Means over samples, (layers, heads, 3)."""
-        return np.stack(self.heads) / len(self.uniform)
+        return np.stack([*self.heads.values()]) / len(self.uniform)
 
     @property
     def uniform(self) -> np.ndarray:
@@ -157,8 +154,6 @@ class ClsAttention:
     """
 
     def __init__(self) -> None:
-        self.layers: list[int] = []
-        """Numbers of the layers that cover regions."""
         self.attention = SampleArrays()
 
     def consume(self, batch: AttentionBatch, attention_map: AttentionMap) -> None:
@@ -169,15 +164,11 @@ class ClsAttention:
         kinds = attention_map.columns.kinds.cpu().numpy()
         is_input = ~np.isin(kinds, (PositionKind.PADDING, PositionKind.ADDED))
         choices = len(kinds) // len(batch.samples)
-        number = index_of_layer(attention_map.layer, self.layers)
         rows = [
             index * choices + right_choice_row(sample) for index, sample in enumerate(batch.samples)
         ]
-        self.attention.put(batch.places, number, [attention[row][is_input[row]] for row in rows])
-
-    def by_sample(self) -> list[np.ndarray]:
-        """The attention (layers, T + R) of each sample."""
-        return self.attention.by_sample()
+        shares = [attention[row][is_input[row]] for row in rows]
+        self.attention.put(batch.places, attention_map.layer, shares)
 
 
 def right_choice_row(sample: Sample) -> int:
@@ -227,16 +218,13 @@ class Bootstrap:
 
     def by_layer(self, values: np.ndarray, layers: Sequence[int]) -> dict[str, Any]:
         """Means of values (N, layers + 1) as JSON; the last column is for the mean of layers."""
-        drawn = self.means(values)
-        rows = [
-            {"layer": layer, **mean_with_interval(drawn[:, place])}
-            for place, layer in enumerate(layers)
-        ]
-        known = int(np.isfinite(values[:, -1]).sum())
+        *by_layer, mean = intervals(self.means(values))
         return {
-            "by_layer": rows,
-            "mean_of_layers": mean_with_interval(drawn[:, -1]),
-            "examples": known,
+            "by_layer": [
+                {"layer": layer, **number} for layer, number in zip(layers, by_layer, strict=True)
+            ],
+            "mean_of_layers": mean,
+            "examples": int(np.isfinite(values[:, -1]).sum()),
         }
 
 
@@ -247,6 +235,11 @@ def mean_with_interval(draws: np.ndarray) -> dict[str, float | None]:
         return {"mean": None, "low": None, "high": None}
     low, high = interval(ends)
     return {"mean": _round(draws[0]), "low": _round(low), "high": _round(high)}
+
+
+def intervals(draws: np.ndarray) -> list[dict[str, float | None]]:
+    """JSON of K numbers (1 + draws, K), see `mean_with_interval`."""
+    return [mean_with_interval(column) for column in draws.T]
 
 
 def _round(value: float) -> float:
@@ -282,42 +275,32 @@ class ImportanceEstimate:
 
     def to_json(self) -> dict[str, Any]:
         """The model's importance as in `result.json`."""
-        every = [*ATTENTION_TARGETS, "gap"]
-        by_layer = self.by_layer
-        overall = self.overall
-        rows = []
-        for number, layer in enumerate(self.layers):
-            row = {
-                name: mean_with_interval(by_layer[:, number, place])
-                for place, name in enumerate(every)
-            }
-            rows.append({"layer": layer, **row})
-        whole = {
-            name: mean_with_interval(overall[:, place])
-            for place, name in enumerate([*every, "gap_size"])
-        }
-        uniform = {
-            name: mean_with_interval(self.uniform[:, place])
-            for place, name in enumerate(ATTENTION_TARGETS)
-        }
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = overall[:, :3] / self.uniform
-        heads = {
-            name: to_nested_lists(self.by_head[..., place])
-            for place, name in enumerate(ATTENTION_TARGETS)
-        }
+            ratio = self.overall[:, :3] / self.uniform
         return {
             "layers": list(self.layers),
             "heads": self.by_head.shape[1],
-            "by_head": heads,
-            "by_layer": rows,
-            "overall": whole,
-            "uniform": uniform,
-            "ratio": {
-                name: mean_with_interval(ratio[:, place])
-                for place, name in enumerate(ATTENTION_TARGETS)
-            },
+            "by_head": _by_head(self.by_head),
+            "by_layer": _by_layer(self.layers, self.by_layer),
+            "overall": _by_name(self.overall),
+            "uniform": _by_name(self.uniform),
+            "ratio": _by_name(ratio),
         }
+
+
+def _by_name(draws: np.ndarray) -> dict[str, Any]:
+    """Numbers (1 + draws, K) by the first K of `NUMBERS`."""
+    return dict(zip(NUMBERS, intervals(draws), strict=False))
+
+
+def _by_layer(layers: Sequence[int], draws: np.ndarray) -> list[dict[str, Any]]:
+    return [{"layer": layer, **_by_name(draws[:, place])} for place, layer in enumerate(layers)]
+
+
+def _by_head(values: np.ndarray) -> dict[str, Any]:
+    return {
+        name: to_nested_lists(values[..., place]) for place, name in enumerate(ATTENTION_TARGETS)
+    }
 
 
 def _with_gap(masses: np.ndarray) -> np.ndarray:
@@ -330,34 +313,15 @@ def compare_importance(first: ImportanceEstimate, second: ImportanceEstimate) ->
 
     Layers and heads are compared if both models have the same ones.
     """
-    every = [*ATTENTION_TARGETS, "gap"]
     overall = second.overall - first.overall
-    names = [*every, "gap_size"]
-    result: dict[str, Any] = {
-        "overall": {name: mean_with_interval(overall[:, place]) for place, name in enumerate(names)}
-    }
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = overall / np.abs(first.overall)
-    result["relative"] = {
-        "gap_size": mean_with_interval(relative[:, names.index("gap_size")]),
-        "visual": mean_with_interval(relative[:, names.index("visual")]),
+        relative = _by_name(overall / np.abs(first.overall))
+    result: dict[str, Any] = {
+        "overall": _by_name(overall),
+        "relative": {name: relative[name] for name in ("gap_size", "visual")},
     }
     if first.layers == second.layers:
-        by_layer = second.by_layer - first.by_layer
-        result["by_layer"] = [
-            {
-                "layer": layer,
-                **{
-                    name: mean_with_interval(by_layer[:, number, place])
-                    for place, name in enumerate(every)
-                },
-            }
-            for number, layer in enumerate(first.layers)
-        ]
+        result["by_layer"] = _by_layer(first.layers, second.by_layer - first.by_layer)
     if first.by_head.shape == second.by_head.shape:
-        by_head = second.by_head - first.by_head
-        result["by_head"] = {
-            name: to_nested_lists(by_head[..., place])
-            for place, name in enumerate(ATTENTION_TARGETS)
-        }
+        result["by_head"] = _by_head(second.by_head - first.by_head)
     return result

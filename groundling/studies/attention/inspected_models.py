@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,15 +48,10 @@ from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction.fine_tuned import load
 from groundling.prediction.model_description import FILE
 from groundling.settings.fields import require_settings
-from groundling.settings.input_settings import (
-    CaptionColumns,
-    PredictionColumns,
-    RegionSettings,
-)
+from groundling.settings.input_settings import RegionSettings
 from groundling.stats.resampling import derangement
-from groundling.studies.attention.commands import AnalysedModelSettings
-from groundling.studies.attention.grounding import pointing_game
-from groundling.studies.attention.models import PatchReader, PatchStore
+from groundling.studies.attention.commands import AnalysedModelSettings, ModalityConfig
+from groundling.studies.attention.models import PatchReader, PatchStore, pointing_game
 from groundling.tasks import Task
 from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import load_encoder
@@ -91,8 +86,10 @@ class RegionModel:
         """The rule for right regions: the task's (`usual`), or `pointing_game` for patches."""
         return pointing_game if isinstance(self.model, PatchReader) else usual
 
-    def samples(self, examples: Sequence[Example], other_images: bool = False) -> SampleDataset:
-        """Examples as the model reads them; `other_images`: with features of other images.
+    def samples(
+        self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
+    ) -> SampleDataset:
+        """Examples as the model reads them; with `partner`, features of each image's other image.
 
         Raises InputError if an example has no image, or an image no region.
         """
@@ -110,13 +107,9 @@ class RegionModel:
         if isinstance(model, PatchReader):
             store = PatchStore(model, files)
         assert store is not None  # only patches have none
-        partner: dict[str, str] = {}
-        if other_images:
-            partner = shuffle_images(
-                [image for one in examples for image in one.images], self.config.seed
-            )
+        if partner is not None:
             store = OtherImageStore(store, partner)
-        shown = {image: files[partner.get(image, image)] for image in files}
+        shown = {image: files[partner[image] if partner else image] for image in files}
         samples = self.inputs.samples(texts, model, ImageInputs(store, shown))
         # The control with other images, hours later, would have no features for it.
         empty = [image for images in samples.images for image in images if not store.count(image)]
@@ -210,33 +203,28 @@ def randomize_weights(model: Encoder, seed: int = 0) -> Encoder:
     return model
 
 
-class Outcome(Protocol):
-    """Numbers that are measured for every example, from a model's output."""
+class Outcome:
+    """Abstract: numbers that are measured for every example, from a model's output."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Labels of the columns of `values`."""
-        ...
-
-    @property
-    def target_name(self) -> str:
-        """Label of the number that `attribution_target` returns."""
-        ...
+    names: tuple[str, ...]
+    """Labels of the columns of `values`."""
+    target_name: str
+    """Label of the number that `attribution_target` returns."""
 
     def prepare(self, samples: SampleDataset) -> SampleDataset:
-        """The samples prepared for the outcome, such as with masked words."""
-        ...
+        """The samples prepared for the outcome, such as with masked words; here as they are."""
+        return samples
 
     def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B, len(names)); NaN where a number is undefined for an example."""
-        ...
+        raise NotImplementedError
 
     def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B,): the output that is attributed to the inputs."""
-        ...
+        raise NotImplementedError
 
 
-class MatchOutcome:
+class MatchOutcome(Outcome):
     """How well text and image match, by the image-text matching head of pre-training."""
 
     names = ("log-odds of a match",)
@@ -244,10 +232,6 @@ class MatchOutcome:
 
     def __init__(self, head: ImageTextMatching) -> None:
         self.head = head
-
-    def prepare(self, samples: SampleDataset) -> SampleDataset:
-        """The samples themselves."""
-        return samples
 
     def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B, 1)."""
@@ -259,7 +243,7 @@ class MatchOutcome:
         return (logits[:, 1] - logits[:, 0]).view(len(batch), -1).mean(1)
 
 
-class HiddenWordsOutcome:
+class HiddenWordsOutcome(Outcome):
     """Log-probability of masked tokens (masked LM; every chosen token becomes [MASK])."""
 
     names = ("log-probability of a masked token", "accuracy on masked tokens")
@@ -310,7 +294,7 @@ PROBABILITY = "probability of the right answer"
 ERROR = "squared error, negative"
 
 
-class RightAnswerOutcome:
+class RightAnswerOutcome(Outcome):
     """A fine-tuned model's probability of the right answer, and its task's metrics."""
 
     target_name = "score of the right answer"
@@ -321,10 +305,6 @@ class RightAnswerOutcome:
         self.metrics = [one for one in metrics if one.is_mean][:1]
         first = ERROR if isinstance(objective.output_type, Regression) else PROBABILITY
         self.names = (first, *(one.name for one in self.metrics))
-
-    def prepare(self, samples: SampleDataset) -> SampleDataset:
-        """The samples themselves."""
-        return samples
 
     def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B, 1 + metrics)."""
@@ -391,24 +371,6 @@ def right_answer_probability(outputs: Tensor, labels: Tensor, form: OutputType) 
 OutcomeName = Literal["best", "match", "words"]
 
 
-class ModalityModel(Protocol):
-    """A model that `modality` analyses, with its inputs and its outcome."""
-
-    model: RegionEncoder
-    form: OutputType | None
-    """Output type of a fine-tuned model."""
-    outcome: Outcome | None
-    """Its answer to an example as a number; None without a head."""
-    notes: list[str]
-    """Notes on its numbers, for the reader."""
-
-    def samples(
-        self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
-    ) -> SampleDataset:
-        """Examples as the model reads them; with `partner`, features of other images."""
-        ...
-
-
 def load_modality_model(
     config: AnalysedModelSettings,
     outcome: OutcomeName,
@@ -440,19 +402,22 @@ def load_match_head(
     return MatchOutcome(head.to(device).eval())
 
 
-class PretrainedModalityModel:
+class PretrainedModalityModel(RegionModel):
     """A model that `pretrain` wrote, with its image-text matching head or its masked-LM head."""
+
+    form: OutputType | None = None
+    """Output type of a fine-tuned model."""
+    notes: Sequence[str] = ()
+    """Notes on its numbers, for the reader."""
 
     def __init__(
         self, config: AnalysedModelSettings, outcome: OutcomeName, device: torch.device
     ) -> None:
         """`outcome`: the head; `best`: the matching head if there is one."""
-        self.region_model = RegionModel(config, device)
-        self.model: RegionEncoder = self.region_model.model
-        self.form: OutputType | None = None
-        self.notes: list[str] = []
+        super().__init__(config, device)
         folder = Path(config.model)
         self.outcome: Outcome | None = None
+        """Its answer to an example as a number; None without a head."""
         if outcome != "words":
             self.outcome = load_match_head(self.model, folder, device)
         if outcome != "match" and self.outcome is None:
@@ -466,12 +431,6 @@ class PretrainedModalityModel:
         if init_lm_head(head.head, folder, "bert") == "new":
             return None
         return HiddenWordsOutcome(head.to(device).eval(), seed)
-
-    def samples(
-        self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
-    ) -> SampleDataset:
-        """As in `RegionModel.samples`."""
-        return self.region_model.samples(examples, other_images=partner is not None)
 
 
 class FineTunedModalityModel:
@@ -517,56 +476,42 @@ class FineTunedModalityModel:
         return self.fitted.samples(examples, sources, self.task.label_regions)
 
 
+ModalityModel = PretrainedModalityModel | FineTunedModalityModel
+"""A model that `modality` analyses, with its inputs and its outcome."""
+
+
 def reads_pixels(subject: ModalityModel) -> bool:
     """Whether a model computes its features from photos."""
     return subject.model.region_source != "features"
 
 
 def read_analysis_examples(
-    subject: ModalityModel,
-    data: Path,
-    task: str,
-    split: str,
-    *,
-    asking: PredictionColumns,
-    label: str,
-    columns: CaptionColumns,
-    photos: str,
-) -> tuple[list[Example], list[str]]:
+    subject: ModalityModel, config: ModalityConfig
+) -> tuple[list[Example], Sequence[str]]:
     """The examples of a task, of a fine-tuned model's data, or of captions; and notes.
-
-    Args:
-        subject: the model that reads them.
-        data: the task's folder, your own file for a fine-tuned model, or captions.
-        task: name of the task; empty: a fine-tuned model's own, or captions.
-        split: empty: the first that has labels.
-        asking: columns of your own file.
-        label: its label column.
-        columns: columns of a table of captions.
-        photos: the folder of the captions' images, for a model that reads pixels.
 
     Raises InputError if the data is missing or malformed, or an example has no image.
     """
-    notes: list[str] = []
-    if isinstance(subject, FineTunedModalityModel) and not task:
+    data = Path(config.data)
+    if config.task:
+        task = resolve("tasks", Task, config.task).with_answers_of(data)
+        return task.read(data, config.split or task.dev[0]), ()
+    if isinstance(subject, FineTunedModalityModel):
         inputs = subject.region_inputs
-        _, parts = subject.fitted.labelled_splits(data, split, asking, label, inputs)
-        examples = next(iter(parts.values()))
-    elif task:
-        found = resolve("tasks", Task, task).with_answers_of(data)
-        examples = found.read(data, split or found.dev[0])
-    else:
-        captions = read_captions(data, (split,) if split else (), columns)
-        examples = _of_captions(captions.images, subject, photos)
-        notes = list(captions.notes)
-    return examples, notes
+        _, parts = subject.fitted.labelled_splits(
+            data, config.split, config.asking, config.label, inputs
+        )
+        return next(iter(parts.values())), ()
+    captions = read_captions(data, (config.split,) if config.split else (), config.columns)
+    photos = config.image_settings.images
+    return _of_captions(captions.images, subject, photos), captions.notes
 
 
 def _of_captions(
-    images: Sequence[CaptionedImage], subject: ModalityModel, folder: str
+    images: Sequence[CaptionedImage], subject: RegionModel, folder: str
 ) -> list[Example]:
     """An example for every caption, with its image's id in the store or in a folder of photos."""
-    store = subject.region_model.store if isinstance(subject, PretrainedModalityModel) else None
+    store = subject.store
     if store is None and folder:
         images, _ = find_images(images, folder)
     images = with_store_ids(images)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +21,12 @@ from groundling.runs.run import Run
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.studies.attention import attribution, selected_words
 from groundling.studies.attention.attribution import COMPLETE_ABSOLUTE, COMPLETE_RELATIVE
-from groundling.studies.attention.commands import AnalysedModelSettings, ModalityConfig
+from groundling.studies.attention.commands import ModalityConfig
 from groundling.studies.attention.forward_passes import AttentionConsumer, consume_attention
+from groundling.studies.attention.grounding import COUNTED
 from groundling.studies.attention.importance import (
     ATTENTION_TARGETS,
+    NUMBERS,
     Bootstrap,
     ClsAttention,
     ImportanceEstimate,
@@ -40,7 +41,6 @@ from groundling.studies.attention.inspected_models import (
 )
 from groundling.teachers.clip import ClipTeacher
 
-COUNTED = "layers and heads count from 0"
 JsonObject = dict[str, Any]
 
 
@@ -52,13 +52,13 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
             examples have no labels where answers are scored, or settings do not fit the model.
     """
     device = run.state.device
-    models = [config.attention_model]
+    models = [config]
     if config.other:
-        models.append(replace(config.attention_model, model=config.other, untrained=False))
+        models.append(replace(config, model=config.other, untrained=False))
     subjects = [load_modality_model(one, config.outcome, device, config.trust) for one in models]
     examples = _read_examples(config, subjects, run)
     analyses = [
-        _ModelAnalysis(config, one, subject, examples)
+        _ModelAnalysis(one, subject, examples)
         for one, subject in zip(models, subjects, strict=True)
     ]
     notes = [note for analysis in analyses for note in analysis.notes]
@@ -99,16 +99,7 @@ class _AnalysedExamples(NamedTuple):
 def _read_examples(
     config: ModalityConfig, subjects: Sequence[ModalityModel], run: Run
 ) -> _AnalysedExamples:
-    every, notes = read_analysis_examples(
-        subjects[0],
-        Path(config.data),
-        config.task,
-        config.split,
-        asking=config.asking,
-        label=config.label,
-        columns=config.columns,
-        photos=config.attention_model.image_settings.images,
-    )
+    every, notes = read_analysis_examples(subjects[0], config)
     run.note(*dict.fromkeys([*notes, *(note for subject in subjects for note in subject.notes)]))
     examples = subsample(every, config.limit)
     if len(examples) < len(every):
@@ -120,12 +111,14 @@ def _read_examples(
             f"{config.data}: the examples have no labels; pass perturbed_inputs=False --ig-examples 0, or labelled data"
         )
     word_level = subsample(examples, config.ig_examples or len(examples))
-    seed = config.attention_model.seed
     return _AnalysedExamples(
         examples,
         word_level,
-        Bootstrap(images_of(examples), seed),
-        Bootstrap(images_of(word_level), seed),
+        *(
+            # The unit of resampling of an example: its image, or its images together.
+            Bootstrap([" ".join(example.images) for example in some], config.seed)
+            for some in (examples, word_level)
+        ),
     )
 
 
@@ -135,12 +128,11 @@ class _ModelAnalysis:
     def __init__(
         self,
         config: ModalityConfig,
-        attending: AnalysedModelSettings,
         subject: ModalityModel,
         examples: _AnalysedExamples,
     ) -> None:
         """Raises InputError if no layer covers regions."""
-        self.attending = attending
+        self.config = config
         self.subject = subject
         self.examples = examples
         self.notes: list[str] = []
@@ -161,14 +153,14 @@ class _ModelAnalysis:
         """Its answers with ablated inputs."""
         if config.perturbed_inputs:
             self.inputs, notes = attribution.ablate_inputs(
-                subject, examples.every, attending.seed, attending.batch, examples.bootstrap
+                subject, examples.every, config.seed, config.batch, examples.bootstrap
             )
             self._note(notes)
-        self.attribution = self._attribute(config.ig_steps) if config.ig_examples else None
+        self.attribution = self._attribute() if config.ig_examples else None
 
     def _read(self, examples: Sequence[Example], consumer: AttentionConsumer) -> None:
         samples = self.subject.samples(examples)
-        consume_attention(self.subject.model, samples, consumer, self.attending.batch)
+        consume_attention(self.subject.model, samples, consumer, self.config.batch)
 
     @cached_property
     def rows(self) -> list[Sample]:
@@ -176,8 +168,9 @@ class _ModelAnalysis:
         samples = self.subject.samples(self.examples.word_level)
         return list(samples.get(range(len(samples)), ()))
 
-    def _attribute(self, steps: int) -> JsonObject:
-        """Attributions of its answers, if it has any, with `steps` points on the line."""
+    def _attribute(self) -> JsonObject:
+        """Attributions of its answers, if it has any."""
+        steps = self.config.ig_steps
         outcome = self.subject.outcome
         if outcome is None:
             return {"undefined": "the model has no head whose answer can be attributed"}
@@ -186,7 +179,7 @@ class _ModelAnalysis:
         model = self.subject.model
         samples = outcome.prepare(self.subject.samples(self.examples.word_level))
         attributions = attribution.attribute_answers(
-            model, outcome, samples, self.attending.batch, steps
+            model, outcome, samples, self.config.batch, steps
         )
         summary: JsonObject = {"explains": outcome.target_name, "ig_steps": steps}
         summary |= attribution.attribution_summary(
@@ -196,13 +189,13 @@ class _ModelAnalysis:
         return summary
 
     def _note(self, notes: Sequence[str]) -> None:
-        self.notes += [f"{self.attending.model}: {note}" for note in notes]
+        self.notes += [f"{self.config.model}: {note}" for note in notes]
 
     def to_json(self) -> JsonObject:
         """The model's entry in `result.json`."""
         return {
-            "model": self.attending.model,
-            "untrained": self.attending.untrained,
+            "model": self.config.model,
+            "untrained": self.config.untrained,
             "kind": self.subject.model.architecture_name,
             **self.importance.to_json(),
             "inputs": self.inputs,
@@ -221,20 +214,16 @@ def _selected_words(
     examples = analyses[0].examples
     teacher = ClipTeacher(clip, {"clip_words"}, options)
     teacher.to(device).fit(analyses[0].subject.samples(examples.word_level))
-    texts = selected_words.teacher_word_scores(
-        teacher, analyses[0].rows, config.attention_model.batch
-    )
-    readers = [selected_words.AttentionToWords(one.rows, one.cls_attention) for one in analyses]
+    texts = selected_words.teacher_word_scores(teacher, analyses[0].rows, config.batch)
+    attentions = [
+        selected_words.attention_to_words(one.cls_attention, one.rows, texts) for one in analyses
+    ]
+    layers = [one.cls_attention.attention.layers for one in analyses]
     summary = selected_words.selected_words_summary(
-        texts, readers, config.num_words, examples.word_level_bootstrap
+        texts, attentions, layers, config.num_words, examples.word_level_bootstrap
     )
     header = {"teacher": config.teacher, "words": config.num_words, "relevance": config.relevance}
     return {**header, **summary}
-
-
-def images_of(examples: Sequence[Example]) -> list[str]:
-    """The unit of resampling of each example: its image, or its images together."""
-    return [" ".join(example.images) for example in examples]
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -246,7 +235,7 @@ def format_modality(result: JsonObject) -> str:
     for model in result["models"]:
         parts += _of_model(model, result["query"])
     if result["difference"]:
-        parts += _of_difference(result)
+        parts.append(_of_difference(result))
     if result["selected_words"]:
         names = [_name(model) for model in result["models"]]
         parts += _of_words(result["selected_words"], names)
@@ -258,40 +247,40 @@ def _name(model: JsonObject) -> str:
     return f"{model['model']} (random weights)" if model["untrained"] else str(model["model"])
 
 
-def _cell(number: JsonObject) -> str:
+def _cell(number: JsonObject, scale: int = 1, digits: int = 3) -> str:
     """A number with its interval as text."""
     if number["mean"] is None:
         return "-"
-    return f"{number['mean']:.3f} [{number['low']:.3f}, {number['high']:.3f}]"
+    mean, low, high = (f"{scale * number[key]:.{digits}f}" for key in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
 
 
 def _percent(number: JsonObject) -> str:
     """A share with its interval, in per cent."""
-    if number["mean"] is None:
-        return "-"
-    mean, low, high = (100 * number[key] for key in ("mean", "low", "high"))
-    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+    return _cell(number, 100, 1)
 
 
-def _layer_rows(rows: Sequence[JsonObject], names: Sequence[str]) -> list[TableRow]:
+def _layer_rows(numbers: JsonObject) -> list[TableRow]:
+    """The shares on text and image and the gap of every layer, and of all."""
+    rows = [*numbers.get("by_layer", ()), {"layer": "all", **numbers["overall"]}]
     return [
-        {"layer": str(row["layer"])} | {name: _percent(row[name]) for name in names} for row in rows
+        {"layer": str(row["layer"])} | {name: _percent(row[name]) for name in NUMBERS[:4]}
+        for row in rows
     ]
 
 
 def _of_model(model: JsonObject, query: str) -> list[str]:
     """A model's own tables."""
-    names = [*ATTENTION_TARGETS, "gap"]
-    rows = _layer_rows(model["by_layer"], names)
-    rows.append({"layer": "all"} | {name: _percent(model["overall"][name]) for name in names})
     even = {name: _percent(model["uniform"][name]) for name in ATTENTION_TARGETS}
-    rows.append({"layer": "even attention"} | even | {"gap": ""})
     ratio = {name: _cell(model["ratio"][name]) for name in ATTENTION_TARGETS}
-    rows.append({"layer": "all / even"} | ratio | {"gap": ""})
-    query_name = "[CLS]" if query == "cls" else "all positions"
-    parts = [
-        f"{_name(model)}: attention of {query_name}, % (95 % intervals over images)\n\n{format_table(rows)}"
+    rows = [
+        *_layer_rows(model),
+        {"layer": "even attention", **even, "gap": ""},
+        {"layer": "all / even", **ratio, "gap": ""},
     ]
+    query_name = "[CLS]" if query == "cls" else "all positions"
+    title = f"{_name(model)}: attention of {query_name}, % (95 % intervals over images)"
+    parts = [f"{title}\n\n{format_table(rows)}"]
     if model["inputs"]:
         parts.append(_of_inputs(model["inputs"]))
     if model["attribution"]:
@@ -304,19 +293,17 @@ def _of_inputs(inputs: JsonObject) -> str:
     if "undefined" in inputs:
         return f"{title}: {inputs['undefined']}"
     rows: list[TableRow] = []
+    reasons = []
     for row in inputs["rows"]:
         cells = {"given": row["given"]}
+        is_defined = "undefined" not in row
         for place, name in enumerate(inputs["measures"]):
-            is_there = "undefined" not in row
-            cells[name] = f"{row['values'][place]['mean']:.4f}" if is_there else "-"
-            change = _cell(row["changes"][place]) if is_there else "-"
-            cells["change" if place == 0 else f"change of {name}"] = change
+            cells[name] = f"{row['values'][place]['mean']:.4f}" if is_defined else "-"
+            change = "change" if place == 0 else f"change of {name}"
+            cells[change] = _cell(row["changes"][place]) if is_defined else "-"
         rows.append(cells)
-    reasons = [
-        f"{row['given']}: undefined, because {row['undefined']}"
-        for row in inputs["rows"]
-        if "undefined" in row
-    ]
+        if not is_defined:
+            reasons.append(f"{row['given']}: undefined, because {row['undefined']}")
     return "\n".join([title, "", format_table(rows), *reasons])
 
 
@@ -337,22 +324,15 @@ def _of_attribution(summary: JsonObject) -> str:
     )
 
 
-def _of_difference(result: JsonObject) -> list[str]:
-    """Tables of the second model less the first."""
+def _of_difference(result: JsonObject) -> str:
+    """Table of the second model less the first."""
     difference = result["difference"]
-    names = [*ATTENTION_TARGETS, "gap"]
-    rows = _layer_rows(difference.get("by_layer", ()), names)
-    rows.append({"layer": "all"} | {name: _percent(difference["overall"][name]) for name in names})
     one, other = (_name(model) for model in result["models"])
-    relative = difference["relative"]
-    lines = [
-        f"{other} less {one}, percentage points",
-        "",
-        format_table(rows),
-        f"relative change of the absolute gap: {_percent(relative['gap_size'])} %; of attention to the image: "
-        f"{_percent(relative['visual'])} %",
-    ]
-    return ["\n".join(lines)]
+    gap, visual = (_percent(difference["relative"][name]) for name in ("gap_size", "visual"))
+    return (
+        f"{other} less {one}, percentage points\n\n{format_table(_layer_rows(difference))}\n"
+        f"relative change of the absolute gap: {gap} %; of attention to the image: {visual} %"
+    )
 
 
 def _of_words(summary: JsonObject, names: Sequence[str]) -> list[str]:

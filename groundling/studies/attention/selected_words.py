@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from groundling.studies.attention.attribution import rank_correlation
 from groundling.studies.attention.importance import (
     Bootstrap,
     ClsAttention,
+    intervals,
     mean_with_interval,
     right_choice_row,
 )
@@ -91,34 +92,29 @@ def selection_agreement(
     return np.array(agreement)
 
 
-class AttentionToWords(NamedTuple):
-    """A model's attention to words, to compare with the teacher's scores."""
-
-    rows: Sequence[Sample]
-    """The texts as the model reads them."""
-    cls_attention: ClsAttention
-    """[CLS]'s attention in these texts."""
-
-    def attentions(self, texts: Sequence[TeacherWordScores]) -> list[np.ndarray]:
-        """The attention (layers, K) to each word, for each text."""
-        attention = self.cls_attention.by_sample()
-        return [
-            sum_word_attention(attention[place], sample, len(text.words))
-            for place, (sample, text) in enumerate(zip(self.rows, texts, strict=True))
-        ]
+def attention_to_words(
+    cls_attention: ClsAttention, rows: Sequence[Sample], texts: Sequence[TeacherWordScores]
+) -> list[np.ndarray]:
+    """A model's attention (layers, K) to each word, for each text, which it reads as `rows`."""
+    attention = cls_attention.attention.by_sample()
+    return [
+        sum_word_attention(one, sample, len(text.words))
+        for one, sample, text in zip(attention, rows, texts, strict=True)
+    ]
 
 
 def selected_words_summary(
     texts: Sequence[TeacherWordScores],
-    readers: Sequence[AttentionToWords],
+    attentions: Sequence[Sequence[np.ndarray]],
+    layers: Sequence[Sequence[int]],
     num_words: int,
     bootstrap: Bootstrap,
 ) -> dict[str, Any]:
     """Agreement of attention with the `num_words` words that the teacher selects, as in `result.json`.
 
-    `bootstrap` over the examples of the texts.
+    `attentions` of each model to the words of each text, and numbers of its `layers`; `bootstrap` over
+    the examples of the texts.
     """
-    attentions = [reader.attentions(texts) for reader in readers]
     scores = [
         np.stack([selection_agreement(*one, num_words) for one in zip(each, texts, strict=True)])
         for each in attentions
@@ -126,19 +122,16 @@ def selected_words_summary(
     difference = None
     if len(scores) == 2:
         change = bootstrap.means(scores[1][:, -1, :2] - scores[0][:, -1, :2])
-        difference = {
-            "ranks": mean_with_interval(change[:, 0]),
-            "overlap": mean_with_interval(change[:, 1]),
-        }
+        difference = dict(zip(("ranks", "overlap"), intervals(change), strict=True))
     place = next((n for n, one in enumerate(texts) if one.candidates.sum() >= MIN_CANDIDATES), 0)
     return {
         "examples": len(texts),
         "models": [
             {
-                "ranks": bootstrap.by_layer(one[..., 0], reader.cls_attention.layers),
-                "overlap": bootstrap.by_layer(one[..., 1], reader.cls_attention.layers),
+                "ranks": bootstrap.by_layer(one[..., 0], own),
+                "overlap": bootstrap.by_layer(one[..., 1], own),
             }
-            for one, reader in zip(scores, readers, strict=True)
+            for one, own in zip(scores, layers, strict=True)
         ],
         "overlap_by_chance": mean_with_interval(bootstrap.means(scores[0][:, -1, 2])),
         "difference": difference,

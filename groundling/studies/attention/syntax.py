@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 
-from groundling.core.batch import Example, GoldBoxes, require
+from groundling.core.batch import Example, GoldBoxes
 from groundling.core.errors import InputError
-from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text.parses import (
     ROOT,
     Parse,
@@ -30,31 +28,29 @@ from groundling.data.text.parses import (
     parse_texts,
     read_parses,
 )
-from groundling.models.attention import AttentionMap, PositionKind
 from groundling.runs.folder import write_whole
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
 from groundling.studies.attention.commands import (
     GOLD_PARSES,
-    ParserInputConfig,
+    EntityCaptionSettings,
     SyntaxConfig,
     parses_of,
 )
 from groundling.studies.attention.dependency_labels import LabelScheme, relabel
-from groundling.studies.attention.forward_passes import consume_attention
 from groundling.studies.attention.grounding import (
-    MEASURES,
-    POINTING,
-    GroundingResult,
-    HeadGrounding,
+    COUNTED,
+    GroundingQuestions,
     HeadLeaderboard,
     PhraseBaselines,
     PhraseSpan,
-    PhraseStatus,
-    assign_halves,
+    count_phrases,
+    format_interval,
+    format_value,
+    notes_of_reports,
+    score_heads,
 )
-from groundling.studies.attention.inspected_models import RegionModel
 from groundling.tasks.flickr_entities import FLICKR30K, PROTOCOLS, EntitiesCaption, read_captions
 from groundling.tasks.flickr_entities import EntityPhrase as Entity
 
@@ -197,28 +193,22 @@ def _arcs_at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, ArcEnd, i
     return arcs
 
 
-class ArcGroundingData(NamedTuple):
+class ArcQuestions(NamedTuple):
     """The arcs of a split's captions that heads are scored on."""
 
-    examples: list[Example]
-    """Captions with at least one arc."""
-    phrases: list[list[PhraseSpan]]
-    """Of each caption, its arcs: the span is the other word, the gold boxes are the phrase's."""
-    relations: list[list[int]]
-    """The relations of these arcs, as indices into `names`."""
+    questions: GroundingQuestions
+    """Captions with at least one arc; a phrase is an arc: its span is the other word, its gold boxes
+    are the phrase's, its group is the relation's index in `names`.
+    """
     names: list[tuple[str, ArcEnd]]
     """Every relation with the end that is the phrase, the most frequent first."""
     skip_counts: Counter[str]
     """Counts of what was skipped."""
 
-    def halves(self, seed: int) -> dict[str, int]:
-        """The half (0 or 1) of each image."""
-        return assign_halves([one.images[0] for one in self.examples], seed)
-
 
 def make_arc_questions(
     parsed: Sequence[ParsedCaption], include_other_phrases: bool = False
-) -> ArcGroundingData:
+) -> ArcQuestions:
     """The arcs of all captions, see `arcs_of`."""
     skip_counts: Counter[str] = Counter()
     of_captions: list[tuple[ParsedCaption, list[Arc]]] = []
@@ -230,13 +220,15 @@ def make_arc_questions(
     counts = Counter((arc.relation, arc.phrase_end) for _, arcs in of_captions for arc in arcs)
     names = sorted(counts, key=lambda name: (-counts[name], name))
     number = {name: place for place, name in enumerate(names)}
-    examples, phrases, relations = [], [], []
-    for one, arcs in of_captions:
-        caption = one.caption
-        examples.append(Example(caption.id, caption.text, images=(caption.image,)))
-        phrases.append([_arc_phrase(one, arc) for arc in arcs])
-        relations.append([number[arc.relation, arc.phrase_end] for arc in arcs])
-    return ArcGroundingData(examples, phrases, relations, names, skip_counts)
+    questions = GroundingQuestions(
+        [
+            Example(one.caption.id, one.caption.text, images=(one.caption.image,))
+            for one, _ in of_captions
+        ],
+        [[_arc_phrase(one, arc) for arc in arcs] for one, arcs in of_captions],
+        [[number[arc.relation, arc.phrase_end] for arc in arcs] for _, arcs in of_captions],
+    )
+    return ArcQuestions(questions, names, skip_counts)
 
 
 def _arc_phrase(parsed: ParsedCaption, arc: Arc) -> PhraseSpan:
@@ -247,73 +239,11 @@ def _arc_phrase(parsed: ParsedCaption, arc: Arc) -> PhraseSpan:
     return PhraseSpan(example, start, stop)
 
 
-# -- passes ------------------------------------------------------------------------------------------------------------
-
-
-class ArcGrounding(HeadGrounding):
-    """Scores heads on arcs (query: mean over a word's tokens); sums region shares by relation."""
-
-    def __init__(
-        self,
-        phrases: Sequence[Sequence[PhraseSpan]],
-        mark: RegionLabeler,
-        half: Sequence[int],
-        relations: Sequence[Sequence[int]],
-    ) -> None:
-        """`phrases` and their `relations` as in `ArcGroundingData`; `half` of each sample."""
-        super().__init__(phrases, mark, half, "mean")
-        self.relations = relations
-        self.count = 1 + max(number for own in relations for number in own)
-        self.shares: list[np.ndarray] = []
-
-    def _rows(self, attention_map: AttentionMap, phrases: Any) -> np.ndarray:
-        """As in `HeadGrounding`; also sums the attention on regions by relation and half."""
-        rows = super()._rows(attention_map, phrases)
-        number = self.layers.index((attention_map.name, attention_map.layer))
-        if number == len(self.shares):
-            self.shares.append(np.zeros((self.count, 2, self.heads)))
-        is_region = attention_map.columns.kinds.cpu().numpy()[phrases.row] == PositionKind.REGION
-        share = np.where(is_region[:, None], rows, 0).sum(-1)
-        share[phrases.state != PhraseStatus.SCORED] = 0
-        places = dict.fromkeys(phrases.place.tolist())
-        relation = np.concatenate([self.relations[place] for place in places])
-        half = np.array(self.half)[phrases.place]
-        np.add.at(self.shares[number], (relation, half), share)
-        return rows
-
-    def by_relation(self) -> list[GroundingResult]:
-        """The result for each relation's arcs; of `MEASURES`, only the region share is set."""
-        every = self.result()
-        relation = np.concatenate(self.relations)
-        half = np.repeat(self.half, [len(own) for own in self.relations])
-        is_scored = every.baselines.status == PhraseStatus.SCORED
-        shares = np.stack(self.shares, 2)  # (relations, 2, layers, H)
-        results = []
-        for number in range(self.count):
-            own = relation == number
-            counts = [(own & is_scored & (half == side)).sum() for side in (0, 1)]
-            means = np.zeros((2, len(every.heads), len(MEASURES)))
-            with np.errstate(invalid="ignore", divide="ignore"):
-                means[..., 0] = shares[number].reshape(2, -1) / np.array(counts)[:, None]
-            facts = PhraseBaselines(*(values[own] for values in every.baselines))
-            results.append(
-                GroundingResult(facts, every.is_right[own], means, every.heads, every.measure)
-            )
-        return results
-
-
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-COUNTED = "layers and heads count from 0"
 SHOWN = 20
 """Most captions per list in the result."""
-SYNTAX_STATUS_KEYS = {
-    PhraseStatus.TRUNCATED: "cut_off",
-    PhraseStatus.NO_TOKENS: "without_tokens",
-    PhraseStatus.SPLITS_WORD: "split_a_word",
-}
-"""Keys in the result for the reasons why a word is not scored."""
 
 
 def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
@@ -334,20 +264,21 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
     if not parsed.parsed:
         first = parsed.unaligned or ["no sentence has the words of a caption"]
         raise InputError(f"{parses}: none of the {len(every):,} captions has a parse; {first[0]}")
-    questions = make_arc_questions(parsed.parsed, config.include_other_phrases)
-    arcs = ground_arcs(config, questions, run.state.device)
-    relations, rare = _relations(
-        questions, arcs, config.min_region_attention, config.attention_model.seed, config.min_arcs
-    )
+    arcs = make_arc_questions(parsed.parsed, config.include_other_phrases)
+    relations: list[dict[str, Any]] = []
+    rare: dict[str, int] = {}
+    if arcs.names:
+        baselines, boards = score_heads(config, arcs.questions, FLICKR30K, "mean", run.state.device)
+        counts = _counts(len(every), parsed, arcs, baselines)
+        relations, rare = _relations(arcs.names, boards, config.min_arcs)
     if not relations:
         raise InputError(_too_rare(config.min_arcs, rare, parsed))
-    counts = _counts(len(every), parsed, questions, arcs[0])
     run.note(*_notes(counts, parsed, relations, config.min_region_attention))
     return {
         "task": FLICKR30K.name,
         "split": config.split,
-        "model": config.attention_model.model,
-        "untrained": config.attention_model.untrained,
+        "model": config.model,
+        "untrained": config.untrained,
         "parses": config.parses,
         "labels": config.labels,
         "protocol": BOX_PROTOCOL,
@@ -366,7 +297,7 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
 # -- captions and parses -----------------------------------------------------------------------------------------------
 
 
-def write_captions(config: ParserInputConfig, work: CommandContext) -> str:
+def write_captions(config: EntityCaptionSettings, work: CommandContext) -> str:
     """Write the captions to the file `work.out`, one per line; returns a line with their number.
 
     Raises InputError if the data is missing or malformed, or the file cannot be written.
@@ -398,27 +329,6 @@ def write_parses(path: Path, parses: Sequence[Parse], captions: Sequence[Entitie
     write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
-# -- running -----------------------------------------------------------------------------------------------------------
-
-
-def ground_arcs(
-    config: SyntaxConfig, questions: ArcGroundingData, device: torch.device
-) -> list[ArcGrounding]:
-    """The heads' scores on the arcs, and those with region features of other images."""
-    attending = config.attention_model
-    attended = RegionModel(attending, device)
-    half_of = questions.halves(attending.seed)
-    half = [half_of[one.images[0]] for one in questions.examples]
-    mark = attended.mark(require(FLICKR30K.label_regions, "label_regions", "syntax"))
-    groundings = []
-    for with_other_images in (False, True)[: 1 + config.shuffled_images_control]:
-        samples = attended.samples(questions.examples, with_other_images)
-        arcs = ArcGrounding(questions.phrases, mark, half, questions.relations)
-        consume_attention(attended.model, samples, arcs, attending.batch)
-        groundings.append(arcs)
-    return groundings
-
-
 def _too_rare(min_arcs: int, rare: Mapping[str, int], matched: MatchedParses) -> str:
     """The error that no relation has enough arcs."""
     most = max(rare, key=lambda name: rare[name], default="")
@@ -431,61 +341,23 @@ def _too_rare(min_arcs: int, rare: Mapping[str, int], matched: MatchedParses) ->
 
 
 def _relations(
-    questions: ArcGroundingData,
-    groundings: Sequence[ArcGrounding],
-    active: float,
-    seed: int,
-    min_arcs: int,
+    names: Sequence[tuple[str, ArcEnd]], boards: Sequence[HeadLeaderboard], min_arcs: int
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The report of every relation with enough arcs, and the number of arcs of the others."""
-    half_of = questions.halves(seed)
-    number = {image: place for place, image in enumerate(half_of)}
-    relation = np.concatenate([np.array(own) for own in questions.relations])
-    images = [
-        one.images[0]
-        for one, own in zip(questions.examples, questions.relations, strict=True)
-        for _ in own
-    ]
-    image = np.array([number[name] for name in images])
-    half = np.array([half_of[name] for name in images])
-    results, *others = [look.by_relation() for look in groundings]
     reports, rare = [], {}
-    for place, (name, end) in enumerate(questions.names):
-        own = relation == place
-        hits = results[place]
-        arcs = int((hits.baselines.status == PhraseStatus.SCORED).sum())
+    for (name, end), board in zip(names, boards, strict=True):
+        arcs = int(board.scored_phrases.sum())
         if arcs < min_arcs:
             rare[f"{name}, phrase is {end}"] = arcs
             continue
-        kinds: list[tuple[str, ...]] = [()] * int(own.sum())
-        null = others[0][place] if others else None
-        board = HeadLeaderboard(hits, image[own], half[own], kinds, active, seed, null)
         row = {"relation": name, "phrase_is": end, "table_2": TABLE_2.get(name) == end}
-        reports.append({**row, "arcs": arcs, **_without(board.report())})
+        reports.append({**row, "arcs": arcs, **board.report()})
     return reports, rare
 
 
-NOT_OF_RELATIONS = ("phrases", "kinds", "notes", "special_share", "entropy")
-"""Keys of a `HeadLeaderboard` report that do not apply to relations."""
-
-
-def _without(report: dict[str, Any]) -> dict[str, Any]:
-    """A report without `NOT_OF_RELATIONS`, at its top and in its rows."""
-    filtered = {name: value for name, value in report.items() if name not in NOT_OF_RELATIONS}
-    for rows in ("layers", "heads"):
-        filtered[rows] = [
-            {name: value for name, value in row.items() if name not in NOT_OF_RELATIONS}
-            for row in report[rows]
-        ]
-    return filtered
-
-
 def _counts(
-    captions: int, matched: MatchedParses, questions: ArcGroundingData, grounding: ArcGrounding
+    captions: int, matched: MatchedParses, arcs: ArcQuestions, baselines: PhraseBaselines
 ) -> dict[str, int]:
-    facts = grounding.result().baselines
-    states = Counter(facts.status.tolist())
-    skip_counts = questions.skip_counts
     return {
         "captions": captions,
         "parsed": len(matched.parsed),
@@ -493,12 +365,10 @@ def _counts(
         "unaligned_sentences": len(matched.unaligned),
         "sentences_of_other_captions": matched.other_sentences,
         "phrases": sum(len(one.caption.phrases) for one in matched.parsed),
-        "phrases_of_several_heads": skip_counts["phrases_of_several_heads"],
-        "arcs": len(facts.status),
-        "arcs_to_other_phrases": skip_counts["arcs_to_other_phrases"],
-        "asked": states[PhraseStatus.SCORED],
-        **{name: states[state] for state, name in SYNTAX_STATUS_KEYS.items()},
-        "in_images_without_regions": int((facts.region_count == 0).sum()),
+        "phrases_of_several_heads": arcs.skip_counts["phrases_of_several_heads"],
+        "arcs": len(baselines.status),
+        "arcs_to_other_phrases": arcs.skip_counts["arcs_to_other_phrases"],
+        **count_phrases(baselines),
     }
 
 
@@ -509,10 +379,6 @@ NOTES_OF_COUNTS = {
         "arc",
         "left out: to another phrase with boxes (include_other_phrases)",
     ),
-    "cut_off": ("word", "left out: truncated with the end of a caption (max_length)"),
-    "without_tokens": ("word", "left out: no token from the tokenizer"),
-    "split_a_word": ("word", "left out: begins or ends within another word"),
-    "in_images_without_regions": ("arc", "counted as wrong: no region in the image"),
 }
 """Counts that become notes: the noun that is counted, and the reason."""
 
@@ -521,7 +387,7 @@ def _notes(
     counts: dict[str, int],
     matched: MatchedParses,
     relations: Sequence[dict[str, Any]],
-    active: float,
+    min_share: float,
 ) -> list[str]:
     notes = [
         f"{format_count(counts[name], noun)} {why}"
@@ -533,19 +399,7 @@ def _notes(
             f"{format_count(len(matched.unaligned), 'sentence')} left out: the words differ from the "
             f"caption that the sentence names; the first is {matched.unaligned[0]}"
         )
-    if all(one["confidence"] is None for one in relations):
-        notes.append(
-            "these regions have no detector confidence, so there is no confidence baseline; chance is the accuracy of "
-            "a random region"
-        )
-    if any(one["measure"] == "pointing" for one in relations):
-        notes.append(POINTING)
-    if not any(one["active_heads"] for one in relations):
-        notes.append(
-            f"no head sends more than {active:.0%} of its attention from any relation's words to regions; "
-            "min_region_attention=0 includes all heads"
-        )
-    return notes
+    return notes + notes_of_reports(counts, "word", relations, min_share)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -575,22 +429,15 @@ def format_syntax(result: dict[str, Any]) -> str:
 
 
 def _row(relation: dict[str, Any]) -> TableRow:
-    best = relation["best"]
     rule = "confidence" if relation["confidence"] is not None else "chance"
-
-    def value(name: str) -> str:
-        return "-" if relation[name] is None else f"{relation[name]['value']:.2f}"
-
-    held_out = relation["held_out"]
-    interval = "-" if held_out is None else "{:.2f} to {:.2f}".format(*held_out["interval"])
     return {
         "relation": relation["relation"],
         "phrase is": relation["phrase_is"],
         "arcs": f"{relation['arcs']:,}",
-        "baseline": f"{value(rule)} ({rule})",
-        "best": "none" if best is None else best["head"],
-        "%": "-" if best is None else f"{best['value']:.2f}",
-        "held out": value("held_out"),
-        "95 % interval": interval,
-        "other images": value("other_images"),
+        "baseline": f"{format_value(relation[rule])} ({rule})",
+        "best": relation["best"]["head"] if relation["best"] else "none",
+        "%": format_value(relation["best"]),
+        "held out": format_value(relation["held_out"]),
+        "95 % interval": format_interval(relation["held_out"]),
+        "other images": format_value(relation["other_images"]),
     }

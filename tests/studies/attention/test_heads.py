@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import toys
-from builders.attention import HEADS, LAYERS, StubAttention, samples_of
+from builders.attention import HEADS, LAYERS, StubAttention, entities, samples_of, three_regions
 from homes import put
 from torch import Tensor
 
@@ -24,7 +24,6 @@ from groundling.cli import main
 from groundling.core.batch import Batch, EncoderOutput, Example, GoldBoxes, RegionRow
 from groundling.core.errors import InputError
 from groundling.data.regions.samples import RegionDataset
-from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.models.attention import (
     AttentionMap,
@@ -32,8 +31,9 @@ from groundling.models.attention import (
     region_positions,
     text_positions,
 )
-from groundling.studies.attention.forward_passes import SampleArrays, consume_attention
+from groundling.studies.attention.forward_passes import consume_attention
 from groundling.studies.attention.grounding import (
+    PHRASE_COUNTS,
     GroundingResult,
     HeadGrounding,
     HeadLeaderboard,
@@ -41,6 +41,7 @@ from groundling.studies.attention.grounding import (
     PhraseSpan,
     PhraseStatus,
     assign_halves,
+    notes_of_reports,
     tokens_of_words,
     words_in_span,
 )
@@ -113,7 +114,7 @@ def many(
 
 
 def plainly(samples: Any, phrases: Any, reading: str) -> tuple[np.ndarray, np.ndarray]:
-    """Hits (Q, layers x heads) and mean region shares from stored maps, one number at a time."""
+    """Hits and region shares (Q, layers x heads) from stored maps, one number at a time."""
     held: dict[tuple[str, int], np.ndarray] = {}
     model = StubAttention()
     for name, index in ((name, n) for n, name in enumerate(samples.ids)):
@@ -147,7 +148,7 @@ def plainly(samples: Any, phrases: Any, reading: str) -> tuple[np.ndarray, np.nd
                         any(_iou(box, gold) >= 0.5 for gold in one.example.gold_boxes.boxes)
                     )
                     shares[-1].append(sum(scores))
-    return np.array(hits), np.array(shares).mean(0)
+    return np.array(hits), np.array(shares)
 
 
 def _iou(a: Any, b: Any) -> float:
@@ -157,38 +158,30 @@ def _iou(a: Any, b: Any) -> float:
     return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both)
 
 
-@pytest.mark.parametrize("reading", ["last", "mean"])
-def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, many: Any) -> None:
+@pytest.mark.parametrize(("reading", "batch"), [("last", 1), ("mean", 4), ("mean", 14)])
+def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, batch: int, many: Any) -> None:
+    """Also of two groups, as of two relations."""
     samples, phrases, _ = many
     assert any(
         np.unique(s.text.word_ids[1:-1]).size < len(s.text.word_ids) - 2
         for s in samples.get([0, 2], ())
     )
-    grounding = HeadGrounding(phrases, FLICKR30K.label_regions, [n % 2 for n in range(14)], reading)
-    consume_attention(StubAttention(), samples, grounding, 4)
-    found = grounding.result()
+    halves = [n % 2 for n in range(14)]
+    groups = [[n % 2 for n in range(len(own))] for own in phrases]
+    grounding = HeadGrounding(phrases, FLICKR30K.label_regions, halves, reading, groups)
+    consume_attention(StubAttention(), samples, grounding, batch)
     hits, shares = plainly(samples, phrases, reading)
     assert 0.2 < hits.mean() < 0.9 and len(set(hits.mean(0))) > 3
-    assert (found.is_right == hits).all()
-    assert found.heads == [("self", n, h) for n in range(LAYERS) for h in range(HEADS)]
-    weight = [sum(len(own) for own in phrases[half::2]) for half in (0, 1)]
-    means = np.average(found.means[..., 0], axis=0, weights=weight)
-    assert means == pytest.approx(shares, abs=1e-6)
-    assert (found.baselines.status == PhraseStatus.SCORED).all()
-
-
-def test_batches_do_not_change_what_is_found(many: Any) -> None:
-    samples, phrases, _ = many
-    results = []
-    for size in (1, 3, 14):
-        grounding = HeadGrounding(phrases, FLICKR30K.label_regions, [n % 2 for n in range(14)])
-        consume_attention(StubAttention(), samples, grounding, size)
-        results.append(grounding.result())
-    one, *others = results
-    for other in others:
-        assert other.heads == one.heads and (other.is_right == one.is_right).all()
-        np.testing.assert_array_equal(np.array(other.baselines), np.array(one.baselines))
-        np.testing.assert_allclose(other.means, one.means, rtol=1e-6)
+    half = np.repeat(halves, [len(own) for own in phrases])
+    for group in (0, 1):
+        found = grounding.result(group)
+        own = np.concatenate(groups) == group
+        assert (found.is_right == hits[own]).all() and (found.half == half[own]).all()
+        assert found.heads == [("self", n, h) for n in range(LAYERS) for h in range(HEADS)]
+        for side in (0, 1):
+            expected = shares[own & (half == side)].mean(0)
+            assert found.means[side, :, 0] == pytest.approx(expected, abs=1e-6)
+        assert (found.baselines.status == PhraseStatus.SCORED).all()
 
 
 # -- nothing is held, and cost is one pass -----------------------------------------------------------------------------
@@ -219,10 +212,11 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(
         assert model.runs == len(examples) / 7
         gc.collect()
         assert forgets.alive == 0 and forgets.told[0]() is None
-        # One bit per head and phrase; sums do not grow.
-        assert sum(bits.size for bits in forgets.bits) == LAYERS * sum(map(len, asked))
+        # One answer per head and phrase; sums do not grow.
+        assert sum(hits.size for hits in forgets.hits) == LAYERS * HEADS * sum(map(len, asked))
         kept.append(sum(sums.size for sums in forgets.sums))
-        assert not any(isinstance(one, Tensor) for one in gc.get_referents(*vars(forgets).values()))
+        arrays = [*forgets.hits, *forgets.sums]
+        assert not any(isinstance(one, Tensor) for one in gc.get_referents(*arrays))
     assert kept[0] == kept[1]
 
 
@@ -466,13 +460,12 @@ def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextRowEnco
     null, _ = looked_at(text, True)
     half_of = assign_halves(images, 0)
     assert sum(half_of.values()) == 20
-    half = np.array([half_of[image] for image in images])
     kinds = [("even",) if n % 2 == 0 else ("odd",) for n in range(40)]
-    told = HeadLeaderboard(found, np.arange(40), half, kinds, 0.2, 0, null).report()
+    told = HeadLeaderboard(found, np.arange(40), kinds, 0.2, 0, null).report()
     assert told["chosen"] == ["0-0", "0-0"] and told["active_heads"] == 2
     assert told["held_out"] == {"value": 100.0, "interval": [100.0, 100.0]}
     assert told["chance"]["value"] == 25 and told["upper_bound"]["value"] == 100
-    assert told["confidence"] is None and "no detector confidence" in told["notes"][0]
+    assert told["confidence"] is None
     assert 5 <= told["other_images"]["value"] <= 45
     low, high = told["held_out_less_other_images"]["interval"]
     assert 50 < low < told["held_out_less_other_images"]["value"] < high <= 100
@@ -509,8 +502,8 @@ def board(hits: np.ndarray, half: np.ndarray, active: np.ndarray, **more: Any) -
     ones = np.ones(count, bool)
     facts = PhraseBaselines(np.zeros(count, int), ones, ones, ones * 0.5, ones, ones * 2)
     means = np.stack([np.stack([a, a, a], -1) for a in active])
-    found = GroundingResult(facts, hits, means, [("self", n, 0) for n in range(heads)])
-    return HeadLeaderboard(found, np.arange(count), half, [()] * count, 0.2, 0, **more)
+    found = GroundingResult(facts, hits, means, [("self", n, 0) for n in range(heads)], half)
+    return HeadLeaderboard(found, np.arange(count), [()] * count, 0.2, 0, **more)
 
 
 def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
@@ -528,7 +521,8 @@ def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
     assert [layer and layer["value"] for layer in three] == [50, 50, 75, None]
     told = board(np.stack(columns, 1), half, active * 0.1).report()
     assert told["held_out"] is None and told["chosen"] == [None, None] and told["best"] is None
-    assert any("sends more than 20%" in note for note in told["notes"])
+    counts = dict.fromkeys(PHRASE_COUNTS, 0)
+    assert "sends more than 20%" in notes_of_reports(counts, "phrase", [told], 0.2)[-1]
     lonely = board(np.stack(columns, 1)[:1], half[:1], active).report()
     assert lonely["held_out"] is None and lonely["chosen"] == ["0-0", None]
 
@@ -546,23 +540,6 @@ def test_intervals_are_over_images() -> None:
     assert apart[1] - apart[0] < 0.5 * (once["interval"][1] - once["interval"][0])
 
 
-def test_arrays_are_in_the_order_of_samples() -> None:
-    arrays = SampleArrays()
-    for places, sizes in (([2, 0], (1, 2)), ([1], (3,))):
-        for layer in (0, 1):
-            rows = [
-                np.full(size, 10.0 * layer + place)
-                for place, size in zip(places, sizes, strict=True)
-            ]
-            arrays.put(places, layer, rows)
-    expected = [[[0, 0], [10, 10]], [[1, 1, 1], [11, 11, 11]], [[2], [12]]]
-    assert [one.tolist() for one in arrays.by_sample()] == expected
-    arrays = SampleArrays()
-    arrays.put([1, 0], 0, np.array([[1.0], [0.0]]))
-    arrays.put([2], 0, np.array([[2.0]]))
-    assert arrays.stacked().tolist() == [[[0]], [[1]], [[2]]]
-
-
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -572,23 +549,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("heads")
     marked = "a [/EN#1/people wet dog] near [/EN#2/other/clothing 3 trees] by [/EN#0/notvisual it]"
     other = "[/EN#3/scene main-street] and [/EN#1/people two cats]"
-    box = "<bndbox><xmin>{}</xmin><ymin>1</ymin><xmax>{}</xmax><ymax>50</ymax></bndbox>"
-    found = []
-    for n in range(3):
-        put(folder / f"data/Sentences/{n}.txt", f"{marked}\n{other}\n")
-        objects = [(1, box.format(1, 50)), (2, box.format(51, 100)), (3, "<scene>1</scene>")]
-        inner = "".join(f"<object><name>{name}</name>{how}</object>" for name, how in objects)
-        size = "<size><width>100</width><height>100</height></size>"
-        put(folder / f"data/Annotations/{n}.xml", f"<annotation>{size}{inner}</annotation>")
-        boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
-        looks = np.random.default_rng(n).normal(size=(3, 12)).astype(np.float32)
-        found.append(ImageRegions(str(n), (100, 100), boxes, np.float32([0.9, 0.8, 0.7]), looks))
-    put(folder / "data/val.txt", "0\n1\n2\n")
+    entities(folder, [marked, other])
     put(folder / "data/UNRELATED_CAPTIONS", "0 1\n2 2\n")
-    writer = RegionWriter(folder / "store")
-    writer.write(0, found)
-    writer.close({"source": "test"})
-    toys.seer().export(folder / "model")
     toys.seer().text.export(folder / "text")
     return folder
 
@@ -649,20 +611,11 @@ def test_refcocos_expressions_are_phrases(place: Path, tmp_path: Path) -> None:
     instances = {"images": images, "annotations": notes, "categories": []}
     put(tmp_path / "data/instances.json", json.dumps(instances))
     put(tmp_path / "data/refs(unc).p", pickle.dumps(refs, protocol=2))
-    rows = [ImageRegions(f"COCO_train2014_{n:012d}", (100, 100), *_three(n)) for n in range(3)]
-    writer = RegionWriter(tmp_path / "store")
-    writer.write(0, rows)
-    writer.close({"source": "test"})
+    three_regions(tmp_path / "store", [f"COCO_train2014_{n:012d}" for n in range(3)])
     flags = ("--task", "refcoco+", "--data", f"{tmp_path}/data", "--regions", f"{tmp_path}/store")
     assert run(place, tmp_path / "out", *flags, "--min-region-attention", "0") == 0
     told = json.loads((tmp_path / "out/result.json").read_text())
     assert (told["counts"]["asked"], told["kinds"], told["upper_bound"]["value"]) == (3, {}, 100)
-
-
-def _three(seed: int) -> tuple[np.ndarray, ...]:
-    boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
-    rng = np.random.default_rng(seed)
-    return boxes, np.float32([0.9, 0.8, 0.7]), rng.normal(size=(3, 12)).astype(np.float32)
 
 
 @pytest.mark.parametrize(

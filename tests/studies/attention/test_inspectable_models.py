@@ -28,7 +28,7 @@ from groundling.studies.attention.forward_passes import (
     SampleArrays,
     consume_attention,
 )
-from groundling.studies.attention.inspected_models import RegionModel
+from groundling.studies.attention.inspected_models import RegionModel, shuffle_images
 from groundling.vision_language.loading import load_encoder
 
 NAMES = [f"image{n}" for n in range(4)]
@@ -109,10 +109,13 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     config = make_settings(AnalysedModelSettings, model=str(lxmert), regions=str(regions))
     examples = [Example(str(n), toys.sentences()[n], images=(NAMES[n],)) for n in range(4)]
     attended = RegionModel(config, device)
+    partner = shuffle_images(NAMES, 0)
     seen = []
     for others in (False, True):
         kept = MapMaxima()
-        consume_attention(attended.model, attended.samples(examples, others), kept, 3)
+        consume_attention(
+            attended.model, attended.samples(examples, partner if others else None), kept, 3
+        )
         assert kept.stacked().shape == (4, 2)
         seen.append(kept.stacked())
     assert (seen[0] != seen[1]).all(), "looks of other images"

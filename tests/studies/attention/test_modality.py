@@ -171,8 +171,12 @@ def test_choices_count_as_one_example_and_the_right_one_is_looked_at() -> None:
     of_rows = weights[:, :, 0, 3]
     np.testing.assert_allclose(one.by_head[0, :, 0], of_rows.mean(0), rtol=1e-6)
     np.testing.assert_allclose(one.rows.stacked()[0, 0, 0], of_rows[:2].mean(), rtol=1e-6)
-    np.testing.assert_allclose(looks.by_sample()[0][0], weights[1, :, 0].mean(0), rtol=1e-6)
-    np.testing.assert_allclose(looks.by_sample()[1][0], weights[2, :, 0].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(
+        looks.attention.by_sample()[0][0], weights[1, :, 0].mean(0), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        looks.attention.by_sample()[1][0], weights[2, :, 0].mean(0), rtol=1e-6
+    )
     assert right_choice_row(Sample("x", labels={"label": np.array(3)})) == 0
 
 
@@ -194,9 +198,13 @@ def test_batches_are_in_the_order_of_samples() -> None:
     rows = [[S, T, S, R]]
     whole = masses(a_map(weights, *rows * 4), count=4)
     parts = ModalityImportance()
+    looks = ClsAttention()
     for chosen in ([1, 2], [0, 3]):
         some = replace(seen("x", "y"), places=chosen)
-        parts.consume(some, a_map(weights[chosen], *rows * 2))
+        for consumer in (parts, looks):
+            consumer.consume(some, a_map(weights[chosen], *rows * 2))
+    for place, own in enumerate(looks.attention.by_sample()):
+        np.testing.assert_allclose(own[0], weights[place, :, 0].mean(0), rtol=1e-6)
     np.testing.assert_array_equal(parts.rows.stacked(), whole.rows.stacked())
     np.testing.assert_array_equal(parts.uniform, whole.uniform)
     np.testing.assert_allclose(parts.by_head, whole.by_head)
@@ -210,11 +218,10 @@ def planted(visual: float, seed: int, layers: int = 2) -> ModalityImportance:
     """Importance of 60 examples of 30 images around a visual share."""
     rng = np.random.default_rng(seed)
     one = ModalityImportance()
-    one.layers = list(range(layers))
     for layer in range(layers):
         share = visual + rng.normal(0, 0.01, (60, 3))
         rows = np.stack([share, 0.9 - share, np.full((60, 3), 0.1)], -1)
-        one.heads.append(rows.sum(0))
+        one.heads[layer] = rows.sum(0)
         one.rows.put(list(range(60)), layer, rows.mean(1))
     one.even.put(list(range(60)), 0, np.array([[0.5, 0.4, 0.1]] * 60))
     return one

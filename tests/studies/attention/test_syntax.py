@@ -17,13 +17,11 @@ import homes
 import numpy as np
 import pytest
 import toys
-from builders.attention import HEADS, LAYERS, StubAttention, samples_of
+from builders.attention import entities
 from homes import put
 
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.data.regions.store import ImageRegions, RegionWriter
-from groundling.data.samples import TextRowEncoder
 from groundling.data.text.parses import (
     ROOT,
     Parse,
@@ -34,11 +32,8 @@ from groundling.data.text.parses import (
     read_parses,
 )
 from groundling.studies.attention.dependency_labels import LabelScheme, relabel
-from groundling.studies.attention.forward_passes import consume_attention
-from groundling.studies.attention.grounding import PhraseStatus
 from groundling.studies.attention.syntax import (
     TABLE_2,
-    ArcGrounding,
     ParsedCaption,
     arcs_of,
     make_arc_questions,
@@ -47,7 +42,7 @@ from groundling.studies.attention.syntax import (
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
-from groundling.tasks.flickr_entities import FLICKR30K, EntitiesCaption, read_caption, read_captions
+from groundling.tasks.flickr_entities import EntitiesCaption, read_caption, read_captions
 
 BOX = np.array([[0.0, 0, 50, 50]])
 
@@ -313,7 +308,7 @@ def test_the_arcs_of_a_sentence_parsed_by_hand(
 
 def test_what_heads_are_asked_of_an_arc() -> None:
     asked = make_arc_questions([parsed(DOG, DOG_TREE)])
-    (phrases,), (numbers,) = asked.phrases, asked.relations
+    (phrases,), (numbers,) = asked.questions.phrases, asked.questions.groups
     texts = [one.example.text[one.start : one.stop] for one in phrases]
     assert texts == ["runs", "a", "red", "on", "on", "the"]
     boxes = [one.example.gold_boxes.boxes[0, 0] for one in phrases if one.example.gold_boxes]
@@ -326,7 +321,7 @@ def test_what_heads_are_asked_of_an_arc() -> None:
 def test_a_phrase_of_several_heads_is_counted_and_left_out() -> None:
     one = parsed("he saw [/EN#1/x dogs run]", "he:2:nsubj saw:0:root dogs:2:obj run:2:xcomp")
     assert arcs_of(one) == ([], Counter(phrases_of_several_heads=1))
-    assert make_arc_questions([one]).examples == []
+    assert make_arc_questions([one]).questions.examples == []
     one = parsed("[/EN#3/x dogs] run", "dogs:2:nsubj run:0:root")
     assert arcs_of(one) == ([], Counter()), "nothing is asked for a phrase without a box"
 
@@ -348,85 +343,6 @@ def test_captions_find_their_parses_by_name_by_image_and_by_words() -> None:
     assert [one.words[0].relation for one in found.parsed] == ["det", "named", "image", "det"]
     assert found.unparsed == ["3#1"] and found.other_sentences == 2
     assert sorted(found.unaligned) == ["f, line 12: 'a cat'", "f, line 9: 'a cat'"]
-
-
-# -- asking ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def text() -> TextRowEncoder:
-    return TextRowEncoder(toys.bert_words(), 40)
-
-
-def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> None:
-    sentences = [
-        (DOG, DOG_TREE),
-        (
-            "two cats near [/EN#1/x 3 naïve clowns]",
-            "two:2:nummod cats:0:root near:6:case 3:6:nummod naïve:6:amod clowns:2:nmod",
-        ),
-    ]
-    parses = []
-    for number in range(8):
-        marked, words = sentences[number % 2]
-        caption = caption_of(marked, f"image{number % 5}", number)
-        (one,) = match_parses([caption], [parse_of(tree(words))], "stanford").parsed
-        parses.append(one)
-    asked = make_arc_questions(parses)
-    rng = np.random.default_rng(0)
-    store = {f"image{n}": toys.regions(n, 2 + n) for n in range(5)}
-    for row in store.values():
-        row.boxes[::2] = [0, 0, 0.5, 0.5]
-        row.boxes[1::3] = [0.5, 0.5, 1, 1]
-    half = rng.integers(2, size=len(asked.examples)).tolist()
-    samples = samples_of(asked.examples, store, text, whole_image="first")
-    model = StubAttention()
-
-    def consumer() -> ArcGrounding:
-        assert FLICKR30K.label_regions is not None
-        return ArcGrounding(asked.phrases, FLICKR30K.label_regions, half, asked.relations)
-
-    whole = consumer()
-    consume_attention(model, samples, whole, 3)
-
-    hits: dict[int, list[list[bool]]] = {}
-    mass: dict[tuple[int, int], list[list[float]]] = {}
-    for place, example in enumerate(asked.examples):
-        (sample,) = samples.get([place], ())
-        tokens, regions = sample.text, sample.regions
-        assert tokens is not None and regions is not None
-        first = len(tokens.input_ids)
-        size = first + len(regions)
-        words = example.text.replace("ï", "i").split()
-        for phrase, relation in zip(asked.phrases[place], asked.relations[place], strict=True):
-            word = example.text[: phrase.start].count(" ")
-            assert words[word] == example.text[phrase.start : phrase.stop].replace("ï", "i")
-            gold = phrase.example.gold_boxes
-            assert gold is not None
-            own_hits, own_mass = [], []
-            for layer in range(LAYERS):
-                made = model.weights(sample.id, layer, size)
-                for head in range(HEADS):
-                    sent = made[head] / made[head].sum(-1, keepdims=True)
-                    mean = sent[np.flatnonzero(tokens.word_ids == word)].mean(0)[first:]
-                    mean[regions.is_whole_image] = 0
-                    own_mass.append(float(mean.sum()))
-                    box = regions.boxes[int(mean.argmax())] * 100
-                    own_hits.append(bool(np.allclose(box, gold.boxes[0])))
-            hits.setdefault(relation, []).append(own_hits)
-            mass.setdefault((relation, half[place]), []).append(own_mass)
-    found = whole.by_relation()
-    assert len(found) == len(asked.names) == len(hits)
-    for relation, one in enumerate(found):
-        assert (one.is_right == np.array(hits[relation])).all()
-        assert (one.baselines.status == PhraseStatus.SCORED).all()
-        for side in (0, 1):
-            expected = mass.get((relation, side))
-            if expected is None:
-                assert np.isnan(one.means[side, :, 0]).all()
-            else:
-                assert one.means[side, :, 0] == pytest.approx(np.mean(expected, 0), abs=1e-6)
-    assert 0 < np.mean(np.concatenate([np.array(one) for one in hits.values()])) < 1
 
 
 # -- parsers that may be installed -------------------------------------------------------------------------------------
@@ -483,34 +399,6 @@ def test_spacy_is_asked_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -
         parse_texts("spacy", ["any"])
 
 
-def test_a_real_pipeline_of_spacy(tmp_path: Path) -> None:
-    """Only with spaCy installed: a parser trained for a few steps, saved, loaded and used."""
-    spacy = pytest.importorskip("spacy")
-    from spacy.tokens import Doc
-    from spacy.training import Example as Lesson
-
-    pipeline = spacy.blank("en")
-    pipeline.add_pipe("parser")
-    words = tree("two:2:nummod cats:5:nsubj do:5:aux n't:5:neg wait:0:ROOT")
-    heads = [number if word.head == ROOT else word.head for number, word in enumerate(words)]
-    doc = Doc(
-        pipeline.vocab,
-        words=[word.form for word in words],
-        spaces=[True, True, False, True, False],
-        heads=heads,
-        deps=[word.relation for word in words],
-    )
-    lessons = [Lesson(pipeline.make_doc(doc.text), doc)] * 20
-    optimizer = pipeline.initialize(lambda: lessons)
-    for _ in range(10):
-        pipeline.update(lessons, sgd=optimizer)
-    pipeline.to_disk(tmp_path / "parser")
-    texts = ["two cats don't wait", " two  cats\tdon't wait"]
-    for text, parse in zip(texts, parse_texts(f"spacy:{tmp_path / 'parser'}", texts), strict=True):
-        assert said(parse.words) == said(words)
-        assert align_parse(parse, text) is not None
-
-
 # -- the world ---------------------------------------------------------------------------------------------------------
 
 
@@ -556,24 +444,9 @@ CAPTIONS = [
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two captions of each of three images, their parses, a store of their regions and a model."""
     folder = tmp_path_factory.mktemp("syntax")
-    box = "<bndbox><xmin>{}</xmin><ymin>1</ymin><xmax>{}</xmax><ymax>50</ymax></bndbox>"
-    found = []
-    for n in range(3):
-        put(folder / f"data/Sentences/{n}.txt", "".join(f"{text}\n" for text, _ in CAPTIONS))
-        objects = [(1, box.format(1, 50)), (2, box.format(51, 100))]
-        inner = "".join(f"<object><name>{name}</name>{how}</object>" for name, how in objects)
-        size = "<size><width>100</width><height>100</height></size>"
-        put(folder / f"data/Annotations/{n}.xml", f"<annotation>{size}{inner}</annotation>")
-        boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
-        looks = np.random.default_rng(n).normal(size=(3, 12)).astype(np.float32)
-        found.append(ImageRegions(str(n), (100, 100), boxes, np.float32([0.9, 0.8, 0.7]), looks))
-    put(folder / "data/val.txt", "0\n1\n2\n")
+    entities(folder, [text for text, _ in CAPTIONS])
     lines = [line for _, words in CAPTIONS for line in format_conllu(parse_of(tree(words)))]
     put(folder / "parses.conllu", "\n".join(lines).replace("# sent_id = \n", ""))
-    writer = RegionWriter(folder / "store")
-    writer.write(0, found)
-    writer.close({"source": "test"})
-    toys.seer().export(folder / "model")
     return folder
 
 

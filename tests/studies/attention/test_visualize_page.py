@@ -165,6 +165,7 @@ def both(browser: Any, place: Path) -> Page:
     return Page(browser, place / "both.html")
 
 
+WORD = ".words:not(.wholes) .word"
 RIGHT, LEFT, DOWN, END, ESCAPE = "\ue014", "\ue012", "\ue015", "\ue010", "\ue00c"
 """Key codes of WebDriver."""
 
@@ -223,29 +224,7 @@ def test_nearly_even_attention_has_hardly_a_shade(browser: Any, place: Path) -> 
     assert "even would be 64 %, 7.1 % each" in page.said()
     assert "even 64 %" in page.all(".legend")[1].text
     assert "1.1 × even" in page.all(".boxes .box")[0].get_attribute("aria-label")
-
-
-def test_what_the_model_answers_is_on_the_page(alone: Page, browser: Any, place: Path) -> None:
-    assert not alone.all(".answer")
-    even = Page(browser, place / "even.html")
-    assert even.all(".answer")[0].text == "Answer: <b>no</b> (73.0 %); next: yes (27.0 %)."
-
-
-def test_arrows_do_the_same(alone: Page) -> None:
-    words = alone.all(".words:not(.wholes) .word")
-    words[1].click()
-    before = alone.shares(".boxes .box")
-    alone.press(RIGHT)
-    assert alone.shares(".boxes .box") == near(weights(1, 0)[2][6:]) != before
-    alone.press(END)
-    assert alone.run("document.activeElement.textContent").startswith("www")
-    alone.press(LEFT, LEFT)
-    assert "“dog”" in alone.said()
-    stops = "document.querySelectorAll('.words:not(.wholes) .word[tabindex=\"0\"]').length"
-    assert alone.run(stops) == 1
-    alone.press(ESCAPE)
-    assert "Select a word or a box" in alone.said()
-    assert np.isnan(alone.shares(".boxes .box")).all()
+    assert page.all(".answer")[0].text == "Answer: <b>no</b> (73.0 %); next: yes (27.0 %)."
 
 
 def test_clicking_a_box_shades_the_words(alone: Page) -> None:
@@ -255,7 +234,22 @@ def test_clicking_a_box_shades_the_words(alone: Page) -> None:
     alone.press(LEFT)
     assert "box 0 (dog)" in alone.said()
     alone.all(".wholes .word")[0].click()
-    assert alone.shares(".words:not(.wholes) .word") == near(weights(1, 0)[5][:5])
+    assert alone.shares(WORD) == near(weights(1, 0)[5][:5])
+    words = alone.all(WORD)
+    words[1].click()
+    alone.press(RIGHT)
+    assert "“dog”" in alone.said()
+    alone.press(END)
+    assert alone.run("document.activeElement.textContent").startswith("www")
+    stops = f"document.querySelectorAll('{WORD}[tabindex=\"0\"]').length"
+    assert alone.run(stops) == 1
+    alone.press(ESCAPE)
+    assert "Select a word or a box" in alone.said()
+    assert np.isnan(alone.shares(".boxes .box")).all()
+    # Texts stay texts.
+    assert words[3].text == NASTY
+    assert (alone.all(".note")[0].text, alone.all("h1")[0].text) == (NASTY, "Look & see")
+    assert alone.all("main b, main i, img[src='x']") == [] and len(alone.all(".gold")) == 1
 
 
 def test_heads_are_chosen_in_the_table_by_keys_and_by_name(alone: Page) -> None:
@@ -278,17 +272,9 @@ def test_heads_are_chosen_in_the_table_by_keys_and_by_name(alone: Page) -> None:
     assert "layer 0, head 1" in alone.said()
 
 
-def test_texts_stay_texts(alone: Page) -> None:
-    assert alone.all(".words .text")[3].text == NASTY or alone.all(".words .text")[4].text == NASTY
-    assert alone.all(".note")[0].text == NASTY
-    assert alone.all("main b, main i, img[src='x']") == []
-    assert alone.all("h1")[0].text == "Look & see"
-    assert len(alone.all(".gold")) == 1
-
-
 @pytest.mark.parametrize("pixels", [360, 1600])
 def test_nothing_is_wider_than_the_page(pixels: int, place: Path, browser: Any) -> None:
-    for name in ("alone", "both", "patches", "even"):
+    for name in ("alone", "both", "patches"):
         page = Page(browser, place / f"{name}.html")
         page.wide(pixels)
         edge = "Math.max(...[...document.querySelectorAll('body *')].map((one) => one.getBoundingClientRect().right))"
@@ -329,14 +315,14 @@ def test_models_side_by_side_show_the_same_word(both: Page) -> None:
     both.all("#tools input")[0].click()  # each on its own
     first.find_elements("css selector", ".words:not(.wholes) .word")[1].click()
     assert len(both.all('.words .word[aria-pressed="true"]')) == 1
-
-
-def test_pairs_follow_each_other(both: Page) -> None:
     both.all("#next")[0].click()
-    assert both.run("state.pair") == 1
-    assert both.all("#next")[0].get_attribute("disabled")
+    assert both.run("state.pair") == 1 and both.all("#next")[0].get_attribute("disabled")
     both.all("#previous")[0].click()
     assert both.run("state.pair") == 0
+    unnamed = """[...document.querySelectorAll('button, select, input, img, section, [role=group], [role=grid]')]
+        .filter((one) => !(one.ariaLabel || one.textContent.trim() || one.alt || one.closest('label')))
+        .map((one) => one.outerHTML)"""
+    assert both.run(unnamed) == [] and both.all('[role="status"]')
 
 
 # -- patches -----------------------------------------------------------------------------------------------------------
@@ -353,7 +339,8 @@ class PagePanel(NamedTuple):
         return found
 
     def shares(self, selector: str) -> list[float]:
-        return [float(one.get_attribute("data-share") or "nan") for one in self.all(selector)]
+        script = "[...arguments[0].querySelectorAll(arguments[1])].map((one) => one.dataset.share)"
+        return [float(one or "nan") for one in self.page.run(script, self.element, selector)]
 
     @property
     def said(self) -> str:
@@ -373,27 +360,20 @@ def panels_of(page: Page) -> list[PagePanel]:
     return [PagePanel(page, one) for one in page.all(".panel")]
 
 
-WORD = ".words:not(.wholes) .word"
-
-
 def test_words_and_patches_shade_patches(browser: Any, place: Path) -> None:
     vilt, clip = panels_of(Page(browser, place / "patches.html"))
     head = vilt.all(".heads button")[2]
     head.click()  # the mean of the first layer
     assert len(vilt.all(".box")) == 18 and len(clip.all(".box")) == 4
-    before = None
-    for number in (1, 2):
-        vilt.all(WORD)[number].click()
-        expected = vilt.block(0, 0, "words", "boxes")[number]
-        assert vilt.shares(".box") == near(expected[1:]) != before
-        assert vilt.shares(".wholes .word") == near(expected[:1])
-        before = vilt.shares(".box")
+    vilt.all(WORD)[2].click()
+    expected = vilt.block(0, 0, "words", "boxes")[2]
+    assert vilt.shares(".box") == near(expected[1:])
+    assert vilt.shares(".wholes .word") == near(expected[:1])
     assert " to patches (patch " in vilt.said and "to the image’s class token" in vilt.said
-    for number in (3, 8):
-        vilt.all(".box")[number].click()
-        assert vilt.shares(".box") == near(vilt.block(0, 0, "boxes", "boxes")[number + 1][1:])
-        assert vilt.shares(WORD) == near(vilt.block(0, 0, "boxes", "words")[number + 1])
-        assert f"patch {number} in layer 0" in vilt.said
+    vilt.all(".box")[8].click()
+    assert vilt.shares(".box") == near(vilt.block(0, 0, "boxes", "boxes")[9][1:])
+    assert vilt.shares(WORD) == near(vilt.block(0, 0, "boxes", "words")[9])
+    assert "patch 8 in layer 0" in vilt.said
     vilt.page.press(DOWN)
     assert "patch 14 in layer 0" in vilt.said, "one row of six further down"
     vilt.page.press(LEFT)
@@ -424,14 +404,6 @@ def test_towers_that_never_meet_show_their_own_layers(browser: Any, place: Path)
     cells = clip.shares(".heads button")
     patches = clip.block(1, 0, "boxes", "boxes")[4][1:]
     assert cells[2] == pytest.approx(patches.sum(), abs=0.003) and cells[8] == 0
-
-
-def test_everything_has_a_name(both: Page) -> None:
-    unnamed = """[...document.querySelectorAll('button, select, input, img, section, [role=group], [role=grid]')]
-        .filter((one) => !(one.ariaLabel || one.textContent.trim() || one.alt || one.closest('label')))
-        .map((one) => one.outerHTML)"""
-    assert both.run(unnamed) == []
-    assert both.all('[role="status"]')
 
 
 def test_no_request_leaves_the_page_and_nothing_complains(browser: Any) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import OutputSizes, RegionRow
+from groundling.core.batch import Example, OutputSizes, RegionRow, require
 from groundling.core.errors import convert_errors, prefix_errors
 from groundling.data.images import ImageInput, read_image
 from groundling.data.regions.store import RegionSource
@@ -154,3 +154,15 @@ def cut_patches(pixels: np.ndarray, side: int, visible: np.ndarray | None = None
         image_index=np.zeros(count, np.int64),
         is_whole_image=np.arange(count) == 0,
     )
+
+
+def pointing_game(example: Example, row: RegionRow) -> np.ndarray:
+    """Which patches (R,) are right, 1 or 0: those with their centre in one of the gold boxes.
+
+    Patches are too small to match a box by IoU.
+    """
+    gold = require(example.gold_boxes, "gold_boxes", "a phrase with boxes")
+    boxes = row.boxes * np.array(gold.image_size * 2, np.float32)
+    centre = (boxes[:, None, :2] + boxes[:, None, 2:]) / 2
+    inside = (centre >= gold.boxes[:, :2]) & (centre <= gold.boxes[:, 2:])
+    return np.asarray(inside.all(2).any(1), np.int64)
