@@ -24,7 +24,7 @@ from PIL import Image
 from groundling.cli import main
 from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.models.small_encoder import new_encoder
-from groundling.studies.knowledge.fact_layouts import COLOURS
+from groundling.studies.knowledge.visual_facts import COLOURS
 
 WIDTH = 32
 """Numbers of a region's features, whoever makes them."""
