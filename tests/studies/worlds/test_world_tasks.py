@@ -35,7 +35,7 @@ from groundling.vision.boxes import read_annotated_boxes
 from groundling.vision.extract import list_images
 
 WORLD = World(WorldConfig(scenes=0, dev_scenes=0))
-TRAIN, HELD = 144, 96
+TRAIN, HELD = 240, 160
 SIDE = "left of|right of|above|below"
 THING = rf"the (?:thing ({SIDE}) the )?(\w+) thing"
 LOOKS = {value for values in ATTRIBUTES.values() for value in values}
