@@ -72,7 +72,7 @@ from groundling.studies.clip_td.vcr_files import read_lines
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_facts
 from groundling.studies.knowledge.winoground import read_winoground
-from groundling.studies.knowledge.word_pairs import read_word_pairs
+from groundling.studies.knowledge.word_similarity import read_word_pairs
 from groundling.studies.worlds.tasks import questions_in
 from groundling.studies.xdbert.grounded import (
     GroundedTokens,

@@ -16,7 +16,7 @@ import transformers as hf
 
 from groundling.cli import main
 from groundling.models.small_encoder import new_encoder
-from groundling.studies.knowledge.fact_layouts import COLOURS
+from groundling.studies.knowledge.visual_facts import COLOURS
 from tiny import homes, toys, vcr_files, wordnets
 from tiny.homes import home, put, table
 from tiny.regions import b64

@@ -42,7 +42,6 @@ from groundling.tasks.vcr import (
     BOTH,
     CHOICES,
     RATIONALE,
-    VcrItem,
     leaderboard,
     q_to_ar,
     read_items,
@@ -117,16 +116,20 @@ def members_of(run: str, task: str) -> list[Path]:
     Raises:
         InputError: There is no finished seed, or one of another task.
     """
-    places = [Path(run), *sorted(Path(run).glob("seed-*"))]
-    members = []
-    for place in places:
-        done = read_result(place)
-        if done is None or "seed" not in done:
-            continue
-        check_run_of(place, done, task)
-        members.append(place)
+    members = list(_finished_seeds([Path(run), *sorted(Path(run).glob("seed-*"))], task).values())
     require_nonempty(members, f"{run}: no finished seed (seed-*/result.json with a task)")
     return members
+
+
+def _finished_seeds(places: Sequence[Path], task: str) -> dict[int, Path]:
+    """The folders of finished seeds; raises InputError for one of another task."""
+    seeds: dict[int, Path] = {}
+    for place in places:
+        done = read_result(place)
+        if done is not None and "seed" in done:
+            check_run_of(place, done, task)
+            seeds[done["seed"]] = place
+    return seeds
 
 
 def _splits(task: Task, members: Sequence[Path]) -> list[str]:
@@ -206,23 +209,28 @@ def vcr(config: VcrJointScoreConfig, run: Run) -> dict[str, Any]:
         "left_out_seeds": sorted(answer_files.keys() ^ rationale_files.keys()),
     }
     files = (*answer_files.values(), *rationale_files.values())
-    if any(_file_trained_on(file, split) for file in files):
+    if any(_trained_on(file.parent, split) for file in files):
         result["trained_on"] = [split]
-    if config.both:
-        predicted = _predictions_by_one(folder, split, [answer_files[seed] for seed in seeds])
-    else:
-        pairs = [(answer_files[seed], rationale_files[seed]) for seed in seeds]
-        predicted = _predictions_by_pair(folder, split, pairs)
+    predicted = [
+        _predictions_of_both(config, answer_files[seed], rationale_files[seed]) for seed in seeds
+    ]
     if items[0].answer is None:
         result["files"] = []
-        for seed, (answers, rationales) in zip(seeds, predicted, strict=True):
+        for seed, both in zip(seeds, predicted, strict=True):
             path = run.folder / f"{split}-seed-{seed}.csv"
-            _write_leaderboard(path, answers, rationales)
+            scores = ({name: row.outputs for name, row in part.items()} for part in both)
+            write_whole(path, leaderboard(*scores))
             result["files"].append(str(path))
-    else:
-        scores = _joint_scores(predicted, items)
-        result["scores"] = scores
-        result["median"] = {name: median(values) for name, values in scores.items()}
+        return result
+    by_name: dict[str, list[float]] = {}
+    for both in predicted:
+        answers, rationales = (
+            {name: int(row.prediction) for name, row in part.items()} for part in both
+        )
+        for name, score in q_to_ar(answers, rationales, items).items():
+            by_name.setdefault(name, []).append(float(score))
+    result["scores"] = by_name
+    result["median"] = {name: median(values) for name, values in by_name.items()}
     return result
 
 
@@ -230,46 +238,18 @@ ChoicePredictions = dict[str, PredictionRow]
 """By official id; the outputs are (4,), one score for each choice."""
 
 
-def _predictions_by_pair(
-    folder: Path, split: str, files: Sequence[tuple[Path, Path]]
-) -> list[tuple[ChoicePredictions, ChoicePredictions]]:
-    """Predicted answers and rationales of every pair of files."""
-    answers = ANSWER.read(folder, split)
-    rationales = RATIONALE.read(folder, split)
-    return [(_predictions(one, answers), _predictions(other, rationales)) for one, other in files]
-
-
-def _predictions_by_one(
-    folder: Path, split: str, files: Sequence[Path]
-) -> list[tuple[ChoicePredictions, ChoicePredictions]]:
-    """Predicted answers and rationales of every file of a run on both tasks."""
-    examples = BOTH.read(folder, split)
-    by_file = [_predictions(path, examples) for path in files]
-    return [
-        (select_part("answer", predictions), select_part("rationale", predictions))
-        for predictions in by_file
-    ]
-
-
-def _joint_scores(
-    predicted: list[tuple[ChoicePredictions, ChoicePredictions]], items: list[VcrItem]
-) -> dict[str, list[float]]:
-    """Scores by name, a list over seeds."""
-    scores: dict[str, list[float]] = {}
-    for answers, rationales in predicted:
-        chosen_answers = {official: int(row.prediction) for official, row in answers.items()}
-        chosen_rationales = {official: int(row.prediction) for official, row in rationales.items()}
-        for name, score in q_to_ar(chosen_answers, chosen_rationales, items).items():
-            scores.setdefault(name, []).append(float(score))
-    return scores
-
-
-def _write_leaderboard(
-    path: Path, answers: ChoicePredictions, rationales: ChoicePredictions
-) -> None:
-    answer_scores = {official: row.outputs for official, row in answers.items()}
-    rationale_scores = {official: row.outputs for official, row in rationales.items()}
-    write_whole(path, leaderboard(answer_scores, rationale_scores))
+def _predictions_of_both(
+    config: VcrJointScoreConfig, answers: Path, rationales: Path
+) -> tuple[ChoicePredictions, ChoicePredictions]:
+    """Predicted answers and rationales of a seed; the files are one for a run on both tasks."""
+    folder, split = Path(config.data), config.split
+    if config.both:
+        predictions = _predictions(answers, BOTH.read(folder, split))
+        return select_part("answer", predictions), select_part("rationale", predictions)
+    return (
+        _predictions(answers, ANSWER.read(folder, split)),
+        _predictions(rationales, RATIONALE.read(folder, split)),
+    )
 
 
 def _files_of_both(
@@ -294,19 +274,8 @@ def _files_of_both(
 
 def _files(run: str, task: Task, split: str) -> dict[int, Path]:
     """Prediction file of every finished seed of a run."""
-    files: dict[int, Path] = {}
-    for seed_folder in sorted(Path(run).glob("seed-*")):
-        done = read_result(seed_folder)
-        if done is None or "seed" not in done:
-            continue
-        check_run_of(seed_folder, done, task.name)
-        files[done["seed"]] = seed_folder / f"predictions_{split}.jsonl"
-    return files
-
-
-def _file_trained_on(file: Path, split: str) -> bool:
-    """Whether the file's run was trained on the split."""
-    return split in (read_result(file.parent) or {}).get("trained_on", [])
+    seeds = _finished_seeds(sorted(Path(run).glob("seed-*")), task.name)
+    return {seed: place / FILE.format(split) for seed, place in seeds.items()}
 
 
 def _predictions(path: Path, examples: list[Example]) -> ChoicePredictions:

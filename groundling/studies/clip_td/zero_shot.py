@@ -51,7 +51,6 @@ RISING = ("contradiction", "neutral", "entailment")
 """Classes in the order of their cluster centres; the paper does not assign clusters to classes."""
 SEED = "seed-0"
 """Folder of the predictions: a run with one seed, since nothing is random; `vcr`, `ensemble` and `verdict` read it."""
-ZeroShotKind = Literal["choices", "classes", "answers"]
 
 
 def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
@@ -66,10 +65,10 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     """
     folder = Path(config.data)
     task = resolve("tasks", Task, config.task).with_answers_of(folder)
-    kind = _kind_of(task)
+    _check_task(task)
     task = with_extra_splits(task, config.extra_eval)
     predicted_splits = [config.split] if config.split else list(task.dev)
-    work = _ZeroShotModel(config, task, kind, run, _region_inputs(config))
+    work = _ZeroShotModel(config, task, run)
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)
@@ -90,26 +89,15 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     return result | {"n": counts} | work.summary
 
 
-def _kind_of(task: Task) -> ZeroShotKind:
-    """The kind of task; raises InputError where image-text similarity cannot decide."""
-    if isinstance(task.form, MultipleChoice):
-        return "choices"
-    if isinstance(task.form, OpenAnswer):
-        return "answers"
-    if isinstance(task.form, Classification) and set(task.form.labels) == set(RISING):
-        return "classes"
-    raise InputError(
-        f"zero-shot: no rule for {task.name}; expected a multiple-choice task, the classes {', '.join(RISING)}, or "
-        "VQA's open answers"
-    )
-
-
-def _region_inputs(config: ZeroShotConfig) -> ImageSampleBuilder | None:
-    """Region inputs; None without --regions."""
-    if not config.image_settings.regions:
-        return None
-    settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
-    return ImageSampleBuilder(settings)
+def _check_task(task: Task) -> None:
+    """Raises InputError where image-text similarity cannot decide."""
+    form = task.form
+    are_clusters = isinstance(form, Classification) and set(form.labels) == set(RISING)
+    if not are_clusters and not isinstance(form, MultipleChoice | OpenAnswer):
+        raise InputError(
+            f"zero-shot: no rule for {task.name}; expected a multiple-choice task, the classes {', '.join(RISING)}, or "
+            "VQA's open answers"
+        )
 
 
 def _score(
@@ -127,29 +115,22 @@ def _score(
 class _ZeroShotModel:
     """A zero-shot model for one task; `summary` collects settings, counts and notes for `result.json`."""
 
-    def __init__(
-        self,
-        config: ZeroShotConfig,
-        task: Task,
-        kind: ZeroShotKind,
-        run: Run,
-        inputs: ImageSampleBuilder | None,
-    ) -> None:
+    def __init__(self, config: ZeroShotConfig, task: Task, run: Run) -> None:
         self.config = config
         self.task = task
         self.fitted: Clusters | None = None
-        self.summary: dict[str, Any] = {"notes": [], "truncated_tokens": 0}
         self.match: Matcher
-        if inputs is not None:
-            device = run.state.device
+        device = run.state.device
+        if config.image_settings.regions:
+            settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
+            inputs = ImageSampleBuilder(settings)
             self.match = MatchHeadMatcher(config.model, inputs, device, config.max_length)
         else:
             cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
-            self.match = CosineMatcher(
-                config.model, config.image_settings.images, run.state.device, cache
-            )
+            self.match = CosineMatcher(config.model, config.image_settings.images, device, cache)
+        self.summary: dict[str, Any] = {"notes": [], "truncated_tokens": 0}
         self.summary["measure"] = self.match.measure
-        if kind == "choices":
+        if isinstance(task.form, MultipleChoice):
             self.summary["protocol"] = config.protocol
 
     def answers(self, split: str) -> EvaluationOutput:

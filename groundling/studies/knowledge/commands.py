@@ -81,11 +81,7 @@ two words and a rating per line."""
 
 
 def probe_words_inputs(config: ProbeWordsConfig) -> Inputs:
-    """Inputs whose hashes identify a run; raises InputError for a file that no reader knows."""
-    from groundling.studies.knowledge.word_pairs import read_word_pairs
-
-    for path in config.data:
-        read_word_pairs(path)
+    """Inputs whose hashes identify a run."""
     return {"model": config.model, **{f"data:{path}": path for path in config.data}}
 
 
@@ -136,10 +132,7 @@ error."""
 
 
 def pairs_inputs(config: PairsConfig) -> Inputs:
-    """Inputs whose hashes identify a run; raises InputError for a file that no reader knows."""
-    from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
-
-    read_minimal_pairs(config.data)
+    """Inputs whose hashes identify a run."""
     return {"model": config.model, "data": config.data, "other": config.other}
 
 

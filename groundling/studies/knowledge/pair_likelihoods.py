@@ -382,24 +382,47 @@ def macro_average(estimates: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
     )
 
 
-def as_json(
-    rules: Iterable[PreferenceRule], estimate: BootstrapEstimate, first_column: int = 0
+def compare_models(
+    rules: Sequence[PreferenceRule], groups: Mapping[str, BootstrapEstimate]
+) -> dict[str, dict[str, Any]]:
+    """By name of a comparison, each group's means and 95 % intervals of the rules, and its number of items.
+
+    The comparisons are `scores`; with a second model `other` and `difference`, other less model, paired by item. The
+    columns of the estimates are the first model's rules, then the other's.
+    """
+    count = len(rules)
+    columns = {"scores": lambda values: values[..., :count]}
+    if any(len(estimate.mean) > count for estimate in groups.values()):
+        columns["other"] = lambda values: values[..., count:]
+        columns["difference"] = lambda values: values[..., count:] - values[..., :count]
+    return {
+        comparison: {
+            name: _summary(rules, one.items, select(one.mean), select(one.draws))
+            for name, one in groups.items()
+        }
+        for comparison, select in columns.items()
+    }
+
+
+def _summary(
+    rules: Sequence[PreferenceRule], items: int, mean: np.ndarray, draws: np.ndarray
 ) -> dict[str, Any]:
-    """The number of items, and each rule's mean and 95 % interval, in columns from `first_column` on."""
-    scores: dict[str, Any] = {"items": estimate.items}
-    for column, rule in enumerate(rules, first_column):
-        low, high = interval(estimate.draws[:, column]).tolist()
-        scores[rule.name] = float(estimate.mean[column])
-        scores[f"{rule.name}_interval"] = [low, high]
-    return scores
+    summary: dict[str, Any] = {"items": items}
+    for column, rule in enumerate(rules):
+        summary[rule.name] = float(mean[column])
+        summary[f"{rule.name}_interval"] = interval(draws[:, column]).tolist()
+    return summary
 
 
-def paired_difference(estimate: BootstrapEstimate, columns: int) -> BootstrapEstimate:
-    """The second `columns` columns less the first: other model less model, paired by item."""
-    mean = estimate.mean[columns:] - estimate.mean[:columns]
-    return BootstrapEstimate(
-        estimate.items, mean, estimate.draws[:, columns:] - estimate.draws[:, :columns]
-    )
+def item_credits(rules: Sequence[PreferenceRule], scores: Iterable[np.ndarray]) -> np.ndarray:
+    """Credits (N, models x rules) of N items from each model's scores (N, S)."""
+    return np.stack([rule.item_score(of_model) for of_model in scores for rule in rules], 1)
+
+
+def format_cell(scores: Mapping[str, Any], rule: str, sign: str = "") -> str:
+    """A mean with its interval as text, in percentage points."""
+    low, high = (100 * end for end in scores[f"{rule}_interval"])
+    return f"{100 * scores[rule]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
 
 
 def group_items(names: Sequence[str]) -> Mapping[str, np.ndarray]:
@@ -499,32 +522,16 @@ def _scorable_items(
 def _results(
     items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[PreferenceRule], other: str
 ) -> dict[str, Any]:
-    """Accuracies by group of the model, the other one, and the difference (other less model)."""
-    credits = np.stack([rule.item_score(of_model) for of_model in scores for rule in rules], 1)
-    levels = _levels(items, credits)
-    count = len(rules)
-
-    def scores_by_group(
-        transform: Callable[[BootstrapEstimate], BootstrapEstimate], first: int = 0
-    ) -> dict[str, Any]:
-        shares: dict[str, Any] = {}
-        for level, groups in levels.items():
-            shares[level] = {
-                name: as_json(rules, transform(one), first) for name, one in groups.items()
-            }
-        return shares
-
-    result: dict[str, Any] = {
-        "ties": _ties(scores[0]),
-        "scores": scores_by_group(lambda one: one),
-    }
+    """Accuracies by level and group of the model, the other one, and the difference (other less model)."""
+    by_comparison: dict[str, Any] = {}
+    for level, groups in _levels(items, item_credits(rules, scores)).items():
+        for comparison, of_groups in compare_models(rules, groups).items():
+            by_comparison.setdefault(comparison, {})[level] = of_groups
+    result = {"ties": _ties(scores[0]), "scores": by_comparison["scores"]}
     if other:
-        result["other"] = {
-            "model": other,
-            "ties": _ties(scores[1]),
-            "scores": scores_by_group(lambda one: one, count),
-        }
-        result["difference"] = scores_by_group(lambda one: paired_difference(one, count))
+        other_scores = by_comparison["other"]
+        result["other"] = {"model": other, "ties": _ties(scores[1]), "scores": other_scores}
+        result["difference"] = by_comparison["difference"]
     return result
 
 
@@ -607,15 +614,12 @@ def format_pairs(result: Mapping[str, Any]) -> str:
         for name, scores in groups.items():
             row = {"": name, "items": f"{scores['items']:,}"}
             for rule, chance in result["chance"].items():
-                row |= {f"{rule} (chance {100 * chance:.0f})": _cell(scores, rule)}
+                row |= {f"{rule} (chance {100 * chance:.0f})": format_cell(scores, rule)}
             if "difference" in result:
-                row |= {"other": _cell(result["other"]["scores"][level][name], "accuracy")}
-                row |= {"other - model": _cell(result["difference"][level][name], "accuracy", "+")}
+                row |= {"other": format_cell(result["other"]["scores"][level][name], "accuracy")}
+                row |= {
+                    "other - model": format_cell(result["difference"][level][name], "accuracy", "+")
+                }
             rows.append(row)
     counts = f"{result['items']:,} items, {result['ties']:,} ties, {result['left_out']:,} left out"
     return f"{format_table(rows)}\n{counts}"
-
-
-def _cell(scores: Mapping[str, Any], rule: str, sign: str = "") -> str:
-    low, high = (100 * end for end in scores[f"{rule}_interval"])
-    return f"{100 * scores[rule]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"

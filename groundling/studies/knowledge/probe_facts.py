@@ -13,6 +13,7 @@ from scipy.spatial.distance import jensenshannon
 from scipy.special import softmax
 from scipy.stats import kendalltau, rankdata
 from sklearn.linear_model import RidgeCV
+from sklearn.metrics import average_precision_score
 from sklearn.preprocessing import StandardScaler
 
 from groundling.core.batch import Example
@@ -24,21 +25,19 @@ from groundling.runs.run import Run
 from groundling.stats.resampling import bootstrap_sums, interval
 from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.studies.knowledge.evaluation_sets import describe_set
-from groundling.studies.knowledge.feature_norms import (
-    LEAST,
-    average_precisions,
-    mean_average_precision,
-)
 from groundling.studies.knowledge.probing_modes import (
     OptionScores,
     ProbeNotes,
-    noun_states,
     score_by_embedding,
     score_by_fill_mask,
     score_by_stroop,
+    word_states,
 )
 from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
 from groundling.training.evaluation import EvaluationOutput
+
+LEAST = (2, 5, 10, 20, 30)
+"""Production frequencies from which a label of feature norms counts as right, as in the release."""
 
 # Can a linear map predict people's answers about a noun from its state? Ridge regression, folds
 # over nouns.
@@ -159,27 +158,15 @@ def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
     return np.where(lengths[1] > MIN_NORM, correlations, np.nan)
 
 
-def score_ridge(
-    nouns: HumanAnswerDistributions,
-    facts: Sequence[VisualFact],
-    predictions: RidgePredictions,
-    seed: int,
-) -> dict[str, Any]:
-    """Scores with intervals over nouns: `deviations`, `spearman`, `accuracy`.
-
-    `deviations` is the mean correlation of deviations. `spearman` is the rank correlation of the
-    shares, which predicting the mean inflates; it is left out if facts differ in their options, as
-    for size and co-occurrence. `accuracy` is the accuracy of each fact among its own options. A
-    score is None if it is undefined for all nouns.
-    """
-    values = score_nouns(nouns, facts, predictions)
-    return {name: _with_interval(scores, seed) for name, scores in values.items()}
-
-
 def score_nouns(
     nouns: HumanAnswerDistributions, facts: Sequence[VisualFact], predictions: RidgePredictions
 ) -> dict[str, np.ndarray]:
-    """The scores of `score_ridge` of each noun, (N,); NaN where undefined."""
+    """Scores of each noun, (N,); NaN where undefined: `deviations`, `spearman`, `accuracy`.
+
+    `deviations` is the correlation of deviations. `spearman` is the rank correlation of the shares, which predicting
+    the mean inflates; it is left out if facts differ in their options, as for size and co-occurrence. `accuracy` is
+    the accuracy of each fact among its own options.
+    """
     right = np.zeros(len(nouns.names))
     counts = np.bincount(nouns.of_fact, minlength=len(right))
     for fact, noun, place in zip(facts, nouns.of_fact, nouns.places, strict=True):
@@ -193,7 +180,7 @@ def score_nouns(
 
 
 def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
-    """The mean of values (N,), NaN ignored, and its bootstrap interval over nouns."""
+    """The mean of values (N,), NaN ignored, and its bootstrap interval over nouns; None if all are NaN."""
     defined = values[~np.isnan(values)]
     if not len(defined):
         return None
@@ -232,12 +219,13 @@ def compare_states(
     of_facts = {}
     for kind, kind_states in kinds.items():
         predictions = predict_by_ridge(kind_states, nouns.shares, fold)
-        rows[kind] = {"width": kind_states.shape[1], **score_ridge(nouns, facts, predictions, seed)}
+        values = score_nouns(nouns, facts, predictions)
+        means = {name: _with_interval(scores, seed) for name, scores in values.items()}
+        rows[kind] = {"width": kind_states.shape[1], **means}
         outputs[kind] = [
             predictions.roots[noun, place]
             for noun, place in zip(nouns.of_fact, nouns.places, strict=True)
         ]
-        values = score_nouns(nouns, facts, predictions)
         of_facts[kind] = {name: scores[nouns.of_fact] for name, scores in values.items()}
     summary = {"facts": len(facts), "nouns": len(nouns.names), "options": len(nouns.options)}
     return {**summary, "folds": int(fold.max()) + 1, "from": rows}, outputs, of_facts
@@ -271,8 +259,10 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
     the most frequent answers. The scores are those of each fact. Raises InputError for a mode that the model
     does not support, and malformed data.
     """
-    facts, left_out, _, set_name = open_facts(config.data)
-    result: dict[str, Any] = {"facts": len(facts), "left_out": left_out, **describe_set(set_name)}
+    file = open_facts(config.data)
+    facts = file.facts
+    result: dict[str, Any] = {"facts": len(facts), "left_out": file.left_out}
+    result |= describe_set(file.set_name)
     for mode in config.modes:
         scores = MODES[mode](config, facts)
         _predictions(facts, scores.outputs).write(run.folder / f"predictions_{mode}.jsonl")
@@ -303,7 +293,7 @@ def _fill_mask(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeSc
 def _linear(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScores:
     """Ridge regression from nouns' states; controls: word embeddings and random numbers."""
     nouns = [fact.subject for fact in facts]
-    noun = noun_states(config.model, nouns, config.templates, config.layer, config.max_length)
+    noun = word_states(config.model, nouns, config.templates, config.layer, config.max_length)
     kinds = {STATE: noun.states, "words": noun.word_embeddings}
     relations: dict[str, dict[str, Any]] = {}
     outputs: dict[int, np.ndarray] = {}
@@ -466,3 +456,51 @@ def _mean_of_defined(values: np.ndarray) -> float:
     if not np.isfinite(values).any():
         return NAN
     return float(np.nanmean(values))
+
+
+def mean_average_precision(
+    facts: Sequence[VisualFact], scores: Sequence[np.ndarray]
+) -> dict[str, dict[str, float]]:
+    """MAP over all labels, by minimal production frequency: `map`, `queries`, and `chance`.
+
+    A query counts if one of its labels has this frequency; these labels are its right ones. `chance` is
+    the mean share of right labels, the average precision of equal scores. As in the release,
+    scikit-learn's average precision.
+
+    Args:
+        facts: F facts with frequencies.
+        scores: The model's score of each label (options,), by fact.
+    """
+    result = {}
+    for least in LEAST:
+        precisions = average_precisions(facts, scores, least)
+        defined = np.isfinite(precisions)
+        shares = [
+            (fact.frequencies >= least).mean()
+            for fact, counts in zip(facts, defined, strict=True)
+            if counts and fact.frequencies is not None
+        ]
+        if shares:
+            result[str(least)] = {
+                "map": float(precisions[defined].mean()),
+                "queries": len(shares),
+                "chance": float(np.mean(shares)),
+            }
+    return result
+
+
+def average_precisions(
+    facts: Sequence[VisualFact], scores: Sequence[np.ndarray], least: int
+) -> np.ndarray:
+    """The average precision of each fact's labels, (F,), for a minimal production frequency; NaN if none has it.
+
+    Raises InputError for facts without production frequencies.
+    """
+    precisions = np.full(len(facts), np.nan)
+    for number, (fact, score) in enumerate(zip(facts, scores, strict=True)):
+        if fact.frequencies is None:
+            raise InputError(f"{fact.id}: has no production frequencies; expected feature norms")
+        right = fact.frequencies >= least
+        if right.any():
+            precisions[number] = average_precision_score(right, score)
+    return precisions

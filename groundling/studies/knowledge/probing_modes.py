@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError, prefix_errors
@@ -31,8 +30,7 @@ from groundling.models.visual_token import (
     load_visual_token_encoder,
 )
 from groundling.runs.progress import track
-from groundling.studies.knowledge.fact_layouts import MASK
-from groundling.studies.knowledge.visual_facts import VisualFact
+from groundling.studies.knowledge.visual_facts import MASK, VisualFact
 
 FRAMES = ("{}", "there is a {} .")
 """Contexts of a word in the embedding mode: none, and a sentence without visual attributes."""
@@ -54,6 +52,8 @@ SLOT = "{}"
 """The place of the noun in a frame."""
 LAST_LAYER = -1
 """The last layer."""
+OUTPUT = "output"
+"""The name of a CLIP-like tower's only layer."""
 
 
 # -- by embedding ------------------------------------------------------------------------------------------------------
@@ -131,24 +131,18 @@ def make_embedder(
 # -- by masked LM ------------------------------------------------------------------------------------------------------
 
 
-class _OptionPrompt(NamedTuple):
-    """A prompt with an option in place of the mask."""
+class _MaskedPrompt(NamedTuple):
+    """A prompt with masks in place of an option, as the model reads it."""
 
     fact: int
     template: str
     option: int
-    filled: CharSpan
-
-
-class _EncodedPrompt(NamedTuple):
-    """A filled prompt as the model reads it."""
-
     row: TextRow
     """The filled prompt, the option's tokens replaced by masks."""
     tokens: np.ndarray
     """(masks,) int64: the option's token ids."""
-    clip: TextRow | None = None
-    """The prompt as a CLIP-BERT's CLIP reads it."""
+    clip: TextRow | None
+    """The prompt as a CLIP-BERT's CLIP reads it, in which `[MASK]` is as written."""
 
 
 @torch.no_grad()
@@ -175,22 +169,21 @@ def score_by_fill_mask(
     several: set[str] = set()
     unknown: set[str] = set()
     for some in _in_portions(facts):
-        questions = _questions(some)
-        masked = _mask(questions, text, max_length)
-        if windows is not None:
-            prompts = [some[one.fact].prompts[one.template] for one in questions]
-            masked = _with_prompts(masked, prompts, windows)
+        masked = _mask_options(some, text, max_length, windows)
         scores: OptionScores = [
             {template: np.empty(len(fact.options)) for template in fact.prompts} for fact in some
         ]
-        for numbers, logs in _log_probabilities(model, head, masked, mask_id):
-            for number in numbers:
-                question = questions[number]
-                tokens = masked[number].tokens
-                mean = logs[np.arange(len(tokens)), tokens].mean()
-                scores[question.fact][question.template][question.option] = mean
+        for sharing, logs in _log_probabilities(model, head, masked, mask_id):
+            for one in sharing:
+                mean = logs[np.arange(len(one.tokens)), one.tokens].mean()
+                scores[one.fact][one.template][one.option] = mean
         answers += scores
-        _note_tokens(questions, masked, text, several, unknown)
+        for one in masked:
+            option = some[one.fact].options[one.option]
+            if len(one.tokens) > 1:
+                several.add(option)
+            if text.tokenizer.unk_token_id in one.tokens:
+                unknown.add(option)
     notes = {"several_tokens": sorted(several), "unknown_tokens": sorted(unknown)}
     return answers, {"head": origin, **notes}
 
@@ -235,83 +228,58 @@ def _load_with_head(
     return model.to(device).eval(), text, head.to(device).eval(), origin
 
 
-def _questions(facts: Sequence[VisualFact]) -> list[_OptionPrompt]:
-    questions = []
-    for number, fact in enumerate(facts):
-        for template, prompt in fact.prompts.items():
-            for place, option in enumerate(fact.options):
-                span = fill_slot(prompt, MASK, option)
-                questions.append(_OptionPrompt(number, template, place, span))
-    return questions
-
-
-def _mask(
-    questions: Sequence[_OptionPrompt], text: TextEncoder, max_length: int
-) -> list[_EncodedPrompt]:
-    spans = [question.filled for question in questions]
+def _mask_options(
+    facts: Sequence[VisualFact], text: TextEncoder, max_length: int, windows: ClipRowEncoder | None
+) -> list[_MaskedPrompt]:
+    """Every prompt of every fact with every option; raises InputError for a prompt that CLIP cannot read whole."""
+    places = [
+        (number, template, option)
+        for number, fact in enumerate(facts)
+        for template in fact.prompts
+        for option in range(len(fact.options))
+    ]
+    prompts = [facts[number].prompts[template] for number, template, _ in places]
+    spans = [
+        fill_slot(prompt, MASK, facts[number].options[option])
+        for prompt, (number, _, option) in zip(prompts, places, strict=True)
+    ]
+    clip_rows: dict[str, TextRow | None] = {}
+    if windows is not None:
+        examples = [Example(prompt, prompt) for prompt in dict.fromkeys(prompts)]
+        clip_rows = {one.id: one.clip for one in _whole_texts(examples, None, windows)}
     text_input, _ = text.inputs(max_length)
     masked = []
-    for span, sample in zip(spans, tokenize_spans(spans, text_input), strict=True):
+    samples = tokenize_spans(spans, text_input)
+    for place, prompt, span, sample in zip(places, prompts, spans, samples, strict=True):
         row = require(sample.text, "text", "masked LM")
         inside = tokens_of_span(span, row)
         ids = np.where(inside, text.tokenizer.mask_token_id, row.input_ids)
-        masked.append(_EncodedPrompt(replace(row, input_ids=ids), row.input_ids[inside]))
+        masked_row = replace(row, input_ids=ids)
+        tokens = row.input_ids[inside]
+        masked.append(_MaskedPrompt(*place, masked_row, tokens, clip_rows.get(prompt)))
     return masked
 
 
-def _with_prompts(
-    masked: Sequence[_EncodedPrompt], prompts: Sequence[str], windows: ClipRowEncoder
-) -> list[_EncodedPrompt]:
-    """Masked prompts with the prompt that CLIP reads, in which `[MASK]` is as written.
-
-    Raises InputError for a prompt that CLIP cannot read whole.
-    """
-    examples = [Example(prompt, prompt) for prompt in dict.fromkeys(prompts)]
-    samples = _whole_texts(examples, None, windows)
-    rows = {sample.id: sample.clip for sample in samples}
-    return [one._replace(clip=rows[prompt]) for one, prompt in zip(masked, prompts, strict=True)]
-
-
 def _log_probabilities(
-    model: Encoder, head: LMHead, masked: Sequence[_EncodedPrompt], mask: int
-) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Indices of questions with one masked sentence; its log-probabilities (masks, vocabulary)."""
+    model: Encoder, head: LMHead, masked: Sequence[_MaskedPrompt], mask: int
+) -> Iterator[tuple[list[_MaskedPrompt], np.ndarray]]:
+    """Prompts that read alike, as of options of equal length; their log-probabilities (masks, vocabulary)."""
+    same: dict[tuple[bytes, ...], list[_MaskedPrompt]] = {}
+    for one in masked:
+        rows = [one.row] if one.clip is None else [one.row, one.clip]
+        same.setdefault(tuple(row.input_ids.tobytes() for row in rows), []).append(one)
     device = PartialState().device
-    for sharing in iterate_texts(_sharing(masked)):
-        firsts = [masked[numbers[0]] for numbers in sharing]
-        samples = [Sample(str(place), one.row, one.clip) for place, one in enumerate(firsts)]
+    for some in iterate_texts(list(same.values())):
+        samples = [
+            Sample(str(place), first.row, first.clip) for place, (first, *_) in enumerate(some)
+        ]
         batch = collate(samples).to(device)
         encoded = model(batch)
         states = require(encoded.text, "text", "masked LM")
         is_mask = require(batch.text, "text", "masked LM").input_ids == mask
-        for place, numbers in enumerate(sharing):
+        for place, sharing in enumerate(some):
             logits = head(states[place, is_mask[place]], encoded.input_embeddings)
-            yield numbers, logits.float().log_softmax(-1).cpu().numpy()
-
-
-def _sharing(masked: Sequence[_EncodedPrompt]) -> list[list[int]]:
-    """Indices of questions with one masked sentence: options with equal numbers of tokens."""
-    same: dict[tuple[bytes, ...], list[int]] = {}
-    for number, question in enumerate(masked):
-        rows = [question.row] if question.clip is None else [question.row, question.clip]
-        same.setdefault(tuple(row.input_ids.tobytes() for row in rows), []).append(number)
-    return list(same.values())
-
-
-def _note_tokens(
-    questions: Sequence[_OptionPrompt],
-    masked: Sequence[_EncodedPrompt],
-    text: TextEncoder,
-    several: set[str],
-    unknown: set[str],
-) -> None:
-    """Add the options of several tokens, and of unknown ones."""
-    for question, masked_prompt in zip(questions, masked, strict=True):
-        option = question.filled.words
-        if len(masked_prompt.tokens) > 1:
-            several.add(option)
-        if text.tokenizer.unk_token_id in masked_prompt.tokens:
-            unknown.add(option)
+            yield sharing, logits.float().log_softmax(-1).cpu().numpy()
 
 
 # -- words and their states --------------------------------------------------------------------------------------------
@@ -377,15 +345,17 @@ def iterate_texts(values: Sequence[T]) -> Iterator[Sequence[T]]:
         yield values[start : start + BATCH]
 
 
-class NounVectors(NamedTuple):
-    """States and word embeddings of nouns, by noun."""
+class WordStates(NamedTuple):
+    """States and word embeddings of words."""
 
     states: dict[str, np.ndarray]
-    """(D,): the noun's state, mean over frames."""
+    """(D,) of each word, the mean over frames; of all layers (L, D)."""
     word_embeddings: dict[str, np.ndarray]
     """(E,): the mean of its tokens' input embeddings, without context."""
     unknown: list[str]
-    """Nouns with unknown tokens."""
+    """Words with unknown tokens."""
+    layers: list[str]
+    """Names of L layers: 0 the embeddings, k the k-th layer; `output` for a CLIP-like tower."""
 
 
 class WordStateExtractor(NamedTuple):
@@ -395,63 +365,69 @@ class WordStateExtractor(NamedTuple):
     row: Callable[[Sample], TextRow]
     """The tokens that the model reads."""
     states: Callable[[Sequence[CharSpan], Sequence[Sample]], list[Tensor]]
-    """The state (D,) of each span, on the CPU."""
+    """The state of each span, on the CPU: (D,), of all layers (L, D)."""
     table: Tensor
     """Input embeddings (vocabulary, E)."""
     unknown: int | None
     """Id of the unknown token; None without one."""
+    layers: list[str]
+    """Names of the layers."""
 
     def span_states(self, spans: Sequence[CharSpan]) -> list[Tensor]:
-        """The state (D,) of each span; raises InputError for long texts and empty spans."""
+        """The state of each span; raises InputError for long texts and empty spans."""
         return self.states(spans, self.samples(spans))
 
 
 @torch.no_grad()
-def noun_states(
+def word_states(
     source: str | Path,
-    nouns: Sequence[str],
+    words: Sequence[str],
     frames: Sequence[str],
-    layer: int = LAST_LAYER,
+    layer: int | None = LAST_LAYER,
     max_length: int = 64,
-) -> NounVectors:
-    """States of nouns, each the mean over all frames (sentences with one `{}`).
+) -> WordStates:
+    """States of words, each the mean over all frames (sentences with one `{}`).
 
-    For a text encoder, the mean over the noun's tokens of the output of `layer`: 0 the embeddings,
-    k the k-th layer, -1 the last. For a CLIP-like tower, the text feature of the whole frame.
+    For a text encoder, the mean over the word's tokens of the output of `layer`: 0 the embeddings,
+    k the k-th layer, -1 the last, None all. For a CLIP-like tower, the text feature of the whole frame.
 
-    Raises InputError for a frame without a slot, a layer that does not exist, a noun without
+    Raises InputError for a frame without a slot, a layer that does not exist, a word without
     tokens, and a text of more than `max_length` tokens.
     """
     reader = load_word_state_encoder(source, layer, max_length)
-    distinct = list(dict.fromkeys(nouns))
-    result = NounVectors({}, {}, [])
-    for batch in iterate_texts(distinct):
-        by_frame = [
-            reader.span_states([fill_slot(frame, SLOT, noun) for noun in batch]) for frame in frames
-        ]
-        _add_word_embeddings(reader, batch, frames[0], result)
-        for noun, *vectors in zip(batch, *by_frame, strict=True):
-            result.states[noun] = torch.stack(vectors).mean(0).numpy()
+    result = WordStates({}, {}, [], reader.layers)
+    for batch in iterate_texts(list(dict.fromkeys(words))):
+        by_frame = []
+        for frame in frames:
+            spans = [fill_slot(frame, SLOT, word) for word in batch]
+            samples = reader.samples(spans)
+            by_frame.append(reader.states(spans, samples))
+            if frame == frames[0]:
+                _add_word_embeddings(reader, spans, samples, result)
+        for word, *vectors in zip(batch, *by_frame, strict=True):
+            result.states[word] = torch.stack(vectors).mean(0).numpy()
     return result
 
 
 def _add_word_embeddings(
-    reader: WordStateExtractor, nouns: Sequence[str], frame: str, result: NounVectors
+    reader: WordStateExtractor,
+    spans: Sequence[CharSpan],
+    samples: Sequence[Sample],
+    result: WordStates,
 ) -> None:
-    """Add the nouns' word embeddings, of their tokens inside a sentence (with leading space)."""
-    spans = [fill_slot(frame, SLOT, noun) for noun in nouns]
-    for noun, span, sample in zip(nouns, spans, reader.samples(spans), strict=True):
+    """Add the words' embeddings, of their tokens inside a sentence (with leading space)."""
+    for span, sample in zip(spans, samples, strict=True):
         row = reader.row(sample)
         tokens = row.input_ids[tokens_of_span(span, row)]
-        result.word_embeddings[noun] = reader.table[torch.from_numpy(tokens)].mean(0).numpy()
+        result.word_embeddings[span.words] = reader.table[torch.from_numpy(tokens)].mean(0).numpy()
         if reader.unknown in tokens:
-            result.unknown.append(noun)
+            result.unknown.append(span.words)
 
 
 def load_word_state_encoder(
-    source: str | Path, layer: int = LAST_LAYER, max_length: int = 64
+    source: str | Path, layer: int | None = LAST_LAYER, max_length: int = 64
 ) -> WordStateExtractor:
-    """The `WordStateExtractor` of a text encoder's `layer` or of a CLIP-like tower, a hub id or folder.
+    """The `WordStateExtractor` of a text encoder's `layer` (None: of all) or of a CLIP-like tower, a hub id or folder.
 
     A text encoder gives the mean state of a span's tokens without special ones; a CLIP-like tower,
     the text feature of the whole text (its end token). Raises InputError for a layer that does not
@@ -465,12 +441,12 @@ def load_word_state_encoder(
     return _tower(source, layer) if is_tower else _encoder(source, layer, max_length)
 
 
-def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateExtractor:
+def _encoder(source: str | Path, layer: int | None, max_length: int) -> WordStateExtractor:
     device = PartialState().device
     model = load_text_encoder(source).to(device).eval()
     text_input, _ = model.inputs(max_length)
     count = model.encoder.config.num_hidden_layers
-    if not LAST_LAYER <= layer <= count:
+    if layer is not None and not LAST_LAYER <= layer <= count:
         raise InputError(
             f"layer={layer}: {source} has layers 0 to {count}, or {LAST_LAYER} for the last"
         )
@@ -481,15 +457,16 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateExtrac
     def states(spans: Sequence[CharSpan], samples: Sequence[Sample]) -> list[Tensor]:
         batch = collate(samples).to(device)
         if layer == LAST_LAYER:
-            out = require(model(batch).text, "text", "a state")
+            layers = [require(model(batch).text, "text", "a state")]
         else:
-            out = model.hidden_states(batch)[layer]
+            every = list(model.hidden_states(batch))
+            layers = every if layer is None else [every[layer]]
+        padded = torch.stack([one.float().cpu() for one in layers])
         means = []
-        for span, sample, padded in zip(spans, samples, out.float().cpu(), strict=True):
-            tokens = row(sample)
-            inside = torch.from_numpy(tokens_of_span(span, tokens))
-            means.append(padded[: len(tokens.input_ids)][inside].mean(0))
-        return means
+        for place, (span, sample) in enumerate(zip(spans, samples, strict=True)):
+            inside = torch.from_numpy(tokens_of_span(span, row(sample)))
+            means.append(padded[:, place, : len(inside)][:, inside].mean(1))
+        return means if layer is None else [mean[0] for mean in means]
 
     return WordStateExtractor(
         samples=lambda spans: tokenize_spans(spans, text_input),
@@ -497,11 +474,12 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> WordStateExtrac
         states=states,
         table=model.word_embeddings().weight.float().cpu(),
         unknown=model.tokenizer.unk_token_id,
+        layers=[str(number) for number in range(count + 1)],
     )
 
 
-def _tower(source: str | Path, layer: int) -> WordStateExtractor:
-    if layer != LAST_LAYER:
+def _tower(source: str | Path, layer: int | None) -> WordStateExtractor:
+    if layer not in (LAST_LAYER, None):
         raise InputError(
             f"layer={layer}: {source} is a CLIP-like tower, whose output is always used; leave layer out"
         )
@@ -513,18 +491,17 @@ def _tower(source: str | Path, layer: int) -> WordStateExtractor:
     def states(_: Sequence[CharSpan], samples: Sequence[Sample]) -> list[Tensor]:
         batch = collate(samples).to(device)
         _, features = tower(require(batch.clip, "clip", "a state"))
-        return list(features.float().cpu())
+        states = features.float().cpu()
+        return list(states[:, None] if layer is None else states)
 
     return WordStateExtractor(
         samples=lambda spans: tokenize_spans(spans, None, windows),
         row=lambda sample: require(sample.clip, "clip", "a state"),
         states=states,
         table=tower.token_embedding_weight.float().cpu(),
-        unknown=_unknown(tokenizer),
+        # OpenAI's CLIP has its end token as unknown token, which says nothing.
+        unknown=None
+        if tokenizer.unk_token_id == tokenizer.eos_token_id
+        else tokenizer.unk_token_id,
+        layers=[OUTPUT],
     )
-
-
-def _unknown(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """A tower's unknown token; None if it is the end token, as in OpenAI's CLIP."""
-    unknown: int | None = tokenizer.unk_token_id
-    return None if unknown == tokenizer.eos_token_id else unknown

@@ -1,28 +1,48 @@
 """Visual facts: a subject, possible answers and people's answers, and the one reader of their files.
 
 Our own format is jsonl with one fact per line: `subject`, `relation`, `options`, `shares` (of people's answers, or
-counts), `prompts` (sentences with one `[MASK]`, by name), and if you like `id` and `group`. Files that others released
-are mapped onto it (`fact_layouts`).
+counts), `prompts` (sentences with one `[MASK]`, by name), and if you like `id` and `group`. `LAYOUTS` maps the columns
+or fields of files that others released onto it: Memory Colors (Norlund et al. 2021), CoDa and its raw annotations (Paik
+et al. 2021), ViComTe (Zhang et al. 2022), VEC (TobiasLee/VEC and its copy on the hub), spatial commonsense (Liu et al.
+2022), ImageNetVC (hemingkx/ImageNetVC, PLM/ImageNetVC.py), and feature norms after Visual Property Norms (Hagström and
+Johansson 2022; lovhag/measure-visual-commonsense-knowledge, `visual_property_norms/`): a query is a concept and the
+start of a feature (is, has, has a, is made of), and its labels are the features' last words. Here a label may have
+several tokens; the release keeps words that are one token of BERT. Of a feature with alternatives (`noisy_loud`) the
+first is used; the release picks the most frequent.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
+import yaml
+from scipy.stats import kendalltau
 
-from groundling.core.errors import InputError, require_nonempty
-from groundling.data.tables import read_header, read_json_lines, read_rows
-from groundling.studies.knowledge.fact_layouts import (
-    MASK,
-    FactRow,
-    FactSource,
-    at_line,
-    layout_of,
+from groundling.core.errors import (
+    InputError,
+    convert_errors,
+    convert_read_errors,
+    prefix_errors,
+    require_known,
+    require_nonempty,
+)
+from groundling.data.tables import (
+    Row,
+    lines_of,
+    read_header,
+    read_json_lines,
+    read_rows,
+    read_text,
 )
 
+MASK = "[MASK]"
+"""The answer's slot in a prompt, independent of the model's mask token."""
 JSON_LINES = (".json", ".jsonl")
 """Endings of files with one object per line; all others are tables."""
 
@@ -49,11 +69,13 @@ class VisualFact:
     """(options,) float: how many people named each option; feature norms alone have it."""
 
 
-class FactsFile(NamedTuple):
-    """The facts of a file, and counts of what was left out."""
+@dataclass
+class FactsFile:
+    """The facts of a file, and what its reader notes about them."""
 
-    facts: list[VisualFact]
-    left_out: dict[str, int]
+    path: Path
+    facts: list[VisualFact] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
     """Number of lines or subjects left out, by reason."""
     companion_files: tuple[Path, ...] = ()
     """Companion files that were read too."""
@@ -61,24 +83,29 @@ class FactsFile(NamedTuple):
     """The published set that the file belongs to; empty: none."""
 
 
+FactRow = dict[str, Any]
+"""A row of our own format: subject, relation, options, shares and prompts; id, group, set, frequencies."""
+RowReader = Callable[[Iterable[Row], FactsFile], Iterator[tuple[str, FactRow]]]
+"""From all rows of a file to rows of our own format, each with its file and line."""
+
+
 def open_facts(path: str | Path) -> FactsFile:
     """The facts of a file in our own format or a released one, with the name of its set, if it is a published one.
 
     Raises InputError for another format, or a damaged file, with its line.
     """
-    path = Path(path)
-    is_table = path.suffix not in JSON_LINES
-    if is_table:
-        layout = layout_of(path, dict.fromkeys(read_header(path), ""))
-        rows = read_rows(path, layout.columns)
-    else:
-        _, first = next(read_json_lines(path))
-        layout = layout_of(path, first)
-        rows = read_json_lines(path)
-    source = FactSource(path)
+    file = FactsFile(Path(path))
+    is_table = file.path.suffix not in JSON_LINES
+    first = (
+        dict.fromkeys(read_header(file.path), "")
+        if is_table
+        else next(read_json_lines(file.path))[1]
+    )
+    columns = _layout_of(file.path, first)
+    rows = read_rows(file.path, columns) if is_table else read_json_lines(file.path)
     facts: dict[str, VisualFact] = {}
     names: dict[str, None] = {}  # in order, each once
-    for number, (where, row) in enumerate(layout.read(rows, source), 1):
+    for number, (where, row) in enumerate(LAYOUTS[columns](rows, file), 1):
         with at_line(where):
             _add(make_fact(row, f"{number}:{row['subject']}"), facts)
             names[row.get("set", "")] = None
@@ -88,7 +115,20 @@ def open_facts(path: str | Path) -> FactsFile:
     without = [fact.subject for fact in facts.values() if not fact.prompts]
     if without:
         raise InputError(f"{path}: {without[0]!r} has no sentence with {MASK}")
-    return FactsFile(list(facts.values()), dict(source.left_out), source.companions, *names)
+    file.facts = list(facts.values())
+    (file.set_name,) = names
+    return file
+
+
+def _layout_of(path: Path, first: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns by which a file's format is known from its first row; raises InputError for another one."""
+    if first and _is_distribution(first):
+        return DISTRIBUTION
+    for columns in LAYOUTS:
+        if columns and set(columns) <= set(first):
+            return columns
+    known = "; ".join(", ".join(columns) for columns in LAYOUTS if columns)
+    raise InputError(f"{path}: columns are {', '.join(first)[:80]}; expected those of {known}")
 
 
 def make_fact(row: FactRow, default_id: str) -> VisualFact:
@@ -130,3 +170,501 @@ def _add(fact: VisualFact, facts: dict[str, VisualFact]) -> None:
             f"{fact.id} is also on an earlier line, with other answers or the same sentence"
         )
     earlier.prompts.update(fact.prompts)
+
+
+@contextmanager
+def at_line(where: str) -> Iterator[None]:
+    """Context manager: whatever a damaged row raises is one line with its place in the file."""
+    with prefix_errors(where), convert_errors("not a fact"):
+        yield
+
+
+def row_by_row(convert: Callable[[dict[str, Any], FactsFile], Iterable[FactRow]]) -> RowReader:
+    """The reader of a format each of whose rows is a fact, or several."""
+
+    def read(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, FactRow]]:
+        for where, row in rows:
+            with at_line(where):
+                converted = list(convert(row, file))
+            for own in converted:
+                yield where, own
+
+    return read
+
+
+def _fact(
+    name: str,
+    relation: str,
+    subject: str,
+    options: Sequence[str],
+    shares: str | Sequence[float],
+    prompts: Mapping[str, str],
+) -> FactRow:
+    """A row of our own format; `shares` may be the right option, and is all 0 for one that is no option."""
+    if isinstance(shares, str):
+        shares = [float(option == shares) for option in options]
+    return {
+        "set": name,
+        "relation": relation,
+        "subject": subject,
+        "options": options,
+        "shares": shares,
+        "prompts": prompts,
+    }
+
+
+def _fill(templates: Iterable[str], *words: str) -> dict[str, str]:
+    """Prompts by template."""
+    return {template: template.format(*words) for template in templates}
+
+
+def _by_label(row: Mapping[str, Any], options: Sequence[str]) -> list[float]:
+    """Shares of the options; the right one's number is the row's label."""
+    return [float(row["label"] == number) for number in range(len(options))]
+
+
+# -- Memory Colors, CoDa, ViComTe --------------------------------------------------------------------------------------
+
+COLOURS = (
+    *("black", "blue", "brown", "gray", "green", "orange"),
+    *("pink", "purple", "red", "white", "yellow"),
+)
+"""CoDa's options, in the order of its published labels."""
+_ANSWERS = """memory black blue brown green grey orange pink purple red white yellow
+color black blue brown gray green orange pink purple red silver white yellow
+shape cross heart octagon oval polygon rectangle rhombus round semicircle square star triangle
+material bronze ceramic cloth concrete cotton denim glass gold iron jade leather metal paper plastic rubber stone tin \
+wood"""
+ANSWERS: dict[str, tuple[str, ...]] = {"coda": COLOURS}
+for _line in _ANSWERS.splitlines():
+    _name, *_words = _line.split()
+    ANSWERS[_name] = tuple(_words)
+"""Options of Memory Colors, and of ViComTe's relations in order (its mine-data/README.md)."""
+
+_COLOR = (
+    "In daylight {} looks [MASK].",
+    "You would call the color of {} [MASK].",
+    "To paint {} you need [MASK] paint.",
+)
+TEMPLATES = {
+    "coda": _COLOR,
+    "color": _COLOR,
+    "shape": (
+        "Seen from the front, {} has a [MASK] outline.",
+        "To draw {} you begin with a [MASK] shape.",
+    ),
+    "material": ("Most of {} consists of [MASK].", "To make {} a factory needs [MASK]."),
+    "size_larger": ("Next to {} the [MASK] looks small.", "The [MASK] takes up less room than {}."),
+    "size_smaller": ("Next to {} the [MASK] looks huge.", "The [MASK] takes up more room than {}."),
+    "cooccur": (
+        "A picture of {} often shows a [MASK] too.",
+        "Where you see {} you expect to see a [MASK].",
+    ),
+}
+"""Prompts for files without sentences, by relation; {} is the subject with its article."""
+
+
+OBJECT_GROUPS = ("Single", "Multi", "Any")
+"""CoDa's groups of objects by index: mostly one colour, several, or any."""
+MASKED_TEMPLATES = (1, "text-masked")
+"""Values of template_group in CoDa's files for sentences with a `[MASK]`."""
+
+
+@row_by_row
+def _memory_colors(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+    item = row["item"].strip()
+    phrase = f"{row.get('descriptor', '')} {item}".strip()  # the article; "steel" has none
+    prompts = _fill(TEMPLATES["color"], phrase)
+    answer = row["label"].strip()
+    yield _fact("memory-colors", "color", item, ANSWERS["memory"], answer, prompts)
+
+
+@row_by_row
+def _coda(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+    """An object with one template; a world's file adds `relation` and `options`."""
+    is_world = "relation" in row
+    relation = row.get("relation", "color")
+    is_masked = row.get("template_group") in MASKED_TEMPLATES
+    prompts = {str(row["template_idx"]): row["text"]} if is_masked else {}
+    options = row.get("options", COLOURS)
+    own = _fact(
+        "" if is_world else "coda", relation, row["ngram"].strip(), options, row["label"], prompts
+    )
+    group = row["object_group"]
+    own["group"] = OBJECT_GROUPS[group] if isinstance(group, int) else group
+    own["id"] = f"{row['class_id']}/{relation}" if is_world else row["class_id"]
+    yield own
+
+
+def _vicomte_relation(path: Path) -> str:
+    """The last part of the path that names a relation: `wiki-color/`, `size_larger/`, `shape-dist.jsonl`."""
+    for part in (path.name.split("-dist")[0], *reversed(path.parts[:-1])):
+        if part.removeprefix("wiki-") in TEMPLATES:
+            return part
+    raise InputError(f"no relation; expected one of {', '.join(TEMPLATES)} in the path")
+
+
+@row_by_row
+def _vicomte(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+    """A pair, of which VEC's files, which end in .json, offer both as options; or counts or shares by subject."""
+    is_distribution = _is_distribution(row)
+    if file.path.suffix == ".json" and not is_distribution:
+        yield _choice(row, file.path, "sub", "obj", "alt")
+        return
+    name = _vicomte_relation(file.path)
+    relation = name.removeprefix("wiki-")
+    of_subjects: Mapping[str, Any] = row
+    options = ANSWERS.get(relation)
+    if not is_distribution:
+        of_subjects = {row["sub"].strip(): row["obj"].strip()}
+        # If answers are nouns, the line's two are the options; sorted, so that their order reveals nothing.
+        options = options or tuple(sorted((row["obj"].strip(), row["alt"].strip())))
+    groups = {group.lower(): group for group in OBJECT_GROUPS}
+    for subject, shares in of_subjects.items():
+        prompts = _fill(TEMPLATES[relation], f"the {subject}")
+        own = _fact(f"vicomte/{name}", relation, subject, options or (), shares, prompts)
+        yield own | {"group": groups.get(file.path.parent.name, "")}
+
+
+def _is_distribution(row: Mapping[str, Any]) -> bool:
+    """Whether a line's field names are subjects; ViComTe's include "item" and "label"."""
+    return all(isinstance(value, list) for value in row.values())
+
+
+# -- CoDa, raw ---------------------------------------------------------------------------------------------------------
+
+ANNOTATIONS, OBJECTS, SENTENCES = "annotations.jsonl", "objects.jsonl", "templates.yaml"
+"""Names of CoDa's raw files, all with the same prefix, which may be empty."""
+WORDS = ("object_s", "areis_s", "object_pl", "areis_pl")
+"""Fields of an object: singular and plural, each with its verb; None if it has no such form."""
+
+
+def _raw_coda(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, FactRow]]:
+    """The objects of CoDa's raw files, beside which are its objects and templates.
+
+    As in nala-cub/coda, projects/coda/probing/dataset/dataset.py: answers that are not `included`
+    are skipped. Each remaining answer is divided by its sum. The answer that agrees least with the
+    object's mean is removed, repeatedly, while its Kendall's tau is negative. Objects that
+    `objects.jsonl` does not list are left out.
+    """
+    path = file.path
+    if not path.name.endswith(ANNOTATIONS):
+        raise InputError(
+            f"{path}: CoDa's raw annotations must be named {ANNOTATIONS}, in one folder with {OBJECTS} and {SENTENCES}"
+        )
+    start = path.name.removesuffix(ANNOTATIONS)
+    objects, templates = path.with_name(start + OBJECTS), path.with_name(start + SENTENCES)
+    file.companion_files = (objects, templates)
+    answers = _annotations(rows, file)
+    sentences = _sentences(templates)
+    for where, row in read_json_lines(objects, ("class_id", "ngram")):
+        shares = answers.pop(row["class_id"], None)
+        if shares is None:
+            file.left_out["objects_not_annotated"] += 1
+            continue
+        agreeing = _agreeing(np.stack(shares))
+        file.left_out["disagreeing_annotations"] += len(shares) - len(agreeing)
+        with at_line(where):
+            prompts = _fill_words(sentences, row)
+        mean = agreeing.mean(0).tolist()
+        yield (
+            where,
+            _fact("coda", "color", row["ngram"], COLOURS, mean, prompts) | {"id": row["class_id"]},
+        )
+    file.left_out["objects_not_listed"] += len(answers)
+
+
+def _annotations(rows: Iterable[Row], file: FactsFile) -> dict[str, list[np.ndarray]]:
+    """Shares (11,) of each included answer, by object."""
+    answers: dict[str, list[np.ndarray]] = defaultdict(list)
+    for where, row in rows:
+        with at_line(where):
+            if not row["included"]:
+                file.left_out["skipped_annotations"] += 1
+                continue
+            numbers = np.array([row[colour] for colour in COLOURS], float)
+            if not ((numbers >= 0).all() and 0 < numbers.sum() < np.inf):
+                raise InputError("expected a number of at least 0 for each colour, one above 0")
+            answers[row["class_id"]].append(numbers / numbers.sum())
+    return answers
+
+
+def _agreeing(shares: np.ndarray) -> np.ndarray:
+    """The answers (n, 11) without those that disagree with the mean; the worst is removed first."""
+    while True:
+        mean = shares.mean(0)
+        tau = np.array([kendalltau(own, mean).statistic for own in shares])
+        # A constant answer has no tau, and is kept.
+        tau = np.where(np.isnan(tau), np.inf, tau)
+        if tau.min() >= 0:
+            return shares
+        shares = np.delete(shares, tau.argmin(), axis=0)
+
+
+def _sentences(path: Path) -> dict[str, str]:
+    """Sentences with a mask, by index among all templates, sorted (the release's template_idx)."""
+    with convert_read_errors(path):
+        groups = yaml.safe_load(read_text(path))["templates"]
+        texts = sorted((text, group["name"]) for group in groups for text in group["templates"])
+    return {
+        str(number): text
+        for number, (text, name) in enumerate(texts)
+        if name == MASKED_TEMPLATES[1]
+    }
+
+
+def _fill_words(sentences: Mapping[str, str], row: Mapping[str, Any]) -> dict[str, str]:
+    """The sentences that an object has all words for; some objects have no singular."""
+    words: dict[str, str] = {name: row[name] for name in WORDS if row[name]}
+    for form in ("s", "pl"):
+        parts = [words.get(f"object_{form}"), words.get(f"areis_{form}")]
+        if None not in parts:
+            words[f"object_areis_{form}"] = " ".join(map(str, parts))
+    prompts = {}
+    for number, sentence in sentences.items():
+        filled = sentence
+        for name, word in words.items():
+            filled = filled.replace(f"{{{name}}}", word)
+        if "{" not in filled:
+            prompts[number] = filled
+    return prompts
+
+
+# -- VEC and spatial commonsense ---------------------------------------------------------------------------------------
+
+COMPARATIVES = {
+    "size": ("smaller", "larger"),
+    "height": ("shorter", "taller"),
+    "mass": ("lighter", "heavier"),
+    "temperature": ("colder", "hotter"),
+    "hardness": ("softer", "harder"),
+}
+"""Answers by relation; the second is right if the label is 1."""
+COMPARISONS = ("The {} is [MASK] than the {}.", "Compared with the {1}, the {0} is [MASK].")
+"""Prompts that compare two objects."""
+POSITIONS = ("inside", "on", "under", "beside")
+"""Positions by label, in the words of the questions of Liu et al."""
+POSITION_PROMPTS = ("{} The {} is [MASK] the {}.", "{} Where is the {}? It is [MASK] the {}.")
+"""Prompts after the sentence that describes the scene."""
+
+
+def _commonsense_relation(row: Mapping[str, Any], path: Path) -> str:
+    """The line's relation: its own, that of its question's comparative, or of the file's name (`mass.json`)."""
+    if "relation" in row:
+        return str(row["relation"])
+    if "question" not in row:
+        return path.stem
+    words = set(row["question"].rstrip("?").split())
+    fits = [name for name in ("size", "height") if words & set(COMPARATIVES[name])]
+    return fits[0]
+
+
+def _comparison(name: str, first: str, second: str) -> RowReader:
+    """The reader of a format with two objects and a label."""
+
+    def convert(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+        relation = _commonsense_relation(row, file.path)
+        one, other = row[first].strip(), row[second].strip()
+        subject = f"the {one} compared with the {other}"
+        options = COMPARATIVES[relation]
+        prompts = _fill(COMPARISONS, one, other)
+        yield _fact(
+            f"{name}/{relation}", relation, subject, options, _by_label(row, options), prompts
+        )
+
+    return row_by_row(convert)
+
+
+def _choice(row: dict[str, Any], path: Path, subject: str, right: str, wrong: str) -> FactRow:
+    """VEC's choice of two answers."""
+    relation = _commonsense_relation(row, path)
+    noun, answer = row[subject].strip(), row[right].strip()
+    options = sorted((answer, row[wrong].strip()))  # so that their order reveals nothing
+    prompts = _fill(TEMPLATES[relation], f"the {noun}")
+    return _fact(f"vec/{relation}", relation, noun, options, answer, prompts)
+
+
+@row_by_row
+def _hub_choice(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+    yield _choice(row, file.path, "obj", "positive", "negative")
+
+
+@row_by_row
+def _position(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+    text, one, other = (row[name].strip() for name in ("text", "obj_a", "obj_b"))
+    prompts = _fill(POSITION_PROMPTS, text, one, other)
+    shares = _by_label(row, POSITIONS)
+    yield _fact("spatial/position", "position", text, POSITIONS, shares, prompts)
+
+
+@row_by_row
+def _question(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+    question = row["question"].strip()
+    shares = _by_label(row, ("no", "yes"))
+    prompts = {f"{{}} {MASK}.": f"{question} {MASK}."}
+    yield _fact("spatial/position-qa", "position-qa", question, ("no", "yes"), shares, prompts)
+
+
+# -- ImageNetVC --------------------------------------------------------------------------------------------------------
+
+_CANDIDATES = """color brown black white yellow green gray red orange blue silver pink
+shape round rectangle triangle square oval curved cylinder straight cone curly heart star
+material metal wood plastic cotton glass fabric stone rubber ceramic cloth leather flour paper clay wax concrete
+component yes no
+others_yes yes no
+others_number 2 4 6 1 8 3 5
+others_other long small short large forest water ocean big tree ground tall wild outside thin head thick circle brown \
+soft land neck rough chest smooth fur hard top plants black metal books vertical lake grass road sky front kitchen \
+feathers stripes baby hair feet mouth female table"""
+CANDIDATES: dict[str, tuple[str, ...]] = {}
+for _line in _CANDIDATES.splitlines():
+    _name, *_words = _line.split()
+    CANDIDATES[_name] = tuple(_words)
+"""ImageNetVC's candidate answers by subset (its PLM/ImageNetVC.py)."""
+OTHERS = "others"
+"""The subset whose candidates depend on the answer."""
+QUESTION_PROMPTS = (
+    "{} [MASK].",
+    "{} Answer: [MASK].",
+    "{} The answer is [MASK].",
+    "Question: {} Answer: [MASK].",
+    "Question: {} The answer is [MASK].",
+)
+"""ImageNetVC's five prompts (its Section 4), with the candidate masked."""
+
+
+@row_by_row
+def _imagenet_vc(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+    """A question of a subset, which the file's name identifies: color, shape, material, component, others.
+
+    As in the release, the candidates of `others` depend on the answer: yes or no, a number, or a word.
+    A row whose answer is no candidate is left out and counted; the release counts it as wrong.
+    """
+    subset = file.path.stem
+    require_known(subset, [*CANDIDATES, OTHERS], "ImageNetVC's files are named after their subset")
+    question, answer = row["question"].strip(), row["answer"].strip().lower()
+    kind = subset
+    if subset == OTHERS:
+        kinds = ("others_yes", "others_number")
+        kind = next((one for one in kinds if answer in CANDIDATES[one]), "others_other")
+    if answer not in CANDIDATES[kind]:
+        file.left_out["answers_no_candidate"] += 1
+        return
+    name = f"imagenet-vc/{OTHERS if subset.startswith(OTHERS) else subset}"
+    prompts = _fill(QUESTION_PROMPTS, question)
+    own = _fact(name, subset, question, CANDIDATES[kind], answer, prompts)
+    yield own | {"group": kind if kind != subset else ""}
+
+
+# -- feature norms -----------------------------------------------------------------------------------------------------
+
+CSLB = ("concept", "feature", "feature type", "pf")
+MCRAE = ("Concept", "Feature", "BR_Label", "Prod_Freq")
+"""Columns of the two tables: concept, feature, its type, and its production frequency."""
+STARTS = {"is": "is", "has": "has", "has a": "has a", "has an": "has a", "made of": "is made of"}
+"""Starts of features, and how a query begins."""
+TYPES = ("visual", "tactile")
+"""Types of features that are kept: those that begin so (CSLB: `visual perceptual`)."""
+NORM_PROMPTS = ("{} {} {}.", "Usually {} {} {}.")
+"""Prompts of concept, start and mask."""
+RAREST = 2
+"""Least production frequency of a feature that is kept, as in the release."""
+LABELS = "labels.txt"
+"""File of all labels, in the folder of the queries or the one above it."""
+
+
+def _norms(name: str, columns: tuple[str, str, str, str]) -> RowReader:
+    """The reader of a table of norms: a fact for each concept and start of a feature."""
+
+    def read(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, FactRow]]:
+        counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for where, row in rows:
+            concept, feature, kind, pf = (row[column].strip() for column in columns)
+            if name == "mcrae":
+                feature = feature.replace("_", " ")
+            start, _, label = feature.rpartition(" ")
+            label = label.partition("_")[0].lower()
+            with at_line(where):
+                frequency = int(pf)
+            if not kind.startswith(TYPES):
+                file.left_out["other_feature_types"] += 1
+            elif start not in STARTS:
+                file.left_out["other_features"] += 1
+            elif frequency < RAREST:
+                file.left_out["rare_features"] += 1
+            else:
+                own = counts[concept.replace("_", " "), STARTS[start]]
+                own[label] = max(own[label], frequency)
+        options = sorted({label for own in counts.values() for label in own})
+        for (concept, start), own in counts.items():
+            phrase = f"{'an' if concept[:1].lower() in 'aeiou' else 'a'} {concept}"
+            prompts = {prompt: prompt.format(phrase, start, MASK) for prompt in NORM_PROMPTS}
+            yield str(file.path), _norm(name, concept, start, options, own, prompts)
+
+    return read
+
+
+def _norm(
+    name: str,
+    concept: str,
+    start: str,
+    options: Sequence[str],
+    frequencies: Mapping[str, int],
+    prompts: dict[str, str],
+) -> FactRow:
+    numbers = [float(frequencies.get(option, 0)) for option in options]
+    own = _fact(f"norms/{name}", "norms", concept, options, numbers, prompts)
+    return own | {"id": f"{concept}/{start}", "frequencies": numbers, "group": start}
+
+
+def _queries(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, FactRow]]:
+    """The queries that the release generates, in which all labels have the file's minimal frequency.
+
+    The options are the labels of `labels.txt`, beside the file or in the folder above, or else all labels
+    of the file.
+    """
+    folder = file.path.parent
+    file.companion_files = tuple(
+        one for one in (folder / LABELS, folder.parent / LABELS) if one.is_file()
+    )[:1]
+    queries = list(rows)
+    options = {label for _, row in queries for label in row["labels"]}
+    for companion in file.companion_files:
+        listed = {line.strip() for line in lines_of(companion) if line.strip()}
+        for label in sorted(options):
+            require_known(label, listed, f"{companion}: does not list {label!r}")
+        options = listed
+    for where, row in queries:
+        with at_line(where):
+            frequencies = {label: int(row["pf"]) for label in row["labels"]}
+            prompts = {row["query_template"]: row["query"]}
+            concept, start = row["concept"], row["feature_starter"]
+            own = _norm("queries", concept, start, sorted(options), frequencies, prompts)
+        yield where, own
+
+
+@row_by_row
+def _own(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+    yield row
+
+
+DISTRIBUTION = ()
+"""ViComTe's lines of lists, whose fields are subjects."""
+LAYOUTS: dict[tuple[str, ...], RowReader] = {
+    ("subject", "relation", "options", "shares", "prompts"): _own,
+    ("class_id", "included", "action"): _raw_coda,
+    ("item", "label"): _memory_colors,
+    ("class_id", "ngram", "label"): _coda,
+    ("obj1", "obj2", "label"): _comparison("vec", "obj1", "obj2"),
+    ("obj_a", "obj_b", "label", "question"): _comparison("spatial", "obj_a", "obj_b"),
+    ("obj_a", "obj_b", "label", "text"): _position,
+    ("question", "label"): _question,
+    ("obj", "positive", "negative"): _hub_choice,
+    ("sub", "obj", "alt"): _vicomte,
+    ("query", "labels", "query_template", "feature_starter"): _queries,
+    ("question", "answer"): _imagenet_vc,
+    CSLB: _norms("cslb", CSLB),
+    MCRAE: _norms("mcrae", MCRAE),
+    DISTRIBUTION: _vicomte,
+}
+"""The formats by their columns or fields; the first that a file has is its format."""

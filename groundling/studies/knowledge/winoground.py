@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +31,10 @@ from groundling.settings.input_settings import RegionSettings
 from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.studies.knowledge.pair_likelihoods import (
     WINOGROUND_RULES,
-    as_json,
     bootstrap_means,
-    paired_difference,
+    compare_models,
+    format_cell,
+    item_credits,
 )
 from groundling.teachers.feature_cache import FeatureCache
 from groundling.vision_language.loading import is_region_encoder
@@ -98,45 +99,32 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
     examples = read_winoground(config.data)
     sources = [config.model, *([config.other] if config.other else [])]
     cache_folder = run.folder / "features"
-    models = []
+    summaries, scores = [], []
     for source in sources:
         match = _matcher(config, source, run.state.device, cache_folder)
-        models.append(_model_scores(source, match, examples))
-    credits = np.concatenate([of_model.item_scores for of_model in models], 1)
+        own, cut = _scores(examples, match)
+        summaries.append({"model": source, "measure": match.measure, "cut_captions": cut})
+        scores.append(own)
+    credits = item_credits(WINOGROUND_RULES, scores)
     groups: dict[str, list[int]] = {ALL: list(range(len(examples)))}
     for number, example in enumerate(examples):
         for tag in example.tags:
             groups.setdefault(tag, []).append(number)
-    estimates = {name: bootstrap_means(credits[numbers], name) for name, numbers in groups.items()}
-    count = len(WINOGROUND_RULES)
-    result: dict[str, Any] = models[0].summary | {
+    compared = compare_models(
+        WINOGROUND_RULES,
+        {name: bootstrap_means(credits[numbers], name) for name, numbers in groups.items()},
+    )
+    result: dict[str, Any] = summaries[0] | {
         "chance": {rule.name: rule.chance for rule in WINOGROUND_RULES},
-        "scores": {name: as_json(WINOGROUND_RULES, one) for name, one in estimates.items()},
+        "scores": compared["scores"],
     }
     if config.other:
-        other_scores = {
-            name: as_json(WINOGROUND_RULES, one, count) for name, one in estimates.items()
-        }
-        result["other"] = models[1].summary | {"scores": other_scores}
-        result["difference"] = {
-            name: as_json(WINOGROUND_RULES, paired_difference(one, count))
-            for name, one in estimates.items()
-        }
+        result["other"] = summaries[1] | {"scores": compared["other"]}
+        result["difference"] = compared["difference"]
     if run.state.is_main_process:
-        _write_items(run.folder / "items.jsonl", examples, models)
+        _write_items(run.folder / "items.jsonl", examples, scores, credits)
         shutil.rmtree(cache_folder, ignore_errors=True)
     return result
-
-
-class _PairScores(NamedTuple):
-    """A model's scores of the examples."""
-
-    summary: dict[str, Any]
-    """Its name, its measure, and the number of truncated captions."""
-    scores: np.ndarray
-    """(N, 4): image 0 with captions 0 and 1, then image 1."""
-    item_scores: np.ndarray
-    """(N, rules): 1 where a rule holds."""
 
 
 def _matcher(
@@ -155,17 +143,6 @@ def _matcher(
         config.image_settings.images or str(default_images),
         device,
         FeatureCache(cache_folder),
-    )
-
-
-def _model_scores(
-    source: str, match: Matcher, examples: Sequence[WinogroundExample]
-) -> _PairScores:
-    """A model's scores of the examples."""
-    scores, cut = _scores(examples, match)
-    summary = {"model": source, "measure": match.measure, "cut_captions": cut}
-    return _PairScores(
-        summary, scores, np.stack([rule.item_score(scores) for rule in WINOGROUND_RULES], 1)
     )
 
 
@@ -190,24 +167,24 @@ def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.n
 
 
 def _write_items(
-    path: Path, examples: Sequence[WinogroundExample], models: Sequence[_PairScores]
+    path: Path,
+    examples: Sequence[WinogroundExample],
+    scores: Sequence[np.ndarray],
+    credits: np.ndarray,
 ) -> None:
     """One JSON line per example: tags, scores, rules that hold; the other model's under `other`."""
+    by_model = credits.reshape(len(examples), len(scores), -1)
     with whole_file(path) as file:
         for number, example in enumerate(examples):
-            line: dict[str, Any] = {"id": example.id, "tags": example.tags}
-            first, *other_lines = [_item(of_model, number) for of_model in models]
-            line |= first
-            if other_lines:
-                line["other"] = other_lines[0]
+            lines = []
+            for of_model, holds in zip(scores, by_model[number], strict=True):
+                rules = zip(WINOGROUND_RULES, holds, strict=True)
+                lines.append({"scores": of_model[number].round(6).tolist()})
+                lines[-1] |= {rule.name: bool(value) for rule, value in rules}
+            line: dict[str, Any] = {"id": example.id, "tags": example.tags, **lines[0]}
+            if len(lines) > 1:
+                line["other"] = lines[1]
             file.write(json_text(line) + "\n")
-
-
-def _item(of_model: _PairScores, number: int) -> dict[str, Any]:
-    """A model's scores of an example, and which rules hold."""
-    holds = zip(WINOGROUND_RULES, of_model.item_scores[number], strict=True)
-    scores = of_model.scores[number].round(6).tolist()
-    return {"scores": scores, **{rule.name: bool(value) for rule, value in holds}}
 
 
 def format_winoground(result: dict[str, Any]) -> str:
@@ -227,6 +204,5 @@ def format_winoground(result: dict[str, Any]) -> str:
 def _row(name: str, scores: dict[str, Any], sign: str = "") -> dict[str, str]:
     row = {"": name, "items": f"{scores['items']:,}"}
     for rule in WINOGROUND_RULES:
-        low, high = (100 * end for end in scores[f"{rule.name}_interval"])
-        row[rule.name] = f"{100 * scores[rule.name]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+        row[rule.name] = format_cell(scores, rule.name, sign)
     return row

@@ -1,27 +1,22 @@
-"""Word similarity: rank correlation of cosines with people's ratings, for each layer of an encoder.
+"""Word similarity: files of word pairs with people's ratings, and their rank correlation with each layer's cosines.
 
-Lexi-contrastive grounding (Zhuang et al. 2024; EvLab-MIT/LexiContrastiveGrd,
+Sets: MEN, SimLex-999, WordSim-353, SimVerb-3500 and RG-65, in the formats of their releases; the number of pairs
+identifies the set. Lexi-contrastive grounding (Zhuang et al. 2024; EvLab-MIT/LexiContrastiveGrd,
 `word_sim/eval_word_sim.py`) reports the best layer. It takes the state of a word's last token and, in its
 paper, words with an age of acquisition below ten alone; here a word's state is the mean of its tokens'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from accelerate import PartialState
-from torch import Tensor
 
-from groundling.core.batch import collate, require
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.core.metrics import SPEARMAN
-from groundling.models.clip import CLIP_LIKE
-from groundling.models.loading import load_config
-from groundling.models.text_encoder import load_text_encoder
+from groundling.data.tables import lines_of
 from groundling.runs.folder import json_text, whole_file
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
@@ -31,92 +26,86 @@ from groundling.studies.knowledge.evaluation_sets import (
     find_same_items,
     mean_over_sets,
 )
-from groundling.studies.knowledge.probing_modes import (
-    SLOT,
-    fill_slot,
-    iterate_texts,
-    load_word_state_encoder,
-    tokenize_spans,
-    tokens_of_span,
-)
-from groundling.studies.knowledge.word_pairs import WordPairs, read_word_pairs
+from groundling.studies.knowledge.probing_modes import WordStates, word_states
 
 LEAST_LENGTH = 1e-12
 """A shorter vector counts as this long."""
 PAIRS = "pairs.jsonl"
 """File of each pair's cosine."""
-OUTPUT = "output"
-"""The name of a CLIP-like tower's only layer."""
+SIZES = {3000: "men", 999: "simlex-999", 353: "wordsim-353", 3500: "simverb-3500", 65: "rg-65"}
+"""Names of sets by their number of pairs."""
+SEPARATORS = ("\t", ";", ",", None)
+"""Possible separators of columns, in this order; None: spaces."""
+COLUMNS = (
+    ("word1", "word2", "simlex999"),
+    ("word 1", "word 2", "human (mean)"),
+    ("word1", "word2", "similarity"),
+)
+"""Columns of words and ratings that headers name, in lower case: SimLex, WordSim, your own file."""
+PARTS_OF_SPEECH = ("-n", "-v", "-j")
+"""Endings of MEN's words in lemma form."""
 
 
-# -- states of words, by layer -----------------------------------------------------------------------------------------
+class WordPairs(NamedTuple):
+    """Pairs of words with people's ratings."""
+
+    name: str
+    """The set, by its number of pairs; the file's name for another number."""
+    pairs: list[tuple[str, str]]
+    ratings: np.ndarray
+    """(pairs,) float."""
+
+    @property
+    def items(self) -> set[frozenset[str]]:
+        """The distinct pairs, in lower case and either order."""
+        return {frozenset((one.lower(), other.lower())) for one, other in self.pairs}
 
 
-class LayerStates(NamedTuple):
-    """States of words."""
+def read_word_pairs(path: str | Path) -> WordPairs:
+    """Pairs of words of one file; its first line determines the separator and the columns.
 
-    layers: list[str]
-    """Names of L layers: 0 the embeddings, k the k-th layer; `output` for a CLIP-like tower."""
-    states: dict[str, np.ndarray]
-    """(L, D) of each word."""
-    unknown: list[str]
-    """Words with unknown tokens."""
+    - Your own: a header with word1, word2 and similarity; or words and rating without a header, as RG-65.
+    - MEN's `MEN_dataset_natural_form_full` and `..._lemma_form_full`: words and rating, by spaces;
+      a lemma's part of speech is removed.
+    - SimLex-999's `SimLex-999.txt`: a header; word1, word2, POS, SimLex999, ... by tabs.
+    - WordSim-353's `combined.csv` and `combined.tab`: a header; Word 1, Word 2, Human (mean).
+    - SimVerb-3500's `SimVerb-3500.txt`: words, POS, rating, relation, by tabs.
 
-
-@torch.no_grad()
-def word_states_by_layer(
-    source: str | Path, words: Sequence[str], frame: str = SLOT, max_length: int = 64
-) -> LayerStates:
-    """States of words in a frame (a text with one `{}`) at every layer: the mean over a word's tokens.
-
-    A CLIP-like tower has one layer, the text feature of the whole frame. Raises InputError for a frame
-    without a slot, a word without tokens, and a text of more than `max_length` tokens.
+    Raises InputError with the line that is damaged.
     """
-    distinct = list(dict.fromkeys(words))
-    if load_config(source).model_type in CLIP_LIKE:
-        return _tower_states(source, distinct, frame, max_length)
-    device = PartialState().device
-    model = load_text_encoder(source).to(device).eval()
-    text_input, _ = model.inputs(max_length)
-    result = LayerStates([], {}, [])
-    for some in iterate_texts(distinct):
-        spans = [fill_slot(frame, SLOT, word) for word in some]
-        samples = tokenize_spans(spans, text_input)
-        layers: Tensor = torch.stack(
-            [layer.float().cpu() for layer in model.hidden_states(collate(samples).to(device))]
+    path = Path(path)
+    lines = lines_of(path)
+    separator = next((mark for mark in SEPARATORS if len(lines[0].split(mark)) > 2), None)
+    rows = [[value.strip() for value in line.strip().split(separator)] for line in lines]
+    header = [name.lower() for name in rows[0]]
+    names = next((names for names in COLUMNS if set(names) <= set(header)), ())
+    # Without a header the rating is the first number, which SimVerb's part of speech precedes.
+    has_pos = len(header) > 3 and header[2].isalpha()
+    places = [header.index(name) for name in names] or [0, 1, 2 + has_pos]
+    pairs = []
+    ratings = []
+    for number, row in enumerate(rows, start=1):
+        if names and number == 1:
+            continue
+        with prefix_errors(f"{path}, line {number}"), convert_errors("not two words and a rating"):
+            one, other, rating = (row[place] for place in places)
+            if not one or not other or len(row) != len(header) or not np.isfinite(float(rating)):
+                raise InputError(f"expected {len(header)} columns: two words and a number")
+        pairs.append((one, other))
+        ratings.append(float(rating))
+    if len(pairs) < 3 or not np.ptp(ratings):
+        raise InputError(
+            f"{path}: {len(pairs)} pairs; a correlation needs three, not all rated alike"
         )
-        result.layers[:] = [str(number) for number in range(len(layers))]
-        for place, (word, span, sample) in enumerate(zip(some, spans, samples, strict=True)):
-            row = require(sample.text, "text", "a state")
-            inside = torch.from_numpy(tokens_of_span(span, row))
-            own = layers[:, place, : len(inside)][:, inside]
-            result.states[word] = own.mean(1).numpy()
-            if model.tokenizer.unk_token_id in row.input_ids[inside.numpy()]:
-                result.unknown.append(word)
-    return result
-
-
-def _tower_states(
-    source: str | Path, words: Sequence[str], frame: str, max_length: int
-) -> LayerStates:
-    reader = load_word_state_encoder(source, max_length=max_length)
-    result = LayerStates([OUTPUT], {}, [])
-    for some in iterate_texts(list(words)):
-        spans = [fill_slot(frame, SLOT, word) for word in some]
-        samples = reader.samples(spans)
-        states = reader.states(spans, samples)
-        for word, span, sample, state in zip(some, spans, samples, states, strict=True):
-            row = reader.row(sample)
-            result.states[word] = state.numpy()[None]
-            if reader.unknown in row.input_ids[tokens_of_span(span, row)]:
-                result.unknown.append(word)
-    return result
+    if all(word.endswith(PARTS_OF_SPEECH) for pair in pairs for word in pair):
+        pairs = [(one[:-2], other[:-2]) for one, other in pairs]
+    return WordPairs(SIZES.get(len(pairs), path.stem), pairs, np.array(ratings))
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
 
 
-def correlate_by_layer(pairs: WordPairs, states: LayerStates) -> dict[str, float]:
+def correlate_by_layer(pairs: WordPairs, states: WordStates) -> dict[str, float]:
     """Spearman's correlation of the cosine of each pair's states with people's ratings, by layer."""
     cosines = cosines_by_layer(pairs, states)
     return {
@@ -125,7 +114,7 @@ def correlate_by_layer(pairs: WordPairs, states: LayerStates) -> dict[str, float
     }
 
 
-def cosines_by_layer(pairs: WordPairs, states: LayerStates) -> np.ndarray:
+def cosines_by_layer(pairs: WordPairs, states: WordStates) -> np.ndarray:
     """The cosine of each pair's states at each layer, (pairs, L)."""
     one, other = (np.stack([states.states[pair[side]] for pair in pairs.pairs]) for side in (0, 1))
     lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
@@ -149,12 +138,12 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
     if twice is not None:
         raise InputError(f"data: two files hold {twice}; leave one out")
     words = [word for pairs in read.values() for pair in pairs.pairs for word in pair]
-    states = word_states_by_layer(config.model, words, config.template, config.max_length)
+    states = word_states(config.model, words, (config.template,), None, config.max_length)
     unknown = set(states.unknown)
     sets: dict[str, Any] = {}
     for pairs in read.values():
         scores = correlate_by_layer(pairs, states)
-        best = max(scores, key=_score_of(scores))
+        best = max(scores, key=scores.__getitem__)
         sets[pairs.name] = {
             **describe_set(pairs.name),
             "pairs": len(pairs.pairs),
@@ -178,10 +167,6 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
         last = {name: values["last"]["spearman"] for name, values in sets.items()}
         result |= {"no_mean": reason} if reason else {"mean_of_last": mean_over_sets(last, items)}
     return result
-
-
-def _score_of(scores: Mapping[str, float]) -> Callable[[str], float]:
-    return lambda layer: scores[layer]
 
 
 def format_words(result: Mapping[str, Any]) -> str:

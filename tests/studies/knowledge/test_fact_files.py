@@ -26,7 +26,7 @@ from groundling.studies.knowledge.evaluation_sets import (
     mean_over_sets,
     sets_with_same_items,
 )
-from groundling.studies.knowledge.feature_norms import mean_average_precision
+from groundling.studies.knowledge.probe_facts import mean_average_precision
 from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
 
 CSLB_HEADER = "domain\tfeature type\tconcept\tfeature\tpf\tfeature alternatives\tparticipant list"

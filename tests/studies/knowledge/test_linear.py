@@ -21,7 +21,6 @@ from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import load_text_encoder
 from groundling.studies.knowledge.commands import PROBE_FACTS as ask
 from groundling.studies.knowledge.commands import ProbeFactsConfig
-from groundling.studies.knowledge.fact_layouts import COLOURS
 from groundling.studies.knowledge.probe_facts import (
     PENALTIES,
     assign_folds,
@@ -29,8 +28,8 @@ from groundling.studies.knowledge.probe_facts import (
     compare_states,
     predict_by_ridge,
 )
-from groundling.studies.knowledge.probing_modes import noun_states
-from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
+from groundling.studies.knowledge.probing_modes import word_states
+from groundling.studies.knowledge.visual_facts import COLOURS, VisualFact, open_facts
 
 OPTIONS = ("red", "green", "blue", "white")
 
@@ -167,7 +166,7 @@ def test_states_are_means_of_the_noun_s_tokens_over_frames(bert: Path) -> None:
         assert len(outs) == 3
         layers.append([out[0, starts : starts + count].mean(0).detach().numpy() for out in outs])
     for layer, place in ((-1, 2), (0, 0), (1, 1), (2, 2)):
-        found = noun_states(bert, ["snowboard"], frames, layer)
+        found = word_states(bert, ["snowboard"], frames, layer)
         wanted = np.mean([own[place] for own in layers], axis=0)
         assert found.states["snowboard"] == pytest.approx(wanted, abs=1e-5)
     ids = model.tokenizer("snowboard", add_special_tokens=False)["input_ids"]
@@ -177,21 +176,21 @@ def test_states_are_means_of_the_noun_s_tokens_over_frames(bert: Path) -> None:
 
 def test_a_tower_is_read_at_its_end(tmp_path: Path) -> None:
     folder = homes.teacher(tmp_path / "clip")
-    found = noun_states(folder, ["dog"], ("a {}",))
+    found = word_states(folder, ["dog"], ("a {}",))
     assert found.states["dog"].shape == (24,) and found.word_embeddings["dog"].shape == (32,)
     with pytest.raises(InputError, match=r"layer=0: .* is a CLIP-like tower"):
-        noun_states(folder, ["dog"], ("a {}",), layer=0)
+        word_states(folder, ["dog"], ("a {}",), layer=0)
 
 
 def test_wrong_frames_layers_and_nouns_are_one_line(bert: Path) -> None:
     for frames in (("a dog",), ("{} {}",)):
         with pytest.raises(InputError, match=r"template .*: expected a text with one \{\}"):
-            noun_states(bert, ["dog"], frames)
+            word_states(bert, ["dog"], frames)
     with pytest.raises(InputError, match=r"layer=3: .* has layers 0 to 2"):
-        noun_states(bert, ["dog"], ("{}",), layer=3)
+        word_states(bert, ["dog"], ("{}",), layer=3)
     with pytest.raises(InputError, match="gives no tokens for ' '"):
-        noun_states(bert, [" "], ("a {}",))
-    assert noun_states(bert, ["dog", "犬"], ("{}",)).unknown == ["犬"]
+        word_states(bert, [" "], ("a {}",))
+    assert word_states(bert, ["dog", "犬"], ("{}",)).unknown == ["犬"]
 
 
 # -- CoDa's raw files ------------------------------------------------------------------------------------------------
@@ -241,8 +240,8 @@ def raw(folder: Path, answers: Any = None, things: Any = None, templates: str = 
 
 
 def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
-    facts, left_out, beside, _ = open_facts(raw(tmp_path))
-    apple, goggle = facts
+    file = open_facts(raw(tmp_path))
+    apple, goggle = file.facts
     # The third contradicts the other two; a constant answer contradicts none.
     assert dict(zip(COLOURS, apple.target, strict=True)) == pytest.approx(
         {**dict.fromkeys(COLOURS, 0.0), "red": 0.75, "green": 0.25}
@@ -254,13 +253,16 @@ def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
     }
     assert goggle.prompts == {"0": "It's known that goggles are [MASK]."}
     assert (apple.id, apple.relation, apple.options) == ("/m/1", "color", COLOURS)
-    assert left_out == {
+    assert file.left_out == {
         "skipped_annotations": 1,
         "disagreeing_annotations": 1,
         "objects_not_listed": 1,
         "objects_not_annotated": 1,
     }
-    assert [path.name for path in beside] == ["coda_objects.jsonl", "coda_templates.yaml"]
+    assert [path.name for path in file.companion_files] == [
+        "coda_objects.jsonl",
+        "coda_templates.yaml",
+    ]
     assert open_facts(tmp_path / "coda_annotations.jsonl").facts[0].subject == "apple"
 
 

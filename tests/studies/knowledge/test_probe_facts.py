@@ -24,7 +24,6 @@ from groundling.core.errors import InputError
 from groundling.models.heads import HEADS
 from groundling.studies.knowledge.commands import PROBE_FACTS as ask
 from groundling.studies.knowledge.commands import ProbeFactsConfig
-from groundling.studies.knowledge.fact_layouts import ANSWERS
 from groundling.studies.knowledge.probe_facts import score_answers, summarize_relation
 from groundling.studies.knowledge.probing_modes import (
     CharSpan,
@@ -33,7 +32,7 @@ from groundling.studies.knowledge.probing_modes import (
     score_by_fill_mask,
     score_by_stroop,
 )
-from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
+from groundling.studies.knowledge.visual_facts import ANSWERS, VisualFact, open_facts
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.families.objects import ATTRIBUTES
 from groundling.studies.worlds.world import World

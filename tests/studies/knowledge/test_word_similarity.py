@@ -16,12 +16,12 @@ from scipy.stats import spearmanr
 from groundling.core.errors import InputError
 from groundling.models.text_encoder import load_text_encoder
 from groundling.studies.knowledge.commands import PROBE_WORDS, ProbeWordsConfig
-from groundling.studies.knowledge.word_pairs import WordPairs, read_word_pairs
+from groundling.studies.knowledge.probing_modes import WordStates, word_states
 from groundling.studies.knowledge.word_similarity import (
-    LayerStates,
+    WordPairs,
     correlate_by_layer,
     format_words,
-    word_states_by_layer,
+    read_word_pairs,
 )
 
 PAIRS = [("dog", "cat"), ("cat", "red"), ("dog", "ball")]
@@ -85,7 +85,7 @@ def test_correlation_by_hand() -> None:
     # Cosines of the first layer: 1, 0, -1; of the second: 0, 0.6, 1. Ratings rise as in neither's reverse.
     right, up, left = [1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]
     states = {"a": [right, right], "b": [right, up], "c": [up, [0.6, 0.8]], "d": [left, right]}
-    found = LayerStates(["0", "1"], {word: np.array(own) for word, own in states.items()}, [])
+    found = WordStates({word: np.array(own) for word, own in states.items()}, {}, [], ["0", "1"])
     pairs = WordPairs("mine", [("a", "b"), ("a", "c"), ("a", "d")], np.array([9.0, 4.0, 1.0]))
     assert correlate_by_layer(pairs, found) == pytest.approx({"0": 1.0, "1": -1.0})
     tied = WordPairs("mine", pairs.pairs, np.array([4.0, 4.0, 1.0]))
@@ -100,7 +100,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_word_is_the_mean_of_its_tokens_at_every_layer(bert: Path) -> None:
-    found = word_states_by_layer(bert, ["dog", "catdog", "dog"], "a {} runs")
+    found = word_states(bert, ["dog", "catdog", "dog"], ("a {} runs",), None)
     assert found.layers == ["0", "1", "2"] and set(found.states) == {"dog", "catdog"}
     encoder = load_text_encoder(bert)
     given = encoder.tokenizer("a catdog runs", return_tensors="pt")
@@ -109,7 +109,7 @@ def test_a_word_is_the_mean_of_its_tokens_at_every_layer(bert: Path) -> None:
     own = torch.stack([layer[0, 2:-2].mean(0) for layer in layers])  # [CLS] a ... runs [SEP]
     np.testing.assert_allclose(found.states["catdog"], own.numpy(), atol=1e-5)
     with pytest.raises(InputError, match=r"expected a text with one \{\}"):
-        word_states_by_layer(bert, ["dog"], "a dog")
+        word_states(bert, ["dog"], ("a dog",), None)
 
 
 def test_the_command_reports_layers_and_refuses_a_mean_of_shared_pairs(

@@ -137,7 +137,8 @@ def test_facts_of_an_image_are_those_of_its_boxes(world: Path) -> None:
 def test_noise_ends_at_chance_and_is_nested(world: Path) -> None:
     examples = ANSWER.read(world / "vcr", "val")
     every = [row for example in examples for row in rows_of(example)]
-    true = np.array([facts(world, ANSWER, 0.0).is_right(row) for row in every])
+    known = facts(world, ANSWER, 0.0)
+    true = np.array([known.is_right(row) for row in every])
     changed_before = np.zeros(len(every), bool)
     for noise in (0.25, 0.5, 1.0):
         known = facts(world, ANSWER, noise)

@@ -1,9 +1,13 @@
+"""Rendered worlds of every family: each shows in images alone what its text never says."""
+
 import hashlib
 import itertools
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,34 +15,55 @@ from leaks import leaks
 from PIL import Image
 
 from groundling.core.errors import InputError
-from groundling.studies.worlds.commands import WorldConfig
-from groundling.studies.worlds.families.objects import ATTRIBUTES
+from groundling.core.registry import registered
+from groundling.studies.worlds.commands import (
+    DATA_TASKS,
+    DATA_WORLD,
+    QUICKSTART,
+    QuickstartConfig,
+    TasksConfig,
+    WorldConfig,
+)
+from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.families import WorldFamily, find_family
+from groundling.studies.worlds.families.objects import OBJECTS
+from groundling.studies.worlds.families.pictograms import PICTOGRAMS
 from groundling.studies.worlds.language import ODD_RULES
+from groundling.studies.worlds.probe import fit_probes, read_nouns, score_readout
+from groundling.studies.worlds.quickstart import _QuickstartPlan, _terms, table_rows
+from groundling.studies.worlds.tasks import ODD
 from groundling.studies.worlds.world import World
 
+FAMILIES = (OBJECTS, PICTOGRAMS)
 SMALL = WorldConfig(scenes=40, dev_scenes=10, sentences=8000, dev_sentences=50)
+TINY = WorldConfig(scenes=12, dev_scenes=3, sentences=200, dev_sentences=20)
 SPLITS = ("train", "dev", "test")
 PROBES = ("truth", "odd", "category", "order")
+PLACES = {
+    "objects": {"truth": (1, 3), "odd": (1, 5, 9), "category": (3, 1)},
+    "pictograms": {"truth": (0, 2), "odd": (0, 2, 6), "category": (2, -2)},
+}
+"""Places of a question's words: noun and value; three nouns; noun and verb."""
 
 
-@pytest.fixture(scope="module")
-def world() -> World:
-    return World(SMALL)
+class Written(NamedTuple):
+    """A world in a folder."""
+
+    world: World
+    folder: Path
 
 
-@pytest.fixture(scope="module")
-def folder(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("world")
-    world.write(path)
-    return path
+@pytest.fixture(scope="module", params=[one.name for one in FAMILIES])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    world = World(replace(SMALL, family=request.param))
+    folder = tmp_path_factory.mktemp(request.param)
+    world.write(folder)
+    return Written(world, folder)
 
 
-def digests(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-    }
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def rows(folder: Path, probe: str, split: str) -> list[tuple[list[str], int]]:
@@ -50,35 +75,192 @@ def rows(folder: Path, probe: str, split: str) -> list[tuple[list[str], int]]:
     return [(sentence.split(), int(label)) for _, sentence, label in fields]
 
 
-def captions(folder: Path, name: str) -> list[dict]:
+def captions(folder: Path, name: str = "train") -> list[dict]:
     return json.loads((folder / f"captions_{name}.json").read_text())["annotations"]
 
 
-def test_same_config_same_bytes_and_another_seed_none(folder: Path, tmp_path: Path) -> None:
-    World(SMALL).write(tmp_path / "again")
-    World(replace(SMALL, seed=1)).write(tmp_path / "other")
-    first, again, other = digests(folder), digests(tmp_path / "again"), digests(tmp_path / "other")
-    assert first == again
-    assert first.keys() == other.keys()
+def digest(folder: Path, pattern: str) -> str:
+    """Hash of the names and contents of a folder's files; of images, of their pixels."""
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob(pattern)):
+        total.update(path.relative_to(folder).as_posix().encode())
+        if path.suffix == ".png":
+            total.update(np.asarray(Image.open(path)).tobytes())
+        else:
+            total.update(path.read_bytes())
+    return total.hexdigest()[:16]
+
+
+def test_the_first_family_is_bit_equal_to_what_it_was_before_there_were_families(
+    tmp_path: Path,
+) -> None:
+    World(TINY).write(tmp_path / "world")
+    found = {
+        pattern: digest(tmp_path / "world", pattern)
+        for pattern in ("*.png", "corpus/*", "probes/*", "captions_*", "instances_*", "world.json")
+    }
+    assert found == PINNED
+
+
+PINNED = {
+    "*.png": "0d6dff462e5a731b",
+    "corpus/*": "e984a7aea49e3ce3",
+    "probes/*": "155ac39880ef47c1",
+    "captions_*": "87c1f1d5be0707b8",
+    "instances_*": "bd5f64b17824047d",
+    "world.json": "04a45ea52e4ae8a7",
+}
+"""Hashes of the files that the code wrote before there were families."""
+
+
+def test_families_are_found_by_name() -> None:
+    assert registered("families", WorldFamily) == {one.name: one for one in FAMILIES}
+    assert find_family("pictograms") is PICTOGRAMS
+    assert find_family("groundling.studies.worlds.families.pictograms:PICTOGRAMS") is PICTOGRAMS
+    assert World(WorldConfig()).family is OBJECTS
+
+
+def test_an_unknown_family_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    expected = r"no world family is called 'pictogram'.*objects, pictograms"
+    for make in (
+        lambda: DATA_WORLD(WorldConfig(family="pictogram"), tmp_path / "w"),
+        lambda: QUICKSTART(QuickstartConfig(family="pictogram"), tmp_path / "q"),
+        lambda: World(WorldConfig(family="pictogram")),
+    ):
+        with pytest.raises(InputError, match=expected) as error:
+            make()
+        assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_six_data_sets_refuse_another_family(tmp_path: Path) -> None:
+    expected = "world.family=pictograms.*objects only.*make-world"
+    with pytest.raises(InputError, match=expected):
+        DATA_TASKS(TasksConfig(), WorldConfig(family="pictograms"), tmp_path / "t")
+    with pytest.raises(InputError, match=expected):
+        write_tasks(World(replace(SMALL, family="pictograms")), tmp_path / "t")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
+def test_a_family_is_well_formed(family: WorldFamily) -> None:
+    values = list(itertools.chain(*family.attributes.values()))
+    assert len(set(values)) == len(values)
+    assert sorted(family.phrase_order) == sorted(family.attributes)
+    assert family.box_attribute in family.attributes
+    assert [family.opposite(one) for one in family.relations] == [
+        family.relations[i] for i in (1, 0, 3, 2)
+    ]
+    names = family.noun_names()
+    assert len(set(names)) == len(names) >= 1000
+    world = World(replace(TINY, family=family.name, nouns=1000))
+    others = " ".join(
+        [
+            *(templates for _, templates in family.templates),
+            *itertools.chain(*itertools.chain(*family.categories.values())),
+            *family.things.values(),
+            *values,
+        ]
+    )
+    assert {noun.name for noun in world.nouns}.isdisjoint(others.split())
+
+
+def test_the_families_share_no_noun_no_value_and_no_sentence() -> None:
+    first, second = (one.attributes for one in FAMILIES)
+    assert set(itertools.chain(*first.values())).isdisjoint(itertools.chain(*second.values()))
+    assert sorted(map(len, first.values())) != sorted(map(len, second.values()))
+    assert set(OBJECTS.noun_names()).isdisjoint(PICTOGRAMS.noun_names())
+    assert OBJECTS.categories.keys().isdisjoint(PICTOGRAMS.categories)
+    verbs = [
+        set(itertools.chain(*(verbs for verbs, _ in one.categories.values()))) for one in FAMILIES
+    ]
+    assert verbs[0].isdisjoint(verbs[1])
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
+def test_every_attribute_changes_pixels(family: WorldFamily) -> None:
+    """Of two scenes that differ in one attribute of one object, several pixels differ clearly, beyond all jitter."""
+    world = World(replace(TINY, family=family.name))
+    ids = (image_id for image_id in itertools.count(1) if not world.scene(image_id).relation)
+    for kind, values in enumerate(family.attributes.values()):
+        for image_id in itertools.islice(ids, 4):
+            scene = world.scene(image_id)
+            pictures = []
+            for value in values:
+                thing = scene.things[0]
+                attributes = (*thing.attributes[:kind], value, *thing.attributes[kind + 1 :])
+                changed = replace(scene, things=(replace(thing, attributes=attributes),))
+                pictures.append(world.render_scene(changed).astype(int))
+            for one, other in itertools.combinations(pictures, 2):
+                clear = abs(one - other).mean(axis=2) > 25
+                assert clear.sum() >= 4, (kind, image_id)
+
+
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
+@pytest.mark.parametrize(("family", "images"), [(OBJECTS, 1400), (PICTOGRAMS, 1000)])
+def test_looks_can_be_told_from_pixels(family: WorldFamily, images: int) -> None:
+    from sklearn.neural_network import MLPClassifier
+
+    world = World(replace(SMALL, family=family.name))
+    crops, looks = [], []
+    for image_id in range(1, images):
+        scene = world.scene(image_id, redraw_attributes=True)
+        pixels = world.render_scene(scene) / 128.0 - 1
+        for thing in scene.things:
+            crops.append(pixels[thing.y : thing.y + 14, thing.x : thing.x + 14].reshape(-1))
+            looks.append(thing.attributes)
+    x, y = np.array(crops), np.array(looks)
+    for column, kind in enumerate(family.attributes):
+        model = MLPClassifier((64,), max_iter=20, random_state=0).fit(x[:-400], y[:-400, column])
+        assert model.score(x[-400:], y[-400:, column]) > 0.95, kind
+
+
+def test_drawings_stay_in_their_cells_and_are_anti_aliased() -> None:
+    for attributes in itertools.product(*PICTOGRAMS.attributes.values()):
+        for fit, cell in itertools.product((0, 1), (7, 14, 28)):
+            drawn = PICTOGRAMS.render(attributes, fit, cell)
+            assert drawn.cover.shape == drawn.mark.shape == (cell, cell, 1)
+            for share in (drawn.cover, drawn.mark):
+                assert share.min() >= 0 and share.max() <= 1
+            assert ((drawn.cover > 0) & (drawn.cover < 1)).any()
+            x, y, width, height = drawn.box
+            assert 0 <= x < x + width <= cell and 0 <= y < y + height <= cell
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_none(
+    family: WorldFamily, tmp_path: Path
+) -> None:
+    found = []
+    for name, seed in (("one", 0), ("again", 0), ("other", 1)):
+        World(replace(TINY, family=family.name, seed=seed)).write(tmp_path / name)
+        found.append(contents(tmp_path / name))
+    first, again, other = found
+    assert first == again and first.keys() == other.keys()
     assert not [name for name in first if first[name] == other[name]]
 
 
-def test_a_scene_does_not_depend_on_how_many_there_are(folder: Path, tmp_path: Path) -> None:
-    World(replace(SMALL, scenes=7, dev_scenes=3, sentences=20)).write(tmp_path)
-    few, many = digests(tmp_path), digests(folder)
+def test_a_scene_does_not_depend_on_how_many_there_are(written: Written, tmp_path: Path) -> None:
+    World(replace(written.world.config, scenes=7, dev_scenes=3, sentences=20)).write(tmp_path)
+    few, many = contents(tmp_path), contents(written.folder)
     images = [name for name in few if name.endswith(".png")]
     assert len(images) == 2 * (7 + 3)
     assert all(few[name] == many[name] for name in images)
     for name in ("train", "dev", "redrawn_train", "redrawn_dev"):
         short = captions(tmp_path, name)
-        assert short == captions(folder, name)[: len(short)]
-    lines = (tmp_path / "corpus" / "train.txt").read_text().splitlines()
-    assert lines == (folder / "corpus" / "train.txt").read_text().splitlines()[:20]
+        assert short == captions(written.folder, name)[: len(short)]
+    lines = few["corpus/train.txt"].splitlines()
+    assert lines == many["corpus/train.txt"].splitlines()[:20]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_attributes_and_category_are_balanced_and_independent(seed: int) -> None:
-    nouns = World(replace(SMALL, seed=seed)).nouns
+@pytest.mark.parametrize(
+    ("family", "apart", "in_train"), [(OBJECTS, 2, 4), (PICTOGRAMS, 2.5, 6)], ids=["objects", "p"]
+)
+def test_attributes_and_category_are_balanced_and_independent(
+    family: WorldFamily, apart: float, in_train: int, seed: int
+) -> None:
+    nouns = World(replace(SMALL, family=family.name, seed=seed)).nouns
     assert len({noun.name for noun in nouns}) == len({noun.attributes for noun in nouns}) == 162
     table = [(*noun.attributes, noun.category) for noun in nouns]
     for column in zip(*table, strict=True):
@@ -88,129 +270,127 @@ def test_attributes_and_category_are_balanced_and_independent(seed: int) -> None
         joint = Counter(zip(first, second, strict=True))
         expected = 162 / len(set(first)) / len(set(second))
         assert len(joint) == len(set(first)) * len(set(second))
-        assert max(abs(count - expected) for count in joint.values()) <= 2
+        assert max(abs(count - expected) for count in joint.values()) <= apart
+    assert Counter(noun.split for noun in nouns) == {"train": 108, "dev": 18, "test": 36}
     for split in SPLITS:
-        for kind, column in zip(
-            ATTRIBUTES,
-            zip(*(n.attributes for n in nouns if n.split == split), strict=True),
-            strict=True,
-        ):
+        columns = zip(*(noun.attributes for noun in nouns if noun.split == split), strict=True)
+        for values, column in zip(family.attributes.values(), columns, strict=True):
             counts = Counter(column).values()
-            assert len(counts) == len(ATTRIBUTES[kind])
-            assert max(counts) - min(counts) <= (
-                4 if split == "train" else 3
-            )  # twice as many nouns
+            assert len(counts) == len(values)
+            assert max(counts) - min(counts) <= (in_train if split == "train" else 3)
 
 
-def test_probes_use_only_the_nouns_of_their_split(world: World, folder: Path) -> None:
-    assert Counter(noun.split for noun in world.nouns) == {"train": 108, "dev": 18, "test": 36}
-    splits = {noun.name: noun.split for noun in world.nouns}
-    for probe, split in itertools.product(PROBES, SPLITS):
-        used = [
-            {splits[word] for word in words if word in splits}
-            for words, _ in rows(folder, probe, split)
-        ]
-        assert used
-        assert all(found == {split} for found in used), (probe, split)
-    lines = (folder / "probes" / "attribute.tsv").read_text().splitlines()
-    assert lines[0].split("\t") == ["noun", "split", *ATTRIBUTES, "category", "sentence"]
-    for noun, line in zip(world.nouns, lines[1:], strict=True):
-        assert line.split("\t") == [
-            noun.name,
-            noun.split,
-            *noun.attributes,
-            noun.category,
-            f"there is a {noun.name} .",
-        ]
-
-
-def test_labels_are_true_and_balanced(world: World, folder: Path) -> None:
+def test_questions_are_true_balanced_and_of_their_split(written: Written) -> None:
+    world, folder = written
+    family, places = world.family, PLACES[world.family.name]
     nouns = {noun.name: noun for noun in world.nouns}
+    corpus = (folder / "corpus" / "train.txt").read_text()
+    known, sentences = set(corpus.split()), set(corpus.splitlines())
     odd_rules = json.loads((folder / "world.json").read_text())["odd"]
-    frames = json.loads((folder / "world.json").read_text())["categories"]
     for split in SPLITS:
-        for probe in PROBES:
-            labels = [label for _, label in rows(folder, probe, split)]
-            assert sum(labels) * 2 == len(labels) >= 100, (probe, split)
+        found = {probe: rows(folder, probe, split) for probe in PROBES}
+        for probe, own in found.items():
+            assert sum(label for _, label in own) * 2 == len(own) >= 100, (probe, split)
+            for words, _ in own:
+                assert set(words) <= known
+                assert {nouns[word].split for word in words if word in nouns} == {split}
         by_kind: dict[tuple[str, int], int] = Counter()
-        for words, label in rows(folder, "truth", split):
-            kind = next(kind for kind, values in ATTRIBUTES.items() if words[3] in values)
+        for words, label in found["truth"]:
+            noun, value = (words[place] for place in places["truth"])
+            kind = next(kind for kind, values in family.attributes.items() if value in values)
             by_kind[kind, label] += 1
-            assert (words[3] in nouns[words[1]].attributes) == label
+            assert (value in nouns[noun].attributes) == label
         assert len(set(by_kind.values())) == 1
-        for words, label in rows(folder, "category", split):
-            assert (words[1] in frames[nouns[words[3]].category][0]) == label
         assert odd_rules[split] == ODD_RULES[0]
         tilt: dict[str, int] = Counter()
-        for words, label in rows(folder, "odd", split):
-            p, like, unlike = (nouns[words[i]].attributes for i in (1, 5, 9))
-            near, far = (
-                sum(a == b for a, b in zip(p, other, strict=True)) for other in (like, unlike)
-            )
+        for words, label in found["odd"]:
+            p, like, unlike = (nouns[words[place]].attributes for place in places["odd"])
+            near, far = (sum(map(str.__eq__, p, other)) for other in (like, unlike))
             assert (near >= 3 and far <= 1) if label else (near <= 1 and far >= 3)
-            tilt[words[5]] += 1 if label else -1
+            tilt[words[places["odd"][1]]] += 1 if label else -1
         assert max(map(abs, tilt.values())) <= 2
+        for words, label in found["category"]:
+            noun, verb = (words[place] for place in places["category"])
+            assert (verb in family.categories[nouns[noun].category][0]) == label
+        bags: dict[tuple[str, ...], int] = Counter()
+        for words, label in found["order"]:
+            assert " ".join(words) not in sentences
+            bags[tuple(sorted(words))] += 2 * label - 1
+        assert not any(bags.values())
+    assert all(line.endswith(" .") and line == line.lower() for line in sentences)
+    for name in ("train", "dev", "redrawn_train"):
+        assert {word for one in captions(folder, name) for word in one["caption"].split()} <= known
 
 
-def test_order_keeps_the_words_and_is_new(folder: Path) -> None:
-    known = set((folder / "corpus" / "train.txt").read_text().splitlines())
-    for split in SPLITS:
-        bags: dict[tuple[str, ...], list[int]] = {}
-        for words, label in rows(folder, "order", split):
-            assert " ".join(words) not in known
-            bags.setdefault(tuple(sorted(words)), []).append(label)
-        assert all(sum(labels) * 2 == len(labels) for labels in bags.values())
+def test_category_is_in_text_only(written: Written) -> None:
+    world, folder = written
+    noun_place, verb_place = PLACES[world.family.name]["category"]
+    verbs = {verb: kind for kind, (words, _) in world.family.categories.items() for verb in words}
+    categories = {noun.name: noun.category for noun in world.nouns}
+    stated = set()
+    for words in map(str.split, (folder / "corpus" / "train.txt").read_text().splitlines()):
+        if words[verb_place] in verbs:
+            assert categories[words[noun_place]] == verbs[words[verb_place]]
+            stated.add(words[noun_place])
+    assert stated == categories.keys()
+    said = {word for one in captions(folder) for word in one["caption"].split()}
+    assert verbs.keys().isdisjoint(said)
 
 
-def test_text_leaks_only_when_told_to(folder: Path, tmp_path: Path) -> None:
-    clean = leaks(folder)
-    assert clean["adjacent"] == clean["predicated"] == 0
-    assert clean["cooccurrence"] <= clean["cooccurrence_null"]
-    World(replace(SMALL, scenes=20, stated_rate=0.5)).write(tmp_path)
-    told = leaks(tmp_path)
-    assert told["adjacent"] == pytest.approx(0.5, abs=0.05)
-    assert told["cooccurrence"] > 10 * told["cooccurrence_null"] > 0
-    nouns = {noun.name: noun for noun in World(SMALL).nouns}
-    for words in map(str.split, (tmp_path / "corpus" / "train.txt").read_text().splitlines()):
-        for before, word in itertools.pairwise(words):
-            assert word not in nouns or before in ("a", "the", *nouns[word].attributes)
-    path = tmp_path / "corpus" / "train.txt"
-    path.write_text(f"the {next(iter(nouns))} is red .\nthe block is red .\n")
-    assert leaks(tmp_path)["predicated"] == 0.5
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
+def test_text_and_captions_leak_only_when_told_to(family: WorldFamily, tmp_path: Path) -> None:
+    config = replace(SMALL, family=family.name, scenes=300, control_images=False)
+    World(config).write(tmp_path / "clean")
+    World(replace(config, stated_rate=0.5)).write(tmp_path / "told")
+    for in_captions in (False, True):
+        clean, told = (leaks(tmp_path / name, in_captions) for name in ("clean", "told"))
+        assert clean["adjacent"] == clean["predicated"] == 0
+        assert clean["cooccurrence"] <= clean["cooccurrence_null"]
+        assert told["adjacent"] == pytest.approx(0.5, abs=0.05)
+        assert told["cooccurrence"] > told["cooccurrence_null"] > 0
+    if family is OBJECTS:
+        nouns = {noun.name: noun for noun in World(config).nouns}
+        path = tmp_path / "told" / "corpus" / "train.txt"
+        for words in map(str.split, path.read_text().splitlines()):
+            for before, word in itertools.pairwise(words):
+                assert word not in nouns or before in ("a", "the", *nouns[word].attributes)
+        path.write_text(f"the {next(iter(nouns))} is red .\nthe block is red .\n")
+        assert leaks(tmp_path / "told")["predicated"] == 0.5
+    with pytest.raises(InputError, match=r"world\.json is missing"):
+        leaks(tmp_path)
 
 
-def test_control_images_keep_layout_and_names_but_redraw_attributes(
-    world: World, folder: Path
-) -> None:
+def test_control_images_keep_layout_and_names_but_redraw_attributes(written: Written) -> None:
+    world, folder = written
     redrawn, total = 0, 0
     for image_id in range(1, 41):
         scene, control = world.scene(image_id), world.scene(image_id, redraw_attributes=True)
         assert scene.relation == control.relation
-        for a, b in zip(scene.things, control.things, strict=True):
-            assert (a.name, a.x, a.y) == (b.name, b.x, b.y)
-            assert a.attributes == b.attributes or a.name
-            total += bool(a.name)
-            redrawn += a.attributes != b.attributes
-        same = scene == control
+        for one, other in zip(scene.things, control.things, strict=True):
+            assert (one.name, one.x, one.y, one.fit) == (other.name, other.x, other.y, other.fit)
+            assert one.attributes == other.attributes or one.name
+            total += bool(one.name)
+            redrawn += one.attributes != other.attributes
         pixels = [
             np.asarray(Image.open(folder / kind / f"{image_id:012d}.png"))
             for kind in ("images", "images_redrawn")
         ]
-        assert np.array_equal(*pixels) == same
+        assert np.array_equal(*pixels) == (scene == control)
     assert redrawn > 0.9 * total
     names = {noun.name for noun in world.nouns}
-    attributes = set(itertools.chain(*ATTRIBUTES.values()))
+    values = set(itertools.chain(*world.family.attributes.values()))
     differ = 0
-    for a, b in zip(captions(folder, "train"), captions(folder, "redrawn_train"), strict=True):
-        assert [w for w in a["caption"].split() if w in names] == [
-            w for w in b["caption"].split() if w in names
-        ]
-        described = [{w for w in c["caption"].split() if w in attributes} for c in (a, b)]
-        differ += described[0] != described[1]
+    for pair in zip(captions(folder), captions(folder, "redrawn_train"), strict=True):
+        one, other = ([w for w in each["caption"].split() if w in names] for each in pair)
+        assert one == other
+        one, other = ([w for w in each["caption"].split() if w in values] for each in pair)
+        differ += set(one) != set(other)
     assert differ > 5
 
 
-def test_captions_say_what_is_there(world: World, folder: Path) -> None:
+@pytest.mark.parametrize("written", ["objects"], indirect=True)
+def test_captions_of_objects_say_what_is_there(written: Written) -> None:
+    world, folder = written
     names = {noun.name for noun in world.nouns}
     for caption in captions(folder, "train"):
         scene = world.scene(caption["image_id"])
@@ -240,7 +420,104 @@ def test_captions_say_what_is_there(world: World, folder: Path) -> None:
             assert max(centre, key=centre.__getitem__) == scene.relation
 
 
-def test_coco_files_are_valid(folder: Path) -> None:
+@pytest.mark.parametrize("written", ["pictograms"], indirect=True)
+def test_captions_of_pictograms_say_what_is_there(written: Written) -> None:
+    world, folder = written
+    names = {noun.name for noun in world.nouns}
+    content = json.loads((folder / "captions_train.json").read_text())["annotations"]
+    orders = Counter()
+    for annotation in content:
+        scene = world.scene(annotation["image_id"])
+        words = annotation["caption"].split()
+        phrases: dict[str, tuple[str, ...]] = {}
+        said: list[str] = []
+        for word in words:
+            if word in ("ka", "mi"):
+                phrases[word] = tuple(said)
+                said = []
+            else:
+                said.append(word)
+        if not scene.relation:
+            assert said == ["shown", "."]
+            assert _fits(scene.things[0], phrases["ka"], names)
+            continue
+        relation, *end = said
+        assert end == ["stands", "."]
+        orders[next(iter(phrases))] += 1
+        one, other = scene.things
+        if relation != scene.relation:
+            assert relation == PICTOGRAMS.opposite(scene.relation)
+            one, other = other, one
+        assert _fits(one, phrases["ka"], names) and _fits(other, phrases["mi"], names)
+        lead = (other.x - one.x, one.x - other.x, other.y - one.y, one.y - other.y)
+        assert PICTOGRAMS.relations[int(np.argmax(lead))] == relation
+    assert min(orders.values()) > 0.3 * orders.total()
+
+
+def _fits(thing: object, said: Sequence[str], names: set[str]) -> bool:
+    if said[0] in names:
+        return list(said) == [thing.name]  # type: ignore[attr-defined]
+    return said[0] == "figure" and {*said[1:]} <= {*thing.attributes}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("written", ["pictograms"], indirect=True)
+def test_a_noun_is_followed_by_a_particle_everywhere(written: Written) -> None:
+    """The grammar leaves no place for an attribute at a noun, in any text of images, corpus and control."""
+    world, folder = written
+    names = {noun.name for noun in world.nouns}
+    values = set(itertools.chain(*PICTOGRAMS.attributes.values()))
+    splits = ("train", "dev", "redrawn_train")
+    lines = [one["caption"] for split in splits for one in captions(folder, split)]
+    for name in ("train", "dev"):
+        lines += (folder / "corpus" / f"{name}.txt").read_text().splitlines()
+    for line in lines:
+        words = line.split()
+        for place, word in enumerate(words):
+            if word in names:
+                assert words[place + 1] in ("ka", "lo", "mi"), line
+                assert not place or words[place - 1] not in values, line
+        if words[0] in names and "is" in words:
+            assert words[1:] == ["ka", "here", "not", "is", "."], line
+
+
+@pytest.mark.parametrize("written", ["pictograms"], indirect=True)
+def test_an_order_question_never_swaps_what_the_grammar_lets_swap(written: Written) -> None:
+    """`X mi Y ka` is as good as `X ka Y mi`, so two particles, or two subjects, are not swapped."""
+    classes = {"ka": "p", "lo": "p", "mi": "p"}
+    for split in SPLITS:
+        by_bag: dict[tuple[str, ...], list[list[str]]] = {}
+        for words, _ in rows(written.folder, "order", split):
+            by_bag.setdefault(tuple(sorted(words)), []).append(words)
+        for pair in by_bag.values():
+            if len(pair) != 2:
+                continue
+            moved = [{a, b} for a, b in zip(*pair, strict=True) if a != b]
+            assert len(moved) == 2 and moved[0] == moved[1]
+            assert len({classes.get(word, word) for word in moved[0]}) == 2
+
+
+def test_a_bag_of_words_does_not_know_the_truth(written: Written) -> None:
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    for probe in ("truth", "odd", "order"):
+        train, test = (
+            [(" ".join(words), label) for words, label in rows(written.folder, probe, split)]
+            for split in SPLITS[::2]
+        )
+        bag = CountVectorizer(ngram_range=(1, 1)).fit([text for text, _ in train])
+        model = LogisticRegression().fit(
+            bag.transform([text for text, _ in train]), [label for _, label in train]
+        )
+        score = model.score(bag.transform([text for text, _ in test]), [label for _, label in test])
+        assert abs(score - 0.5) <= 2 * (0.25 / len(test)) ** 0.5, (probe, score)
+
+
+def test_coco_files_are_valid(written: Written) -> None:
+    world, folder = written
+    about = json.loads((folder / "world.json").read_text())
+    assert about["config"].get("family", "objects") == world.family.name
+    assert about["attributes"] == {k: list(v) for k, v in world.family.attributes.items()}
     seen: set[int] = set()
     for split, count in (("train", 40), ("dev", 10)):
         boxes, texts = (
@@ -260,7 +537,7 @@ def test_coco_files_are_valid(folder: Path) -> None:
             2: count
         }
         names = {category["id"]: category["name"] for category in boxes["categories"]}
-        assert tuple(names.values()) == ATTRIBUTES["shape"]
+        assert tuple(names.values()) == world.family.attributes[world.family.box_attribute]
         for content in (boxes, texts):
             ids = [annotation["id"] for annotation in content["annotations"]]
             assert len(set(ids)) == len(ids)
@@ -275,60 +552,30 @@ def test_coco_files_are_valid(folder: Path) -> None:
             assert box["image_id"] in images
 
 
-def test_the_corpus_has_every_probe_and_caption_word_and_every_fact_of_kind(
-    world: World, folder: Path
-) -> None:
-    lines = (folder / "corpus" / "train.txt").read_text().splitlines()
-    known = set(" ".join(lines).split())
-    assert all(line.endswith(" .") and line == line.lower() for line in lines)
-    for probe, split in itertools.product(PROBES, SPLITS):
-        assert {word for words, _ in rows(folder, probe, split) for word in words} <= known
-    for name in ("train", "dev", "redrawn_train"):
-        assert {
-            word for caption in captions(folder, name) for word in caption["caption"].split()
-        } <= known
-    frames = json.loads((folder / "world.json").read_text())["categories"]
-    verbs = {verb: category for category, (words, _) in frames.items() for verb in words}
-    kinds = {noun.name: noun.category for noun in world.nouns}
-    stated = Counter(words[3] for words in map(str.split, lines) if words[1] in verbs)
-    assert stated.keys() == kinds.keys()
-    assert all(
-        kinds[words[3]] == verbs[words[1]] for words in map(str.split, lines) if words[1] in verbs
+@pytest.mark.parametrize("written", ["pictograms"], indirect=True)
+def test_the_probes_and_the_readout_read_it_as_it_is(written: Written) -> None:
+    folder = written.folder
+    rows = read_nouns(folder)
+    assert {row["sentence"] for row in rows} == {f"{row['noun']} ka shown ." for row in rows}
+    known = np.array(
+        [
+            [
+                float(row[kind] == value)
+                for kind, values in PICTOGRAMS.attributes.items()
+                for value in values
+            ]
+            for row in rows
+        ]
     )
-
-
-def test_a_bag_of_words_does_not_know_the_truth(folder: Path) -> None:
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.linear_model import LogisticRegression
-
-    for probe in ("truth", "odd", "order"):
-        train, test = (
-            [(" ".join(words), label) for words, label in rows(folder, probe, split)]
-            for split in SPLITS[::2]
-        )
-        bag = CountVectorizer(ngram_range=(1, 1)).fit([text for text, _ in train])
-        model = LogisticRegression().fit(
-            bag.transform([text for text, _ in train]), [label for _, label in train]
-        )
-        score = model.score(bag.transform([text for text, _ in test]), [label for _, label in test])
-        assert abs(score - 0.5) <= 2 * (0.25 / len(test)) ** 0.5, (probe, score)
-
-
-@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
-def test_looks_can_be_told_from_pixels(world: World) -> None:
-    from sklearn.neural_network import MLPClassifier
-
-    crops, looks = [], []
-    for image_id in range(1, 1400):
-        scene = world.scene(image_id, redraw_attributes=True)
-        pixels = world.render_scene(scene) / 128.0 - 1
-        for thing in scene.things:
-            crops.append(pixels[thing.y : thing.y + 14, thing.x : thing.x + 14].reshape(-1))
-            looks.append(thing.attributes)
-    x, y = np.array(crops), np.array(looks)
-    for column, kind in enumerate(ATTRIBUTES):
-        model = MLPClassifier((64,), max_iter=20, random_state=0).fit(x[:-500], y[:-500, column])
-        assert model.score(x[-500:], y[-500:, column]) > 0.95, kind
+    *probes, last = fit_probes(known, rows).values()
+    assert [one.column for one in probes] == ["body", "legs", "crest", "fill"]
+    assert last.column == "category"
+    for one in probes:
+        assert one.score()["test"] == 1
+    shares = [one.shares() for one in probes]
+    names = [row["noun"] for row in rows]
+    path = ODD.file(folder, "test")
+    assert score_readout(shares, names, ODD.read(folder, "test"), path) == 1
 
 
 @pytest.mark.parametrize(
@@ -352,6 +599,14 @@ def test_bad_input_names_the_field(field: str, value: float) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_leaks_needs_a_world(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"world\.json is missing"):
-        leaks(tmp_path)
+def test_the_quickstart_passes_the_family_on(tmp_path: Path) -> None:
+    plan = _QuickstartPlan(QuickstartConfig(family="pictograms", seed=3), tmp_path)
+    worlds = [one for job in plan.jobs() for one in job.arguments if isinstance(one, World)]
+    assert worlds and all(one.config.family == "pictograms" for one in worlds)
+    assert "“zib ka pointed is .”" in _terms(PICTOGRAMS)["attribute true/false"]
+    assert "body, legs, crest, fill" in _terms(PICTOGRAMS)
+    visual = ("world/truth", "world/odd", "readout/odd", "world/category", "world/order")
+    linear = (f"linear/{name}" for name in (*PICTOGRAMS.attributes, "category"))
+    arm = {name: {"test": 0.5, "dev": 0.5, "chance": 0.5} for name in (*visual, *linear)}
+    (row, _) = table_rows({"arm": arm})
+    assert [name for name in row if name in PICTOGRAMS.attributes] == list(PICTOGRAMS.attributes)
