@@ -617,10 +617,6 @@ def _lmdb(place: Path, pack: Callable[[dict[str, np.ndarray]], bytes]) -> None:
             arrays = {"features": features, "norm_bb": boxes, "conf": np.float32([0.9, 0.8])}
             view.put(f"{name}.npz".encode(), pack(arrays))
     (place / "lock.mdb").unlink()
-    # Room behind the last page, as a database has that once was larger: a length damaged in the last pages of a file
-    # itself cannot be told, and ends the process.
-    with (place / "data.mdb").open("ab") as stream:
-        stream.write(bytes(1 << 16))
 
 
 def _as_npz(arrays: dict[str, np.ndarray]) -> bytes:
