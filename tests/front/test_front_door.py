@@ -24,7 +24,6 @@ from groundling.commands.finetune import TUNING
 from groundling.core import batch
 from groundling.core.batch import Batch, OutputSizes, Tokens
 from groundling.core.errors import InputError
-from groundling.objectives import Objective
 from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
 
@@ -61,13 +60,6 @@ def test_every_name_is_there(name: str) -> None:
         assert (value.__name__, type(value) is ModuleType) == (name, False)
 
 
-def test_names_of_other_modules_are_the_same_objects() -> None:
-    assert groundling.Batch is Batch
-    assert groundling.Objective is Objective
-    assert groundling.train.__module__ == "groundling.training.loop"
-    assert groundling.evaluate.__module__ == "groundling"
-
-
 def test_an_unknown_name_says_what_there_is() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'Bach'; did you mean Batch\?$"):
         groundling.Bach  # noqa: B018
@@ -102,12 +94,6 @@ def test_a_function_does_what_its_command_does(name: str, called: list[tuple]) -
     assert getattr(groundling, name)() == {"said": 1}
     assert main(command_of(name).name.split()) == 0
     assert called[0] == called[1]
-
-
-def test_every_command_is_a_function() -> None:
-    assert sorted([*FUNCTIONS, "visualize"]) == sorted(
-        one.function_name for one in COMMANDS.values()
-    )
 
 
 def test_no_module_takes_a_functions_name() -> None:
