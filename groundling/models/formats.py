@@ -10,7 +10,7 @@ from torch import nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.data.regions.inputs import RegionRequirements
+from groundling.data.regions.samples import RegionRequirements
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.attention import AttentionCallback
 

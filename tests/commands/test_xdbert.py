@@ -29,7 +29,7 @@ from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY, ACCURACY_AND_F1, F1
 from groundling.core.output_types import RegionSelection
 from groundling.core.rng import generator
-from groundling.data.corpora.files import full_blocks
+from groundling.data.corpora import full_blocks
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text.words import TokenizationCache, length_auc
 from groundling.models.task_heads import HeadContext, UnpooledClsHead

@@ -17,7 +17,7 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.captions.captions import (
+from groundling.data.captions import (
     CaptionedImage,
     has_splits,
     keep_listed,

@@ -16,7 +16,7 @@ from PIL import Image
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data import image_samples as module
-from groundling.data.captions.captions import (
+from groundling.data.captions import (
     CaptionedImage,
     find_images,
     keep_listed,

@@ -10,9 +10,8 @@ from tokenizers import Tokenizer
 
 from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.errors import InputError
-from groundling.data.corpora import files
-from groundling.data.corpora.files import blocks, split_long_texts
-from groundling.data.corpora.token_stores import corpus_samples
+from groundling.data import corpora
+from groundling.data.corpora import blocks, corpus_samples, split_long_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text.words import TokenizationCache
 from groundling.settings.fields import make_settings
@@ -90,7 +89,7 @@ def test_where_the_tokenizer_is_fed_by_the_thousand_does_not_matter(
 ) -> None:
     lexicon = TokenizationCache(engines["bert"])
     whole = {way: list(way(LONG, lexicon, 30)) for way in (split_long_texts, blocks)}
-    monkeypatch.setattr(files, "CHUNK", 3)
+    monkeypatch.setattr(corpora, "CHUNK", 3)
     assert {way: list(way(LONG, lexicon, 30)) for way in (split_long_texts, blocks)} == whole
 
 

@@ -17,7 +17,7 @@ from groundling.commands.train_clip import COMMAND as train_clip
 from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.errors import InputError
 from groundling.data import images
-from groundling.data.captions.captions import (
+from groundling.data.captions import (
     CaptionedImage,
     find_images,
     images_in_store,

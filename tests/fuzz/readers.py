@@ -35,7 +35,7 @@ from groundling.commands.adapt.evaluation import read_pairs
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.core.registry import resolve
-from groundling.data.captions.captions import keep_listed, read_captions
+from groundling.data.captions import keep_listed, read_captions
 from groundling.data.image_samples import decode_image
 from groundling.data.regions.annotations import read_detections, read_vcr_objects
 from groundling.data.regions.imports import _read_coco, _read_stills, import_regions

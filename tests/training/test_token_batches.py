@@ -19,7 +19,7 @@ from torch import Tensor
 from groundling.cli import main
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import CaptionedImage
+from groundling.data.captions import CaptionedImage
 from groundling.data.regions.samples import CaptionSampleDataset, RegionDataset, RegionOptions
 from groundling.data.samples import MultiVersionTextDataset, TextDataset, TextRowEncoder
 from groundling.objectives import Objective
