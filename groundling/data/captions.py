@@ -56,6 +56,8 @@ IMAGES: tuple[str, ...] = (
 """Common names of a column of image files, the likeliest first."""
 CAPTIONS = ("caption", "captions", "text", "sentence", "sentences", "description", "comment")
 """Common names of a column of captions."""
+NUMBERED = re.compile(r"(\S+\.\w+) \d+")
+"""A line of Karpathy's lists: the image's path and its number."""
 NO_COLUMNS = CaptionColumns()
 """No column is named; columns are recognised by common names."""
 
@@ -260,8 +262,7 @@ def _sidecars(folder: Path) -> Iterator[CaptionRow]:
             yield CaptionRow(str(sidecar), image, image, text)
 
 
-NUMBERED = re.compile(r"(\S+\.\w+) \d+")
-"""A line of Karpathy's lists: the image's path and its number."""
+# -- captions by image -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -460,6 +461,9 @@ def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
 
 IS_PAIR = "is_pair"
 """Label () of a sample: 1 if its rows are two captions, 0 if they are one caption twice."""
+
+
+# -- pairs -------------------------------------------------------------------------------------------------------------
 
 
 class CaptionPairs(SampleWrapper):

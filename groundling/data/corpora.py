@@ -262,6 +262,8 @@ def _texts_of(path: Path) -> Iterator[str]:
         yield from lines
 
 
+# -- stores of tokens --------------------------------------------------------------------------------------------------
+
 VERSION = 2
 """Raised when texts are read or cut in another way, so that stores are made again."""
 FOLDER = "texts"

@@ -22,7 +22,7 @@ import standins
 import torch
 import toys
 from documents import ROOT
-from homes import STEPS, Killed, log_of
+from homes import STEPS, log_of
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -40,7 +40,6 @@ from groundling.studies.worlds.world import World
 from groundling.training.loop import (
     MicroBatchContext,
     ModelWithObjectives,
-    PlainTrainingStep,
     TrainingStep,
     train,
 )
@@ -565,34 +564,13 @@ def weights(model: nn.Module, task: SupervisedObjective) -> dict[str, torch.Tens
     return {k: v.detach().clone() for k, v in ModelWithObjectives(model, [task]).named_parameters()}
 
 
-@pytest.mark.parametrize("name", [*JOINS, *ENCODERS])
-def test_villa_without_a_step_is_the_ordinary_step(
-    name: str, mine: Any, tuned: Any, tmp_path: Path
-) -> None:
-    villa = mine("villa").Villa(passes=1, size=0.0, divergence=0.0)
-    config = replace(STEPS, gradient_accumulation_steps=2)
-    found = []
-    for training_step in (PlainTrainingStep(), villa):
-        model, task, data = tuned(name)
-        out = tmp_path / type(training_step).__name__
-        train(model, [task], data, config, out, training_step=training_step)
-        found.append((weights(model, task), log_of(out)))
-    (ordinary, log), (adversarial, other_log) = found
-    different = [k for k in ordinary if not torch.equal(ordinary[k], adversarial[k])]
-    assert different == []
-    for one, other in zip(log, other_log, strict=True):
-        assert other.pop("divergence") == 0
-        assert one == other
-
-
 class Watching(TrainingStep):
-    """Another inner step, whose passes are watched; the process is gone after its `dies_at`-th backward pass."""
+    """Another inner step, whose passes are watched."""
 
     compares_logits = True
 
-    def __init__(self, inner: TrainingStep, dies_at: int = 0) -> None:
+    def __init__(self, inner: TrainingStep) -> None:
         self.inner = inner
-        self.dies_at = dies_at
         self.changes: list[Any] = []
         self.losses: list[float] = []
         self.backwards = 0
@@ -610,8 +588,6 @@ class Watching(TrainingStep):
         def backward(loss: torch.Tensor, **options: bool) -> None:
             micro.backward(loss, **options)
             self.backwards += 1
-            if self.backwards == self.dies_at:
-                raise Killed
 
         return self.inner(replace(micro, forward=forward, backward=backward))
 
@@ -666,45 +642,6 @@ def test_padding_does_not_change_what_a_row_is_perturbed_by(mine: Any, tuned: An
         gradients.append((change["text"].grad[0, :inside], change["regions"].grad[0, :seen]))
     for alone, beside in zip(*gradients, strict=True):
         torch.testing.assert_close(alone, beside, rtol=1e-3, atol=1e-6)
-
-
-def test_villa_is_an_ordinary_run_where_accumulation_splits_it(
-    mine: Any, tuned: Any, tmp_path: Path
-) -> None:
-    """Micro-batches of a step see the same perturbations, whatever the split: each row has its own."""
-    found = []
-    for accumulate in (1, 2, 4):
-        model, task, data = tuned("uniter")
-        config = replace(STEPS, gradient_accumulation_steps=accumulate, lr=1e-4)
-        out = tmp_path / str(accumulate)
-        train(model, [task], data, config, out, training_step=mine("villa").Villa(size=0.1))
-        found.append(log_of(out))
-    for one, other in zip(found[0], found[1], strict=True):
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
-    for one, other in zip(found[0], found[2], strict=True):
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
-
-
-def test_a_killed_villa_resumes_bit_equal(mine: Any, tuned: Any, tmp_path: Path) -> None:
-    villa = mine("villa").Villa(passes=2, size=0.1)
-    config = replace(STEPS, steps=5, gradient_accumulation_steps=2, save_every=2)
-
-    def resume(out: Path, training_step: TrainingStep) -> dict[str, torch.Tensor]:
-        model, task, data = tuned("uniter")
-        # With dropout, whose masks must come back too.
-        for part in model.modules():
-            if isinstance(part, nn.Dropout):
-                part.p = 0.1
-        train(model, [task], data, config, out, training_step=training_step)
-        return weights(model, task)
-
-    whole = resume(tmp_path / "whole", villa)
-    # Two passes, two micro-batches: four backward passes are a step. In the fourth step, after the first pass.
-    with pytest.raises(Killed):
-        resume(tmp_path / "killed", Watching(villa, dies_at=13))
-    again = resume(tmp_path / "killed", villa)
-    assert [k for k in whole if not torch.equal(whole[k], again[k])] == []
-    assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
 
 
 def villa_and_gate(folder: str) -> None:
@@ -766,15 +703,8 @@ def test_two_processes_do_what_one_does(processes: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("join", [*JOINS, "mine.plain:DESIGN"])
 def test_villa_by_name_on_every_join(join: str, tmp_path: Path) -> None:
-    words = [
-        *DOGS,
-        "--architecture",
-        join,
-        "--regions",
-        "runs/store",
-        "--gradient-accumulation-steps",
-        "2",
-    ]
+    words = [*DOGS, "--architecture", join, "--regions", "runs/store"]
+    words += ["--gradient-accumulation-steps", "2"]
     run(*words, "--training-step", "mine.villa:Villa", "--out", str(tmp_path))
     lines = log_of(tmp_path / "seed-0")
     assert all(line["divergence"] > 0 for line in lines)

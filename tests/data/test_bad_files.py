@@ -1,4 +1,4 @@
-"""Files that cannot be read: one line that names the file and the line, status 2."""
+"""Images that cannot be read: one line that names the file, status 2."""
 
 from __future__ import annotations
 
@@ -23,30 +23,11 @@ def test_images_that_are_broken_or_missing(
     captions = coco(
         tmp_path / "c.json", [(n, f"{n}.png") for n in (1, 2, 3)], [(n, "a dog") for n in (1, 2, 3)]
     )
-    line = refusal(
-        "train-clip",
-        "--captions",
-        captions,
-        "--images",
-        tmp_path / "images",
-        "--cpu",
-        "--steps",
-        1,
-        "--batch",
-        2,
-        "--size",
-        16,
-        "--vision-tower",
-        32,
-        1,
-        "--text-tower",
-        32,
-        1,
-        "--vocab-size",
-        520,
-        "--out",
-        tmp_path / "out",
+    small = (
+        "--cpu --steps 1 --batch 2 --size 16 --vision-tower 32 1 --text-tower 32 1 --vocab-size 520"
     )
+    read = ["--captions", captions, "--images", tmp_path / "images", "--out", tmp_path / "out"]
+    line = refusal("train-clip", *read, *small.split())
     if kind == "missing":
         assert "1 of 3" in line and "2.png" in line
         assert "skip_missing" in line

@@ -187,17 +187,6 @@ def test_pictures_of_8_bits_are_pillows_own(mode: str, name: str, tmp_path: Path
     assert np.array_equal(decode_image(tmp_path / name, 16), plain)
 
 
-def test_a_picture_is_turned_and_one_of_16_bits_is_not_white(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
-    lying = Image.open(bands(tmp_path / "bands.png", [RED, BLUE], [8, 8], 16))
-    lying.save(tmp_path / "lying.png", exif=exif)
-    standing = np.asarray(lying.transpose(Image.Transpose.ROTATE_270)).transpose(2, 0, 1)
-    assert np.array_equal(decode_image(tmp_path / "lying.png", 16), standing)
-    Image.fromarray(np.full((16, 16), 100 << 8, np.uint16)).save(tmp_path / "deep.png")
-    assert (decode_image(tmp_path / "deep.png", 16) == 100).all()
-
-
 # -- samples ---------------------------------------------------------------------------------------------------------
 
 

@@ -104,22 +104,8 @@ def test_no_module_takes_a_functions_name() -> None:
 
 def test_settings_of_other_commands_are_dicts(called: list[tuple]) -> None:
     groundling.compare(arms=["l1"], adapt={"student": Path("s"), "text": ("a",)}, tune={"steps": 3})
-    assert (
-        main(
-            [
-                "compare",
-                "--arms",
-                "l1",
-                "--adapt.student",
-                "s",
-                "--adapt.text",
-                "a",
-                "--tune.steps",
-                "3",
-            ]
-        )
-        == 0
-    )
+    words = "compare --arms l1 --adapt.student s --adapt.text a --tune.steps 3"
+    assert main(words.split()) == 0
     assert called[0] == called[1]
     with pytest.raises(InputError, match=r"^groundling.compare: tune: unknown key 'stps'.*steps\?"):
         groundling.compare(tune={"stps": 3})

@@ -378,6 +378,9 @@ FeatureSource = Literal["features", "pixels", "patches"]
 """Source of visual features: a store's features, pixels in a store's boxes, or pixels in patches."""
 
 
+# -- from settings -----------------------------------------------------------------------------------------------------
+
+
 class RegionRequirements:
     """What a model that reads regions requires of them. Abstract."""
 
