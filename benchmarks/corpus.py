@@ -77,11 +77,11 @@ def save_tokenizer(text: Path, folder: Path) -> None:
 def with_groundling(text: Path, form: str, processes: int, folder: Path) -> Any:
     from transformers import AutoTokenizer
 
-    from groundling.data.corpora import token_stores
-    from groundling.data.corpora.token_stores import corpus_samples
+    from groundling.data import corpora
+    from groundling.data.corpora import corpus_samples
     from groundling.data.samples import TextRowEncoder
 
-    token_stores.cores = lambda: processes
+    corpora.cores = lambda: processes
     tokenizer = AutoTokenizer.from_pretrained(text.parent / "tokenizer")
     return corpus_samples([text], form, TextRowEncoder(tokenizer, FORMS[form]), folder)
 
@@ -122,7 +122,7 @@ def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, flo
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from groundling.data.corpora.token_stores import corpus_samples
+    from groundling.data.corpora import corpus_samples
     from groundling.data.samples import TextRowEncoder
     from groundling.models.text_encoder import TextEncoder
     from groundling.objectives.masked_lm import MaskedLM
@@ -186,7 +186,7 @@ def child(options: argparse.Namespace) -> None:
         return
     import datasets  # noqa: F401  (libraries count for neither way)
 
-    import groundling.data.corpora.token_stores  # noqa: F401
+    import groundling.data.corpora  # noqa: F401
 
     before = processor_seconds()
     began = time.perf_counter()

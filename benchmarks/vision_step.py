@@ -37,7 +37,7 @@ from transformers import (
 
 from groundling.core.batch import IGNORE, Batch, RegionRow
 from groundling.core.rng import generator
-from groundling.data.captions.captions import CaptionedImage
+from groundling.data.captions import CaptionedImage
 from groundling.data.regions.samples import CaptionSampleDataset, RegionDataset
 from groundling.objectives import Objective
 from groundling.objectives.image_text_matching import ImageTextMatching

@@ -14,7 +14,7 @@ from PIL import Image
 
 from groundling.core.batch import Example, RegionRow, Sample, Tags, require
 from groundling.core.errors import InputError, prefix_errors
-from groundling.data.captions.captions import CaptionedImage
+from groundling.data.captions import CaptionedImage
 from groundling.data.images import (
     ImageInput,
     image_id,

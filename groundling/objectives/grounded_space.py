@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
-from groundling.data.captions.caption_pairs import IS_PAIR
+from groundling.data.captions import IS_PAIR
 from groundling.objectives import Objective
 from groundling.objectives.caption_to_image import cosine_table, number_images
 from groundling.objectives.clip_contrastive import gather_across_processes

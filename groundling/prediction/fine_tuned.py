@@ -25,8 +25,13 @@ from groundling.core.output_types import MultipleChoice, OpenAnswer, OutputType,
 from groundling.core.registry import check_trust, files_of_object, is_import_path, resolve
 from groundling.data.image_samples import PixelDataset
 from groundling.data.images import ImageInput
-from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
-from groundling.data.regions.samples import RegionDataset, RegionLabeler, RegionOptions
+from groundling.data.regions.samples import (
+    ImageInputs,
+    ImageSampleBuilder,
+    RegionDataset,
+    RegionLabeler,
+    RegionOptions,
+)
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.data.tables import check_no_label, row_texts, split_columns
 from groundling.models.adapters import IMAGE, TEXT, AdapterClipBackbone

@@ -13,7 +13,7 @@ from PIL import Image
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, convert_errors, raise_first, require_known
 from groundling.data.images import ImageInput, image_id
-from groundling.data.regions.inputs import ImageSampleBuilder
+from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.tables import (
     read_all_columns,
     row_texts,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from groundling.core.batch import Example, collate, require
 from groundling.core.errors import InputError, raise_first
-from groundling.data.regions.inputs import ImageSampleBuilder
+from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.models.clip import load_frozen_clip
 from groundling.models.heads import load_head

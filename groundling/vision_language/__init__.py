@@ -10,7 +10,7 @@ from typing import Any
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.registry import require_instance, resolve_builtin
-from groundling.data.regions.inputs import RegionRequirements
+from groundling.data.regions.samples import RegionRequirements
 from groundling.models.formats import Encoder
 from groundling.models.heads import load_head
 from groundling.models.task_heads import TaskHead

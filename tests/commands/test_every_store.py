@@ -21,7 +21,7 @@ from homes import picture, put, student, table
 from groundling.cli import main
 from groundling.core.batch import Sample
 from groundling.data.image_samples import RandomFlipDataset
-from groundling.data.regions.inputs import ImageSampleBuilder
+from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.samples import SampleDataset
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks

@@ -24,7 +24,7 @@ import groundling.stats.retrieval
 from groundling.cli import main
 from groundling.commands.retrieve import COMMAND as retrieve
 from groundling.commands.retrieve import RetrieveConfig
-from groundling.data.captions.captions import join_captions
+from groundling.data.captions import join_captions
 from groundling.models.clip import ClipImageTower
 from groundling.stats.retrieval import (
     TO_IMAGE,

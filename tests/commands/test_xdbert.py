@@ -25,7 +25,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
 from groundling.core.batch import IGNORE, Example, collate
-from groundling.data.corpora.files import full_blocks
+from groundling.data.corpora import full_blocks
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text.words import TokenizationCache, length_auc
 from groundling.objectives.clip_tokens import ClipTokenClassification

@@ -30,7 +30,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice
 from groundling.core.registry import public_modules
 from groundling.core.rng import generator
-from groundling.data.captions.caption_pairs import IS_PAIR
+from groundling.data.captions import IS_PAIR
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import TextEncoder

@@ -14,8 +14,6 @@ from typing import Any
 import homes
 import pytest
 import torch
-import toys
-from homes import put, table
 
 from groundling.cli import main
 from groundling.core.errors import InputError
@@ -134,14 +132,6 @@ def test_what_the_user_names_is_imported(place: Path, capsys: Any) -> None:
     assert main(["evaluate", *ASKED, "--trust", *trust]) == 0
     assert (place / "ran").exists()
     assert load("downloaded", trust=trust).task is import_object(trust[1], Task)
-
-
-def test_code_that_changed_since_training_is_told(place: Path) -> None:
-    name = "downloaded.evil:KIND"
-    edited(ABOUT, kind=name, modules={name: "of another file"})
-    model = load("downloaded", trust=name)
-    assert (place / "ran").exists()
-    assert any("evil.py: changed since" in note for note in model.notes)
 
 
 def test_an_analysis_of_a_fine_tuned_model_imports_nothing(place: Path) -> None:
@@ -265,23 +255,6 @@ def test_the_working_directory_stands_in_for_no_library(place: Path) -> None:
 # -- what a run knows of its code --------------------------------------------------------------------------------------
 
 
-def test_an_edited_module_makes_another_run(place: Path, tuned: Path, capsys: Any) -> None:
-    code = "from groundling.objectives import Objective\n\nWEIGHT = 1.0\n\n\n"
-    code += "class Short(Objective):\n    name = 'short'\n    required_fields = ('text',)\n\n"
-    code += "    def count(self, batch):\n        return {'length': int(batch.text.attention_mask.sum())}\n\n"
-    code += "    def forward(self, encoded, batch):\n"
-    code += "        return {'length': encoded.text[batch.text.attention_mask].norm(dim=-1).sum() * WEIGHT}\n"
-    homes.put(place / "mine/short.py", code)
-    words = ["finetune", "--model", str(tuned / "bert"), "--task", "glue/rte", "--data", "glue"]
-    words += ["--objectives", "mine.short:Short", "--seeds", "1", *FEW, "--out", "out"]
-    assert main(words) == 0
-    capsys.readouterr()
-    assert main(words) == 0
-    assert "finished earlier" in capsys.readouterr().err
-    homes.put(place / "mine/short.py", code.replace("WEIGHT = 1.0", "WEIGHT = 2.0"))
-    assert "module mine.short:Short" in refused(capsys, *words)
-
-
 def test_a_models_folder_knows_the_code_that_it_needs(place: Path, tuned: Path) -> None:
     code = "from groundling.tasks.glue import RTE\n\nTASK = RTE\n"
     homes.put(place / "mine/task.py", code)
@@ -302,41 +275,3 @@ def test_kept_features_belong_to_a_teachers_code(place: Path) -> None:
     assert code_hash(kind) == before
     homes.put(place / "mine/teacher.py", "class Own:\n    VALUE = 2\n")
     assert difference(before, code_hash(kind), "key").startswith("key.source")
-
-
-OWN_TASK = """
-import csv
-from dataclasses import replace
-from groundling.core.batch import Example
-from groundling.tasks.glue import RTE
-
-def read(file, split):
-    rows = list(csv.DictReader(open(file)))
-    chosen = [row for number, row in enumerate(rows) if (number % 3 == 0) == (split == "dev")]
-    labelled = [(str(n), row["q"], float(row["y"] == "yes")) for n, row in enumerate(chosen)]
-    return [Example(f"{split}-{n}", text, label=y, official_id=n) for n, text, y in labelled]
-
-TASK = replace(RTE, name="mine", read=read, file=lambda file, split: file, test={})
-"""
-
-
-def test_a_task_of_ones_own_in_a_file_is_read_by_what_follows_its_training(here: Path) -> None:
-    homes.student(here / "bert")
-    rows = [(toys.sentences()[i], "yes" if i % 2 else "no") for i in range(24)]
-    put(here / "own.csv", table(("q", "y"), *rows))
-    put(here / "task_of_mine.py", OWN_TASK)
-    put(here / "caps.csv", table(("image", "caption"), *[("a.jpg", text) for text, _ in rows]))
-    about = ["--task", "task_of_mine:TASK", "--data", "own.csv"]
-    try:
-        tuned = ["finetune", "--model", "bert", *about, "--seeds", "2", *FEW, "--no-save-model"]
-        assert main([*tuned, "--out", "run"]) == 0
-        assert main(["ensemble", "--runs", "run", *about, "--out", "mean"]) == 0
-        assert main(["data", "partition", *about, "--per-stratum", "2", "--out", "few.json"]) == 0
-        counted = ["--captions", "caps.csv", "--tokenizer", "bert"]
-        assert main(["data", "counts", *counted, "--out", "counts.json"]) == 0
-        grounded = ["grounded", "--base", "run", "--other", "run", *about, "--tokenizer", "bert"]
-        assert main([*grounded, "--counts", "counts.json", "--out", "gain"]) == 0
-    finally:
-        sys.modules.pop("task_of_mine", None)
-    done = json.loads((here / "mean/seed-0/result.json").read_text())
-    assert done["task"] == json.loads((here / "run/seed-0/result.json").read_text())["task"]

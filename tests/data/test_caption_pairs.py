@@ -11,7 +11,7 @@ import toys
 from groundling.core.batch import collate
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.captions.caption_pairs import CaptionPairs
+from groundling.data.captions import CaptionPairs
 from groundling.data.samples import SampleDataset
 
 

@@ -10,9 +10,7 @@ from tokenizers import Tokenizer
 
 from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.errors import InputError
-from groundling.data.corpora import files
-from groundling.data.corpora.files import blocks, split_long_texts
-from groundling.data.corpora.token_stores import corpus_samples
+from groundling.data.corpora import blocks, corpus_samples, split_long_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text.words import TokenizationCache
 from groundling.settings.fields import make_settings
@@ -61,13 +59,6 @@ def test_nothing_is_lost_too_long_or_cut_in_a_word(
     assert all(units)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_blocks_are_full(kind: str, engines: dict) -> None:
-    units = list(blocks(LONG, TokenizationCache(engines[kind]), 30))
-    longest = max(length(engines[kind], " " + word) for word in " ".join(LONG).split())
-    assert [unit for unit in units[:-1] if length(engines[kind], unit) <= 30 - longest - 5] == []
-
-
 def test_fitting_leaves_short_texts_alone(engines: dict) -> None:
     texts = ["a  dog", "", "two\u00a0dogs", *LONG[:1]]
     units = list(split_long_texts(texts[:1] + texts[2:], TokenizationCache(engines["bert"]), 30))
@@ -83,15 +74,6 @@ def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) ->
     assert squeezed(units) == squeezed(texts)
     if kind != "siglip":  # to which the long word is one unknown token
         assert len(units) > 3
-
-
-def test_where_the_tokenizer_is_fed_by_the_thousand_does_not_matter(
-    engines: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lexicon = TokenizationCache(engines["bert"])
-    whole = {way: list(way(LONG, lexicon, 30)) for way in (split_long_texts, blocks)}
-    monkeypatch.setattr(files, "CHUNK", 3)
-    assert {way: list(way(LONG, lexicon, 30)) for way in (split_long_texts, blocks)} == whole
 
 
 @pytest.mark.parametrize("form", ["lines", "blocks"])

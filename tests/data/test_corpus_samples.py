@@ -18,9 +18,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from groundling.core.batch import Sample, TextRow
 from groundling.core.errors import InputError
-from groundling.data.corpora import files, token_stores
-from groundling.data.corpora.files import full_blocks
-from groundling.data.corpora.token_stores import CorpusDataset, corpus_samples, stores_folder
+from groundling.data import corpora
+from groundling.data.corpora import CorpusDataset, corpus_samples, full_blocks, stores_folder
 from groundling.data.samples import (
     ClipRowEncoder,
     SampleDataset,
@@ -78,7 +77,7 @@ def plainly(texts: list[str], engine: Tokenizer, tokens: int) -> Iterator[str]:
         first, later = count(word), count(" " + word)
         needed = later if block else first
         while word and needed > room:
-            head, word = files._cut(word, TokenizationCache(engine), room, " " if block else "")
+            head, word = corpora._cut(word, TokenizationCache(engine), room, " " if block else "")
             if not (head or block):
                 head, word = word[:1], word[1:]
             yield " ".join([*block, head] if head else block)
@@ -97,7 +96,7 @@ def test_blocks_are_cut_as_if_every_word_were_tokenised_by_itself(
 ) -> None:
     engine = backend_tokenizer(tokenizers[kind])
     monkeypatch.setattr(lexicon, "MOST_WORDS", 20)
-    monkeypatch.setattr(files, "CHUNK", 5)
+    monkeypatch.setattr(corpora, "CHUNK", 5)
     assert list(full_blocks(NASTY, TokenizationCache(engine), tokens)) == list(
         plainly(NASTY, engine, tokens)
     )
@@ -130,8 +129,8 @@ def write(path: Path, texts: list[str]) -> Path:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several shards of few texts."""
-    monkeypatch.setattr(token_stores, "SMALLEST", 400)
-    monkeypatch.setattr(token_stores, "CHUNK", 3)
+    monkeypatch.setattr(corpora, "SMALLEST", 400)
+    monkeypatch.setattr(corpora, "CHUNK", 3)
 
 
 @pytest.mark.parametrize("limit", [0, 17])
@@ -159,13 +158,13 @@ def test_samples_are_those_of_texts_at_once(
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which shards are written, by number."""
     written: list[str] = []
-    write_shard = token_stores.write_shard
+    write_shard = corpora.write_shard
 
     def record(*arguments) -> None:
         written.append(f"{arguments[2]}")
         write_shard(*arguments)
 
-    monkeypatch.setattr(token_stores, "write_shard", record)
+    monkeypatch.setattr(corpora, "write_shard", record)
     return written
 
 
@@ -183,7 +182,7 @@ def test_a_second_run_reads_nothing_anew(
     path = write(tmp_path / "t.txt", NASTY)
     first = everything(read(path, tmp_path / "texts", bert_tokenizer))
     written = counted(monkeypatch)
-    monkeypatch.setattr(token_stores, "iterate_texts", None)
+    monkeypatch.setattr(corpora, "iterate_texts", None)
     assert everything(read(path, tmp_path / "texts", bert_tokenizer)) == first
     shutil.copy(path, tmp_path / "other.txt")  # content counts, not the name
     assert len(read(tmp_path / "other.txt", tmp_path / "texts", bert_tokenizer)) == len(first)
@@ -266,7 +265,7 @@ def test_a_killed_run_goes_on_at_the_shards_that_are_missing(
 ) -> None:
     path = write(tmp_path / "t.txt", NASTY)
     whole = everything(read(path, tmp_path / "whole", bert_tokenizer, form))
-    write_shard = token_stores.write_shard
+    write_shard = corpora.write_shard
 
     def killed(*arguments) -> None:
         if arguments[2] == 3:
@@ -274,7 +273,7 @@ def test_a_killed_run_goes_on_at_the_shards_that_are_missing(
         write_shard(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(token_stores, "write_shard", killed)
+        patch.setattr(corpora, "write_shard", killed)
         with pytest.raises(KeyboardInterrupt):
             read(path, tmp_path / "texts", bert_tokenizer, form)
     written = counted(monkeypatch)
@@ -311,8 +310,8 @@ def test_several_processes_write_what_one_does(
     path = write(tmp_path / "t.txt", NASTY)
     one = everything(read(path, tmp_path / "one", bert_tokenizer))
     monkeypatch.setattr(jobs, "_pool", ThreadPoolExecutor)
-    monkeypatch.setattr(token_stores, "LARGE", 0)
-    monkeypatch.setattr(token_stores, "cores", lambda: 3)
+    monkeypatch.setattr(corpora, "LARGE", 0)
+    monkeypatch.setattr(corpora, "cores", lambda: 3)
     assert everything(read(path, tmp_path / "several", bert_tokenizer)) == one
 
 

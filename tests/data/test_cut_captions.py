@@ -18,8 +18,8 @@ from torch import Tensor
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import Batch, Sample
-from groundling.data.corpora import token_stores
-from groundling.data.corpora.token_stores import corpus_samples
+from groundling.data import corpora
+from groundling.data.corpora import corpus_samples
 from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset, TextRowEncoder
 from groundling.objectives import Objective
 from groundling.settings.fields import make_settings
@@ -60,8 +60,8 @@ def image_by_image() -> list[tuple[str, str]]:
 @pytest.fixture(params=[0, 1], ids=["one shard", "many shards"])
 def shards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param:
-        monkeypatch.setattr(token_stores, "SMALLEST", 1)
-        monkeypatch.setattr(token_stores, "CHUNK", 3)
+        monkeypatch.setattr(corpora, "SMALLEST", 1)
+        monkeypatch.setattr(corpora, "CHUNK", 3)
 
 
 def read(path: Path, clip_tokenizer: object, limit: int = 0) -> tuple[SampleDataset, SampleDataset]:

@@ -32,7 +32,7 @@ def test_a_length_that_leaves_no_room_for_text(
     given: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "groundling.data.corpora.files.split_long_texts", never
+        "groundling.data.corpora.split_long_texts", never
     )  # with no room it would never end
     assert "max" in refusal(*adapting_with(given, tmp_path / "out", arm="mlm", **{"max-length": 2}))
 

@@ -7,7 +7,7 @@ import pytest
 from homes import put
 
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import read_captions
+from groundling.data.captions import read_captions
 from groundling.data.tables import read_all_columns, read_header, read_rows, row_texts
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -171,14 +170,13 @@ def test_of_the_cross_modal_encoder_too() -> None:
     assert "max_windows" in unused_settings_note(("mlm",), windows, "")[0]
 
 
-@pytest.mark.parametrize("make", [homes.teacher])
 def test_a_control_notes_a_setting_of_teachers(
-    make: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = make_settings(
         AdaptConfig,
         student=str(homes.student(tmp_path / "student")),
-        teacher=str(make(tmp_path / "teacher")),
+        teacher=str(homes.teacher(tmp_path / "teacher")),
         arm="mlm",
         text=(str(homes.text(tmp_path / "text.txt")),),
         max_length=32,

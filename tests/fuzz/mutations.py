@@ -178,9 +178,10 @@ IMPORTED_AS = (
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
     """All containers and keys of some JSON."""
-    keys = value if isinstance(value, dict) else range(len(value)) * isinstance(value, list)
+    if not isinstance(value, dict | list):
+        return []
     found = []
-    for key in keys if isinstance(value, dict | list) else ():
+    for key in value if isinstance(value, dict) else range(len(value)):
         found += [(value, key), *_places(value[key])]
     return found
 
@@ -206,8 +207,9 @@ def _json(change: Callable[[Any, Any, Draw], None]) -> Change:
         ):  # a name counts once, however often it is there: a list of numbers would hide all others
             change(*one_of(draw, *places[one_of(draw, *sorted(places))]), draw)
         raw = json.dumps(parsed).encode("utf-8", "surrogatepass")
-        depth = 100_000
-        return raw.replace(b'"DEEP"', b"[" * depth + b"]" * depth).replace(b'"LONG"', b"9" * 5_000)
+        return raw.replace(b'"DEEP"', b"[" * 100_000 + b"]" * 100_000).replace(
+            b'"LONG"', b"9" * 5_000
+        )
 
     changed.__name__ = change.__name__
     return changed
@@ -298,6 +300,10 @@ def mutations(draw: Draw, path: Path, content: bytes, only: Change | None = None
     offered = [BYTES, *[AS_TEXT] * text, *[(other_cells,)] * (path.suffix in {".tsv", ".csv"})]
     if path.suffix in {".json", ".jsonl"}:
         offered += [AS_JSON] * 3
+    if (
+        path.suffix == ".mdb"
+    ):  # LMDB follows lengths inside of pages unchecked, and damaged ones can end the process
+        offered = [(cut, another_whole)]
     if path.suffix == ".jsonl" and b'"outputs"' in content:
         offered.append((another_prediction,))
     change = only or one_of(draw, None, *one_of(draw, *offered))

@@ -35,7 +35,7 @@ from groundling.commands.adapt.evaluation import read_pairs
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.core.registry import resolve
-from groundling.data.captions.captions import keep_listed, read_captions
+from groundling.data.captions import keep_listed, read_captions
 from groundling.data.image_samples import decode_image
 from groundling.data.regions.annotations import read_detections, read_vcr_objects
 from groundling.data.regions.imports import _read_coco, _read_stills, import_regions
@@ -617,10 +617,6 @@ def _lmdb(place: Path, pack: Callable[[dict[str, np.ndarray]], bytes]) -> None:
             arrays = {"features": features, "norm_bb": boxes, "conf": np.float32([0.9, 0.8])}
             view.put(f"{name}.npz".encode(), pack(arrays))
     (place / "lock.mdb").unlink()
-    # Room behind the last page, as a database has that once was larger: a length damaged in the last pages of a file
-    # itself cannot be told, and ends the process.
-    with (place / "data.mdb").open("ab") as stream:
-        stream.write(bytes(1 << 16))
 
 
 def _as_npz(arrays: dict[str, np.ndarray]) -> bytes:

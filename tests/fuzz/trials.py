@@ -81,6 +81,7 @@ class Bench:
             max_examples=count,
             database=None,
             deadline=None,
+            phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
             report_multiple_bugs=False,
             suppress_health_check=list(hypothesis.HealthCheck),
         )
@@ -200,7 +201,7 @@ def run(
     folder: Path,
     say: Callable[[str], None] = lambda finding: None,
 ) -> Outcomes:
-    """So many mutations of each reader, in its own process: what ends it is a finding, too; the next goes on."""
+    """So many mutations of each reader, in a process of its own: what ends it is a finding, and the next goes on."""
     shelf = LazyFixture(folder / "shelf")
     offered = readers(shelf)
     with quiet():

@@ -129,47 +129,6 @@ def test_numbers_out_of_range_are_told_by_name(kind: Any) -> None:
             assert str(told.value).startswith(f"{name} = {value}: expected ")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["train-clip", "--context-length", "2"],
-        ["train-clip", "--patch-size", "0"],
-        ["train-clip", "--max-shift", "1.5"],
-        ["train-clip", "--text-tower", "64", "-1"],
-        ["finetune", "--max-length", "-1"],
-        ["regions", "--iou-threshold", "1.5"],
-        ["regions", "--max-boxes", "0"],
-        ["similarity", "--permutations", "0"],
-        ["quickstart", "--scale", "0.0"],
-        ["compare", "--adapt.limit", "-1"],
-    ],
-)
-def test_e8_e13_ranges_are_told_before_anything_starts(
-    arguments: list[str], tmp_path: Path, refusal: Callable[..., str]
-) -> None:
-    told = refusal(*arguments, "--out", tmp_path / "out")
-    prefix, _, name = arguments[1].removeprefix("--").rpartition(".")
-    where = f"{prefix}: " * bool(prefix) + name.replace("-", "_")
-    assert told.startswith(f"groundling: {where} = {arguments[-1]!r}: expected ")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["adapt", "--student", "S", "--arm", "mlm"],
-        ["pretrain", "--model", "S", "--regions", "R", "--captions", "C"],
-        TUNE,
-    ],
-)
-def test_a_weight_that_is_no_number_is_told_before_anything_starts(
-    command: list[str], tmp_path: Path, refusal: Callable[..., str]
-) -> None:
-    told = refusal(*command, "--td-weight", "nan", "--out", str(tmp_path / "out"))
-    assert told == "groundling: td_weight = 'nan': expected a finite number\n"
-    assert not (tmp_path / "out").exists()
-
-
 def test_numbers_of_a_recipe_are_told_by_their_line(
     tmp_path: Path, refusal: Callable[..., str]
 ) -> None:

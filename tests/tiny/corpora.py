@@ -11,8 +11,8 @@ from typing import Literal
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Example
-from groundling.data.captions.captions import settings_by_file
-from groundling.data.corpora.files import (
+from groundling.data.captions import settings_by_file
+from groundling.data.corpora import (
     EVERYTHING,
     full_blocks,
     iterate_texts,

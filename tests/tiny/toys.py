@@ -53,7 +53,7 @@ from transformers import (
 from groundling.commands.train_clip.run import clip_tokenizer
 from groundling.core.batch import Batch, Example, RegionRow, Sample
 from groundling.core.rng import generator
-from groundling.data.captions.caption_pairs import CaptionPairs
+from groundling.data.captions import CaptionPairs
 from groundling.data.regions.samples import RegionDataset
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
 from groundling.models.clip import make_clip_text_tower

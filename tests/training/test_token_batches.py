@@ -16,7 +16,7 @@ from homes import Killed, dying, log_of
 from torch import Tensor
 
 from groundling.core.batch import Batch, Example, collate
-from groundling.data.captions.captions import CaptionedImage
+from groundling.data.captions import CaptionedImage
 from groundling.data.regions.samples import CaptionSampleDataset, RegionDataset, RegionOptions
 from groundling.data.samples import MultiVersionTextDataset, TextDataset, TextRowEncoder
 from groundling.objectives import Objective

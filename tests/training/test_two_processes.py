@@ -19,8 +19,8 @@ from transformers import CLIPImageProcessorPil
 from groundling.cli import main
 from groundling.core.batch import Example, collate
 from groundling.core.rng import generator
-from groundling.data.corpora import token_stores
-from groundling.data.corpora.token_stores import corpus_samples, write_shard
+from groundling.data import corpora
+from groundling.data.corpora import corpus_samples, write_shard
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.clip import ClipDualEncoder, ClipImageTower, FrozenClip, make_clip_text_tower
 from groundling.objectives.caption_to_image import Cap2Img
@@ -147,8 +147,8 @@ def read(out: Path) -> None:
         homes.put(out / f"made-{rank}" / str(arguments[2]), "")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_stores, "SMALLEST", 300)
-        patch.setattr(token_stores, "write_shard", write)
+        patch.setattr(corpora, "SMALLEST", 300)
+        patch.setattr(corpora, "write_shard", write)
         text = homes.put(out / f"text-{rank}.txt", "\n".join(toys.sentences()[:60]))
         inputs = TextRowEncoder(toys.bert_words(), 40)
         samples = corpus_samples([text], "lines", inputs, out / "texts")

@@ -22,7 +22,7 @@ from groundling.core.batch import (
 )
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.captions.captions import CaptionedImage
+from groundling.data.captions import CaptionedImage
 from groundling.data.regions.samples import (
     CaptionSampleDataset,
     RegionDataset,

@@ -26,7 +26,7 @@ from groundling.commands.adapt.sources import text_sources
 from groundling.core.batch import OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
-from groundling.data.corpora.token_stores import CorpusDataset, corpus_samples, stores_folder
+from groundling.data.corpora import CorpusDataset, corpus_samples, stores_folder
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from groundling.core.errors import InputError
-from groundling.data.captions.caption_pairs import IS_PAIR, CaptionPairs
-from groundling.data.corpora.token_stores import CorpusDataset
+from groundling.data.captions import IS_PAIR, CaptionPairs
+from groundling.data.corpora import CorpusDataset
 from groundling.data.samples import SampleDataset
 from groundling.objectives import Objective
 from groundling.settings.input_settings import WeightedFile

@@ -14,8 +14,7 @@ from groundling.core.output_types import Classification, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.core.rng import generator
 from groundling.data.image_samples import LeftRightWordSwap
-from groundling.data.regions.inputs import ImageSampleBuilder
-from groundling.data.regions.samples import RegionOptions, check_mentioned
+from groundling.data.regions.samples import ImageSampleBuilder, RegionOptions, check_mentioned
 from groundling.data.samples import (
     SampleDataset,
     SampleSubset,

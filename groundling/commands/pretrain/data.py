@@ -13,7 +13,7 @@ from groundling.commands.pretrain import EvalTexts, PretrainConfig, TrainTexts
 from groundling.core.batch import Example, require
 from groundling.core.errors import InputError, prefix_errors, raise_first
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
-from groundling.data.captions.captions import (
+from groundling.data.captions import (
     CaptionedImage,
     has_splits,
     images_in_store,
@@ -21,9 +21,8 @@ from groundling.data.captions.captions import (
     read_captions,
     settings_by_file,
 )
-from groundling.data.corpora.token_stores import corpus_samples, stores_folder
-from groundling.data.regions.inputs import ImageSampleBuilder
-from groundling.data.regions.samples import CaptionSampleDataset
+from groundling.data.corpora import corpus_samples, stores_folder
+from groundling.data.regions.samples import CaptionSampleDataset, ImageSampleBuilder
 from groundling.data.samples import (
     MultiVersionTextDataset,
     SampleSubset,

@@ -27,8 +27,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import is_import_path, resolve
 from groundling.core.rng import derive_seed
-from groundling.data.regions.inputs import ImageSampleBuilder
-from groundling.data.regions.samples import check_mentioned
+from groundling.data.regions.samples import ImageSampleBuilder, check_mentioned
 from groundling.data.regions.store import RegionStore
 from groundling.models.formats import Encoder
 from groundling.models.heads import init_lm_head

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from groundling.commands.retrieve import RetrieveConfig
 from groundling.core.batch import Example, require
 from groundling.core.errors import InputError, prefix_errors
-from groundling.data.captions.captions import (
+from groundling.data.captions import (
     CaptionedImage,
     find_images,
     join_captions,

@@ -18,7 +18,7 @@ from transformers import CLIPConfig, CLIPModel, CLIPTokenizer, PreTrainedTokeniz
 from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.errors import prefix_errors
 from groundling.core.rng import derive_seed
-from groundling.data.captions.captions import (
+from groundling.data.captions import (
     CaptionedImage,
     find_images,
     has_splits,

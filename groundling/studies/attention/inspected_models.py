@@ -27,7 +27,7 @@ from groundling.core.output_types import (
 )
 from groundling.core.registry import require_instance, resolve
 from groundling.core.rng import derive_seed, generator
-from groundling.data.captions.captions import (
+from groundling.data.captions import (
     CaptionedImage,
     find_images,
     images_in_store,
@@ -36,8 +36,7 @@ from groundling.data.captions.captions import (
 )
 from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import ImageInput
-from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
-from groundling.data.regions.samples import RegionLabeler
+from groundling.data.regions.samples import ImageInputs, ImageSampleBuilder, RegionLabeler
 from groundling.data.regions.store import RegionSource, RegionStore
 from groundling.data.samples import MappedDataset, SampleDataset, TextDataset
 from groundling.models.formats import Encoder

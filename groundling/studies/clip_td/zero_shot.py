@@ -20,7 +20,7 @@ from groundling.core.metrics import is_degenerate
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.data.kmeans import Clusters, kmeans_1d
-from groundling.data.regions.inputs import ImageSampleBuilder
+from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.samples import rows_of, subsample
 from groundling.prediction.similarity import (
     BATCH,

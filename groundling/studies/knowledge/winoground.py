@@ -14,7 +14,7 @@ import torch
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.images import image_id
-from groundling.data.regions.inputs import ImageSampleBuilder
+from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.tables import read_json_lines
 from groundling.prediction.similarity import (
     CosineMatcher,

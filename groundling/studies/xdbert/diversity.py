@@ -27,7 +27,7 @@ from groundling.core.batch import Batch, Example, TextRow, collate, require
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
 from groundling.core.rng import generator
-from groundling.data.corpora.token_stores import corpus_samples, stores_folder
+from groundling.data.corpora import corpus_samples, stores_folder
 from groundling.data.samples import TextDataset, subsample
 from groundling.data.text.words import stop_words, word_spans
 from groundling.models.attention import AttentionMap, PositionKind

@@ -26,8 +26,8 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError, convert_errors, require_known
 from groundling.core.registry import resolve
 from groundling.core.rng import generator
-from groundling.data.captions.captions import captions_of_images, settings_by_file
-from groundling.data.corpora.files import CHUNK
+from groundling.data.captions import captions_of_images, settings_by_file
+from groundling.data.corpora import CHUNK
 from groundling.data.samples import backend_tokenizer
 from groundling.data.text.words import stop_words, word_spans
 from groundling.models.loading import load_tokenizer

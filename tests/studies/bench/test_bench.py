@@ -12,7 +12,7 @@ from builders.bench import CONFIG, STOP_AT, Ran
 from homes import digests, never, stay_here
 
 from groundling.core.errors import InputError
-from groundling.data.corpora.files import iterate_texts, names_of
+from groundling.data.corpora import iterate_texts, names_of
 from groundling.runs.folder import read_json, write_json
 from groundling.studies.bench.arms import METHOD, ArmRun, chosen_weight, grid_runs, run_arm
 from groundling.studies.bench.commands import BENCH, BenchConfig

@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import read_captions
+from groundling.data.captions import read_captions
 from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import DATA_TASKS as render_tasks
 from groundling.studies.worlds.commands import DATA_WORLD as render_world

@@ -18,7 +18,7 @@ import torch
 from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, RegionSelection, Regression
-from groundling.data.regions.inputs import ImageInputs, ImageSampleBuilder
+from groundling.data.regions.samples import ImageInputs, ImageSampleBuilder
 from groundling.data.regions.store import InMemoryRegions, RegionSource, RegionStore
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.adapters import ClipFeatureAdapter

@@ -13,8 +13,8 @@ import torch
 
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
-from groundling.data.captions.captions import CaptionedImage, find_images, read_captions
-from groundling.data.corpora.files import plain_lines
+from groundling.data.captions import CaptionedImage, find_images, read_captions
+from groundling.data.corpora import plain_lines
 from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, make_clip_text_tower
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.runs.folder import json_text, whole_folder, write_whole
