@@ -262,7 +262,7 @@ def test_a_term_that_is_no_better_than_guessing_is_told(
         f"contrastive_sentence is no better than guessing among {STEPS.batch} rows"
     )
     assert f"that of guessing {math.log(STEPS.batch):.4g}" in note
-    assert told(200, 0.003, 0.07) == []
+    assert told(90, 0.003, 0.07) == []
 
 
 def test_arms_by_name_and_by_parts() -> None:

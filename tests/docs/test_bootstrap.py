@@ -72,11 +72,3 @@ def test_each_command_installs_what_it_needs_once(
     ran.clear()
     call(bootstrap, monkeypatch, "test")
     assert made(ran) == [venv, f"{root}[test]"]  # other files: anew
-
-
-def test_an_unknown_command_says_what_there_is(
-    bootstrap: ModuleType, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(SystemExit, match=r"bootstrap\.py quickstart"):
-        call(bootstrap, monkeypatch, "tests")
-    assert ran == []

@@ -9,9 +9,9 @@ import threading
 import time
 from pathlib import Path
 
-import homes
 import pytest
 from homes import put
+from tiny.jobs import note, refuse
 
 import groundling
 from groundling.core.errors import InputError
@@ -33,7 +33,7 @@ assert list(jobs.run_parallel(len, [("bc",), ("bc",)], 2)) == [2, 2]
 import os
 import sys
 
-from homes import thread_that_stays
+from tiny.jobs import thread_that_stays
 
 # Foreign code has a process of its own, which ends with it.
 every = [
@@ -87,11 +87,11 @@ def test_workers_run_nothing_of_the_working_directory(tmp_path: Path) -> None:
 def test_jobs_run_in_processes_in_order_and_the_first_mistake_is_named(tmp_path: Path) -> None:
     path, said = str(tmp_path / "order"), []
     jobs = [
-        Job("late", homes.note, (path, "late"), after=("second", "first")),
-        Job("first", homes.note, (path, "first")),
-        Job("second", homes.note, (path, "second")),
-        Job("wrong", homes.refuse, ("x.txt: no such file",), after=("late",)),
-        Job("never", homes.note, (path, "never"), after=("wrong",)),
+        Job("late", note, (path, "late"), after=("second", "first")),
+        Job("first", note, (path, "first")),
+        Job("second", note, (path, "second")),
+        Job("wrong", refuse, ("x.txt: no such file",), after=("late",)),
+        Job("never", note, (path, "never"), after=("wrong",)),
     ]
     with pytest.raises(InputError, match=r"^wrong: x.txt: no such file$"):
         run_jobs(jobs, 1, said.append)
@@ -104,14 +104,14 @@ def test_jobs_run_in_processes_in_order_and_the_first_mistake_is_named(tmp_path:
 def test_jobs_give_results_by_name(processes: int, tmp_path: Path) -> None:
     path = str(tmp_path / "order")
     jobs = [
-        Job(name, homes.note, (path, name), after=after)
+        Job(name, note, (path, name), after=after)
         for name, after in (("c", ("b",)), ("a", ()), ("b", ()))
     ]
     assert run_jobs(jobs, processes, lambda _: None) == {"a": "a", "b": "b", "c": "c"}
     order = Path(path).read_text().split()
     assert order.index("b") < order.index("c")  # `a` may come anywhere
     with pytest.raises(ValueError, match=r"names that do not exist: \['x'\]"):
-        run_jobs([Job("x", homes.note, (path, "x"), after=("nothing",))], processes, lambda _: None)
+        run_jobs([Job("x", note, (path, "x"), after=("nothing",))], processes, lambda _: None)
 
 
 def thread_after_a_while() -> int:

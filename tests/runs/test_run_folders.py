@@ -68,7 +68,7 @@ def commands(shelf: Path) -> dict[str, list[str]]:
         "adapt": f"adapt {text} --max-length 32",
         "pretrain": f"pretrain --architecture visualbert --model {shelf}/student --regions {shelf}/store {captions}",
         "finetune": f"finetune --model {shelf}/student --task glue/rte --data {shelf}/glue --seeds 1",
-        "probe": f"probe --model {shelf}/student --data {shelf}/world --seeds 1",
+        "probe": f"probe --model {shelf}/student --data {shelf}/world --seeds 1 --questions truth",
     }
     every = {name: [*line.split(), *TRAINED] for name, line in lines.items()}
     compared = f"compare --arms l1 --tasks glue/rte --data {shelf}/glue --seeds 1 {arms} {of_arms}"
@@ -139,7 +139,7 @@ def test_a_killed_run_ends_as_a_whole_one_and_a_finished_one_stays(
     assert not (killed / "result.json").exists()
     assert main([*line, str(killed)]) == 0
     found = trained(whole)
-    assert any(file.endswith(".safetensors") for file in found) and logs_below(whole)
+    assert len(found) > len(logs_below(whole)) > 0
     assert trained(killed) == found
     before = homes.digests(whole)
     assert main([*line, str(whole)]) == 0
