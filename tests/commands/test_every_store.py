@@ -183,7 +183,7 @@ def asked_alike(roads: dict[str, list[SampleDataset]]) -> None:
     assert len(first) == 4
 
 
-@pytest.mark.parametrize("kind", ["grid", "detector", "boxes", "imported", "merged"])
+@pytest.mark.parametrize("kind", ["detector", "boxes", "merged"])
 def test_stored_features(
     kind: str,
     place: Path,
