@@ -6,11 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
-import standins
-from homes import STEPS, put, table
+from tiny import homes, standins
+from tiny.homes import STEPS, put, table
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig

@@ -6,14 +6,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-from builders.regions import store
-from builders.tasks import task_texts, unlabelled_texts, vqa
-from homes import STEPS, log_of
 from safetensors.torch import load_file
-from toys import images_of
+from tiny import homes
+from tiny.homes import STEPS, log_of
+from tiny.regions import store
+from tiny.tasks import task_texts, unlabelled_texts, vqa
+from tiny.toys import images_of
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig

@@ -7,12 +7,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-from builders.recipes import FILES, RECIPES, recipe_of
-from homes import STEPS
 from safetensors.torch import load_file
+from tiny import homes
+from tiny.homes import STEPS
+from tiny.recipes import FILES, RECIPES, recipe_of
 
 from groundling.cli import main
 from groundling.commands.adapt import AdaptConfig

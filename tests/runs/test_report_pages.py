@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import browsing
-import homes
 import pytest
-import toys
-from builders.quickstart import scores, tuned
-from builders.results import both, judge_folders, write_runs
-from homes import STEPS
 from PIL import Image
+from tiny import homes, toys
+from tiny.homes import STEPS
+from tiny.quickstart import scores, tuned
+from tiny.results import both, judge_folders, write_runs
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig

@@ -14,13 +14,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
-import standins
 import torch
-from builders.commands import same
-from homes import STEPS, digests, never, put
-from standins import PHOTOS
+from tiny import homes, standins
+from tiny.commands import same
+from tiny.homes import STEPS, digests, never, put
+from tiny.standins import PHOTOS
 from transformers import AutoModel
 
 import groundling

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-import homes
 import huggingface_hub.constants
 import pytest
-import standins
 import torch
-import toys
-from homes import put, table
 from PIL import Image
+from tiny import homes, standins, toys
+from tiny.homes import put, table
 from tiny.jobs import note, refuse
 from torch import nn
 from tqdm import tqdm

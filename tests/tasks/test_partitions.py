@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vcr_files
-from builders.tasks import vqa_answers
-from homes import STEPS, put, student
+from tiny import vcr_files
+from tiny.homes import STEPS, put, student
+from tiny.tasks import vqa_answers
 
 from groundling.cli import main
 from groundling.commands.data import PARTITION as partition

@@ -30,6 +30,7 @@ from transformers import (
 
 import groundling.training.loop
 from groundling.cli import COMMANDS
+from groundling.core.errors import InputError
 from groundling.models.text_encoder import load_text_encoder
 from groundling.settings.training import TrainingArguments
 from tiny import toys
@@ -368,3 +369,11 @@ class Copies:
 def apart(notes: Sequence[str]) -> list[str]:
     """Notes without those on parts that have not left guessing, as most have not in three steps."""
     return [note for note in notes if "is no better than a constant prediction" not in note]
+
+
+def refused(call: Callable[..., Any], *arguments: Any) -> str:
+    """The one line of the user's mistake for which a call is refused."""
+    with pytest.raises(InputError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -8,12 +8,11 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-import toys
-from builders.commands import adapting_with, tuning_with
 from safetensors.torch import load_file, save_file
+from tiny import homes, toys
+from tiny.commands import adapting_with, tuning_with
 from torch import nn
 
 from groundling.commands.adapt import COMMAND as adapt
@@ -33,7 +32,7 @@ from groundling.runs import checkpoints as checkpoint
 from groundling.runs.run import RunFolder
 from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
-from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
+from groundling.teachers.feature_cache import TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
 from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import (
@@ -48,10 +47,6 @@ CPU = {"cpu": True, "log_every": 1, "save_every": 1000}
 
 def log_of(out: Path) -> list[dict]:
     return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-
-
-def terms_of(out: Path) -> list[dict]:
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in log_of(out)]
 
 
 def quiet(model: nn.Module) -> nn.Module:
@@ -122,22 +117,6 @@ def test_a_learnable_task_is_learnt(student, text_only, tmp_path):
 # -- a batch is a batch however it is split --------------------------------------------------------------------------
 
 
-def test_accumulation_changes_nothing(cross, samples, tmp_path):
-    found = {}
-    for accumulate in (1, 2, 4):
-        model, out = quiet(cross), tmp_path / str(accumulate)
-        objectives = xdbert(model.sizes)
-        # Smallest steps: where Adam divides tiny gradients by their size it would show rounding, not mistakes.
-        config = TrainingArguments(
-            steps=4, batch=8, gradient_accumulation_steps=accumulate, lr=1e-4, **CPU
-        )
-        train(model, objectives, samples, config, out)
-        found[accumulate] = terms_of(out), weights(model, objectives)
-    for accumulate in (2, 4):
-        assert_same_losses(found[1][0], found[accumulate][0])
-        close(found[1][1], found[accumulate][1], 2e-5)
-
-
 def test_the_environment_changes_nothing(student, text_only, tmp_path, monkeypatch):
     """What accelerate reads there is pinned, or refused before anything is written."""
     config = TrainingArguments(steps=3, batch=8, **CPU)
@@ -146,7 +125,7 @@ def test_the_environment_changes_nothing(student, text_only, tmp_path, monkeypat
         model = student()
         torch.manual_seed(4)
         train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path / name)
-        return terms_of(tmp_path / name)
+        return homes.log_of(tmp_path / name)
 
     plain = losses("plain")
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
@@ -157,25 +136,6 @@ def test_the_environment_changes_nothing(student, text_only, tmp_path, monkeypat
     with pytest.raises(InputError, match=r"^ACCELERATE_USE_FSDP: groundling trains with plain"):
         losses("refused")
     monkeypatch.delenv("ACCELERATE_USE_FSDP")
-
-
-def test_workers_change_nothing(cross, samples, tmp_path):
-    found = []
-    for workers in (0, 2):
-        model, out = deepcopy(cross), tmp_path / str(workers)
-        objectives = xdbert(model.sizes)
-        train(
-            model,
-            objectives,
-            samples,
-            TrainingArguments(
-                steps=4, batch=8, gradient_accumulation_steps=2, workers=workers, **CPU
-            ),
-            out,
-        )
-        found.append((terms_of(out), weights(model, objectives)))
-    assert found[0][0] == found[1][0]
-    assert all(torch.equal(found[0][1][k], found[1][1][k]) for k in found[0][1])
 
 
 def test_compiled_passes_change_neither_weights_nor_names(
@@ -205,7 +165,7 @@ def test_compiled_passes_change_neither_weights_nor_names(
         trained[name] = weights(model, parts)
     assert passes == [8, 8, 8]
     close(trained["plain"], trained["compiled"], 0.0)
-    assert_same_losses(terms_of(tmp_path / "plain"), terms_of(tmp_path / "compiled"), 0.0)
+    assert_same_losses(homes.log_of(tmp_path / "plain"), homes.log_of(tmp_path / "compiled"), 0.0)
     for file in ("model/model.safetensors", "checkpoints/step-000000003/state.safetensors"):
         assert load_file(tmp_path / "plain" / file).keys() == (
             load_file(tmp_path / "compiled" / file).keys()
@@ -451,30 +411,6 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
     } <= keys
 
 
-def test_taught_equals_the_online_teacher(student, tower, samples, tmp_path):
-    found = []
-    for online in (True, False):
-        model = quiet(student())
-        torch.manual_seed(4)
-        objectives = [
-            MaskedLM(model.sizes, mask_id=4),
-            FeatureDistillation(model.sizes._replace(teacher=24)),
-        ]
-        teacher = ClipTextTeacher(*tower())
-        data = TeacherDataset(samples, teacher, None if online else FeatureCache())
-        teachers = [teacher] if online else []
-        train(
-            model,
-            objectives,
-            data,
-            TrainingArguments(steps=3, batch=8, **CPU),
-            tmp_path / str(online),
-            teachers=teachers,
-        )
-        found.append(terms_of(tmp_path / str(online)))
-    assert_same_losses(*found)
-
-
 # -- the log ---------------------------------------------------------------------------------------------------------
 
 
@@ -521,21 +457,6 @@ def test_last_losses_are_of_enough_steps_and_the_same_after_a_kill(
     with pytest.raises(homes.Killed):
         losses(tmp_path / "killed", dies_at=steps - 1)
     assert losses(tmp_path / "killed") == whole, "from the checkpoint after two thirds"
-
-
-def test_a_finished_run_is_not_run_again(student, text_only, tmp_path):
-    model, config = student(), TrainingArguments(steps=4, batch=8, **CPU)
-    torch.manual_seed(2)
-    objective = MaskedLM(model.sizes, mask_id=4)
-    train(model, [objective], text_only, config, tmp_path)
-    lines, end = log_of(tmp_path), weights(model, [objective])
-    again, head = student(), MaskedLM(model.sizes, mask_id=4)
-    result = train(again, [head], text_only, config, tmp_path)
-    assert log_of(tmp_path) == lines
-    assert result["steps"] == 4
-    assert result["train_metrics"].keys() == {"loss", "mlm"}
-    assert result["train_metrics_steps"] == 4 and result["loss_weights"] == {"mlm": 1.0}
-    assert all(torch.equal(v, end[k]) for k, v in weights(again, [head]).items())
 
 
 # -- errors a user can mend ------------------------------------------------------------------------------------------
