@@ -46,7 +46,7 @@ from groundling.models.task_heads import (
 from groundling.models.text_encoder import embed_words
 from groundling.objectives import LossTargets, Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching
-from groundling.objectives.masked_lm import masked_lm
+from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.objectives import PretrainingVariantSettings
@@ -395,7 +395,7 @@ class ImageQuestionAnswering(SupervisedObjective):
 def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -> list[Objective]:
     """Masked LM, cross-modality matching and masked object prediction; with a task's answers, image QA."""
     chosen: list[Objective] = [
-        masked_lm(context),
+        MaskedLM.from_context(context),
         ImageTextMatching(context.sizes),
         MaskedObjects(context.sizes, labels=options.region_classes != "none"),
     ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
-from homes import STEPS
+from tiny import homes
+from tiny.homes import STEPS
 
 from groundling.commands.train_clip import COMMAND as teach
 from groundling.commands.train_clip import TrainClipConfig

@@ -6,23 +6,20 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
-import standins
-from homes import STEPS, put, table
+from tiny import homes, standins
+from tiny.homes import STEPS, put, table
 
-from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.result import (
-    degenerate_seeds_note,
     majority_baseline,
     majority_note,
 )
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.metrics import ACCURACY, F1, MATTHEWS, METRICS, RMSE, SCORE, is_degenerate
+from groundling.core.metrics import ACCURACY, F1, MATTHEWS, RMSE, SCORE, is_degenerate
 from groundling.core.output_types import Classification, OpenAnswer, RegionSelection, Regression
 from groundling.settings.fields import make_settings
 from groundling.stats.finished_runs import collect_runs
@@ -72,14 +69,6 @@ def test_nearly_one_answer_is_told_from_few_right_ones(
     assert is_degenerate(predictions) is (others == 0)
 
 
-def test_a_note_names_the_seeds_that_say_one_thing() -> None:
-    assert degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": []}) == []
-    (note,) = degenerate_seeds_note({"seeds": [0, 1], "degenerate_seeds": [1]})
-    assert note.startswith(
-        "degenerate, with nearly the same answer to every example: 1 of 2 seeds: 1"
-    )
-
-
 # -- the majority ------------------------------------------------------------------------------------------------------
 
 
@@ -118,14 +107,6 @@ def test_who_is_no_better_than_one_answer_is_told(median: float, is_said: bool) 
     lower = {"rmse": median}, {"rmse": 0.505}
     result = {"median": {"dev": lower[0]}, "majority": {"answer": 1, "scores": {"dev": lower[1]}}}
     assert bool(majority_note(task(Regression(0, 1), RMSE), result)) is not is_said
-
-
-def test_every_metric_of_answers_has_a_majority() -> None:
-    """A metric that cannot be computed of one answer would end a run at its very end."""
-    labels = {True: np.array([[[0, 1.0]], [[1, 0.5]]]), False: np.array([0.0, 1.0])}
-    for metric in METRICS:
-        if not metric.uses_scores and metric.name != "picked":
-            metric.compute(np.zeros(2), labels[metric.uses_example_scores])
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -173,23 +154,3 @@ def test_no_images_no_baseline(place: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="text_only_baseline: needs regions"):
         finetune(asked(place, text_only_baseline=True, regions=""), BRIEF, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_seed_that_says_one_thing_is_called_so(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of 15 rows held out 14 answers are the same: no 99 %."""
-    line = (
-        f"finetune --model {place}/bert --data {place}/asked.csv --text q --image photo --label y"
-    )
-    line += " --cpu --steps 1 --batch 4 --lr 1e-9"
-    assert main([*line.split(), "--out", str(tmp_path / "run")]) == 0
-    out, err = capsys.readouterr()
-    result = json.loads(out)
-    predictions = [
-        one["prediction"] for one in homes.answers(tmp_path / "run/seed-0/predictions_dev.jsonl")
-    ]
-    share = max(predictions.count(one) for one in set(predictions)) / len(predictions)
-    assert result["degenerate_seeds"] == ([0] if share >= 0.95 else [])
-    assert ("every example: 1 of 1 seeds" in err) == (share >= 0.95)
-    assert "majority" in result

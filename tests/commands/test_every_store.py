@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import standins
 import torch
-import vcr_files
-from builders.regions import lxmert
-from builders.seeing import resnet, seeing_models
-from homes import picture, put, student, table
+from tiny import standins, vcr_files
+from tiny.homes import picture, put, student, table
+from tiny.regions import lxmert
+from tiny.seeing import resnet, seeing_models
 
 from groundling.cli import main
 from groundling.core.batch import Sample
@@ -183,7 +182,7 @@ def asked_alike(roads: dict[str, list[SampleDataset]]) -> None:
     assert len(first) == 4
 
 
-@pytest.mark.parametrize("kind", ["grid", "detector", "boxes", "imported", "merged"])
+@pytest.mark.parametrize("kind", ["detector", "boxes", "merged"])
 def test_stored_features(
     kind: str,
     place: Path,

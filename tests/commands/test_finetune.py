@@ -9,10 +9,10 @@ from statistics import median
 
 import pytest
 import torch
-from builders.results import rows_of
-from homes import STEPS, digests, put, rte
 from safetensors.torch import load_file
-from toys import sentences
+from tiny.homes import STEPS, digests, put, rte
+from tiny.results import rows_of
+from tiny.toys import sentences
 from transformers import AutoModel
 
 from groundling.commands.finetune import COMMAND as finetune

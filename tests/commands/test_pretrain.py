@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import homes
 import pytest
 import torch
-from builders.regions import store
-from builders.tasks import task_texts, unlabelled_texts, vqa
-from homes import STEPS, log_of
 from safetensors.torch import load_file
-from toys import images_of
+from tiny import homes
+from tiny.homes import STEPS, log_of
+from tiny.regions import store
+from tiny.tasks import task_texts, unlabelled_texts, vqa
+from tiny.toys import images_of
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
@@ -26,12 +25,7 @@ from groundling.core.registry import registered
 from groundling.models.heads import HEADS, load_head
 from groundling.models.task_heads import HeadContext
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.training import TrainingArguments
 from groundling.tasks.vqa import VQA
-from groundling.training.batch_sampler import (
-    DataSource,
-    plan_batches,
-)
 from groundling.vision_language import Architecture
 from groundling.vision_language.loading import load_encoder
 
@@ -72,11 +66,15 @@ def trained(
     settings: PretrainConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Path, dict]]:
     root = tmp_path_factory.mktemp("pretrained")
-    steps = replace(STEPS, steps=30, batch=4)
+
+    def run(kind: str) -> dict:  # UNITER has one objective a step
+        steps = replace(STEPS, steps=30 if kind == "uniter" else 3, batch=4)
+        return pretrain(replace_settings(settings, architecture=kind), steps, root / kind)  # type: ignore[arg-type]
+
     return {
         kind: (
             root / kind,
-            pretrain(replace_settings(settings, architecture=kind), steps, root / kind),
+            run(kind),
         )  # type: ignore[arg-type]
         for kind in TERMS
     }
@@ -110,17 +108,6 @@ def test_text_without_images_is_mixed_in(
     pretrain(config, replace(STEPS, steps=12, batch=4), tmp_path)
     seen = ["masked_regions" in line for line in log_of(tmp_path)]
     assert 0 < sum(seen) < 12
-
-
-def test_vlberts_first_version_also_asks_whether_image_and_caption_are_related(
-    settings: PretrainConfig, tmp_path: Path
-) -> None:
-    pretrain(
-        replace_settings(settings, architecture="vlbert", related=True),
-        replace(STEPS, batch=4),
-        tmp_path,
-    )
-    assert {"mlm", "masked_regions", "sentence_image"} <= set(log_of(tmp_path)[0])
 
 
 @pytest.mark.parametrize(
@@ -158,21 +145,6 @@ def test_an_epoch_is_one_of_the_images(
     assert pretrain(with_text, once, tmp_path / "text")["steps"] == 8
 
 
-def test_steps_of_an_epoch() -> None:
-    """B5: data sets count once however often they are listed, and their share of the steps tells how many it takes."""
-    images: Any = range(40)
-    more: Any = range(20)
-    texts: Any = range(1000)
-    kinds = [DataSource(images, ratio) for ratio in (2, 2, 1, 1)]
-    with_text = [*kinds, DataSource(texts, 6, counts_towards_epoch=False)]
-    config = TrainingArguments(batch=4, epochs=1.5)
-    assert plan_batches(kinds, [], config, 1).per_epoch == 10
-    assert plan_batches([*kinds, DataSource(more, 3)], [], config, 1).per_epoch == 15
-    assert plan_batches(with_text, [], config, 1).per_epoch == 20
-    assert len(plan_batches(with_text, [], config, 1)) == 30
-    assert plan_batches(kinds, [], replace(config, steps=25), 1).covered_epochs() == 2.5
-
-
 @pytest.mark.parametrize("kind", ["vlbert", "uniter"])
 def test_a_store_without_classes(
     kind: str, settings: PretrainConfig, place: Path, tmp_path: Path
@@ -207,7 +179,8 @@ def test_regions_are_classified_by_their_best_class(
 ) -> None:
     """B11: the papers' hard label, and a region head of a task that starts from what it trained."""
     config = replace_settings(settings, architecture=kind, region_classes="hard")
-    result = pretrain(config, replace(STEPS, steps=30, batch=4), tmp_path)
+    steps = replace(STEPS, steps=30 if kind == "uniter" else 3, batch=4)
+    result = pretrain(config, steps, tmp_path)
     assert "hard_regions" in result["objectives"]
     assert "masked_regions" not in result["objectives"]
     assert any("hard_regions" in line for line in log_of(tmp_path))
@@ -271,27 +244,6 @@ def test_regions_of_another_backbone_are_refused(
     finetune(new, brief, tmp_path / "new")
     tuned = tmp_path / "new" / "seed-0" / "model"
     assert json.loads((tuned / "join.json").read_text())["regions_from"] == made
-
-
-def test_a_tasks_own_texts_are_a_phase(
-    settings: PretrainConfig, trained: dict[str, tuple[Path, dict]], tmp_path: Path
-) -> None:
-    folder = vqa(tmp_path / "vqa")
-    texts = task_texts(VQA.with_answers_of(folder), folder)
-    assert (texts[0].text, texts[0].text_pair) == ("what is it 0?", "dog")
-    names = images_of(texts)
-    own = store(tmp_path / "images", names)
-    config = replace_settings(
-        settings,
-        model=str(trained["visualbert"][0] / "model"),
-        captions="",
-        task="vqa",
-        data=str(folder),
-        regions=str(own),
-    )
-    pretrain(config, replace(STEPS, batch=4), tmp_path / "phase")
-    assert set(log_of(tmp_path / "phase")[0]) >= {"mlm"}
-    assert "sentence_image" not in log_of(tmp_path / "phase")[0]
 
 
 def test_a_phase_on_the_texts_of_two_splits(

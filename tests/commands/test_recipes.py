@@ -7,12 +7,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-from builders.recipes import FILES, RECIPES, recipe_of
-from homes import STEPS
 from safetensors.torch import load_file
+from tiny import homes
+from tiny.homes import STEPS
+from tiny.recipes import FILES, RECIPES, recipe_of
 
 from groundling.cli import main
 from groundling.commands.adapt import AdaptConfig
@@ -325,27 +325,3 @@ def test_a_recipe_names_columns_of_ones_own_file(
     assert (
         "finetune needs either task, or text and label for your own file" in capsys.readouterr().err
     )
-
-
-@pytest.mark.usefixtures("in_process")
-def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
-    # F9
-    own_csv(place / "my.csv")
-    settings = make_settings(AdaptConfig, student="student", text=("text.txt",), max_length=64)
-    config = make_settings(
-        TrainAndCompareConfig,
-        arms=("mlm",),
-        data="my.csv",
-        text="question",
-        label="answer",
-        max_length=64,
-    )
-    one = replace(STEPS, steps=1)
-    result = compare(replace_settings(config, seeds=1), settings, one, one, "out")
-    assert list(result["scores"]["mlm"]) == ["my"]
-    assert trained[-1] == "out/mlm/my/seed-0"
-    with pytest.raises(
-        InputError,
-        match="compare needs either tasks, or text and label for your own file",
-    ):
-        compare(replace_settings(config, tasks=("glue/rte",)), settings, one, one, "out")

@@ -8,16 +8,15 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import toys
-from homes import put
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from tiny import homes, toys
 from tiny.homes import noise as image
+from tiny.homes import put
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
 import groundling.stats.retrieval

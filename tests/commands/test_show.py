@@ -7,12 +7,11 @@ import os
 import shutil
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
-import standins
-from homes import put
 from PIL import Image
+from tiny import homes, standins
+from tiny.homes import put
 
 import groundling
 from groundling.cli import main

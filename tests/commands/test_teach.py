@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from homes import STEPS, Killed, digests, never, put
+from tiny.homes import STEPS, Killed, digests, never, put
 from transformers import AutoTokenizer, CLIPModel
 
 from groundling.commands.train_clip import COMMAND as teach

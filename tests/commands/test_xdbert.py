@@ -6,11 +6,10 @@ import json
 import math
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
+from tiny import homes, toys
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig

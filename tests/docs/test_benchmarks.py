@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import standins
 import torch
 from documents import ROOT
+from tiny import standins
 from transformers.utils import logging
 
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))

@@ -13,11 +13,11 @@ import tomllib
 from pathlib import Path
 
 import documents
-import homes
 import pytest
-from builders.commands import flags_of
-from builders.regions import store
 from documents import PAGES, ROOT
+from tiny import homes
+from tiny.commands import flags_of
+from tiny.regions import store
 from transformers import AutoModel
 
 from groundling.cli import COMMANDS, main

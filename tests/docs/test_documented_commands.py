@@ -11,10 +11,10 @@ from pathlib import Path
 
 import documents
 import pytest
-import standins
-from builders.recipes import FILES, recipe_of
-from builders.small_commands import REPRODUCTIONS, smaller
 from documents import PAGES, ROOT, TypedCommand
+from tiny import standins
+from tiny.recipes import FILES, recipe_of
+from tiny.small_commands import REPRODUCTIONS, smaller
 
 from groundling.cli import main
 from groundling.studies.xdbert.diversity import attention_report

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import standins
 from documents import ROOT
-from homes import digests
+from tiny import standins
+from tiny.homes import digests
 from transformers import AutoModel
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import documents
 import pytest
-import standins
-from builders.small_commands import smaller
 from documents import ROOT
+from tiny import standins
+from tiny.small_commands import smaller
 
 from groundling.cli import main
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from homes import STEPS
 from safetensors.torch import load_file
+from tiny.homes import STEPS
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig

@@ -7,13 +7,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import homes
 import pytest
-from builders.commands import adapting_with, same
-from homes import STEPS, dying, never, put, training_with
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tensorboard.summary.writer.record_writer import RecordWriter
+from tiny import homes
+from tiny.commands import adapting_with, same
+from tiny.homes import STEPS, dying, never, put, training_with
 from transformers import BertTokenizer
 
 from groundling.commands.adapt import COMMAND as adapt

@@ -9,11 +9,18 @@ from typing import Any
 
 import browsing
 import pytest
-from builders.quickstart import scores, tuned
-from builders.results import both, judge_folders, write_runs
 from PIL import Image
+from tiny import homes, toys
+from tiny.homes import STEPS
+from tiny.quickstart import scores, tuned
+from tiny.results import both, judge_folders, write_runs
 
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.regions import COMMAND as regions
+from groundling.commands.regions import RegionsConfig
 from groundling.runs.folder import write_json
+from groundling.settings.fields import make_settings
 from groundling.stats.verdict import SeedRuns
 from groundling.studies.worlds.quickstart import ARMS, NOTHING, write_report
 
@@ -178,3 +185,45 @@ def test_texts_stay_texts_and_nothing_is_loaded(judged: Path, quick: Path, brows
     ]
     assert {url.partition(":")[0] for url in sent} == {"file", "data"}
     assert browser.get_log("browser") == []
+
+
+# -- reports of runs ---------------------------------------------------------------------------------
+
+
+def adds_up(result: dict[str, Any]) -> None:
+    """The loss is made of its terms and their weights, all of which are told."""
+    last, weights = result["train_metrics"], result["loss_weights"]
+    assert set(weights) == set(last) - {"loss"}
+    total = sum(weights[term] * mean for term, mean in last.items() if term != "loss")
+    assert total == pytest.approx(last["loss"], rel=1e-4)
+
+
+def test_a_result_names_weights_other_than_one(tmp_path: Path) -> None:
+    student = homes.sentence_encoder(tmp_path / "student")
+    config = make_settings(
+        AdaptConfig,
+        student=str(student),
+        text=(str(homes.text(tmp_path / "text.txt", 40)),),
+        arm="mlm",
+        max_length=24,
+    )
+    result = adapt(config, STEPS, tmp_path / "out")
+    adds_up(result)
+    assert result["loss_weights"] == {"mlm": 1.0, "retain": 10.0}
+
+
+def test_photos_that_are_skipped_are_counted_and_named(tmp_path: Path) -> None:
+    from transformers import CLIPImageProcessorPil
+
+    vit = homes.home(tmp_path / "vit", toys.vit(), None)
+    CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(vit)
+    homes.picture(tmp_path / "photos/good.png", size=(20, 16))
+    for number in range(7):
+        homes.put(tmp_path / f"photos/broken-{number}.png", b"no photo")
+    config = make_settings(
+        RegionsConfig, images=str(tmp_path / "photos"), backbone=str(vit), grid=2, cpu=True
+    )
+    result = regions(config, tmp_path / "store")
+    assert result["skipped"] == 7
+    assert "broken-0" in result["skipped_first"][0]
+    assert regions(config, tmp_path / "store") == result

@@ -6,20 +6,31 @@ import errno
 import io
 import json
 import os
+import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
-import standins
-from homes import put
-from standins import PHOTOS
+import torch
+from tiny import homes, standins
+from tiny.commands import same
+from tiny.homes import STEPS, digests, never, put
+from tiny.standins import PHOTOS
+from transformers import AutoModel
 
 import groundling
 from groundling.cli import COMMANDS, main
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.finetune import COMMAND as finetune
+from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
+from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import (
     LOCK,
     NO_RESULTS,
@@ -33,10 +44,14 @@ from groundling.runs.folder import (
     write_json,
     write_whole,
 )
+from groundling.runs.hashing import data_hash, input_state, sha256_of
+from groundling.runs.run import Run
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.studies.clip_td.combined_runs import _files
 from groundling.studies.clip_td.shift import text_only_run
 from groundling.tasks import Task
+from groundling.training import fit as fitting
 from groundling.training.held_out_loss import means_by_epoch
 
 TRAINED = ["--cpu", "--batch", "4", "--steps", "2", "--save-every", "1"]
@@ -68,7 +83,7 @@ def commands(shelf: Path) -> dict[str, list[str]]:
         "adapt": f"adapt {text} --max-length 32",
         "pretrain": f"pretrain --architecture visualbert --model {shelf}/student --regions {shelf}/store {captions}",
         "finetune": f"finetune --model {shelf}/student --task glue/rte --data {shelf}/glue --seeds 1",
-        "probe": f"probe --model {shelf}/student --data {shelf}/world --seeds 1",
+        "probe": f"probe --model {shelf}/student --data {shelf}/world --seeds 1 --questions truth",
     }
     every = {name: [*line.split(), *TRAINED] for name, line in lines.items()}
     compared = f"compare --arms l1 --tasks glue/rte --data {shelf}/glue --seeds 1 {arms} {of_arms}"
@@ -139,7 +154,7 @@ def test_a_killed_run_ends_as_a_whole_one_and_a_finished_one_stays(
     assert not (killed / "result.json").exists()
     assert main([*line, str(killed)]) == 0
     found = trained(whole)
-    assert any(file.endswith(".safetensors") for file in found) and logs_below(whole)
+    assert len(found) > len(logs_below(whole)) > 0
     assert trained(killed) == found
     before = homes.digests(whole)
     assert main([*line, str(whole)]) == 0
@@ -445,3 +460,210 @@ def test_a_killed_rendering_is_done_again_and_a_whole_one_stays(
     assert not any(".partial" in str(file) for file in first)
     assert main(line) == 0
     assert homes.digests(tmp_path / "out") == first
+
+
+# -- whose folder ------------------------------------------------------------------------------------
+
+
+def test_a_folder_belongs_to_one_run(
+    control: AdaptConfig, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    mine = put(tmp_path / "text.txt", (given / "text.txt").read_bytes())
+    control = replace(control, text=(str(mine),))
+    result = adapt(control, STEPS, out)
+    before = digests(out)
+    monkeypatch.setattr(fitting, "train", never)
+    assert adapt(control, STEPS, out) == result == json.loads((out / "result.json").read_text())
+
+    for config, training, difference in (
+        (control, replace(STEPS, lr=2e-3), "lr: 0.001 there, 0.002 now"),
+        (replace_settings(control, mask_rate=0.3), STEPS, "mask_rate: 0.15 there, 0.3 now"),
+        (
+            replace(control, arm="joint_mlm", teacher=str(given / "teacher")),
+            STEPS,
+            "arm: mlm there, joint_mlm now",
+        ),
+    ):
+        with pytest.raises(InputError, match="holds another run") as error:
+            adapt(config, training, out)
+        assert difference in str(error.value)
+        assert str(out) in str(error.value)
+    with pytest.raises(InputError, match="kind: adapt there, finetune now"):
+        finetune(
+            make_settings(
+                FinetuneConfig,
+                model=str(given / "student"),
+                task="glue/rte",
+                data=str(given / "glue"),
+            ),
+            STEPS,
+            out,
+        )
+    put(mine, mine.read_text() + "one more line\n")
+    with pytest.raises(InputError, match=r"inputs.text0?.*sizes_and_times: \w+ there, \w+ now"):
+        adapt(control, STEPS, out)
+    assert digests(out) == before
+
+
+def test_foreign_files_are_left_alone(control: AdaptConfig, tmp_path: Path) -> None:
+    put(tmp_path / "thesis" / "chapter1.tex", "years of work")
+    put(tmp_path / "file", "not even a folder")
+    for name in ("thesis", "file"):
+        with pytest.raises(
+            InputError,
+            match=f"{name}: exists and is not a groundling run folder; choose another `out`",
+        ):
+            adapt(control, STEPS, tmp_path / name)
+    assert set(digests(tmp_path)) == {"thesis/chapter1.tex", "file"}
+    assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
+
+
+HOLDS = """
+import os, sys
+from pathlib import Path
+from groundling.runs.folder import lock_folder
+held = lock_folder(Path(sys.argv[1]))
+os.write(1, b"held\\n" if os.fork() else b"forked\\n")
+sys.stdin.read()  # the fork, like a data loader's worker, outlives its parent
+"""
+
+
+def test_e12_a_folder_is_held_by_one_process_until_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    arguments = [sys.executable, "-c", HOLDS, str(tmp_path / "out")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        # A fork lets go of the folder before it says so.
+        assert {other.stdout.readline(), other.stdout.readline()} == {"held\n", "forked\n"}
+        with pytest.raises(InputError, match="out: another process is writing there now"):
+            Run(tmp_path / "out", "test", {}, {}, cpu=True)
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [".lock"]
+        other.kill()
+        other.wait()
+        first = Run(tmp_path / "out", "test", {}, {}, cpu=True)
+        assert Run(tmp_path / "out", "test", {}, {}, cpu=True).folder == first.folder
+
+
+def test_settings_that_were_never_whole_are_as_good_as_none(
+    control: AdaptConfig, whole: dict, tmp_path: Path
+) -> None:
+    """A run was killed while it wrote them."""
+    put(tmp_path / "out/config.json.partial", "{")
+    adapt(control, STEPS, tmp_path / "out")
+    assert same(tmp_path / "out", whole)
+
+
+def test_an_empty_folder_is_as_good_as_none(
+    control: AdaptConfig, whole: dict, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    adapt(control, STEPS, tmp_path / "out")
+    assert same(tmp_path / "out", whole)
+    shutil.rmtree(tmp_path / "out" / "checkpoints", ignore_errors=True)
+    AutoModel.from_pretrained(tmp_path / "out" / "model")
+
+
+# -- hashing -----------------------------------------------------------------------------------------
+
+
+def at(path: Path, seconds: int) -> Path:
+    """The file with this time of its last change."""
+    os.utime(path, (seconds, seconds))
+    return path
+
+
+@pytest.mark.parametrize("name", ["data.bin", "folder/deep/er.bin"])
+def test_e4_an_input_of_another_size_or_time_makes_another_run(name: str, tmp_path: Path) -> None:
+    file = at(put(tmp_path / "in" / name, "one"), 10**9)
+    inputs = {"data": tmp_path / "in" / name.partition("/")[0]}
+    out = tmp_path / "out"
+    assert Run(out, "test", {}, inputs, cpu=True).end({"score": 1}) == {"score": 1}
+    at(put(file, "two"), 10**9)  # of the same size and time: not noticed
+    put(file.parent / ".lock", "")
+    assert Run(out, "test", {}, inputs, cpu=True).result == {"score": 1}
+    for content, time in (("longer", 10**9), ("one", 10**9 + 1)):
+        at(put(file, content), time)
+        with pytest.raises(InputError, match=r"out: holds another run \(inputs.data.\w+: .* now"):
+            Run(out, "test", {}, inputs, cpu=True)
+    at(put(file, "one"), 10**9)
+    assert Run(out, "test", {}, inputs, cpu=True).result == {"score": 1}
+
+
+def test_a_file_more_is_another_input_and_a_hub_id_is_its_name(tmp_path: Path) -> None:
+    put(tmp_path / "in/a.txt", "a")
+    before = input_state(tmp_path / "in")
+    assert input_state(tmp_path / "in") == before
+    put(tmp_path / "in/b.txt", "")
+    assert input_state(tmp_path / "in") != before
+    assert input_state("somebody/model") == {"path": "somebody/model"}
+
+
+def test_content_is_hashed_whatever_its_time(tmp_path: Path) -> None:
+    file = put(tmp_path / "in/a.txt", "a")
+    before = data_hash(file), data_hash(file.parent)
+    assert before[0] == sha256_of(file)
+    at(file, 10**9)
+    assert (data_hash(file), data_hash(file.parent)) == before
+    at(put(file, "b"), 10**9)
+    assert data_hash(file) != before[0] and data_hash(file.parent) != before[1]
+    assert data_hash("somebody/model") == "not a local path"
+    with pytest.raises(InputError, match="gone: no such file"):
+        sha256_of(tmp_path / "gone")
+
+
+# -- damaged checkpoints -----------------------------------------------------------------------------
+
+
+def halved(path: Path) -> None:
+    put(path, path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    put(path, b"")
+
+
+def model(width: int = 3) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """A model after one step, so that its optimizer has a state."""
+    torch.manual_seed(width)
+    module = torch.nn.Linear(width, 2)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(1, width)).sum().backward()
+    optimizer.step()
+    return module, optimizer
+
+
+@pytest.mark.parametrize("damage", [halved, emptied, Path.unlink])
+@pytest.mark.parametrize("file", ["state.safetensors", "counters.json"])
+def test_e2_a_damaged_checkpoint_is_one_line_that_names_it(
+    file: str, damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    found = Checkpoints(tmp_path / "checkpoints")
+    found.save(*model(), Counters(7))
+    damage(tmp_path / "checkpoints/step-000000007" / file)
+    with pytest.raises(InputError, match=rf"step-000000007/{file}.*: (no such|cannot|not valid)"):
+        found.restore(*model())
+
+
+def test_the_newest_checkpoint_and_the_best_weights_stay_alone(tmp_path: Path) -> None:
+    found = Checkpoints(tmp_path)
+    module, optimizer = model()
+    for step in (1, 2, 3):
+        found.save_best(module, step)
+        found.save(module, optimizer, Counters(step), best=min(step, 2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best-000000002.safetensors",
+        "step-000000003",
+    ]
+    expected = module.weight.detach().clone()
+    put(tmp_path / ".partial/step-000000009/state.safetensors", "of a run that was killed")
+    (tmp_path / "step-000000002").mkdir()  # killed before it was removed
+    with torch.no_grad():
+        module.weight.zero_()
+    counters = found.restore(module, optimizer)
+    assert counters == Counters(3) and torch.equal(module.weight, expected)
+    with pytest.raises(
+        InputError, match=r"state.safetensors: cannot be read .* train again in another"
+    ):
+        found.restore(*model(width=4))

@@ -164,11 +164,6 @@ def test_labels_are_numbered_as_on_the_hub_and_ids_are_positions(
     assert all((e.text_pair is None) == (task.name in {COLA.name, SST2.name}) for e in examples)
 
 
-@every
-def test_the_tasks_own_folder_reads_like_the_root(task: Task, root: Path) -> None:
-    assert task.read(root / task.read.folder, task.dev[0]) == task.read(root, task.dev[0])
-
-
 def test_headlines_are_the_ones_xdbert_reports() -> None:
     names = {task.name: [m.name for m in task.metrics] for task in TASKS}
     assert names.pop(MRPC.name) == ["f1", "accuracy"]
@@ -346,14 +341,6 @@ def test_submission_answers_by_the_test_files_own_index(root: Path) -> None:
     assert RTE.submission("test", [e.official_id for e in examples], [0, 1]) == (
         "index\tprediction\n40\tentailment\n7\tnot_entailment\n"
     )
-
-
-def test_examples_know_what_the_server_calls_them(root: Path) -> None:
-    # C4
-    write(root, QQP, "test", table(("id", "question1", "question2"), ("9", "Why?", "How?")))
-    assert [e.official_id for e in QQP.read(root, "test")] == ["9"]
-    assert [e.official_id for e in QQP.read(root, "dev")] == ["0", "1"]
-    assert [e.official_id for e in MNLI.read(root, "dev_matched")] == ["0", "1", "2"]
 
 
 def test_only_unlabelled_splits_are_submitted() -> None:

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from homes import put
+from tiny.homes import put, refused
 
 from groundling.core.batch import RegionRow
-from groundling.core.errors import InputError
 from groundling.core.output_types import RegionSelection
 from groundling.core.registry import resolve
 from groundling.data.regions.annotations import read_detections, read_vcr_objects
@@ -31,13 +29,6 @@ from groundling.tasks.refcoco import (
     read_expressions,
 )
 from groundling.tasks.vcr import ANSWER, RATIONALE, q_to_ar, read_items, render_text
-
-
-def refusal(call: Callable[..., Any], *arguments: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        call(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_losses_over_regions_are_those_of_their_formulas() -> None:
@@ -62,7 +53,7 @@ def test_losses_over_regions_are_those_of_their_formulas() -> None:
         np.array([[0.5, 2, 2, -np.inf], [-3, -4, -np.inf, -np.inf]])
     ).tolist() == [1, 0]
     assert (
-        refusal(RegionSelection().parse_label, "1", "f, line 2")
+        refused(RegionSelection().parse_label, "1", "f, line 2")
         == "f, line 2: label '1', expected none for this task"
     )
 
@@ -166,13 +157,13 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
     content = json.loads(path.read_text())
     for box in ([10, 5, 10, 95, 1], [60, 10, 104, 100, 1]):
         put(path, json.dumps(content | {"boxes": [*BOXES[:2], box, BOXES[3]]}))
-        assert "expected a name, a box inside of the image" in refusal(read_vcr_objects, path)
+        assert "expected a name, a box inside of the image" in refused(read_vcr_objects, path)
     for text, told in (
         ("{}", "cannot be read (KeyError: 'width')"),
         ('{"boxes": [', "not valid JSON"),
     ):
         put(path, text)
-        assert told in refusal(read_vcr_objects, path)
+        assert told in refused(read_vcr_objects, path)
 
 
 def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
@@ -185,7 +176,7 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
         told["QA->R"] += reasons[i.id] == i.rationale
         told["Q->AR"] += answers[i.id] == i.answer and reasons[i.id] == i.rationale
     assert q_to_ar(answers, reasons, many[::-1]) == {name: n / 3000 for name, n in told.items()}
-    assert refusal(q_to_ar, answers, {}, many[:2]).endswith("missing for v-0 (2 such)")
+    assert refused(q_to_ar, answers, {}, many[:2]).endswith("missing for v-0 (2 such)")
     hidden, reasons_asked = ANSWER.read(stills, "test"), RATIONALE.read(stills, "test")
     assert [e.label for e in (*hidden, *reasons_asked)] == [None] * 10
     assert [e.id[-8:] for e in reasons_asked] == [f"val-{n}-a{k}" for n in (7, 8) for k in range(4)]
@@ -205,7 +196,7 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
         expected = np.concatenate([np.exp(one) / np.exp(one).sum() for one in given])
         assert list(map(float, shares)) == pytest.approx(expected, rel=1e-4)
     assert [row[0] for row in rows] == ["val-7", "val-8"]
-    assert "no scores for 'val-7-a0'" in refusal(vcr.leaderboard, own, {})
+    assert "no scores for 'val-7-a0'" in refused(vcr.leaderboard, own, {})
 
 
 @pytest.mark.parametrize(
@@ -231,9 +222,9 @@ def test_faults_of_vcr_name_file_and_line(fault: Any, complaint: str, tmp_path: 
     path = put(
         tmp_path / "val.jsonl", lines(line(0)) + (second[:300] if fault == "cut" else second)
     )
-    assert refusal(read_items, tmp_path, "val").startswith(f"{path}, {complaint}")
+    assert refused(read_items, tmp_path, "val").startswith(f"{path}, {complaint}")
     put(tmp_path / "test.jsonl", lines(line(0), line(1, False)))
-    assert refusal(read_items, tmp_path, "test").endswith("some have none")
+    assert refused(read_items, tmp_path, "test").endswith("some have none")
 
 
 def retold(a: list[Fraction], b: list[Fraction], rule: str) -> Fraction:
@@ -364,10 +355,10 @@ def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
     path = put(referred / "dets.json", json.dumps([det, det]))
     for one in read_detections(path, json.loads(path.read_text())):
         assert (one.image, one.corners, one.confidence) == (1, [1, 2, 4, 6.5], 0.5)
-    assert "dets.json, entry 0: cannot be read (KeyError: 'box')" in refusal(
+    assert "dets.json, entry 0: cannot be read (KeyError: 'box')" in refused(
         read_detections, path, [{"image_id": 1}]
     )
-    assert "no expressions of 'dev'; splits: train" in refusal(read_expressions, referred, "dev")
+    assert "no expressions of 'dev'; splits: train" in refused(read_expressions, referred, "dev")
 
 
 PYTHON_2 = (
@@ -411,7 +402,7 @@ def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
     ]
     for content in bad:
         path.write_bytes(content)
-        told = refusal(refcoco.load_plain_pickle, path)
+        told = refused(refcoco.load_plain_pickle, path)
         assert f"{path}: cannot be read (UnpicklingError: needs " in told
     assert not Bomb.mark.exists()
     assert pickle.load(io.BytesIO(inst)) == 0 and Bomb.mark.exists()  # it would have run
@@ -425,7 +416,7 @@ def test_faults_of_refcoco(referred: Path) -> None:
     whole = path.read_bytes()
     for cut in (0, 3, 50, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        assert refusal(read_expressions, referred, "val").startswith(f"{path}: cannot be read (")
+        assert refused(read_expressions, referred, "val").startswith(f"{path}: cannot be read (")
     for content in (
         {"a": 1},
         [3],
@@ -435,20 +426,20 @@ def test_faults_of_refcoco(referred: Path) -> None:
         5,
     ):
         path.write_bytes(pickle.dumps(content, 2))
-        assert f"{path}: cannot be read (" in refusal(read_expressions, referred, "val")
+        assert f"{path}: cannot be read (" in refused(read_expressions, referred, "val")
     path.write_bytes(pickle.dumps([REFS[0], REFS[3] | {"image_id": 0}], 2))
     assert (
-        refusal(read_expressions, referred, "val")
+        refused(read_expressions, referred, "val")
         == f"{path}: annotation 103 does not belong to image 0"
     )
     path.write_bytes(whole)
     for box in ([35, 2, 10, 20], [-3, 2, 10, 20], [3, 2, 0, 20], [3, 2, 10, -1]):
         instances["annotations"][3]["bbox"] = box
         put(referred / "instances.json", json.dumps(instances))
-        told = refusal(read_expressions, referred, "val")
+        told = refused(read_expressions, referred, "val")
         assert told == f"{path}: the box of annotation 103 is empty or outside"
     path.unlink()
-    assert refusal(read_expressions, referred, "val") == f"{path}: no such file"
+    assert refused(read_expressions, referred, "val") == f"{path}: no such file"
     for image, told in (
         ({"width": 2**31}, "an image without a size in pixels"),
         ({"id": "0"}, "image id '0' is not a whole number"),
@@ -456,9 +447,9 @@ def test_faults_of_refcoco(referred: Path) -> None:
         odd = [instances["images"][0] | image, instances["images"][1]]
         about = {"images": odd, "annotations": instances["annotations"][3:4], "categories": []}
         put(referred / "instances.json", json.dumps(about))
-        assert told in refusal(read_expressions, referred, "val")
+        assert told in refused(read_expressions, referred, "val")
     put(referred / "instances.json", "{}")
-    assert "not COCO's instances" in refusal(read_expressions, referred, "val")
+    assert "not COCO's instances" in refused(read_expressions, referred, "val")
 
 
 LINES = [
@@ -615,11 +606,11 @@ def test_recall_told_another_way() -> None:
 )
 def test_faults_of_flickr_entities(file: str, text: str, complaint: str, flickr: Path) -> None:
     path = put(next((flickr / file).iterdir()), text)
-    assert refusal(read_captions, flickr, "val").startswith(f"{path}{complaint}")
+    assert refused(read_captions, flickr, "val").startswith(f"{path}{complaint}")
 
 
 def test_an_image_is_listed_once(flickr: Path) -> None:
     path = put(flickr / "val.txt", "3\n4\n3\n")
-    assert refusal(read_captions, flickr, "val") == (
+    assert refused(read_captions, flickr, "val") == (
         f"{path}: repeated image 3; remove the duplicates"
     )

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vcr_files
-from builders.tasks import vqa_answers
-from homes import STEPS, put, student
+from tiny import vcr_files
+from tiny.homes import STEPS, put, student
+from tiny.tasks import vqa_answers
 
 from groundling.cli import main
 from groundling.commands.data import PARTITION as partition
@@ -231,18 +231,3 @@ def test_damage(tmp_path: Path, data: Path) -> None:
     with (data / "train.jsonl").open("a") as file:
         file.write(json.dumps(vcr_files.row(99, split="train")) + "\n")
     assert told(text).endswith(f"drawn from other files than those in {data}")
-
-
-def test_ids_that_are_not_there(tmp_path: Path, data: Path) -> None:
-    """By hand, with hashes that are right."""
-    from groundling.tasks.splits import _hash, partition_manifest, select_partition, write_manifest
-
-    task = resolve("tasks", Task, "vcr/answer")
-    content = partition_manifest(task, data, per_stratum=1, seed=0)
-    content["ids"] = ["train-0", "train-555"]
-    content["sha256"] = _hash(content["ids"])
-    write_manifest(tmp_path / "p.json", content)
-    with pytest.raises(
-        InputError, match="train-555 is not among the training examples of vcr/answer"
-    ):
-        select_partition(task.read(data, "train"), tmp_path / "p.json", task, data)

@@ -3,18 +3,17 @@
 import json
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from builders.tasks import COMMA, SWAG_HEAD, swag_row
-from homes import STEPS, put, table
+from tiny import homes
+from tiny.homes import STEPS, put, refused, table
+from tiny.tasks import COMMA, SWAG_HEAD, swag_row
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example, collate
-from groundling.core.errors import InputError
 from groundling.core.registry import resolve
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.objectives.supervised import SupervisedObjective
@@ -23,13 +22,6 @@ from groundling.tasks import Task
 from groundling.tasks.readability import READABILITY
 from groundling.tasks.swag import FORM, FULL, REGULAR
 from groundling.training.evaluation import evaluate
-
-
-def refusal(task: Task, folder: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        task.read(folder, "train")
-    return str(caught.value)
-
 
 # -- SWAG ------------------------------------------------------------------------------------------------------------
 
@@ -117,7 +109,9 @@ def test_full_swag_puts_the_gold_ending_where_its_id_says(swag: Path) -> None:
     assert [e.label for e in FULL.read(swag, "train")] == places[:9]
     assert [e.label for e in FULL.read(swag, "val")] != places
     put(path, table(HEAD_FULL, full(0, "a", "b", "c", ""), full(1, "a", "b", "", "")))
-    assert refusal(FULL, swag) == f"{path}, line 3: 2 distractors, expected at least 3"
+    assert (
+        refused(FULL.read, swag, "train") == f"{path}, line 3: 2 distractors, expected at least 3"
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +136,7 @@ def test_full_swag_puts_the_gold_ending_where_its_id_says(swag: Path) -> None:
 )
 def test_faults_of_swag_name_file_and_line(content: str, complaint: str, tmp_path: Path) -> None:
     path = put(tmp_path / "train.csv", content)
-    assert refusal(REGULAR, tmp_path).startswith(f"{path}{complaint}")
+    assert refused(REGULAR.read, tmp_path, "train").startswith(f"{path}{complaint}")
 
 
 # -- readability -----------------------------------------------------------------------------------------------------
@@ -196,9 +190,9 @@ def test_the_clear_workbook_and_kaggles_test_file(tmp_path: Path) -> None:
     )
     assert submission == "id,target\nc0f722661,-1.235\nf0953f0a5,0.000\n"
     put(path, table(CLEAR, (1, "", PASSAGE, 0.1, 0), (2, "", " ", 0.2, 0)))
-    assert refusal(READABILITY, tmp_path) == f"{path}, line 5: the passage is empty"
+    assert refused(READABILITY.read, tmp_path, "train") == f"{path}, line 5: the passage is empty"
     put(path, table(CLEAR, *((n, "", "A.", "inf", 0) for n in range(20))))
-    assert "label 'inf' is no number in" in refusal(READABILITY, tmp_path)
+    assert "label 'inf' is no number in" in refused(READABILITY.read, tmp_path, "train")
 
 
 # -- choices ---------------------------------------------------------------------------------------------------------

@@ -325,11 +325,6 @@ class Here(ThreadPoolExecutor):
         return super().submit(alone_here, call, arguments)
 
 
-def thread_that_stays() -> None:
-    """Leave a thread that would keep a process for ever."""
-    threading.Thread(target=threading.Event().wait).start()
-
-
 def stay_here(patch: pytest.MonkeyPatch) -> None:
     """`run_jobs` starts no processes."""
     patch.setattr("groundling.runs.jobs.ProcessPoolExecutor", Here)
@@ -371,18 +366,14 @@ class Copies:
         return copy.deepcopy(self.made[key])
 
 
-def note(path: str, name: str) -> str:
-    """A job that leaves a line in a file."""
-    with Path(path).open("a") as file:
-        file.write(name + "\n")
-    return name
-
-
 def apart(notes: Sequence[str]) -> list[str]:
     """Notes without those on parts that have not left guessing, as most have not in three steps."""
     return [note for note in notes if "is no better than a constant prediction" not in note]
 
 
-def refuse(reason: str) -> None:
-    """A job that ends as a user's mistake does."""
-    raise InputError(reason)
+def refused(call: Callable[..., Any], *arguments: Any) -> str:
+    """The one line of the user's mistake for which a call is refused."""
+    with pytest.raises(InputError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import pytest
 import torch
+from tiny import homes
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.fields import make_settings
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.training.evaluation import Evaluator
 from groundling.training.loop import _TrainingLoop, train
@@ -208,36 +208,6 @@ def test_finetune_says_what_was_kept_and_a_killed_run_keeps_the_same(
     assert any("scores on dev are too high (selection bias)" in one for one in first["notes"])
     finished = capsys.readouterr().err
     assert finished.count("finished earlier; nothing to do") == 2
-
-
-def test_the_default_evaluates_at_the_end_alone(settings: FinetuneConfig, tmp_path: Path) -> None:
-    plain = replace(settings, examining=EvaluationSettings())
-    finetune(plain, replace(STEPS, batch=4), tmp_path / "out")
-    told = result_of(tmp_path / "out")
-    assert "evaluation" not in told
-    assert not any("selection bias" in note for note in told.get("notes", []))
-    watched = replace(settings, examining=EvaluationSettings(eval_every=1))
-    finetune(watched, replace(STEPS, batch=4), tmp_path / "watched")
-    assert homes.digests(tmp_path / "watched/seed-0/model") == homes.digests(
-        tmp_path / "out/seed-0/model"
-    )
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"keep_best": True}, "keep_best: needs eval_every=EPOCHS"),
-        ({"patience": 2}, "patience=2: needs eval_every=EPOCHS"),
-        ({"eval_every": -1.0}, "eval_every = -1.0: expected "),
-    ],
-)
-def test_settings_that_do_not_fit(
-    values: dict[str, Any], message: str, settings: FinetuneConfig, tmp_path: Path
-) -> None:
-    plain = replace(settings, examining=EvaluationSettings())
-    with pytest.raises(InputError, match=message):
-        finetune(replace_settings(plain, **values), STEPS, tmp_path / "out")
-    assert not (tmp_path / "out/result.json").exists()
 
 
 def test_damaged_best_weights_are_named(

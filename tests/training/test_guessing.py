@@ -6,13 +6,11 @@ from dataclasses import replace
 from math import log
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
-import standins
 import torch
-import toys
-from homes import STEPS
+from tiny import homes, standins, toys
+from tiny.homes import STEPS
 
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from homes import Killed, dying, log_of
+from tiny.homes import Killed, dying, log_of
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, OutputSizes

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import toys
-from homes import Killed, dying, log_of
+from tiny import toys
+from tiny.homes import Killed, dying, log_of
 from torch import Tensor
 
 from groundling.core.batch import Batch, Example, collate

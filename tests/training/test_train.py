@@ -1,29 +1,38 @@
 """The loop: it learns, and how a batch is split, prefetched or scheduled changes nothing it should not."""
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-from builders.commands import adapting_with, tuning_with
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from tiny import homes, toys
+from tiny.commands import adapting_with, tuning_with
 from torch import nn
 
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
+from groundling.core.batch import OutputSizes
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.models.task_heads import HeadContext, PooledClsHead
-from groundling.objectives import Objective
+from groundling.objectives import Objective, in_batch_negatives_note
+from groundling.objectives.clip_contrastive import ClipContrastiveLoss
 from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.feature_distillation import ContrastiveDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.runs import checkpoints as checkpoint
+from groundling.runs.run import RunFolder
+from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
-from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
+from groundling.teachers.feature_cache import TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
 from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import (
@@ -38,10 +47,6 @@ CPU = {"cpu": True, "log_every": 1, "save_every": 1000}
 
 def log_of(out: Path) -> list[dict]:
     return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-
-
-def terms_of(out: Path) -> list[dict]:
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in log_of(out)]
 
 
 def quiet(model: nn.Module) -> nn.Module:
@@ -112,22 +117,6 @@ def test_a_learnable_task_is_learnt(student, text_only, tmp_path):
 # -- a batch is a batch however it is split --------------------------------------------------------------------------
 
 
-def test_accumulation_changes_nothing(cross, samples, tmp_path):
-    found = {}
-    for accumulate in (1, 2, 4):
-        model, out = quiet(cross), tmp_path / str(accumulate)
-        objectives = xdbert(model.sizes)
-        # Smallest steps: where Adam divides tiny gradients by their size it would show rounding, not mistakes.
-        config = TrainingArguments(
-            steps=4, batch=8, gradient_accumulation_steps=accumulate, lr=1e-4, **CPU
-        )
-        train(model, objectives, samples, config, out)
-        found[accumulate] = terms_of(out), weights(model, objectives)
-    for accumulate in (2, 4):
-        assert_same_losses(found[1][0], found[accumulate][0])
-        close(found[1][1], found[accumulate][1], 2e-5)
-
-
 def test_the_environment_changes_nothing(student, text_only, tmp_path, monkeypatch):
     """What accelerate reads there is pinned, or refused before anything is written."""
     config = TrainingArguments(steps=3, batch=8, **CPU)
@@ -136,7 +125,7 @@ def test_the_environment_changes_nothing(student, text_only, tmp_path, monkeypat
         model = student()
         torch.manual_seed(4)
         train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path / name)
-        return terms_of(tmp_path / name)
+        return homes.log_of(tmp_path / name)
 
     plain = losses("plain")
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
@@ -147,25 +136,6 @@ def test_the_environment_changes_nothing(student, text_only, tmp_path, monkeypat
     with pytest.raises(InputError, match=r"^ACCELERATE_USE_FSDP: groundling trains with plain"):
         losses("refused")
     monkeypatch.delenv("ACCELERATE_USE_FSDP")
-
-
-def test_workers_change_nothing(cross, samples, tmp_path):
-    found = []
-    for workers in (0, 2):
-        model, out = deepcopy(cross), tmp_path / str(workers)
-        objectives = xdbert(model.sizes)
-        train(
-            model,
-            objectives,
-            samples,
-            TrainingArguments(
-                steps=4, batch=8, gradient_accumulation_steps=2, workers=workers, **CPU
-            ),
-            out,
-        )
-        found.append((terms_of(out), weights(model, objectives)))
-    assert found[0][0] == found[1][0]
-    assert all(torch.equal(found[0][1][k], found[1][1][k]) for k in found[0][1])
 
 
 def test_compiled_passes_change_neither_weights_nor_names(
@@ -195,7 +165,7 @@ def test_compiled_passes_change_neither_weights_nor_names(
         trained[name] = weights(model, parts)
     assert passes == [8, 8, 8]
     close(trained["plain"], trained["compiled"], 0.0)
-    assert_same_losses(terms_of(tmp_path / "plain"), terms_of(tmp_path / "compiled"), 0.0)
+    assert_same_losses(homes.log_of(tmp_path / "plain"), homes.log_of(tmp_path / "compiled"), 0.0)
     for file in ("model/model.safetensors", "checkpoints/step-000000003/state.safetensors"):
         assert load_file(tmp_path / "plain" / file).keys() == (
             load_file(tmp_path / "compiled" / file).keys()
@@ -441,30 +411,6 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
     } <= keys
 
 
-def test_taught_equals_the_online_teacher(student, tower, samples, tmp_path):
-    found = []
-    for online in (True, False):
-        model = quiet(student())
-        torch.manual_seed(4)
-        objectives = [
-            MaskedLM(model.sizes, mask_id=4),
-            ContrastiveDistillation(model.sizes._replace(teacher=24)),
-        ]
-        teacher = ClipTextTeacher(*tower())
-        data = TeacherDataset(samples, teacher, None if online else FeatureCache())
-        teachers = [teacher] if online else []
-        train(
-            model,
-            objectives,
-            data,
-            TrainingArguments(steps=3, batch=8, **CPU),
-            tmp_path / str(online),
-            teachers=teachers,
-        )
-        found.append(terms_of(tmp_path / str(online)))
-    assert_same_losses(*found)
-
-
 # -- the log ---------------------------------------------------------------------------------------------------------
 
 
@@ -511,21 +457,6 @@ def test_last_losses_are_of_enough_steps_and_the_same_after_a_kill(
     with pytest.raises(homes.Killed):
         losses(tmp_path / "killed", dies_at=steps - 1)
     assert losses(tmp_path / "killed") == whole, "from the checkpoint after two thirds"
-
-
-def test_a_finished_run_is_not_run_again(student, text_only, tmp_path):
-    model, config = student(), TrainingArguments(steps=4, batch=8, **CPU)
-    torch.manual_seed(2)
-    objective = MaskedLM(model.sizes, mask_id=4)
-    train(model, [objective], text_only, config, tmp_path)
-    lines, end = log_of(tmp_path), weights(model, [objective])
-    again, head = student(), MaskedLM(model.sizes, mask_id=4)
-    result = train(again, [head], text_only, config, tmp_path)
-    assert log_of(tmp_path) == lines
-    assert result["steps"] == 4
-    assert result["train_metrics"].keys() == {"loss", "mlm"}
-    assert result["train_metrics_steps"] == 4 and result["loss_weights"] == {"mlm": 1.0}
-    assert all(torch.equal(v, end[k]) for k, v in weights(again, [head]).items())
 
 
 # -- errors a user can mend ------------------------------------------------------------------------------------------
@@ -640,3 +571,184 @@ def test_e3_weights_that_are_no_numbers_are_not_exported(
     assert not list(tmp_path.rglob("model"))
     assert not list(tmp_path.rglob("result.json"))
     assert not list(tmp_path.rglob("state.safetensors"))
+
+
+# -- negatives and accumulation ----------------------------------------------------------------------
+
+WIDTHS = OutputSizes(text=8, teacher=8, input_embeddings=(10, 8))
+
+
+def run(tmp_path: Path, arm: str, accumulate: int) -> tuple[dict, float]:
+    """The result, and the first step's loss of sentences."""
+    out = tmp_path / f"{arm}-{accumulate}"
+    config = make_settings(
+        AdaptConfig,
+        student=str(homes.student(tmp_path / "student")),
+        teacher=str(homes.teacher(tmp_path / "clip")),
+        arm=arm,
+        text=(str(homes.text(tmp_path / "text.txt", 16)),),
+    )
+    result = adapt(
+        config, replace(homes.STEPS, steps=1, gradient_accumulation_steps=accumulate), out
+    )
+    return result, homes.log_of(out)[0][f"{arm}_sentence"]
+
+
+def test_only_a_contrastive_loss_is_another_one_and_the_run_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, contrastive = run(tmp_path, "contrastive", 1)
+    assert "gradient_accumulation_steps" not in capsys.readouterr().err
+    result, less = run(tmp_path, "contrastive", 2)
+    assert less < contrastive - 0.1
+    (note,) = [note for note in result["notes"] if note.startswith("gradient_accumulation_steps=2")]
+    assert "contrastive" in note and "4 of a step's 8 samples" in note
+    assert note in capsys.readouterr().err
+    result, _ = run(tmp_path, "l1", 2)
+    assert not [
+        note for note in result.get("notes", ()) if note.startswith("gradient_accumulation_steps")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("objectives", "settings", "told"),
+    [
+        (
+            [ClipContrastiveLoss(WIDTHS)],
+            {"gradient_accumulation_steps": 4, "batch": 64},
+            "16 of a step's 64 samples",
+        ),
+        (
+            [ClipContrastiveLoss(WIDTHS), FeatureDistillation(WIDTHS)],
+            {"gradient_accumulation_steps": 2, "batch_tokens": 100},
+            "one of a step's 2 on each process",
+        ),
+        ([ClipContrastiveLoss(WIDTHS)], {"gradient_accumulation_steps": 1}, ""),
+        (
+            [FeatureDistillation(WIDTHS, kind="l1"), MaskedLM(WIDTHS)],
+            {"gradient_accumulation_steps": 4},
+            "",
+        ),
+    ],
+)
+def test_what_is_said(objectives: list, settings: dict, told: str) -> None:
+    notes = in_batch_negatives_note(objectives, TrainingArguments(**settings))
+    assert len(notes) == bool(told)
+    assert all(told in note for note in notes)
+
+
+# -- resume ------------------------------------------------------------------------------------------
+
+STEPS = 14
+KILLED = -signal.SIGKILL
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_that_dies(out: str, place: str, at: int) -> None:
+    """The whole run, from its folder's last checkpoint on; kills its own process at the `at`-th call of `place`."""
+    calls = {"inner": 0, "save": 0}
+
+    class DyingStep(PlainTrainingStep):
+        def __call__(self, micro: MicroBatchContext):
+            calls["inner"] += 1
+            if place == "forward" and calls["inner"] == at:
+                die()
+            terms = super().__call__(micro)
+            if place == "backward" and calls["inner"] == at:
+                die()
+            return terms
+
+    def half_written(tensors, path):
+        calls["save"] += 1
+        if place == "save" and calls["save"] == at:
+            Path(path).write_bytes(b"half a file")
+            die()
+        save_file(tensors, path)
+
+    checkpoint.save_file = half_written
+    model = toys.cross_modal()
+    torch.manual_seed(9)
+    objectives = [
+        MaskedLM(model.sizes, mask_id=4, joint=True),
+        SameSentencePrediction(model.sizes),
+        ClipTokenClassification(model.sizes),
+    ]
+    config = TrainingArguments(
+        steps=STEPS,
+        batch=8,
+        gradient_accumulation_steps=2,
+        save_every=3,
+        log_every=1,
+        lr=1e-3,
+        cpu=True,
+    )
+    train(
+        model, objectives, toys.both_sides(40), config, out, training_step=DyingStep()
+    )  # an epoch is 5 steps
+    state = {
+        k: v.detach().clone()
+        for k, v in ModelWithObjectives(model, objectives).state_dict().items()
+    }
+    save_file(state, Path(out) / "end.safetensors")
+
+
+@pytest.fixture
+def start(processes):
+    """`start(out, place, at)` runs in a process of its own and returns its exit code."""
+
+    def call(out: Path, place: str = "never", at: int = 0) -> int:
+        process = processes.Process(target=run_that_dies, args=(str(out), place, at))
+        process.start()
+        process.join()
+        return process.exitcode
+
+    return call
+
+
+def checkpoints(out: Path) -> list[str]:
+    return sorted(p.name for p in (out / "checkpoints").glob("*"))
+
+
+def log(out: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (out / "log.jsonl").open()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def test_killed_four_times_bit_equal(start, tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    assert start(whole) == 0
+    # Two calls of `inner` are one optimizer step. Before the first checkpoint, between the halves of step 2:
+    assert start(out, "backward", 3) == KILLED
+    assert checkpoints(out) == []
+    # From nothing; in the second half of step 5 (epoch 1 ends with it), so step 3 is the last one saved:
+    assert start(out, "forward", 10) == KILLED
+    assert checkpoints(out) == ["step-000000003"]
+    # From 3; while the checkpoint of step 9 is being written, after that of step 6:
+    assert start(out, "save", 2) == KILLED
+    assert checkpoints(out) == [".partial", "step-000000006"]
+    assert (
+        out / "checkpoints" / ".partial" / "step-000000009" / "state.safetensors"
+    ).read_bytes() == b"half a file"
+    # From 6; in the first half of step 11, mid-epoch:
+    assert start(out, "backward", 9) == KILLED
+    assert checkpoints(out) == ["step-000000009"]
+    with (out / "log.jsonl").open("a") as file:
+        file.write('{"step": 11, "lo')  # a line cut off by the kill
+    assert start(out) == 0
+
+    one, other = load_file(whole / "end.safetensors"), load_file(out / "end.safetensors")
+    assert one.keys() == other.keys()
+    assert not [name for name in one if not torch.equal(one[name], other[name])]
+    assert [line["step"] for line in log(out)] == list(range(1, STEPS + 1))
+    assert log(whole) == log(out)
+
+
+def test_checkpoints_that_a_kill_behind_the_result_left_are_cleared(tmp_path: Path) -> None:
+    state = homes.put(tmp_path / "checkpoints/step-000000002/counters.json", "{}")
+    assert RunFolder(tmp_path).result is None and state.exists()  # it is resumed from there
+    homes.put(tmp_path / "result.json", '{"steps": 2}')
+    assert RunFolder(tmp_path).result == {"steps": 2}
+    assert not (tmp_path / "checkpoints").exists()

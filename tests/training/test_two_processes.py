@@ -2,21 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-import toys
 from accelerate import PartialState
 from safetensors.torch import load_file, save_file
+from tiny import homes, toys
 from torch import nn
 from transformers import CLIPImageProcessorPil
 
-from groundling.cli import main
 from groundling.core.batch import Example, collate
 from groundling.core.rng import generator
 from groundling.data import corpora
@@ -226,43 +222,3 @@ def test_two_machines_read_what_one_reads_and_make_no_shard_twice(two, tmp_path)
     made = [file.name for file in (two / "read").glob("made-*/*")]
     assert sorted(made) == sorted(file.name for file in (tmp_path / "made-0").iterdir())
     assert len(made) > 5
-
-
-def test_two_nodes_of_torchrun_train_as_one_process_does(tmp_path):
-    """Two of torchrun's own agents, which find each other by its rendezvous; nobody says cpu."""
-    port = homes.free_port()
-    student, text = homes.student(tmp_path / "bert"), homes.text(tmp_path / "text.txt", 24)
-    words = ["adapt", "--student", str(student), "--text", str(text), "--arm", "mlm"]
-    words += ["--batch", "8", "--steps", "2", "--log-every", "1"]
-    launch = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
-    launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}"]
-    shared = str(tmp_path / "two")
-    command = [sys.executable, *launch, "-m", "groundling", *words, "--out", shared]
-    hidden = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    nodes = [
-        subprocess.Popen(command, env=hidden, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    try:
-        said = [node.communicate(timeout=240)[1].decode() for node in nodes]
-    finally:
-        for node in nodes:
-            node.kill()
-    assert [node.returncode for node in nodes] == [0, 0], said
-    assert (
-        main(
-            [*words, "--cpu", "--gradient-accumulation-steps", "2", "--out", str(tmp_path / "one")]
-        )
-        == 0
-    )
-    two, one = (
-        [json.loads(line) for line in (tmp_path / name / "log.jsonl").open()]
-        for name in ("two", "one")
-    )
-    assert len(one) == 2
-    for a, b in zip(two, one, strict=True):
-        assert a | {"seconds": 0} == pytest.approx(b | {"seconds": 0}, rel=1e-5)

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import toys
-from homes import Killed, log_of
+from tiny import homes, toys
+from tiny.homes import Killed, log_of
 from torch import Tensor, nn
 
 from groundling.cli import main

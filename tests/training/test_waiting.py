@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import toys
 from accelerate.state import AcceleratorState, PartialState
 from PIL import Image
+from tiny import toys
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
