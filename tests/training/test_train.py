@@ -24,7 +24,7 @@ from groundling.models.task_heads import HeadContext, PooledClsHead
 from groundling.objectives import Objective, in_batch_negatives_note
 from groundling.objectives.clip_contrastive import ClipContrastiveLoss
 from groundling.objectives.clip_tokens import ClipTokenClassification
-from groundling.objectives.feature_distillation import ContrastiveDistillation
+from groundling.objectives.feature_distillation import ContrastiveDistillation, L1Distillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
@@ -619,13 +619,13 @@ def test_only_a_contrastive_loss_is_another_one_and_the_run_says_so(
             "16 of a step's 64 samples",
         ),
         (
-            [ClipContrastiveLoss(WIDTHS), FeatureDistillation(WIDTHS)],
+            [ClipContrastiveLoss(WIDTHS), ContrastiveDistillation(WIDTHS)],
             {"gradient_accumulation_steps": 2, "batch_tokens": 100},
             "one of a step's 2 on each process",
         ),
         ([ClipContrastiveLoss(WIDTHS)], {"gradient_accumulation_steps": 1}, ""),
         (
-            [FeatureDistillation(WIDTHS, kind="l1"), MaskedLM(WIDTHS)],
+            [L1Distillation(WIDTHS), MaskedLM(WIDTHS)],
             {"gradient_accumulation_steps": 4},
             "",
         ),
