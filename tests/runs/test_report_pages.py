@@ -15,7 +15,7 @@ from PIL import Image
 
 from groundling.runs.folder import write_json
 from groundling.stats.verdict import SeedRuns
-from groundling.studies.worlds.quickstart import ARMS, NOTHING, write_report
+from groundling.studies.bench.quickstart import ARMS, NOTHING, write_report
 
 NASTY = "<b>arm</b> & $x$ <script>alert(1)</script>"
 LONG = "an-arm-" + 12 * "with-a-long-name-"

@@ -323,7 +323,7 @@ WHOLE = {
     "runs/checkpoints.py": "into a folder that is renamed",
     "training/loop.py": "a line more of a log; half a line at its end is none to a reader",
     "commands/adapt/run.py": "into a folder that is renamed",
-    "studies/bench/cost.py": "a switch of Linux that resets a process's peak memory, no file of ours",
+    "studies/bench/engine.py": "a switch of Linux that resets a process's peak memory, no file of ours",
     "studies/worlds/stand_ins.py": "into a folder that is renamed",
     "models/adapters.py": "into a folder that is renamed",
     "models/sentence_modules.py": "into a folder that is renamed",
