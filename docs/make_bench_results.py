@@ -1,14 +1,14 @@
-"""Write the tables and verdicts of docs/bench.md from docs/bench.json, our published results.
+"""Write the tables and verdicts of docs/bench.md from docs/bench.csv, our published results.
 
-    python docs/make_bench_results.py              # write docs/bench.md
-    python docs/make_bench_results.py runs/bench   # first replace docs/bench.json by this bench's
+    python docs/make_bench_results.py                        # write docs/bench.md
+    python docs/make_bench_results.py runs/bench/bench.json  # first make docs/bench.csv of this bench
 
 Each table stands between two comments, `<!-- results: NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
 
-import json
+import csv
 import re
 import sys
 import textwrap
@@ -19,35 +19,118 @@ from statistics import mean
 from typing import Any
 
 from groundling.core.errors import InputError
-from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL, TOWER
-from groundling.studies.bench.curves.judge import judge_curves
-from groundling.studies.bench.curves.report import curve_groups, curve_rows
+from groundling.data.tables import read_rows
+from groundling.runs.folder import read_json
+from groundling.studies.bench.curves import curve_groups, curve_rows, judge_curves
+from groundling.studies.bench.engine import (
+    METHOD,
+    RANDOM,
+    SHUFFLED,
+    TEXT_CONTROL,
+    TOWER,
+    entries_of,
+)
 from groundling.studies.bench.judge import (
     base_entries,
-    entries_of,
     families_of,
     judge_methods,
     noise_of,
     value_of,
 )
+from groundling.studies.bench.methods import built_in_methods
+from groundling.studies.bench.protocol import TUNING_WORLD, key_of
 from groundling.studies.bench.readings import MASKED_LM, PAIRS, READOUT, VISUAL
-from groundling.studies.bench.results import Bench, read_bench
 
 PAGE = Path(__file__).with_name("bench.md")
-RESULTS = Path(__file__).with_name("bench.json")
+RESULTS = Path(__file__).with_name("bench.csv")
 BLOCK = re.compile(r"(<!-- results: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CATEGORY = "linear/category"
 WIDTH = 120
 DIGITS = 6
 
 
-def _rounded(value: Any) -> Any:
-    """A JSON value with rounded numbers; null for what is no number."""
-    if isinstance(value, float):
-        return round(value, DIGITS) if isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
-    return [_rounded(one) for one in value] if isinstance(value, list) else value
+GRID = "grid"
+"""The arm of a value of a tuned setting in the tuning world."""
+READINGS = (VISUAL, READOUT, MASKED_LM, PAIRS, CATEGORY)
+COLUMNS = (
+    *("method", "arm", "texts", "family", "world", "axis", "value", "seed", "weight"),
+    *(*READINGS, "chance", "core seconds", "remarks", "definition"),
+)
+
+
+def definition_of(protocol: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    """Hash of the protocol and of a method, without its paper and its code, which change without its numbers."""
+    kept = {
+        name: value for name, value in about.items() if name not in ("source", "paper", "texts")
+    }
+    return key_of(protocol, kept)
+
+
+def publish(bench: Mapping[str, Any]) -> None:
+    """Write what the page needs of a bench.json; random targets have no part in it."""
+    order = [*bench["methods"], ""]
+    runs = sorted(bench["runs"], key=lambda one: order.index(one["method"]))
+    rows = [_row(bench, one) for one in runs if one["arm"] != RANDOM]
+    for name, about in bench["weights"].items():
+        place = {"family": TUNING_WORLD.family, "world": TUNING_WORLD.seed, "seed": 0}
+        for value, score in about["scores"]:
+            own = {"method": name, "arm": GRID, "weight": value, VISUAL: _short(score)}
+            rows.append({**place, **own})
+    with RESULTS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _row(bench: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's cells; of curves only the readings that their tables show."""
+    condition = run.get("condition", {})
+    row = {name: run.get(name) for name in ("method", "arm", "texts", "family", "world", "seed")}
+    row |= {"axis": condition.get("axis"), "value": condition.get("value")}
+    row |= {name: _short(value_of(run, name)) for name in (READINGS if not condition else [VISUAL])}
+    row["chance"] = _short(run["readings"][VISUAL].get("chance"))
+    row["remarks"] = " ".join(run.get("remarks", ()))
+    if run["method"] and not condition:
+        row["weight"] = run["weight"]
+        row["core seconds"] = run["cost"].get("core_seconds")
+        row["definition"] = definition_of(bench["protocol"], bench["methods"][run["method"]])
+    return row
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)
+
+
+def published() -> dict[str, Any]:
+    """The methods, weights and runs of docs/bench.csv."""
+    bench: dict[str, Any] = {"methods": {}, "weights": {}, "runs": []}
+    offered = built_in_methods()
+    for _, row in read_rows(RESULTS, COLUMNS):
+        name = row["method"]
+        if row["arm"] == GRID:
+            about = bench["weights"].setdefault(name, {"scores": []})
+            about["scores"].append([float(row["weight"]), float(row[VISUAL])])
+            continue
+        if name and name not in bench["methods"]:
+            about = {"data": offered[name].data, "weight": offered[name].weight}
+            bench["methods"][name] = about | {"definition": row["definition"]}
+        bench["runs"].append(_run(row))
+    for about in bench["weights"].values():
+        about["chosen"] = max(about["scores"], key=lambda pair: pair[1])[0]
+    return bench
+
+
+def _run(row: Mapping[str, str]) -> dict[str, Any]:
+    """A run as in bench.json."""
+    run: dict[str, Any] = {name: row[name] for name in ("method", "arm", "texts", "family")}
+    run |= {"world": int(row["world"]), "seed": int(row["seed"]), "weight": row["weight"]}
+    run["readings"] = {name: {"test": float(row[name])} for name in READINGS if row[name]}
+    run["readings"][VISUAL]["chance"] = float(row["chance"])
+    run["cost"] = {"core_seconds": float(row["core seconds"] or nan)}
+    run["remarks"] = [row["remarks"]] if row["remarks"] else []
+    if row["axis"]:
+        run["condition"] = {"axis": row["axis"], "value": int(row["value"])}
+    return run
 
 
 def blocks(bench: Mapping[str, Any]) -> dict[str, str]:
@@ -74,18 +157,6 @@ def _list(sentences: Sequence[str]) -> str:
         textwrap.fill(f"- {_escaped(one)}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         for one in sentences
     )
-
-
-def _shortened(bench: Bench) -> Bench:
-    """Of the runs of curves only the readings that their tables show, since the file is tracked."""
-    runs = [_short_run(one) if "condition" in one else one for one in bench["runs"]]
-    return {**bench, "runs": runs}
-
-
-def _short_run(run: Mapping[str, Any]) -> dict[str, Any]:
-    left_out = {"model"} if run["method"] else {"model", "cost"}
-    kept = {name: value for name, value in run.items() if name not in left_out}
-    return {**kept, "readings": {VISUAL: run["readings"][VISUAL]}}
 
 
 def page(bench: Mapping[str, Any], text: str) -> str:
@@ -116,7 +187,7 @@ def _table(bench: Mapping[str, Any], family: str) -> str:
             continue
         text = entries_of(first, name, TEXT_CONTROL)
         shuffled = entries_of(first, name, SHUFFLED)
-        seconds = mean(one["cost"].get("core_seconds", nan) for one in own)
+        seconds = mean(one["cost"]["core_seconds"] for one in own)
         cells = [
             name,
             _by_world(own),
@@ -197,19 +268,12 @@ def _weights(bench: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Publish a bench if one is named, and write the page."""
-    # Rounded first: what is said follows from the published numbers.
-    bench = _rounded(_shortened(read_bench(arguments[0] if arguments else RESULTS)))
-    for name, judge in (("verdicts", judge_methods), ("curves", judge_curves)):
-        bench[name] = [one.as_json() for one in judge(bench["runs"], bench["methods"])]
-    bench = _rounded(bench)
-    # The page is made before either file is written.
+    if arguments:
+        publish(read_json(Path(arguments[0])))
     try:
-        text = page(bench, PAGE.read_text(encoding="utf-8"))
+        PAGE.write_text(page(published(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     except InputError as error:
         raise SystemExit(str(error)) from None
-    line = json.dumps(bench, separators=(",", ":"), allow_nan=False)
-    RESULTS.write_text(line + "\n", encoding="utf-8")
-    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The numbers of docs/bench.md are those of docs/bench.json, which a bench wrote."""
+"""The numbers of docs/bench.md are those of docs/bench.csv, which a bench wrote."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from types import ModuleType
 import pytest
 
 from groundling.core.errors import InputError
-from groundling.studies.bench.arms import METHOD, TEXT_CONTROL
-from groundling.studies.bench.judge import base_entries, entries_of, judge_methods
-from groundling.studies.bench.method import built_in_methods
-from groundling.studies.bench.protocol import Protocol
+from groundling.studies.bench.engine import METHOD, TEXT_CONTROL, entries_of
+from groundling.studies.bench.judge import base_entries
+from groundling.studies.bench.methods import built_in_methods
+from groundling.studies.bench.protocol import protocol_of
 from groundling.studies.bench.readings import READOUT, VISUAL
-from groundling.studies.bench.results import read_bench
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -30,7 +29,7 @@ def results() -> ModuleType:
 
 def test_the_page_shows_the_published_results(results: ModuleType) -> None:
     text = results.PAGE.read_text(encoding="utf-8")
-    assert results.page(read_bench(results.RESULTS), text) == text, (
+    assert results.page(results.published(), text) == text, (
         "run `python docs/make_bench_results.py`"
     )
     assert len(results.BLOCK.findall(text)) >= 3
@@ -38,7 +37,7 @@ def test_the_page_shows_the_published_results(results: ModuleType) -> None:
 
 def test_the_readme_claims_what_the_bench_found(results: ModuleType) -> None:
     """One value per headline: the first screen's numbers are the mean of the published worlds."""
-    runs = [one for one in base_entries(read_bench(results.RESULTS)["runs"]) if one["seed"] == 0]
+    runs = [one for one in base_entries(results.published()["runs"]) if one["seed"] == 0]
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     claims = " ".join(readme[: readme.index("## Install")].split())
 
@@ -63,7 +62,7 @@ def test_the_readme_claims_what_the_bench_found(results: ModuleType) -> None:
 
 def test_blocks_and_results_must_agree(results: ModuleType) -> None:
     text = results.PAGE.read_text(encoding="utf-8")
-    bench = read_bench(results.RESULTS)
+    bench = results.published()
     with pytest.raises(InputError, match="has a block 'stars', for which the bench has no results"):
         results.page(bench, text + "<!-- results: stars -->\n<!-- end -->\n")
     first = results.BLOCK.search(text)
@@ -77,16 +76,12 @@ def test_names_do_not_break_a_table(results: ModuleType) -> None:
 
 
 def test_published_results_are_those_of_this_protocol_and_its_methods(results: ModuleType) -> None:
-    bench = read_bench(results.RESULTS)
-    assert bench["protocol"] == Protocol().as_json(), "run the bench again, and publish it"
-    methods = built_in_methods()
-    for name, about in bench["methods"].items():
-        described = methods[name].description()
-        changed = {key for key in about if about[key] != described[key]}
-        # A source may change without its numbers, as when a comment does.
-        assert changed <= {"source", "paper"}, f"{name}: {changed}; run it again, and publish it"
-    made = [one.as_json() for one in judge_methods(bench["runs"], bench["methods"])]
-    assert [one["sentence"] for one in made] == [one["sentence"] for one in bench["verdicts"]]
+    offered = built_in_methods()
+    for name, about in results.published()["methods"].items():
+        now = results.definition_of(protocol_of(1.0), offered[name].description())
+        assert about["definition"] == now, (
+            f"{name} or the protocol changed; run it again, and publish it"
+        )
 
 
 # -- readme outputs ----------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ from groundling.stats import verdict_report as judging
 from groundling.stats.linear_probes import read_nouns
 from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip import load_clip_towers
-from groundling.studies.bench.results import read_bench
+from groundling.studies.bench.engine import read_job
 from groundling.studies.clip_td import combined_runs as ensemble
 from groundling.studies.clip_td import combined_runs as vcr
 from groundling.studies.clip_td import shift as implicit
@@ -93,30 +93,27 @@ from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
 
-BENCH = {
-    "format": "groundling bench",
-    "version": 2,
-    "protocol": {"settings": "a", "steps": 300, "batch": 64, "scale": 1.0},
-    "methods": {"m": {"data": "text", "source": {}, "stages": [], "grid": [], "weight": "w"}},
-    "worlds": {"objects 0": {"world": "b"}},
-    "weights": {"m": {"scores": [[1.0, 0.5]], "chosen": 1.0}},
-    "notes": ["n"],
-    "runs": [
-        {
-            **{"method": "m", "arm": "method", "family": "objects", "world": 0, "seed": 0},
-            **{"texts": "t", "handed": "h", "remarks": []},
-            "readings": {
-                "visual": {"dev": 0.5, "test": 0.5},
-                "linear/colour": {"dev": 0.5, "test": 0.5},
-            },
-            "cost": {
-                **{"steps": 2, "samples": 4, "epochs": [0.5], "seconds": 1.0, "memory_mb": 9},
-                **{"extra_parameters": 0, "parameters_after": 0},
-            },
-        }
-    ],
+ARM_JOB = {
+    "key": "k",
+    "name": "objects 0: l1, method, seed 0",
+    "run": {
+        "method": "l1",
+        "arm": "method",
+        "texts": "t",
+        "family": "objects",
+        "world": 0,
+        "seed": 0,
+    },
+    "about": {"data": "text", "steps": 0, "texts": "t", "weight": "w", "grid": [0.1, 1.0]},
+    "control": "objects 0: text control t, seed 0",
+    "weight": 0.1,
+    "cost": {
+        **{"steps": 2, "samples": 4, "epochs": [0.5], "seconds": 1.0, "memory_mb": 9},
+        "extra_parameters": 0,
+    },
+    "model": {"path": "m", "sha256": "h"},
 }
-"""A small bench.json."""
+"""The result file of an arm of an experiment."""
 
 
 @dataclass(frozen=True)
@@ -816,7 +813,11 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
     return {
         "checkpoint": Reader(_checkpoint, _resumed, checked=False),
         "result": Reader(written("result.json", json.dumps(heads)), read_result, checked=False),
-        "bench": Reader(written("bench.json", json.dumps(BENCH)), read_bench, checked=False),
+        "arm": Reader(
+            written("arm.json", json.dumps(ARM_JOB)),
+            lambda place: read_job(place / "arm.json"),
+            checked=False,
+        ),
         "finished runs": Reader(
             _finished, lambda place: finished_runs.collect_runs("a", place), checked=False
         ),

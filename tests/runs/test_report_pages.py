@@ -22,7 +22,7 @@ from groundling.commands.regions import RegionsConfig
 from groundling.runs.folder import write_json
 from groundling.settings.fields import make_settings
 from groundling.stats.verdict import SeedRuns
-from groundling.studies.worlds.quickstart import ARMS, NOTHING, write_report
+from groundling.studies.bench.quickstart import ARMS, NOTHING, write_report
 
 NASTY = "<b>arm</b> & $x$ <script>alert(1)</script>"
 LONG = "an-arm-" + 12 * "with-a-long-name-"

@@ -12,8 +12,9 @@ from pathlib import Path
 import documents
 import pytest
 
-from groundling.studies.bench import arms
+from groundling.studies.bench import rendered
 from groundling.studies.bench.commands import BENCH, BenchConfig
+from groundling.studies.bench.readings import read_encoder
 from tiny.homes import digests, stay_here
 
 CONFIG = BenchConfig(
@@ -47,19 +48,22 @@ class Ran:
     """What the second, finished bench printed."""
 
 
+READ: list[Path] = []
+"""Models that the bench that is killed has read."""
+
+
+def read_few(model: Path, out: Path, world: Path) -> object:
+    """Stands for `read_encoder` until the bench is killed."""
+    READ.append(model)
+    if len(READ) > STOP_AT:
+        raise Killed
+    return read_encoder(model, out, world)
+
+
 def run_bench(work: Path) -> Ran:
     """Killed after some jobs, then finished by the same command, beside a method in one file of the user's own."""
     out = work / "out"
     documents.write_modules(documents.ROOT / "docs" / "bench.md", work)
-    reads: list[Path] = []
-    read = arms.read_encoder
-
-    def reads_few(model: Path, world: Path, out: Path) -> object:
-        reads.append(model)
-        if len(reads) > STOP_AT:
-            raise Killed
-        return read(model, world, out)
-
     before = os.getcwd()
     path = list(sys.path)
     documents.forget_modules("mine")
@@ -68,7 +72,7 @@ def run_bench(work: Path) -> Ran:
         os.chdir(work)
         try:
             with patch.context() as killing:
-                killing.setattr(arms, "read_encoder", reads_few)
+                killing.setattr(rendered, "read_encoder", read_few)
                 with pytest.raises(Killed):
                     BENCH(CONFIG, out)
             killed = digests(out / "jobs")

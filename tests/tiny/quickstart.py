@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean, stdev
 from typing import Any
 
-from groundling.studies.worlds.quickstart import READ_OUT, TEXTUAL, VISUAL
+from groundling.studies.bench.quickstart import READ_OUT, TEXTUAL, VISUAL
 
 LINEAR = {f"linear/{name}": name for name in ("colour", "shape", "size", "texture")}
 """Labels for linear probes of the nouns' states, in a world of objects."""

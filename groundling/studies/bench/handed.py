@@ -1,11 +1,11 @@
-"""What the bench makes once per world and hands over to every method: texts, images, teachers, the encoder."""
+"""What an experiment in rendered worlds makes once and hands over to every method: texts, images, teachers, encoder."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
-import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,62 +18,75 @@ from groundling.command_line import COMMANDS
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.train_clip import COMMAND as TRAIN_CLIP
-from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.images import open_image
 from groundling.models.small_encoder import new_encoder
-from groundling.runs.folder import json_text, read_json, read_object, write_json, write_whole
-from groundling.runs.hashing import data_hash, sha256_of
+from groundling.runs.folder import json_text, read_json, write_whole
+from groundling.runs.hashing import sha256_of
 from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.training import TrainingArguments
 from groundling.stats.resampling import derangement
 from groundling.studies.bench.protocol import (
+    ADAPTING,
     ENCODER,
-    HANDED,
     MAX_LENGTH,
     PRETRAINING,
     PRETRAINING_MASK_RATE,
     REDRAWN_TEACHING,
     TEACHER,
     TEACHING,
-    BenchFolder,
     BenchWorld,
-    Protocol,
-    WorldFolder,
+    Files,
+    scaled,
+    world_sizes,
 )
-from groundling.studies.bench.readings import write_grammar_pairs
-
-WORLD_MARK = "data.json"
-"""File of a world's folder that is written when its texts and images are complete."""
+from groundling.studies.bench.readings import nouns_of_images, write_grammar_pairs
 
 
-def make_data(protocol: Protocol, folder: WorldFolder, world: BenchWorld) -> dict[str, Any]:
+def make_part(part: str, files: Files, world: BenchWorld, scale: float) -> dict[str, Any]:
+    """Make one of the things that every method of a world shares: `render`, `captions`, `encoder`, or a teacher."""
+    if part == "render":
+        return render(files, world, scale)
+    if part == "captions":
+        return thin(files, world)
+    if part == "encoder":
+        sizes = {**ENCODER, **world.condition.encoder}
+        return make_encoder(files, scaled(PRETRAINING, scale, world.seed), sizes)
+    redrawn = part == "teacher-redrawn"
+    training = REDRAWN_TEACHING if redrawn else world.condition.teaching or TEACHING
+    captions = files.private / f"captions{'_redrawn' if redrawn else ''}_train.json"
+    if "captions" in world.condition.makes:
+        captions = files.places["captions"]
+    images = files.private / "images_redrawn" if redrawn else files.places["images"]
+    return make_teacher(files, part, captions, images, scaled(training, scale, world.seed))
+
+
+def make_world(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Render a world into a folder, by `data make-world`."""
+    command = COMMANDS["data make-world"]
+    command(replace_settings(command.settings["_own"], **settings), folder)
+
+
+def render(files: Files, world: BenchWorld, scale: float) -> dict[str, Any]:
     """Render a world, hand over its texts and images, and make the controls' captions and images."""
-    mark = folder.root / WORLD_MARK
-    if mark.exists():
-        return read_object(mark)
-    render = COMMANDS["data make-world"]
-    seed = world.seed
-    if not folder.handed.exists():
-        settings = replace_settings(
-            render.settings["_own"], family=world.family, seed=seed, **protocol.world()
-        )
-        render(settings, folder.private)
-        folder.handed.mkdir(parents=True)
-    private_images = folder.private / "images"
+    handed = files.places["corpus"].parent
+    if not handed.exists():
+        about = {"family": world.family, "seed": world.seed, **world_sizes(scale)}
+        make_world(files.private, about)
+        handed.mkdir(parents=True)
+    private_images = files.private / "images"
     if private_images.exists():
-        os.replace(private_images, folder.place("images"))
-    write_whole(folder.place("corpus"), (folder.private / "corpus/train.txt").read_bytes())
-    captions = (folder.private / "captions_train.json").read_bytes()
-    write_whole(folder.place("captions"), captions)
-    content = read_json(folder.place("captions"))
-    shuffled = json_text(shuffle_images(content, seed))
-    folder.place("shuffled captions").parent.mkdir(exist_ok=True)
-    write_whole(folder.place("shuffled captions"), shuffled + "\n")
-    _write_noise(content, folder.place("noise images"), seed)
-    write_grammar_pairs(folder.private)
-    result = {"world": _world_hash(folder)}
-    write_json(mark, result)
-    return result
+        os.replace(private_images, files.places["images"])
+    write_whole(files.places["corpus"], (files.private / "corpus/train.txt").read_bytes())
+    captions = (files.private / "captions_train.json").read_bytes()
+    write_whole(files.places["captions"], captions)
+    content = read_json(files.places["captions"])
+    shuffled = json_text(shuffle_images(content, world.seed))
+    files.places["shuffled captions"].parent.mkdir(exist_ok=True)
+    write_whole(files.places["shuffled captions"], shuffled + "\n")
+    _write_noise(content, files.places["noise images"], world.seed)
+    write_grammar_pairs(files.private)
+    return {"world": _world_hash(files)}
 
 
 def shuffle_images(captions: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -98,119 +111,109 @@ def _write_noise(captions: Mapping[str, Any], folder: Path, seed: int) -> None:
         write_whole(folder / image["file_name"], drawn.getvalue())
 
 
-def _world_hash(folder: WorldFolder) -> str:
+def _world_hash(files: Files) -> str:
     """Hash of a world's texts, nouns and pixels, which does not depend on the version of a PNG library."""
     digest = hashlib.sha256()
     for path in (
-        *(folder.place("corpus"), folder.place("captions"), folder.private / "world.json"),
-        *sorted((folder.private / "probes").iterdir()),
+        *(files.places["corpus"], files.places["captions"], files.private / "world.json"),
+        *sorted((files.private / "probes").iterdir()),
     ):
         digest.update(sha256_of(path).encode())
-    for path in sorted(folder.place("images").iterdir()):
+    for path in sorted(files.places["images"].iterdir()):
         with open_image(path) as image:
             digest.update(np.asarray(image).tobytes())
     return digest.hexdigest()
 
 
-def thin_captions(folder: WorldFolder, world: BenchWorld) -> dict[str, Any]:
-    """Hand over those of a world's captions that its condition chooses; returns their numbers."""
-    if folder.base is None or world.condition.thin is None:
-        raise ValueError(f"{world}: no condition that chooses captions")
-    content = read_json(folder.base.place("captions"))
-    chosen = world.condition.thin(content, folder.private, world.seed)
-    folder.handed.mkdir(parents=True, exist_ok=True)
-    write_whole(folder.place("captions"), json_text(chosen) + "\n")
-    return {"images": len(chosen["images"]), "captions": len(chosen["annotations"])}
-
-
 def make_teacher(
-    protocol: Protocol, folder: WorldFolder, world: BenchWorld, name: str
+    files: Files, name: str, captions: Path, images: Path, training: TrainingArguments
 ) -> dict[str, Any]:
     """Train a teacher, one with redrawn attributes, or save one untrained; returns its retrieval scores."""
-    redrawn = name == "teacher-redrawn"
-    suffix = "_redrawn" if redrawn else ""
-    images = folder.private / "images_redrawn" if redrawn else folder.place("images")
-    captions = folder.private / f"captions{suffix}_train.json"
+    suffix = "_redrawn" if name == "teacher-redrawn" else ""
     settings = replace(
         TEACHER,
-        captions=str(folder.place("captions") if world.condition.thin else captions),
+        captions=str(captions),
         images=str(images),
-        eval_captions=str(folder.private / f"captions{suffix}_dev.json"),
+        eval_captions=str(files.private / f"captions{suffix}_dev.json"),
         untrained=name == "teacher-untrained",
     )
-    own = world.condition.teaching or TEACHING
-    training = protocol.scaled(REDRAWN_TEACHING if redrawn else own, world.seed)
-    result = TRAIN_CLIP(settings, training, folder.making(name))
-    return {"retrieval": result.get("retrieval")}
+    return {"retrieval": TRAIN_CLIP(settings, training, files.run(name)).get("retrieval")}
 
 
-def make_encoder(protocol: Protocol, folder: WorldFolder, world: BenchWorld) -> dict[str, Any]:
+def make_encoder(
+    files: Files, training: TrainingArguments, sizes: Mapping[str, int]
+) -> dict[str, Any]:
     """Pre-train the small text encoder that every method starts from, by masked LM on the corpus."""
-    untrained = folder.making("new")
-    sizes = {**ENCODER, **world.condition.encoder}
-    new_encoder(folder.place("corpus"), untrained, world.seed, **sizes)
+    untrained = files.run("encoder").with_name("new")
+    new_encoder(files.places["corpus"], untrained, training.seed, **sizes)
     settings = make_settings(
         AdaptConfig,
         student=str(untrained),
         arm="mlm",
-        text=(str(folder.place("corpus")),),
+        text=(str(files.places["corpus"]),),
         max_length=MAX_LENGTH,
         mask_rate=PRETRAINING_MASK_RATE,
     )
-    training = protocol.scaled(PRETRAINING, world.seed)
-    result = ADAPT(settings, training, folder.making("encoder"))
-    return {"parameters": result["parameters"]}
+    return {"parameters": ADAPT(settings, training, files.run("encoder"))["parameters"]}
 
 
-def record_handed(folder: WorldFolder) -> dict[str, Any]:
-    """Hashes of everything handed over, written to the world's folder.
-
-    The tuning world has no teachers for controls.
-    """
-    if folder.record.exists():
-        return read_object(folder.record)
-    if folder.base is not None:
-        result = read_object(folder.base.record)
-        result["handed"] |= {name: data_hash(folder.place(name)) for name in folder.makes}
-    else:
-        places = {name: folder.place(name) for name in HANDED}
-        hashes = {name: data_hash(place) for name, place in places.items() if place.exists()}
-        result = {"world": read_object(folder.root / WORLD_MARK)["world"], "handed": hashes}
-    write_json(folder.record, result)
-    return result
+# -- fewer images or captions ------------------------------------------------------------------------------------------
 
 
-def check_handed(folder: WorldFolder) -> dict[str, str]:
-    """The recorded hashes; raises InputError if a handed-over file has changed since."""
-    hashes: dict[str, str] = read_object(folder.record)["handed"]
-    for name, expected in hashes.items():
-        if data_hash(folder.place(name)) != expected:
-            raise InputError(
-                f"{folder.place(name)}: changed since it was handed over; delete {folder.root} and all runs on it"
-            )
-    return hashes
+def thin(files: Files, world: BenchWorld) -> dict[str, Any]:
+    """Hand over those of a world's captions that its condition leaves; returns their numbers."""
+    content = read_json(files.private / "captions_train.json")
+    condition = world.condition
+    if condition.images != 1:
+        content = thin_images(content, nouns_of_images(files.private), condition.images)
+    if condition.captions != 1:
+        content = thin_captions(content, world.seed, condition.captions)
+    files.places["captions"].parent.mkdir(parents=True, exist_ok=True)
+    write_whole(files.places["captions"], json_text(content) + "\n")
+    return {"images": len(content["images"]), "captions": len(content["annotations"])}
 
 
-def make_shared(
-    folder: BenchFolder, protocol: Protocol, world: BenchWorld, kind: str, name: str, key: str
+def thin_images(
+    captions: Mapping[str, Any], shown: Mapping[int, list[str]], share: float
 ) -> dict[str, Any]:
-    """One of the things that every method of a world shares, made unless it exists."""
-    path = folder.job(name)
-    if path.exists():
-        return read_object(path)
-    place = folder.world(world)
-    began = time.perf_counter()
-    if kind == "render":
-        made = make_data(protocol, place, world)
-    elif kind == "captions":
-        made = thin_captions(place, world)
-    elif kind == "encoder":
-        made = make_encoder(protocol, place, world)
-    elif kind == "hash":
-        made = record_handed(place)
-    else:
-        made = make_teacher(protocol, place, world, kind)
-    result = {"key": key, **made, "seconds": round(time.perf_counter() - began, 1)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, result)
-    return result
+    """COCO captions of a share of the images: each noun is in equally many, and images without nouns become as rare.
+
+    Images are taken in order while all of the nouns that they show have too few, so that two conditions have much in
+    common.
+    """
+    counts = Counter(noun for nouns in shown.values() for noun in nouns)
+    limit = max(1, round(share * counts.total() / len(counts)))
+    taken: Counter[str] = Counter()
+    empty = 0
+    ids = [image["id"] for image in captions["images"]]
+    kept = set()
+    for name in ids:
+        nouns = shown.get(name, [])
+        if not nouns:
+            empty += 1
+            is_kept = int(empty * share) > int((empty - 1) * share)
+        else:
+            is_kept = all(taken[noun] < limit for noun in nouns)
+        if is_kept:
+            kept.add(name)
+            taken.update(nouns)
+    # Worlds of small tests would not fill a batch of the teacher's training.
+    others = [name for name in ids if name not in kept]
+    kept.update(others[: max(0, TEACHING.batch - len(kept))])
+    notes = [note for note in captions["annotations"] if note["image_id"] in kept]
+    return _of_images(captions, notes)
+
+
+def thin_captions(captions: Mapping[str, Any], seed: int, share: float) -> dict[str, Any]:
+    """COCO captions, a share of them at random, with their images; a smaller share is part of a larger one."""
+    notes = captions["annotations"]
+    count = max(ADAPTING.batch, round(share * len(notes)))
+    order = generator(seed, "bench", "captions").permutation(len(notes))
+    return _of_images(captions, [notes[place] for place in sorted(order[:count])])
+
+
+def _of_images(captions: Mapping[str, Any], notes: list[Any]) -> dict[str, Any]:
+    """Some captions with their images; every image has captions."""
+    ids = {note["image_id"] for note in notes}
+    images = [image for image in captions["images"] if image["id"] in ids]
+    return {**captions, "images": images, "annotations": notes}

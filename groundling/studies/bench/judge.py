@@ -13,7 +13,14 @@ from scipy import stats
 
 from groundling.runs.report import format_count
 from groundling.stats.verdict import ALPHA, holm
-from groundling.studies.bench.arms import METHOD, RANDOM, SHUFFLED, TEXT_CONTROL
+from groundling.studies.bench.engine import (
+    METHOD,
+    RANDOM,
+    SHUFFLED,
+    TEXT_CONTROL,
+    Entry,
+    entries_of,
+)
 from groundling.studies.bench.protocol import TUNING_WORLD
 from groundling.studies.bench.readings import MASKED_LM, PAIRS, VISUAL
 
@@ -26,9 +33,6 @@ PRICES = (MASKED_LM, PAIRS, "category", "order", "linear/category")
 LOWER_IS_BETTER = (MASKED_LM,)
 NOT_PLAIN = "its model is not the handed-over one with other weights"
 """What every remark on a run means."""
-
-Entry = Mapping[str, Any]
-"""One arm of a method in one world with one seed, as in `bench.json`."""
 
 
 @dataclass(frozen=True)
@@ -89,26 +93,13 @@ def base_entries(entries: Sequence[Entry]) -> list[Entry]:
     return [one for one in entries if "condition" not in one]
 
 
-def entries_of(entries: Sequence[Entry], method: str, arm: str) -> list[Entry]:
-    """A method's entries of one arm; the text control of its texts."""
-    own = [one for one in entries if one["method"] == method and one["arm"] == METHOD]
-    if arm != TEXT_CONTROL:
-        return [one for one in entries if one["method"] == method and one["arm"] == arm]
-    keys = {(one["texts"], one["handed"]) for one in own}
-    return [
-        one
-        for one in entries
-        if one["arm"] == TEXT_CONTROL and (one["texts"], one["handed"]) in keys
-    ]
-
-
 def noise_of(entries: Sequence[Entry], reading: str) -> float:
     """Standard deviation of a reading between adaptation seeds of one arm in one world, pooled; NaN without repeats."""
     groups: dict[tuple[Any, ...], dict[int, float]] = defaultdict(dict)
     for one in entries:
         value = value_of(one, reading)
         if value is not None and one["arm"] in (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM):
-            place = (one["world"], one["texts"], one["handed"], one.get("weight"))
+            place = (one["world"], one["texts"], one.get("weight"))
             groups[one["method"], one["arm"], *place][one["seed"]] = value
     repeated = [list(values.values()) for values in groups.values() if len(values) > 1]
     freedom = sum(len(values) - 1 for values in repeated)
@@ -123,13 +114,11 @@ def difference(
 
     `noise`: the standard deviation between seeds, without which (NaN) there is no interval.
     """
-    of_control = {
-        (one["world"], one["seed"], one["handed"]): value_of(one, reading) for one in control
-    }
+    of_control = {(one["world"], one["seed"]): value_of(one, reading) for one in control}
     pairs: dict[int, list[float]] = defaultdict(list)
     for one in method:
         own = value_of(one, reading)
-        other = of_control.get((one["world"], one["seed"], one["handed"]))
+        other = of_control.get((one["world"], one["seed"]))
         if own is not None and other is not None:
             pairs[one["world"]].append(own - other)
     worlds = tuple(sorted(pairs))

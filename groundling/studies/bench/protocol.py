@@ -1,9 +1,9 @@
-"""The bench's fixed settings, which no method chooses, and where its files are."""
+"""The bench's fixed settings, which no method chooses, the axes of its curves, and where its files are."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from groundling.commands.train_clip import TrainClipConfig
 from groundling.runs.folder import json_text
 from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.commands import FAMILIES, PROTOCOL_VERSION, TUNING_SEED
-from groundling.studies.bench.method import BATCH, slug
+from groundling.studies.bench.methods import BATCH, slug
 
-# The sizes and steps of the quickstart, which were chosen on the dev nouns of world 100.
+# Sizes and steps were chosen on the dev nouns of world 100; docs/results.md lists the alternatives.
 TEACHER = TrainClipConfig(
     size=32,
     patch_size=16,
@@ -36,7 +36,7 @@ TEACHING = TrainingArguments(
     save_every=300,
     cpu=True,
 )
-REDRAWN_TEACHING = replace(TEACHING, steps=250)
+REDRAWN_TEACHING = replace(TEACHING, steps=250)  # without attributes to learn, only caption wording
 PRETRAINING = TrainingArguments(
     steps=1500,
     batch=64,
@@ -62,14 +62,53 @@ PROBE_STEPS = {"truth": 250, "category": 250, "order": 250, "odd": 1000}
 """Fine-tuning steps of each question."""
 ONE_SEED = ("category", "order")
 """Questions that are fine-tuned on once: the price."""
-LINE_MASK_RATE = 0.15
-"""Share of masked tokens in the held-out masked-LM loss."""
 
 NOUNS = {"nouns": 162, "dev_nouns": 18, "test_nouns": 36}
 WORLD = {"scenes": 16000, "sentences": 24000, "dev_scenes": 500, "dev_sentences": 1000}
 SMALL_NOUNS = {"nouns": 36, "dev_nouns": 9, "test_nouns": 9}
 SMALLEST = {"scenes": 130, "sentences": 150, "dev_scenes": 10, "dev_sentences": 40}
 """A batch of the teacher's training is 128 images."""
+
+
+def scaled(training: TrainingArguments, scale: float, seed: int) -> TrainingArguments:
+    """Training settings with scaled steps and a seed."""
+    return replace(training, steps=max(2, round(training.steps * scale)), seed=seed)
+
+
+def world_sizes(scale: float) -> dict[str, int]:
+    """Sizes of a world, as settings of `data make-world`."""
+    if scale >= 1:
+        return {**NOUNS, **WORLD}
+    nouns = NOUNS if scale >= 0.1 else SMALL_NOUNS
+    return nouns | {name: max(SMALLEST[name], round(n * scale)) for name, n in WORLD.items()}
+
+
+def protocol_of(scale: float) -> dict[str, Any]:
+    """Everything fixed, for `bench.json`; results of other settings are not comparable."""
+    fixed = (TEACHER, TEACHING, REDRAWN_TEACHING, PRETRAINING, ADAPTING, PROBING)
+    # Defaults are left out, so that a new setting of a command does not make all earlier benches incomparable; a
+    # default that changes results needs another PROTOCOL_VERSION.
+    changed = []
+    for one in fixed:
+        defaults = asdict(type(one)())
+        settings = asdict(one).items()
+        changed.append({name: value for name, value in settings if value != defaults[name]})
+    text = json_text([*changed, PROBE_STEPS, world_sizes(scale)], default=str)
+    return {
+        "version": PROTOCOL_VERSION,
+        "scale": scale,
+        "steps": max(2, round(ADAPTING.steps * scale)),
+        "batch": ADAPTING.batch,
+        "settings": hashlib.sha256(text.encode()).hexdigest()[:16],
+    }
+
+
+def key_of(*parts: object) -> str:
+    """A short hash of JSON values."""
+    return hashlib.sha256(json_text(parts, default=str).encode()).hexdigest()[:16]
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, order=True)
@@ -80,10 +119,10 @@ class BenchCondition:
     """Name of the curve's axis."""
     value: int = 0
     """Place on the axis."""
-    thin: Callable[[Mapping[str, Any], Path, int], dict[str, Any]] | None = field(
-        default=None, compare=False
-    )
-    """Chooses the captions that are handed over, of all captions, the world's private folder and its seed."""
+    images: float = field(default=1.0, compare=False)
+    """Share of the images, with their captions, that are handed over."""
+    captions: float = field(default=1.0, compare=False)
+    """Share of the captions that are handed over."""
     teaching: TrainingArguments | None = field(default=None, compare=False)
     """Training of a teacher of its own, on the captions that are handed over."""
     encoder: Mapping[str, int] = field(default_factory=dict, compare=False)
@@ -94,19 +133,102 @@ class BenchCondition:
     def __str__(self) -> str:
         return f"{self.axis} {self.value}"
 
-    def as_json(self) -> dict[str, Any]:
-        """For `bench.json`."""
-        return {"axis": self.axis, "value": self.value}
-
     @property
     def makes(self) -> tuple[str, ...]:
         """Names of what is handed over otherwise than in the world without the condition."""
-        made = {"captions": self.thin, "encoder": self.encoder, "teacher": self.teaching}
-        return tuple(name for name, change in made.items() if change)
+        made = {
+            "captions": self.images != 1 or self.captions != 1,
+            "encoder": bool(self.encoder),
+            "teacher": self.teaching is not None,
+        }
+        return tuple(name for name, is_changed in made.items() if is_changed)
 
 
 BASE = BenchCondition()
 """The fixed settings, unchanged."""
+
+
+@dataclass(frozen=True)
+class CurveAxis:
+    """Something that grows, while everything else stays as the protocol says."""
+
+    name: str
+    """Name, as in `--curve`."""
+    unit: str
+    """What is counted."""
+    values: Mapping[int, Mapping[str, Any]]
+    """Ascending points of a curve at scale 1, and what each changes: fields of a `BenchCondition`."""
+    about: str
+    """A sentence on what a value changes."""
+
+    @property
+    def base(self) -> int:
+        """The protocol's own value, which changes nothing: there the runs are the bench's."""
+        return next(value for value, change in self.values.items() if not change)
+
+    def conditions(self) -> list[BenchCondition]:
+        """The conditions at all values but the protocol's own."""
+        changes = self.values.items()
+        return [BenchCondition(self.name, value, **change) for value, change in changes if change]
+
+
+IMAGES_OF_A_NOUN = 104
+"""Training images that show a noun of a world, in the mean: 16,000 images with 1.05 nouns each, 162 nouns."""
+CAPTIONS = 2 * WORLD["scenes"]
+"""Every image has two captions."""
+
+AXES = (
+    CurveAxis(
+        "images",
+        "images of each noun",
+        {
+            value: {"images": value / IMAGES_OF_A_NOUN, "teaching": TEACHING}
+            for value in (1, 4, 16, 64)
+        }
+        | {IMAGES_OF_A_NOUN: {}},
+        "Captions are those of fewer images, and the teacher is trained on nothing else.",
+    ),
+    CurveAxis(
+        "captions",
+        "captions",
+        {value: {"captions": value / CAPTIONS} for value in (500, 2000, 8000)} | {CAPTIONS: {}},
+        "Methods read fewer captions; the teacher is the same.",
+    ),
+    CurveAxis(
+        "steps",
+        "steps",
+        {
+            value: {"steps": value / ADAPTING.steps} if value != ADAPTING.steps else {}
+            for value in (100, 300, 1000, 3000)
+        },
+        "The method and its text control have so many steps over all stages.",
+    ),
+    CurveAxis(
+        "layers",
+        "layers of the encoder",
+        {ENCODER["layers"]: {}, 4: {"encoder": {"layers": 4}}, 6: {"encoder": {"layers": 6}}},
+        "An encoder of so many layers is pre-trained with the same settings.",
+    ),
+    CurveAxis(
+        "width",
+        "dimensions of the encoder's states",
+        {64: {"encoder": {"width": 64}}, ENCODER["width"]: {}, 256: {"encoder": {"width": 256}}},
+        "An encoder of this width is pre-trained with the same settings.",
+    ),
+    CurveAxis(
+        "teacher",
+        "training steps of the teacher",
+        {
+            value: {"teaching": replace(TEACHING, steps=value)} if value != TEACHING.steps else {}
+            for value in (30, 100, 300, 900, 2700)
+        },
+        "A teacher is trained for so many steps on the same images and captions.",
+    ),
+)
+"""All axes; another entry is another curve."""
+
+
+# -- worlds and files --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, order=True)
@@ -127,7 +249,9 @@ class BenchWorld:
     def as_json(self) -> dict[str, Any]:
         """For `bench.json`."""
         about: dict[str, Any] = {"family": self.family, "world": self.seed}
-        return about | ({"condition": self.condition.as_json()} if self.condition.axis else {})
+        if self.condition.axis:
+            about["condition"] = {"axis": self.condition.axis, "value": self.condition.value}
+        return about
 
     @property
     def base(self) -> BenchWorld:
@@ -145,100 +269,23 @@ TUNING_WORLD = BenchWorld(FAMILIES[0], TUNING_SEED)
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """The fixed settings at a scale."""
-
-    scale: float = 1.0
-
-    def world(self) -> dict[str, int]:
-        """Sizes of a world."""
-        if self.scale >= 1:
-            return {**NOUNS, **WORLD}
-        nouns = NOUNS if self.scale >= 0.1 else SMALL_NOUNS
-        sizes = {name: max(SMALLEST[name], round(n * self.scale)) for name, n in WORLD.items()}
-        return {**nouns, **sizes}
-
-    def scaled(self, training: TrainingArguments, seed: int) -> TrainingArguments:
-        """Training settings with scaled steps and a seed."""
-        steps = max(2, round(training.steps * self.scale))
-        return replace(training, steps=steps, seed=seed)
-
-    def probe_training(self, question: str) -> TrainingArguments:
-        """Settings of fine-tuning on a question."""
-        return self.scaled(replace(PROBING, steps=PROBE_STEPS[question]), 0)
-
-    def as_json(self) -> dict[str, Any]:
-        """Everything fixed, for `bench.json`; results of other settings are not comparable."""
-        fixed = (TEACHER, TEACHING, REDRAWN_TEACHING, PRETRAINING, ADAPTING, PROBING)
-        # Defaults are left out, so that a new setting of a command does not make all earlier benches incomparable; a
-        # default that changes results needs another PROTOCOL_VERSION.
-        changed = []
-        for one in fixed:
-            defaults = asdict(type(one)())
-            settings = asdict(one).items()
-            changed.append({name: value for name, value in settings if value != defaults[name]})
-        text = json_text([*changed, PROBE_STEPS, self.world()], default=str)
-        return {
-            "version": PROTOCOL_VERSION,
-            "scale": self.scale,
-            "steps": max(2, round(ADAPTING.steps * self.scale)),
-            "batch": ADAPTING.batch,
-            "settings": hashlib.sha256(text.encode()).hexdigest()[:16],
-        }
-
-
-def key_of(*parts: object) -> str:
-    """A short hash of JSON values."""
-    return hashlib.sha256(json_text(parts, default=str).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class WorldFolder:
-    """Files of one world: what is handed over to methods, and what is not."""
+class Files:
+    """Files of one world, or of the user's encoder: what is handed over to methods, and what is not."""
 
     root: Path
-    """The world's folder."""
-    base: WorldFolder | None = None
-    """Under a condition: files of the world without it."""
-    makes: tuple[str, ...] = ()
-    """Under a condition: what it has of its own, of `HANDED`."""
+    places: Mapping[str, Path]
+    """What is handed over, by name: `encoder`, `teacher`, texts, images, and their replacements for controls."""
+    private: Path = Path()
+    """Probes, attributes and held-out text, which methods never get."""
+    features: Path | None = None
+    """Features of the teacher, which methods share."""
 
-    @property
-    def private(self) -> Path:
-        """The rendered world with its probes, attributes and held-out text, which methods never get."""
-        return self.base.private if self.base is not None else self.root / "private"
-
-    @property
-    def handed(self) -> Path:
-        """Texts and images that methods read."""
-        return self.root / "handed"
-
-    @property
-    def features(self) -> Path:
-        """Features of the teacher, which methods share."""
-        if self.base is not None and "teacher" not in self.makes:
-            return self.base.features
-        return self.root / "features"
-
-    def making(self, name: str) -> Path:
+    def run(self, model: str) -> Path:
         """Run folder of a teacher or of the encoder."""
-        return self.root / "making" / name
-
-    def place(self, name: str) -> Path:
-        """The path of one of `HANDED`."""
-        if self.base is not None and name not in self.makes:
-            return self.base.place(name)
-        if name in MODELS:
-            return self.making(name) / "model"
-        return self.handed / FILES[name]
-
-    @property
-    def record(self) -> Path:
-        """Hashes of everything handed over; it is written last."""
-        return self.root / "handed.json"
+        return self.places[model].parent
 
 
-FILES = {
+TEXTS_AND_IMAGES = {
     "corpus": "corpus.txt",
     "captions": "captions.json",
     # The same file name: samples' ids contain it and key every random choice, such as masks.
@@ -247,22 +294,25 @@ FILES = {
     "noise images": "noise",
 }
 MODELS = ("encoder", "teacher", "teacher-redrawn", "teacher-untrained")
-HANDED = (*FILES, *MODELS)
-"""Everything that is handed over to methods and controls, by name."""
 
 
 @dataclass(frozen=True)
 class BenchFolder:
-    """Layout of a bench's folder."""
+    """Layout of an experiment's folder."""
 
     root: Path
 
-    def world(self, world: BenchWorld) -> WorldFolder:
-        """The files of a world that all its methods read."""
+    def world(self, world: BenchWorld) -> Files:
+        """The files of a world that all its methods read; under a condition, those that differ are its own."""
         own = self.root / "shared" / slug(str(world.shared))
+        places = {name: own / "handed" / file for name, file in TEXTS_AND_IMAGES.items()}
+        places |= {name: own / "making" / name / "model" for name in MODELS}
         if world.shared == world.base:
-            return WorldFolder(own)
-        return WorldFolder(own, self.world(world.base), world.condition.makes)
+            return Files(own, places, own / "private", own / "features")
+        base = self.world(world.base)
+        made = {name: places[name] for name in world.condition.makes}
+        features = own / "features" if "teacher" in made else base.features
+        return Files(own, {**base.places, **made}, base.private, features)
 
     @property
     def jobs(self) -> Path:
@@ -278,5 +328,5 @@ class BenchFolder:
         return self.root.joinpath("runs", *map(slug, parts))
 
     def probes(self, *parts: str) -> Path:
-        """A folder of fine-tuned probes, apart from the runs of methods."""
+        """A folder of readings, apart from the runs of methods."""
         return self.root.joinpath("probes", *map(slug, parts))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from groundling.command_line import COMMANDS
 from groundling.core.batch import require
@@ -25,6 +24,7 @@ from groundling.models.clip import load_frozen_clip
 from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import read_json, write_whole
 from groundling.settings.fields import replace_settings
+from groundling.settings.training import TrainingArguments
 from groundling.stats.linear_probes import (
     TEXTUAL,
     AttributeRows,
@@ -33,15 +33,12 @@ from groundling.stats.linear_probes import (
     read_nouns,
     score_readout,
 )
-from groundling.studies.bench.protocol import (
-    LINE_MASK_RATE,
-    MAX_LENGTH,
-    ONE_SEED,
-    Protocol,
-    WorldFolder,
-)
+from groundling.studies.bench.engine import parameters_of
+from groundling.studies.bench.protocol import MAX_LENGTH, Files
 from groundling.tasks import Task
 
+LINE_MASK_RATE = 0.15
+"""Share of masked tokens in the held-out masked-LM loss."""
 VISUAL = "visual"
 """The mean of the linear readings of the visual attributes."""
 CHOICE = "choice"
@@ -93,7 +90,7 @@ def linear_readings(states: np.ndarray, rows: AttributeRows, world: Path) -> dic
     return readings
 
 
-def read_encoder(model: Path, world: Path, out: Path) -> dict[str, Reading]:
+def read_encoder(model: Path, out: Path, world: Path) -> dict[str, Reading]:
     """Linear readings of an encoder's states; its held-out masked-LM loss and minimal pairs, None without a head.
 
     `out`: folder of the run that scores the pairs.
@@ -145,12 +142,12 @@ def minimal_pair_accuracy(model: Path, pairs: Path, out: Path) -> float:
     return float(result["scores"]["overall"]["mean of paradigms"]["accuracy"])
 
 
-def read_text_tower(place: WorldFolder) -> dict[str, Reading]:
+def read_text_tower(files: Files) -> dict[str, Reading]:
     """Linear readings of the teacher's own text embeddings of each noun's sentence."""
-    rows = read_nouns(place.private)
-    clip = load_frozen_clip(place.place("teacher"))
+    rows = read_nouns(files.private)
+    clip = load_frozen_clip(files.places["teacher"])
     tokens = [row for row, _ in clip.tokenize([row["sentence"] for row in rows])]
-    return linear_readings(clip.embed_texts(tokens).cpu().numpy(), rows, place.private)
+    return linear_readings(clip.embed_texts(tokens).cpu().numpy(), rows, files.private)
 
 
 def nouns_of_images(world: Path) -> dict[int, list[str]]:
@@ -163,20 +160,20 @@ def nouns_of_images(world: Path) -> dict[int, list[str]]:
 
 
 @torch.no_grad()
-def read_image_tower(place: WorldFolder) -> dict[str, Reading]:
+def read_image_tower(files: Files) -> dict[str, Reading]:
     """Linear readings of the teacher's embeddings of images: the mean over the images that show a noun.
 
     The images are those handed over, on which the teacher was trained. A noun that none of them shows gets the mean
     of the other nouns.
     """
-    rows = read_nouns(place.private)
-    tower = require(load_frozen_clip(place.place("teacher")).image, "image", "a teacher's images")
-    shown = nouns_of_images(place.private)
-    images = [one for one in read_json(place.place("captions"))["images"] if one["id"] in shown]
+    rows = read_nouns(files.private)
+    tower = require(load_frozen_clip(files.places["teacher"]).image, "image", "a teacher's images")
+    shown = nouns_of_images(files.private)
+    images = [one for one in read_json(files.places["captions"])["images"] if one["id"] in shown]
     by_noun: dict[str, list[np.ndarray]] = {}
     for start in range(0, len(images), LINES):
         some = images[start : start + LINES]
-        paths = [place.place("images") / one["file_name"] for one in some]
+        paths = [files.places["images"] / one["file_name"] for one in some]
         pixels = torch.from_numpy(np.stack([tower.preprocess(_read_image(path)) for path in paths]))
         embedded = torch.nn.functional.normalize(tower.projection(tower(pixels)), dim=-1)
         for one, state in zip(some, embedded.numpy(), strict=True):
@@ -187,7 +184,7 @@ def read_image_tower(place: WorldFolder) -> dict[str, Reading]:
     }
     unseen: np.ndarray = np.stack(list(means.values())).mean(axis=0)
     states = [means.get(row["noun"], unseen) for row in rows]
-    return linear_readings(np.stack(states), rows, place.private)
+    return linear_readings(np.stack(states), rows, files.private)
 
 
 def _read_image(path: Path) -> Image.Image:
@@ -240,35 +237,67 @@ def _mask(ordinary: torch.Tensor, line: int) -> torch.Tensor:
     return masked
 
 
-def fine_tuned(
-    model: Path, world: Path, questions: Sequence[str], seeds: int, protocol: Protocol, out: Path
+def run_probe(
+    model: Path,
+    out: Path,
+    world: Path,
+    questions: Sequence[str],
+    seeds: int,
+    training: TrainingArguments,
 ) -> dict[str, Reading]:
-    """Accuracies of fine-tuned questions by name; `test` is the mean over the seeds that trained, None if none did."""
+    """Results of `probe` by name: linear probes, and fine-tuned questions."""
     command = COMMANDS["probe"]
+    settings = replace_settings(
+        command.settings["_own"],
+        model=str(model),
+        data=str(world),
+        seeds=seeds,
+        questions=tuple(questions),
+        max_length=MAX_LENGTH,
+    )
+    found: dict[str, Reading] = command(settings, training, out)
+    return found
+
+
+def fine_tuned(
+    model: Path, out: Path, world: Path, how: Mapping[str, tuple[int, TrainingArguments]]
+) -> dict[str, Reading]:
+    """Accuracies of fine-tuned questions by name; `test` is the mean over the seeds that trained, None if none did.
+
+    `how`: by question, the number of seeds and the settings of training.
+    """
     readings: dict[str, Reading] = {}
-    for question in questions:
-        settings = replace_settings(
-            command.settings["_own"],
-            model=str(model),
-            data=str(world),
-            seeds=1 if question in ONE_SEED else seeds,
-            questions=(question,),
-            max_length=MAX_LENGTH,
-        )
-        training = replace(command.settings["_train"], **_changes(protocol, question))
-        result = command(settings, training, out / question)
-        readings[question] = _reading(result[f"world/{question}"])
+    for question, (seeds, training) in how.items():
+        found = run_probe(model, out / question, world, (question,), seeds, training)
+        own = found[f"world/{question}"]
+        kept = {name: own[name] for name in ("dev", "test", "test_sd", "chance")}
+        readings[question] = kept | {"scores": own["scores"]["test"], "trained": own["learned"]}
     return readings
 
 
-def _changes(protocol: Protocol, question: str) -> dict[str, Any]:
-    return dict(vars(protocol.probe_training(question)))
+# -- is what a method exports the handed-over encoder with other weights? ----------------------------------------------
+
+NOT_COMPARED = {"auto_map", "architectures", "dtype", "transformers_version", "_name_or_path"}
+"""Settings of a model's configuration that do not change its states, or are compared apart."""
 
 
-def _reading(found: Mapping[str, Any]) -> Reading:
-    """What the bench keeps of a fine-tuned question."""
-    kept = ("dev", "test", "test_sd", "chance")
-    return {name: found[name] for name in kept} | {
-        "scores": found["scores"]["test"],
-        "trained": found["learned"],
-    }
+def plain_faults(model: Path, encoder: Path) -> list[str]:
+    """Why an exported model is no plain encoder like the handed-over one; empty if it is."""
+    faults: list[str] = []
+    own, handed = (AutoTokenizer.from_pretrained(one) for one in (model, encoder))
+    if own.get_vocab() != handed.get_vocab():
+        faults.append("another vocabulary")
+    elif own.backend_tokenizer.to_str() != handed.backend_tokenizer.to_str():
+        faults.append("another tokenizer")
+    changed, config = (AutoConfig.from_pretrained(one).to_dict() for one in (model, encoder))
+    if changed.get("auto_map"):
+        faults.append("code of its own")
+    names = sorted(
+        name for name in {*changed, *config} - NOT_COMPARED if changed.get(name) != config.get(name)
+    )
+    if names:
+        faults.append(f"another configuration ({', '.join(names)})")
+    more = parameters_of(model) - parameters_of(encoder)
+    if more > 0:
+        faults.append(f"{more:,} more parameters")
+    return faults

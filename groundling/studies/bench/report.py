@@ -23,25 +23,25 @@ from groundling.runs.report import (
 )
 from groundling.stats.linear_probes import TEXTUAL
 from groundling.stats.verdict import ALPHA
-from groundling.studies.bench.arms import (
+from groundling.studies.bench.engine import (
     METHOD,
     RANDOM,
     SHUFFLED,
     TEXT_CONTROL,
     TOWER,
+    Entry,
+    entries_of,
 )
 from groundling.studies.bench.judge import (
     MIN_WORLDS,
-    Entry,
     MethodVerdict,
     control_word,
-    entries_of,
     families_of,
     noise_of,
     value_of,
     words_of,
 )
-from groundling.studies.bench.method import CLASSES
+from groundling.studies.bench.methods import CLASSES
 from groundling.studies.bench.readings import MASKED_LM, PAIRS, READOUT, VISUAL
 
 READINGS = {

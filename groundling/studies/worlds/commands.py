@@ -1,13 +1,11 @@
-"""Commands and settings of the worlds study: the rendered world, its data sets and probes, and the
-quickstart.
-"""
+"""Commands and settings of the worlds study: the rendered world, its data sets and probes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Interval
+from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
@@ -66,7 +64,7 @@ image."""
             )
 
 
-def check_family(config: WorldConfig | QuickstartConfig) -> None:
+def check_family(config: WorldConfig) -> None:
     """Raises InputError for an unknown family."""
     from groundling.studies.worlds.families import find_family
 
@@ -202,43 +200,9 @@ PROBE = Command(
 )
 
 
-@settings
-class QuickstartConfig(Settings):
-    """The whole pipeline on a rendered world, offline, from nothing."""
-
-    family: str = "objects"
-    """Family of the world: objects, pictograms, or MODULE:NAME of your own `WorldFamily`."""
-    seed: Annotated[int, Ge(0)] = 0
-    """Seed of the world, its scenes and the weights."""
-    processes: Annotated[int, Ge(1)] = 2
-    """Parallel runs, one thread each."""
-    full: bool = False
-    """Run all arms, a teacher with redrawn attributes included, and every probe, as in \
-docs/results/01_rendered_world.md, which takes four times as long; off: one arm that transfers visual \
-attributes, and the control."""
-    scale: Annotated[float, Gt(0)] = 1.0
-    """Factor on every number of steps; with less than 1 the models learn nothing, but the \
-pipeline is tested."""
-
-
-QUICKSTART = Command(
-    "quickstart",
-    "the whole pipeline on a rendered world, offline, in minutes",
-    "groundling.studies.worlds.quickstart:quickstart",
-    {"_own": QuickstartConfig()},
-    title="Worlds: the rendered world and the quickstart",
-    example="groundling quickstart",
-    common_flags="full family seed processes",
-    validate=lambda config, out: check_family(config),
-    prints_output=True,
-    output=ResumableRun(ignored_settings=("processes",), extendable=True),
-)
-
-
 COMMANDS = (
     DATA_TASKS,
     DATA_TRUE_REGIONS,
     DATA_WORLD,
     PROBE,
-    QUICKSTART,
 )

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders.bench import CONFIG, STOP_AT, Ran
@@ -13,13 +14,13 @@ from homes import digests, never, stay_here
 
 from groundling.core.errors import InputError
 from groundling.data.corpora import iterate_texts, names_of
-from groundling.runs.folder import read_json, write_json
-from groundling.studies.bench.arms import METHOD, ArmRun, chosen_weight, grid_runs, run_arm
+from groundling.runs.folder import read_json
 from groundling.studies.bench.commands import BENCH, BenchConfig
+from groundling.studies.bench.engine import METHOD, Arm
 from groundling.studies.bench.handed import shuffle_images
-from groundling.studies.bench.method import built_in_methods, find_methods
-from groundling.studies.bench.plan import BenchPlan
-from groundling.studies.bench.protocol import BenchFolder, BenchWorld, Protocol
+from groundling.studies.bench.methods import built_in_methods, find_methods
+from groundling.studies.bench.protocol import BenchFolder, BenchWorld
+from groundling.studies.bench.rendered import RenderedBench, best_weight
 from groundling.studies.bench.report import scale_warning
 
 
@@ -98,7 +99,9 @@ def test_the_weight_is_the_one_that_is_best_in_the_tuning_world_without_its_test
         scores = about[name]["scores"]
         assert [value for value, _ in scores] == grid
         for value, score in scores:
-            (path,) = (ran.out / "jobs").glob(f"objects-100-{name}-method-*-{value}-seed-0.json")
+            (path,) = (ran.out / "jobs").glob(
+                f"objects-100-{name}-method-*-{value}-seed-0-nouns.json"
+            )
             visual = read_json(path)["readings"]["visual"]
             # 18 train nouns, cross-validated, and 9 dev nouns.
             assert score == pytest.approx((18 * visual["train"] + 9 * visual["dev"]) / 27)
@@ -176,38 +179,6 @@ def test_a_report_shows_what_is_finished_and_says_what_is_missing(
     assert "not done yet" not in (inside.out / "bench.json").read_text()
 
 
-def test_a_report_without_methods_is_of_those_that_ran(
-    inside: Ran, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = read_json(inside.out / "bench.json")
-    BENCH(replace(CONFIG, report=True, method=()), inside.out)
-    assert "xdbert" not in capsys.readouterr().out
-    after = read_json(inside.out / "bench.json")
-    assert set(after["methods"]) == set(before["methods"]) and after["notes"] == before["notes"]
-    BENCH(CONFIG, inside.out)  # the folder's order again
-
-
-def test_a_weight_that_nothing_reads_is_refused(tmp_path: Path) -> None:
-    (method,) = find_methods(["contrastive"])
-    folder = BenchFolder(tmp_path)
-    folder.jobs.mkdir()
-    cost = {"steps": 2, "samples": 4, "epochs": [0.5], "seconds": 1.0}
-    cost |= {"extra_parameters": 0, "parameters_after": 0}
-
-    def put(one: ArmRun, loss: float) -> None:
-        readings = {"visual": {"choice": 0.5}, "masked LM": {"test": loss}}
-        result = {"handed": "h", "remarks": [], "cost": cost, "readings": readings}
-        write_json(folder.job(one.name), one.as_json() | result)
-
-    for one in grid_runs(method):
-        put(one, 2.0)
-    with pytest.raises(InputError, match="all values of distill_weight gave the same model"):
-        chosen_weight(folder, method)
-    # Equal scores of different models are a tie, which goes to the first value.
-    put(grid_runs(method)[1], 2.1)
-    assert chosen_weight(folder, method) == method.grid[0]
-
-
 def test_a_plan_writes_nothing_and_compares_with_what_is_there(
     inside: Ran, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,39 +216,48 @@ def test_an_unknown_method_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_results_of_another_protocol_are_not_mixed(inside: Ran) -> None:
-    path = inside.out / "bench.json"
-    text = path.read_text()
-    bench = json.loads(text)
-    path.write_text(json.dumps({**bench, "protocol": {**bench["protocol"], "scale": 1.0}}))
-    with pytest.raises(InputError, match="another protocol"):
-        BENCH(CONFIG, inside.out)
-    path.write_text(text)
-
-
 @pytest.mark.parametrize(
-    ("pattern", "part", "value"),
+    ("pattern", "change"),
     [
-        ("objects-0-contrastive-shuffled-images-seed-0", "readings", None),
-        ("objects-0-contrastive-shuffled-images-seed-0", "cost", None),
-        ("objects-0-contrastive-shuffled-images-seed-0", "handed", None),
-        ("objects-0-contrastive-random*", "remarks", 3),
-        ("objects-0-teacher-s-text-tower", "readings", 3),
-        ("objects-0-contrastive-random*", "cost", {"steps": 0, "seconds": "x"}),
-        ("objects-0-contrastive-method-seed-0", "readings", {"visual": {"test": float("nan")}}),
-        ("objects-0-contrastive-method-seed-0", "readings", {"visual": {"test": "0.5"}}),
+        ("objects-0-contrastive-shuffled-images-seed-0-nouns", {"readings": None}),
+        ("objects-0-contrastive-shuffled-images-seed-0-nouns", {"remarks": 3}),
+        ("objects-0-contrastive-shuffled-images-seed-0", {"cost": None}),
+        ("objects-0-teacher-s-text-tower-nouns", {"readings": 3}),
+        ("objects-0-contrastive-random*seed-0", {"cost": {"steps": 0, "seconds": "x"}}),
     ],
 )
-def test_a_damaged_job_is_one_line(inside: Ran, pattern: str, part: str, value: object) -> None:
+def test_a_damaged_job_is_one_line(inside: Ran, pattern: str, change: dict[str, Any]) -> None:
     (path,) = (inside.out / "jobs").glob(f"{pattern}.json")
     text = path.read_text()
     try:
-        path.write_text(json.dumps(json.loads(text) | {part: value}))
+        path.write_text(json.dumps(json.loads(text) | change))
         with pytest.raises(InputError, match=f"{re.escape(path.name)}: cannot be read") as caught:
             BENCH(replace(CONFIG, report=True), inside.out)
         assert "\n" not in str(caught.value)
     finally:
         path.write_text(text)
+
+
+def test_methods_of_earlier_commands_are_judged_and_others_are_not_missing(
+    inside: Ran, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = read_json(inside.out / "bench.json")
+    for methods in (("contrastive",), ()):
+        BENCH(replace(CONFIG, method=methods, report=True), inside.out)
+        assert "xdbert" not in capsys.readouterr().out
+        after = read_json(inside.out / "bench.json")
+        assert after["methods"] == before["methods"] and after["notes"] == before["notes"]
+        assert len(after["runs"]) == len(before["runs"])
+    BENCH(CONFIG, inside.out)  # the folder's order again
+
+
+def test_a_weight_that_nothing_reads_is_refused() -> None:
+    same = {"visual": {"choice": 0.5}, "masked LM": {"test": 2.0}}
+    found = dict.fromkeys((0.1, 1.0, 10.0), same)
+    with pytest.raises(InputError, match="all values of weight gave the same model"):
+        best_weight("name", "weight", found)
+    # Equal scores of different models are a tie, which goes to the first value.
+    assert best_weight("name", "weight", found | {1.0: same | {"masked LM": {"test": 2.1}}}) == 0.1
 
 
 def test_another_scale_or_source_is_another_bench(inside: Ran) -> None:
@@ -291,17 +271,6 @@ def test_another_scale_or_source_is_another_bench(inside: Ran) -> None:
             BENCH(CONFIG, inside.out)
     finally:
         module.write_text(text)
-
-
-def test_methods_of_earlier_commands_stay_in_the_table(
-    inside: Ran, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = read_json(inside.out / "bench.json")
-    BENCH(replace(CONFIG, method=("contrastive",)), inside.out)
-    after = read_json(inside.out / "bench.json")
-    assert set(after["methods"]) == set(before["methods"])
-    assert len(after["runs"]) == len(before["runs"])
-    BENCH(CONFIG, inside.out)
 
 
 def test_shuffled_captions_keep_their_texts_and_no_image_keeps_its_own() -> None:
@@ -333,20 +302,20 @@ def test_every_method_of_the_package_runs(ran: Ran, tmp_path: Path, name: str) -
     method = built_in_methods()[name]
     (tmp_path / "shared").symlink_to(ran.out / "shared")
     weight = method.grid[-1] if method.grid else None
-    one = ArmRun(method, METHOD, BenchWorld("objects", 0), 0, weight)
-    result = run_arm(BenchFolder(tmp_path), Protocol(CONFIG.scale), one, "key")
-    assert result["remarks"] == [] and result["weight"] == weight
-    assert result["cost"]["steps"] == 2 and result["cost"]["parameters_after"] == 0
+    own = RenderedBench(BenchFolder(tmp_path), [method], replace(CONFIG, probes=()))
+    arm = Arm(method, METHOD, 0, BenchWorld("objects", 0), weight)
+    trained = own.train(arm, "key")
+    result = own.read(arm, own.readings(arm)[0], "key")
+    assert result["remarks"] == [] and trained["weight"] == weight
+    assert trained["cost"]["steps"] == 2 and result["parameters_after"] == 0
     assert 0 <= result["readings"]["visual"]["test"] <= 1
-
-
-# -- several processes -----------------------------------------------------------------------------------------------
 
 
 def test_foreign_code_trains_in_a_process_that_reads_nothing(inside: Ran) -> None:
     methods = [*find_methods(["mine.look:METHOD"]), *find_methods(["contrastive"])]
-    jobs = BenchPlan(CONFIG, methods, BenchFolder(inside.out)).jobs()
+    jobs = RenderedBench(BenchFolder(inside.out), methods, CONFIG).jobs()
     isolated = {job.name for job in jobs if job.isolated}
-    of_look = {job.name for job in jobs if "look" in job.name and job.call is run_arm}
-    assert isolated == {f"{name}: training" for name in of_look} and len(of_look) >= 6
-    assert all(job.after == (f"{job.name}: training",) for job in jobs if job.name in of_look)
+    assert len(isolated) >= 6 and all("look" in name for name in isolated)
+    read = [job for job in jobs if job.name.endswith(": nouns") and "look" in job.name]
+    assert all(job.after == (job.name.removesuffix(": nouns"),) for job in read)
+    assert {job.after[0] for job in read} == isolated

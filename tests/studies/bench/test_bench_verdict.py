@@ -6,7 +6,7 @@ from math import isnan, sqrt
 
 import pytest
 
-from groundling.studies.bench.curves.judge import judge_curves
+from groundling.studies.bench.curves import judge_curves
 from groundling.studies.bench.judge import (
     difference,
     judge_methods,
@@ -24,7 +24,7 @@ def entry(method: str, arm: str, world: int, seed: int, visual: float | None, **
     readings |= {name: {"test": value} for name, value in more.pop("readings", {}).items()}
     about = {"method": method, "arm": arm, "world": world, "seed": seed, "readings": readings}
     about["family"] = "objects"
-    return about | {"texts": TEXTS, "handed": f"w{world}", "weight": 1.0, "remarks": []} | more
+    return about | {"texts": TEXTS, "weight": 1.0, "remarks": []} | more
 
 
 def arms(method: str, own: list, text: list, shuffled: list, **more) -> list[dict]:
@@ -84,12 +84,6 @@ def test_noise_is_pooled_over_repeated_runs_and_bounds_the_error_from_below() ->
     # Two copies of an entry, as of two commands, are no repeated run.
     once = [one for one in arms("a", OWN, TEXT, SHUFFLED) if one["seed"] == 0]
     assert isnan(noise_of([*once, *once], "visual"))
-
-
-def test_entries_of_another_encoder_are_no_controls() -> None:
-    entries = arms("a", OWN, TEXT, SHUFFLED)
-    control = [{**one, "handed": "other"} for one in entries if one["arm"] == "text control"]
-    assert difference(entries[:6], control, "visual", 0.0).worlds == ()
 
 
 def test_both_controls_must_be_beaten_and_p_is_corrected_over_methods() -> None:

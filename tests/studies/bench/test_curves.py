@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -16,19 +15,35 @@ from homes import digests, never, stay_here
 from groundling.core.errors import InputError
 from groundling.models.small_encoder import new_encoder
 from groundling.runs.folder import read_json
-from groundling.studies.bench.arms import METHOD, TEXT_CONTROL
 from groundling.studies.bench.commands import BENCH, BenchConfig
-from groundling.studies.bench.curves.axes import AXES, find_axes
-from groundling.studies.bench.curves.judge import MethodCurve, entries_at, judge_curves
-from groundling.studies.bench.curves.plan import CurvePlan, is_changed
-from groundling.studies.bench.curves.report import curve_rows
-from groundling.studies.bench.curves.thinning import thin_captions, thin_images
-from groundling.studies.bench.handed import shuffle_images
+from groundling.studies.bench.curves import (
+    MethodCurve,
+    curve_rows,
+    entries_at,
+    find_axes,
+    is_changed,
+    judge_curves,
+)
+from groundling.studies.bench.engine import METHOD, TEXT_CONTROL
+from groundling.studies.bench.handed import shuffle_images, thin_captions, thin_images
 from groundling.studies.bench.judge import judge_methods
-from groundling.studies.bench.method import built_in_methods
-from groundling.studies.bench.protocol import BenchCondition, BenchFolder, BenchWorld
+from groundling.studies.bench.methods import built_in_methods
+from groundling.studies.bench.protocol import (
+    AXES,
+    BenchCondition,
+    BenchFolder,
+    BenchWorld,
+    CurveAxis,
+)
+from groundling.studies.bench.rendered import RenderedBench
 
 STEPS, IMAGES, CAPTIONS = find_axes(["steps", "images", "captions"])
+
+
+def at(axis: CurveAxis, value: int) -> BenchCondition:
+    return next(one for one in axis.conditions() if one.value == value)
+
+
 LOW, MIDDLE, HIGH = (0.00, 0.04, -0.02), (0.10, 0.12, 0.14), (0.20, 0.22, 0.24)
 """Gains in three worlds: one of chance, and two above it."""
 
@@ -36,7 +51,7 @@ LOW, MIDDLE, HIGH = (0.00, 0.04, -0.02), (0.10, 0.12, 0.14), (0.20, 0.22, 0.24)
 def entry(method: str, arm: str, world: int, value: int | None, visual: float, **more) -> dict:
     """An arm of a method at a number of steps; None: the bench's own."""
     about = {"method": method, "arm": arm, "family": "objects", "world": world, "seed": 0}
-    about |= {"texts": "abc", "handed": f"w{world}", "weight": 1.0, "remarks": []}
+    about |= {"texts": "abc", "weight": 1.0, "remarks": []}
     about["readings"] = {"visual": {"test": visual, "chance": 0.26}}
     if value is not None:
         about["condition"] = {"axis": "steps", "value": value}
@@ -153,11 +168,11 @@ def test_the_verdict_ignores_conditions() -> None:
 
 def test_every_axis_has_the_benchs_own_value_among_ascending_ones() -> None:
     for axis in AXES:
-        assert axis.base in axis.values and list(axis.values) == sorted(set(axis.values))
-        assert len(axis.conditions()) == len(axis.values) - 1 > 1
-        assert axis.condition(axis.base) == BenchCondition()
+        values = list(axis.values)
+        assert axis.base in values and values == sorted(values)
+        assert len(axis.conditions()) == len(values) - 1 > 1
         world = BenchWorld("objects", 0, axis.conditions()[0])
-        assert str(world) == f"objects 0, {axis.name} {axis.values[axis.values[0] == axis.base]}"
+        assert str(world) == f"objects 0, {axis.name} {values[values[0] == axis.base]}"
     assert f"grows with {', '.join(axis.name for axis in AXES)}" in inspect.getsource(
         BenchConfig
     ).replace("\\\n", "")
@@ -168,17 +183,17 @@ def test_every_axis_has_the_benchs_own_value_among_ascending_ones() -> None:
 def test_a_condition_has_files_of_its_own_only_where_it_differs() -> None:
     folder = BenchFolder(Path("out"))
     base = folder.world(BenchWorld("objects", 0))
-    assert folder.world(BenchWorld("objects", 0, STEPS.condition(100))) == base
-    images = folder.world(BenchWorld("objects", 0, IMAGES.condition(4)))
+    assert folder.world(BenchWorld("objects", 0, at(STEPS, 100))) == base
+    images = folder.world(BenchWorld("objects", 0, at(IMAGES, 4)))
     for name in ("corpus", "images", "encoder", "shuffled captions"):
-        assert images.place(name) == base.place(name)
+        assert images.places[name] == base.places[name]
     assert images.private == base.private
     own = Path("out/shared/objects-0-images-4")
-    assert images.place("teacher") == own / "making/teacher/model"
-    assert images.place("captions") == own / "handed/captions.json"
+    assert images.places["teacher"] == own / "making/teacher/model"
+    assert images.places["captions"] == own / "handed/captions.json"
     assert images.features == own / "features"
-    captions = folder.world(BenchWorld("objects", 0, CAPTIONS.condition(500)))
-    assert captions.place("teacher") == base.place("teacher")
+    captions = folder.world(BenchWorld("objects", 0, at(CAPTIONS, 500)))
+    assert captions.places["teacher"] == base.places["teacher"]
     assert captions.features == base.features
 
 
@@ -210,50 +225,48 @@ def test_an_arm_runs_again_only_where_it_reads_what_differs() -> None:
     config = BenchConfig(curve=("captions",))
     match = "^curve=captions: contrastive reads nothing that changes with captions; add another"
     with pytest.raises(InputError, match=match):
-        CurvePlan(config, [reads_corpus], BenchFolder(Path("out")))
+        RenderedBench(BenchFolder(Path("out")), [reads_corpus], config)
 
 
 def test_a_method_with_steps_of_its_own_has_no_curve_over_steps() -> None:
     methods = built_in_methods()
     longer = replace(methods["contrastive"], name="longer", steps=900)
     for arm in (METHOD, TEXT_CONTROL):
-        assert not is_changed(STEPS.condition(100), longer, arm)
-    assert is_changed(IMAGES.condition(4), longer, METHOD)
+        assert not is_changed(at(STEPS, 100), longer, arm)
+    assert is_changed(at(IMAGES, 4), longer, METHOD)
     folder = BenchFolder(Path("out"))
     reason = "longer asks for 900 steps of its own, so it has no curve over steps"
     with pytest.raises(InputError, match=f"^curve=steps: {reason}; add another method$"):
-        CurvePlan(BenchConfig(curve=("steps",)), [longer], folder)
-    plan = CurvePlan(BenchConfig(curve=("steps", "images")), [longer, methods["l1"]], folder)
-    world = BenchWorld("objects", 0, STEPS.condition(100))
-    assert {one.method.name for one in plan.arms(world)} == {"l1"}
-    assert reason in plan._notes()
+        RenderedBench(folder, [longer], BenchConfig(curve=("steps",)))
+    own = RenderedBench(folder, [longer, methods["l1"]], BenchConfig(curve=("steps", "images")))
+    at_100 = [arm.method for arm in own.arms() if arm.world.condition == at(STEPS, 100)]
+    assert {method.name for method in at_100} == {"l1"}
+    assert reason in own.without_curve()
 
 
-def test_thinned_images_show_every_noun_equally_often(tmp_path: Path) -> None:
+def test_thinned_images_show_every_noun_equally_often() -> None:
     # 600 images, in turn of one noun of ten, of two, and of none.
     shown = {n: [[n % 10], [n % 10, (n + 3) % 10], []][n // 10 % 3] for n in range(600)}
-    notes = [{"image_id": n, "noun": f"n{noun}"} for n, nouns in shown.items() for noun in nouns]
-    notes += [{"image_id": n, "noun": ""} for n in shown]
-    (tmp_path / "instances_train.json").write_text(json.dumps({"annotations": notes}))
+    nouns = {n: [f"n{noun}" for noun in some] for n, some in shown.items() if some}
     content = {
         "images": [{"id": n, "file_name": f"{n}.png"} for n in shown],
         "annotations": [{"id": n, "image_id": n // 2, "caption": "c"} for n in range(1200)],
     }
-    thinned = thin_images(content, tmp_path, 0, 0.5)
+    thinned = thin_images(content, nouns, 0.5)
     ids = [image["id"] for image in thinned["images"]]
     counts = [sum(noun in shown[n] for n in ids) for noun in range(10)]
     assert counts == [30] * 10  # of 60
     assert sum(not shown[n] for n in ids) == 100  # of 200
     assert [note["image_id"] for note in thinned["annotations"]] == [n for n in ids for _ in "12"]
-    assert len(thin_images(content, tmp_path, 0, 0.01)["images"]) == 128  # a batch of the teacher
+    assert len(thin_images(content, nouns, 0.01)["images"]) == 128  # a batch of the teacher
 
-    some, fewer = (thin_captions(content, tmp_path, 3, share) for share in (0.5, 0.25))
+    some, fewer = (thin_captions(content, 3, share) for share in (0.5, 0.25))
     kept = [note["id"] for note in some["annotations"]]
     assert len(kept) == 600 and kept == sorted(kept)
     assert {note["id"] for note in fewer["annotations"]} < set(kept)
     described = {note["image_id"] for note in some["annotations"]}
     assert [image["id"] for image in some["images"]] == sorted(described)
-    assert len(thin_captions(content, tmp_path, 3, 0.001)["annotations"]) == 64  # a batch
+    assert len(thin_captions(content, 3, 0.001)["annotations"]) == 64  # a batch
     assert shuffle_images(some, 0)["annotations"] == some["annotations"]
 
 
@@ -276,9 +289,12 @@ def test_curves_share_the_runs_of_a_finished_bench(
     shutil.copytree(ran.out, out)
     monkeypatch.chdir(ran.work)
     stay_here(monkeypatch)
-    few = (replace(IMAGES, values=(16, IMAGES.base)), replace(STEPS, values=(STEPS.base, 1000)))
-    for module in ("axes", "judge", "report"):
-        monkeypatch.setattr(f"groundling.studies.bench.curves.{module}.AXES", few)
+    kept = {"images": (16, 104), "steps": (300, 1000)}
+    few = tuple(
+        replace(axis, values={value: axis.values[value] for value in kept[axis.name]})
+        for axis in (IMAGES, STEPS)
+    )
+    monkeypatch.setattr("groundling.studies.bench.curves.AXES", few)
     config = replace(CONFIG, curve=("images", "steps"), adapt_seeds=2, probe_seeds=3)
     config = replace(config, probes=BenchConfig().probes)  # a curve has none of these three
     before = digests(out / "jobs")
@@ -348,10 +364,7 @@ def _check_runs(out: Path, runs: list[dict]) -> None:
     costs = {one["condition"]["axis"]: one["cost"]["steps"] for one in conditioned if "cost" in one}
     assert costs == {"images": 2, "steps": 7}  # at this scale: 2, and 2 * 1000 / 300
     own = out / "shared" / "objects-0-images-16"
-    assert {path.name for path in own.iterdir()} >= {"handed", "handed.json", "making"}
+    assert {path.name for path in own.iterdir()} >= {"handed", "making"}
     whole = read_json(out / "shared" / "objects-0" / "handed" / "captions.json")
     thinned = read_json(own / "handed" / "captions.json")
     assert len(thinned["images"]) < len(whole["images"])
-    record = read_json(own / "handed.json")["handed"]
-    base = read_json(out / "shared" / "objects-0" / "handed.json")["handed"]
-    assert {name for name in base if base[name] != record[name]} == {"captions", "teacher"}

@@ -6,23 +6,20 @@ import json
 import shutil
 from pathlib import Path
 
-import homes
 import pytest
 from builders.bench import Ran
 from transformers import AutoModel, AutoTokenizer
 
 from groundling.core.errors import InputError
-from groundling.studies.bench.arms import control_stages, text_key
-from groundling.studies.bench.handed import check_handed
-from groundling.studies.bench.method import (
+from groundling.studies.bench.engine import control_stages, text_key
+from groundling.studies.bench.methods import (
     BenchMethod,
     Stage,
     built_in_methods,
     find_methods,
     outside_method,
 )
-from groundling.studies.bench.plain_models import plain_faults
-from groundling.studies.bench.protocol import BenchFolder, BenchWorld
+from groundling.studies.bench.readings import plain_faults
 
 OWN = """
 from groundling.objectives import Objective
@@ -53,15 +50,6 @@ class OfBoth(Quiet):
 
 NOT_A_METHOD = 3
 """
-
-
-def test_a_handed_over_file_that_changed_is_refused(ran: Ran, tmp_path: Path) -> None:
-    shutil.copytree(ran.out / "shared", tmp_path / "shared")
-    world = BenchFolder(tmp_path).world(BenchWorld("objects", 0))
-    check_handed(world)
-    homes.put(world.place("corpus"), "the zib is red .\n")
-    with pytest.raises(InputError, match=r"corpus\.txt: changed since it was handed over"):
-        check_handed(world)
 
 
 def test_a_method_with_a_teacher_cannot_pass_for_one_of_text() -> None:

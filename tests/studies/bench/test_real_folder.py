@@ -11,67 +11,66 @@ import homes
 import pytest
 
 from groundling.core.errors import InputError
-from groundling.runs.progress import CommandContext
 from groundling.settings.fields import make_settings
-from groundling.studies.bench.arms import METHOD, SHUFFLED, TEXT_CONTROL
 from groundling.studies.bench.commands import BenchConfig
-from groundling.studies.bench.method import BenchMethod, find_methods
+from groundling.studies.bench.engine import METHOD, SHUFFLED, TEXT_CONTROL, Arm, read_job
+from groundling.studies.bench.gains import BEFORE
+from groundling.studies.bench.methods import find_methods
 from groundling.studies.bench.protocol import BenchFolder
-from groundling.studies.bench.real.arms import RealArm, describe_method
-from groundling.studies.bench.real.finished import BEFORE, read_job
-from groundling.studies.bench.real.handed import TextCounts
-from groundling.studies.bench.real.plan import BEFORE_ARM, RealPlan
-from groundling.studies.bench.real.readings import SetReader
-from groundling.studies.bench.real.run import conclude
+from groundling.studies.bench.real import RealBench, conclude
+from groundling.studies.bench.real_handed import TextCounts
 
 VALUES = {BEFORE: 0.1, TEXT_CONTROL: 0.2, SHUFFLED: 0.3, METHOD: 0.5}
 COST = {
     **{"steps": 2, "samples": 8, "epochs": [0.1], "seconds": 1.5, "extra_parameters": 0},
-    "parameters_after": 0,
+    **{"core_seconds": 1.0, "memory_mb": None},
 }
 
 
-def put_job(root: Path, name: str, result: dict[str, Any]) -> None:
-    homes.put(BenchFolder(root).job(name), json.dumps({"key": "k"} | result))
+def bench_of(root: Path, methods: Sequence[str], seeds: int = 3) -> RealBench:
+    config = make_settings(BenchConfig, real=True, student="-", method=methods, adapt_seeds=seeds)
+    return RealBench(BenchFolder(root), find_methods(methods), config, [])
+
+
+def put_job(root: Path, name: str, arm: Arm, **more: Any) -> None:
+    job = {"key": "k", "name": arm.name, "run": arm.as_json()} | more
+    homes.put(BenchFolder(root).job(name), json.dumps(job))
 
 
 def put_readings(
-    root: Path, one: RealArm, set_name: str, name: str = "colours", nouns: Sequence[str] = "abc"
+    root: Path, arm: Arm, set_name: str, name: str = "colours", nouns: Sequence[str] = "abc"
 ) -> None:
-    value = VALUES[one.arm] + 0.01 * one.seed * (one.arm == METHOD)
+    value = VALUES[arm.arm] + 0.01 * arm.seed * (arm.arm == METHOD)
     reading = {
         **{"reading": name, "gain": True, "measure": "accuracy", "set": name, "same_items": []},
         **{"value": value, "groups": list(nouns), "items": [value] * len(nouns)},
     }
-    job = {"arm": one.name, "set": set_name, "readings": [reading]}
-    put_job(root, f"{set_name}: {one.name}", job)
+    more = {"reading": set_name, "readings": {name: reading}, "parameters_after": 0}
+    put_job(root, f"{arm.name}: {set_name}", arm, **more)
+
+
+def put_arm(root: Path, own: RealBench, arm: Arm) -> None:
+    about = None if arm.arm == TEXT_CONTROL else own.describe(arm.method)
+    more = {"about": about, "control": "", "weight": None}
+    put_job(root, arm.name, arm, **more, cost=COST, model={"path": "m", "sha256": "h"})
 
 
 def put_command(
     root: Path, methods: Sequence[str], set_name: str, seeds: int = 3, **more: Any
 ) -> None:
     """What a finished command leaves in `jobs/`."""
-    put_readings(root, BEFORE_ARM, set_name, **more)
-    for method in find_methods(methods):
-        for arm in describe_method(method)["controls"].keys() | {METHOD}:
-            for seed in range(seeds):
-                one = RealArm(method, arm, seed)
-                put_arm(root, method, one)
-                put_readings(root, one, set_name, **more)
-
-
-def put_arm(root: Path, method: BenchMethod, one: RealArm) -> None:
-    about = describe_method(method)
-    job = {"name": one.name, "arm": one.arm, "seed": one.seed, "method": one.owner}
-    job |= {"texts": about["texts"], "about": about if one.owner else None}
-    put_job(root, one.name, job | {"cost": COST, "model": {"path": "m"}, "heads_from": {}})
+    own = bench_of(root, methods, seeds)
+    for arm in own.arms():
+        if arm.method is not None:
+            put_arm(root, own, arm)
+        put_readings(root, arm, set_name, **more)
 
 
 def judged(root: Path, methods: Sequence[str]) -> dict[str, Any]:
-    config = make_settings(BenchConfig, real=True, student="-", method=methods)
-    sets: list[SetReader] = []
-    plan = RealPlan(config, find_methods(methods), sets, BenchFolder(root))
-    return conclude(plan, TextCounts(1, 1, 0), [], CommandContext(root))
+    own = bench_of(root, methods)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RealBench, "missing", lambda self: [])
+        return conclude(own, TextCounts(1, 1, 0), [], root)
 
 
 def test_methods_of_earlier_commands_count_in_the_correction(
@@ -111,11 +110,7 @@ def test_an_unfinished_method_is_named_and_not_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put_command(tmp_path, ["contrastive"], "words x 111111")
-    (method,) = find_methods(["l1"])
-    own = RealArm(method, METHOD, 0)
-    put_arm(tmp_path, method, own)
-    put_readings(tmp_path, own, "words x 111111")
-    put_readings(tmp_path, RealArm(method, TEXT_CONTROL, 0), "words x 111111")
+    put_command(tmp_path, ["l1"], "words x 111111", seeds=1)
     for path in (tmp_path / "jobs").glob("l1-shuffled*"):
         path.unlink()
     verdicts = judged(tmp_path, ["contrastive"])["verdicts"]
@@ -126,7 +121,7 @@ def test_an_unfinished_method_is_named_and_not_judged(
 def test_other_items_of_an_arm_name_it(tmp_path: Path) -> None:
     put_command(tmp_path, ["contrastive"], "words x 111111")
     (method,) = find_methods(["contrastive"])
-    put_readings(tmp_path, RealArm(method, SHUFFLED, 1), "words x 111111", nouns="ab")
+    put_readings(tmp_path, Arm(method, SHUFFLED, 1), "words x 111111", nouns="ab")
     message = r"^contrastive on colours, beyond shuffled images: control, seed 1: 2 items, not the"
     with pytest.raises(InputError, match=message):
         judged(tmp_path, ["contrastive"])
@@ -138,17 +133,24 @@ def test_other_items_of_an_arm_name_it(tmp_path: Path) -> None:
         ("contrastive, method, seed 0", {"cost": None}),
         ("contrastive, method, seed 0", {"model": {}}),
         ("contrastive, method, seed 0", {"about": {"data": "text"}}),
-        ("contrastive, method, seed 0", {"seed": "x"}),
-        ("words x 111111: before", {"readings": [{"reading": "colours"}]}),
-        ("words x 111111: before", {"readings": [3]}),
-        ("words x 111111: before", {"set": None}),
+        ("contrastive, method, seed 0", {"run": {"seed": "x"}}),
+        ("before: words x 111111", {"readings": [3]}),
+        ("before: words x 111111", {"run": None}),
     ],
 )
 def test_a_damaged_job_is_one_line(tmp_path: Path, name: str, changes: dict[str, Any]) -> None:
     put_command(tmp_path, ["contrastive"], "words x 111111", seeds=1)
     path = BenchFolder(tmp_path).job(name)
     homes.put(path, json.dumps(read_job(path) | changes))
-    message = f"^{path}: cannot be read .*; delete it"
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=f"^{path}: cannot be read .*; delete it") as caught:
         judged(tmp_path, ["contrastive"])
     assert "\n" not in str(caught.value)
+
+
+def test_two_versions_of_a_method_are_not_mixed(tmp_path: Path) -> None:
+    put_command(tmp_path, ["contrastive"], "words x 111111")
+    path = BenchFolder(tmp_path).job("contrastive, method, seed 1")
+    job = read_job(path)
+    homes.put(path, json.dumps(job | {"about": job["about"] | {"steps": 7}}))
+    with pytest.raises(InputError, match="seed 1: of another version of the method"):
+        judged(tmp_path, ["contrastive"])

@@ -25,8 +25,8 @@ from groundling.runs.hashing import data_hash
 from groundling.runs.jobs import use_cpu
 from groundling.runs.report import format_count
 from groundling.settings.fields import replace_settings
+from groundling.studies.bench.commands import RealSettings
 from groundling.studies.bench.protocol import key_of
-from groundling.studies.bench.real_settings import RealSettings
 
 SetKind = Literal["facts", "words", "retention", "pairs", "task"]
 KEY = 6
@@ -83,17 +83,18 @@ class SetReader:
         """Hash of its content, and of how it is read."""
         return key_of(self.kind, data_hash(self.data or self.source), self.settings)
 
-    def read(self, model: Path, out: Path, cpu: bool) -> list[Reading]:
-        """The readings of an encoder; `out` is the folder of the command that reads it.
+    def read(self, model: Path, out: Path, cpu: bool) -> dict[str, Reading]:
+        """The readings of an encoder by name; `out` is the folder of the command that reads it.
 
         Raises InputError for a file that no reader knows, and as the command does.
         """
         settings = dict(self.settings)
         if self.kind == "retention":
-            return [_read_retention(self.source, model, cpu)]
-        with redirect_stdout(StringIO()):  # tables of the commands, one for each arm
-            found = READERS[self.kind](self, str(model), settings, out)
-        return [one | {"gain": self.kind in GAINS} for one in found]
+            found = [_read_retention(self.source, model, cpu)]
+        else:
+            with redirect_stdout(StringIO()):  # tables of the commands, one for each arm
+                found = READERS[self.kind](self, str(model), settings, out)
+        return {one["reading"]: one | {"gain": self.kind in GAINS} for one in found}
 
 
 def set_readers(settings: RealSettings) -> list[SetReader]:
@@ -215,7 +216,6 @@ def _read_retention(source: str, model: Path, cpu: bool) -> Reading:
     cosines = torch.nn.functional.cosine_similarity(one, other).double().numpy()
     return {
         "reading": "STS-B" if Path(source).is_dir() else Path(source).stem,
-        "gain": False,
         "measure": SPEARMANS,
         "value": float(SPEARMAN.compute(cosines, pairs.similarities)),
         "same_items": [],

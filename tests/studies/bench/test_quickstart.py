@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -14,7 +13,6 @@ from homes import Here, digests, never
 from PIL import Image
 
 from groundling.core.errors import InputError
-from groundling.runs.jobs import Job
 from groundling.runs.report import (
     Report,
     ReportImage,
@@ -25,11 +23,13 @@ from groundling.runs.report import (
     score_panels,
     svg_of,
 )
-from groundling.studies.worlds import quickstart as module
-from groundling.studies.worlds.commands import QUICKSTART as quickstart
-from groundling.studies.worlds.commands import QuickstartConfig, WorldConfig
-from groundling.studies.worlds.quickstart import (
-    ARMS,
+from groundling.settings.training import TrainingArguments
+from groundling.studies.bench import quickstart as module
+from groundling.studies.bench.commands import QUICKSTART as quickstart
+from groundling.studies.bench.commands import QuickstartConfig
+from groundling.studies.bench.engine import TEXT_CONTROL, control_stages
+from groundling.studies.bench.protocol import BenchFolder
+from groundling.studies.bench.quickstart import (
     NOTHING,
     READ_OUT,
     SHORT_ARMS,
@@ -55,27 +55,23 @@ SIZES = {
 """Of a very small world."""
 
 FROM_THE_WHEEL = """
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import groundling
-from groundling.studies.worlds.commands import QUICKSTART, QuickstartConfig
-from groundling.runs.jobs import Job
-from groundling.studies.worlds import quickstart as module
-from groundling.studies.worlds.commands import WorldConfig
+from groundling.studies.bench import quickstart as module
+from groundling.studies.bench.commands import QUICKSTART, QuickstartConfig
 
 assert Path(groundling.__file__).is_relative_to({site!r}), groundling.__file__
-module.WorldConfig = partial(WorldConfig, **{sizes!r})
-module.SHORT_PROBES = {{name: replace(how, seeds=1) for name, how in module.SHORT_PROBES.items()}}
+module.WORLD = {sizes!r}
+module.SHORT_PROBES = {{name: (how[0], 1, how[2]) for name, how in module.SHORT_PROBES.items()}}
 QUICKSTART(QuickstartConfig(scale=0.003, processes=1), {out!r})
 """
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WorldConfig", partial(WorldConfig, **SIZES))
-    few = {name: replace(how, seeds=1) for name, how in module.SHORT_PROBES.items()}
+    monkeypatch.setattr(module, "WORLD", SIZES)
+    few = {name: (how[0], 1, how[2]) for name, how in module.SHORT_PROBES.items()}
     monkeypatch.setattr(module, "SHORT_PROBES", few)
 
 
@@ -110,18 +106,17 @@ def test_from_nothing_to_the_report_and_again(
 
     # The control and each arm start from the same encoder; the control alone has no teacher.
     for name in SHORT_ARMS:
-        arm, source, _ = ARMS[name]
         folder = out / "arms" / name.replace(", ", "-").replace(" ", "-") / "adapt"
         config = json.loads((folder / "config.json").read_text())["config"]
-        assert config["arm"] == arm
+        is_control = name == SHORT_ARMS[0]
+        assert config["arm"] == ("mlm" if is_control else "contrastive")
         assert config["student"] == str(out / "encoder" / "model")
-        assert config["teacher"] == (str(out / source / "model") if source else "")
+        assert config["teacher"] == ("" if is_control else str(out / "teacher" / "model"))
 
     # Once more: nothing is rendered or trained, the same table is shown.
     monkeypatch.setattr("groundling.runs.jobs.ProcessPoolExecutor", Here)
     monkeypatch.setattr("groundling.training.fit.train", never)
-    monkeypatch.setattr(World, "write_text", never)
-    monkeypatch.setattr(World, "write_images", never)
+    monkeypatch.setattr(World, "write", never)
     monkeypatch.setattr("groundling.models.small_encoder.BertModel", never)
     before = digests(out)
     assert quickstart(replace(CONFIG, processes=2), out)["arms"] == result["arms"]
@@ -137,32 +132,35 @@ def test_from_nothing_to_the_report_and_again(
 
 
 def test_full_is_what_the_results_are_of_and_short_a_part_of_it(tmp_path: Path) -> None:
-    full = {
-        job.name: job
-        for job in module._QuickstartPlan(QuickstartConfig(full=True), tmp_path).jobs()
+    full, short = (
+        module.Quickstart(BenchFolder(tmp_path), [], QuickstartConfig(full=is_full, seed=3))
+        for is_full in (True, False)
+    )
+    steps = {
+        job.name: training.steps
+        for job in full.jobs()
+        for training in job.arguments
+        if isinstance(training, TrainingArguments)
     }
-    short = {job.name: job for job in module._QuickstartPlan(QuickstartConfig(), tmp_path).jobs()}
-    assert set(short) < set(full) and len(ARMS) == 5
-    trained = ("teacher", "teacher-redrawn", "text encoder")
-    steps = {name: full[name].arguments[1].steps for name in trained}
-    assert (steps["teacher"], steps["teacher-redrawn"], steps["text encoder"]) == (900, 250, 1500)
-    asked = {"odd": (3, 500), "truth": (3, 250), "text": (1, 250)}
-    for name, (arm, source, _) in ARMS.items():
-        adapting, training, _ = full[name].arguments
-        assert (adapting.arm, training.steps) == (arm, 500)
-        assert adapting.student == str(tmp_path / "encoder" / "model")
-        assert adapting.teacher == (str(tmp_path / source / "model") if source else "")
-        for part, wanted in asked.items():
-            probing, training, _ = full[f"{name}: probes, {part}"].arguments
-            assert (probing.seeds, training.steps) == wanted
-    # Of what both do, the short one does less of what takes longest.
-    less = {name for name in short if _settings(short[name]) != _settings(full[name])}
-    fewer = {f"{arm}: probes, {part}" for arm in SHORT_ARMS for part in ("odd", "truth")}
-    assert less == {"teacher", *fewer}
-
-
-def _settings(job: Job) -> list[object]:
-    return [one for one in job.arguments if not isinstance(one, World)]
+    assert steps == {"encoder": 1500, "teacher": 900, "teacher-redrawn": 250}
+    assert full.training.steps == 500 and full.training.seed == 3
+    found = {}
+    for name, arm in full.rows().items():
+        stages = control_stages(arm.method) if arm.arm == TEXT_CONTROL else arm.method.stages
+        (settings,) = (full.stage_settings(arm, stage, arm.weight) for stage in stages)
+        teacher = settings.get("teacher", "").removeprefix(f"{tmp_path}/")
+        found[name] = (settings["arm"], teacher, arm.weight)
+        assert settings["student"] == str(tmp_path / "encoder" / "model")
+    assert found == {
+        "MLM only (control)": ("mlm", "", None),
+        "XDBERT as published": ("xdbert", "teacher/model", None),
+        "L1": ("l1", "teacher/model", 0.3),
+        "contrastive": ("contrastive", "teacher/model", 1.0),
+        "contrastive, redrawn attributes": ("contrastive", "teacher-redrawn/model", 1.0),
+    }
+    assert short.rows().items() < full.rows().items()
+    asked = {name: how[1:] for name, how in module.PROBES.items()}
+    assert asked == {"odd": (3, 500), "truth": (3, 250), "text": (1, 250)}
 
 
 # -- numbers by hand -------------------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, make_clip_text_tower
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.runs.folder import json_text, whole_folder, write_whole
 from groundling.stats.resampling import derangement
+from groundling.studies.bench.commands import RealSettings
 from groundling.studies.bench.handed import shuffle_images
-from groundling.studies.bench.real_settings import RealSettings
+from groundling.studies.bench.protocol import Files
 from groundling.training.batch_sampler import check_batch
 
 BAND = 8
@@ -31,32 +32,19 @@ SEED = 0
 """Seed of the controls' captions and teacher; the same for all methods and adaptation seeds."""
 
 
-@dataclass(frozen=True)
-class RealFiles:
-    """Where the files of a bench on a real encoder are."""
-
-    root: Path
-    """The bench's folder."""
-    settings: RealSettings
-
-    @property
-    def features(self) -> Path:
-        """Features of the teacher, which methods share."""
-        return self.root / "features"
-
-    def place(self, name: str) -> Path:
-        """The path of one of the bench's `HANDED`; a hub id stays as it is."""
-        folder = self.root / "handed"
-        places = {
-            "encoder": Path(self.settings.student),
-            "teacher": Path(self.settings.teacher),
-            "teacher-redrawn": folder / "teacher-permuted",
-            "images": Path(self.settings.images),
-            "captions": folder / "captions.json",
-            "shuffled captions": folder / "shuffled" / "captions.json",
-            "corpus": Path(self.settings.text) if self.settings.text else folder / "corpus.txt",
-        }
-        return places[name]
+def real_files(root: Path, settings: RealSettings) -> Files:
+    """Where the files of a bench on a real encoder are; a hub id stays as it is."""
+    folder = root / "handed"
+    places = {
+        "encoder": Path(settings.student),
+        "teacher": Path(settings.teacher),
+        "teacher-redrawn": folder / "teacher-permuted",
+        "images": Path(settings.images),
+        "captions": folder / "captions.json",
+        "shuffled captions": folder / "shuffled" / "captions.json",
+        "corpus": Path(settings.text) if settings.text else folder / "corpus.txt",
+    }
+    return Files(root, places, features=root / "features")
 
 
 @dataclass(frozen=True)
@@ -69,13 +57,12 @@ class TextCounts:
     """Captioned images that are missing and were skipped."""
 
 
-def hand_over_texts(files: RealFiles, writes: bool) -> TextCounts:
+def hand_over_texts(files: Files, settings: RealSettings, writes: bool) -> TextCounts:
     """Write the captions, with their own and with each other's images, and the corpus; returns what there is.
 
     `writes`: whether anything is written. Raises InputError for damaged captions, missing images, and fewer
     texts than a batch.
     """
-    settings = files.settings
     images: list[CaptionedImage] = []
     missing = 0
     if settings.captions:
@@ -92,14 +79,14 @@ def hand_over_texts(files: RealFiles, writes: bool) -> TextCounts:
         some = islice(plain_lines(settings.text), settings.batch)
         check_batch(settings.text, sum(1 for _ in some), settings.batch)
     if writes:
-        files.place("shuffled captions").parent.mkdir(parents=True, exist_ok=True)
+        files.places["shuffled captions"].parent.mkdir(parents=True, exist_ok=True)
     if writes and images:
         content = _coco(images)
-        write_whole(files.place("captions"), json_text(content) + "\n")
+        write_whole(files.places["captions"], json_text(content) + "\n")
         shuffled = json_text(shuffle_images(content, SEED))
-        write_whole(files.place("shuffled captions"), shuffled + "\n")
+        write_whole(files.places["shuffled captions"], shuffled + "\n")
     if writes and not settings.text:
-        write_whole(files.place("corpus"), "\n".join(texts) + "\n")
+        write_whole(files.places["corpus"], "\n".join(texts) + "\n")
     return TextCounts(len(texts), len(images), missing)
 
 
@@ -127,21 +114,21 @@ def check_teacher(source: str) -> Any:
     return config
 
 
-def permute_teacher(files: RealFiles) -> None:
+def permute_teacher(files: Files, settings: RealSettings) -> None:
     """Write the teacher with the embeddings of its text tower's tokens permuted, if it is not there yet.
 
     Its text tower reads each word of the corpus and of the captions as another word of similar frequency, the
     same one everywhere; its image tower is unchanged. Raises InputError for a teacher that is no CLIP-like model.
     """
-    folder = files.place("teacher-redrawn")
+    folder = files.places["teacher-redrawn"]
     if folder.exists() and any(folder.glob("*.safetensors")):
         return
-    source = files.settings.teacher
+    source = settings.teacher
     config = check_teacher(source)
     model = load_weights(CLIP_LIKE[config.model_type], source)
     tokenizer = load_tokenizer(source)
     counts: Counter[int] = Counter()
-    lines = _texts_of(files)
+    lines = _texts_of(files, settings)
     while some := list(islice(lines, LINES)):
         encoded = tokenizer(some, add_special_tokens=False, truncation=False)["input_ids"]
         counts.update(token for row in encoded for token in row)
@@ -158,12 +145,12 @@ def permute_teacher(files: RealFiles) -> None:
             load_processor(source).save_pretrained(partial)
 
 
-def _texts_of(files: RealFiles) -> Iterator[str]:
+def _texts_of(files: Files, settings: RealSettings) -> Iterator[str]:
     """Every text that a method can read: the corpus, and the captions if the corpus is another file."""
-    texts = plain_lines(files.place("corpus"))
-    if not (files.settings.text and files.settings.captions):
+    texts = plain_lines(files.places["corpus"])
+    if not (settings.text and settings.captions):
         return texts
-    images = read_captions(files.place("captions")).images
+    images = read_captions(files.places["captions"]).images
     return chain(texts, (caption for image in images for caption in image.captions))
 
 

@@ -1,0 +1,639 @@
+"""The experiment engine: setup, arms, readings and entries; `bench`, its curves, `bench --real` and the quickstart are
+presets of it.
+
+Every job has a result file in the folder, so an experiment resumes, and several processes or machines share its work. A
+method of the user's own trains in a process of its own; its model is read in another one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, PositiveInt
+
+from groundling.command_line.registered_names import parse_arm, teacher_settings
+from groundling.commands.adapt import COMMAND as ADAPT
+from groundling.commands.adapt import AdaptConfig
+from groundling.core.errors import InputError, convert_read_errors
+from groundling.models.text_encoder import load_text_encoder
+from groundling.runs.folder import read_object, write_json
+from groundling.runs.hashing import data_hash
+from groundling.runs.jobs import Job, run_jobs
+from groundling.runs.report import format_count
+from groundling.settings.fields import make_settings
+from groundling.settings.training import TrainingArguments
+from groundling.studies.bench.methods import (
+    BATCH,
+    CAPTIONS,
+    IMAGES,
+    OPTION,
+    TEXT,
+    BenchMethod,
+    Stage,
+    resolve_stage_paths,
+)
+from groundling.studies.bench.protocol import BenchFolder, BenchWorld, Files, key_of
+
+METHOD = "method"
+TEXT_CONTROL = "text control"
+SHUFFLED = "shuffled images"
+RANDOM = "random targets"
+TOWER = "teacher's text tower"
+IMAGE_TOWER = "teacher's images"
+MASKING = (
+    *("mask_rate", "mask_scheme", "whole_word", "text_layout", "max_length", "limit", "dropout"),
+)
+"""Settings of a method that its text control shares."""
+SWAPS = {
+    SHUFFLED: {"captions": "shuffled captions", "teacher": "teacher-redrawn"},
+    RANDOM: {"images": "noise images", "teacher": "teacher-untrained"},
+}
+"""What a control reads in place of what is handed to the method, by name."""
+NOT_DONE = "not done yet: "
+"""Beginning of the note on missing jobs."""
+
+Weight = float | str | None
+"""A value of the tuned setting; None if the method has none, or it is still to be chosen."""
+Entry = Mapping[str, Any]
+"""One arm of a method in one place with one seed: its `readings` by name, its `cost`, and which run it is."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm of a method with one seed."""
+
+    method: BenchMethod | None
+    """None: an encoder or a teacher that is only read."""
+    arm: str
+    """`METHOD`, a control, or what is read."""
+    seed: int = 0
+    world: BenchWorld | None = None
+    """None: the user's own encoder and texts."""
+    weight: Weight = None
+    """The tuned setting's value, if it is not the chosen one."""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        place = "" if self.world is None else f"{self.world}: "
+        if self.method is None:
+            return f"{place}{self.arm}"
+        if self.arm == TEXT_CONTROL:
+            return f"{place}text control {text_key(self.method)}, seed {self.seed}"
+        tuned = "" if self.weight is None else f", {self.method.weight} {self.weight}"
+        return f"{place}{self.method.name}, {self.arm}{tuned}, seed {self.seed}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Which run an entry is."""
+        is_owned = self.method is not None and self.arm != TEXT_CONTROL
+        about = {
+            "method": self.method.name if self.method is not None and is_owned else "",
+            "arm": self.arm,
+            **({} if self.method is None else {"texts": text_key(self.method)}),
+            **({} if self.world is None else self.world.as_json()),
+        }
+        return about | {"seed": self.seed}
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it runs the user's own code, which could change what later jobs of its process do."""
+        return self.method is not None and self.arm != TEXT_CONTROL and self.method.is_foreign
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Something that is read of an arm's model."""
+
+    name: str
+    read: Callable[[Path, Path], Mapping[str, Mapping[str, Any]]]
+    """From the model and a folder for its own runs: results by name."""
+    folder: str = ""
+    """Name of its folder; empty: as the reading's."""
+    key: str = ""
+    """Hash of what it reads, if the arm's does not contain it."""
+
+
+def control_stages(method: BenchMethod) -> tuple[Stage, ...]:
+    """The stages of the text control: masked LM on the same texts, one after the other."""
+    stages = []
+    for number, stage in enumerate(method.stages):
+        shared = {name: value for name, value in stage.settings.items() if name in MASKING}
+        student = f"stage-{number}/model" if number else ""
+        stages.append(replace(stage, arm="mlm", settings=shared, student=student, images=False))
+    return tuple(stages)
+
+
+def text_key(method: BenchMethod) -> str:
+    """Identifies a text control; methods that read the same texts in the same way share one."""
+    return key_of(
+        [
+            [stage.texts, dict(stage.settings), stage.batch, stage.share]
+            for stage in control_stages(method)
+        ],
+        method.steps,
+    )[:8]
+
+
+def describe_controls(method: BenchMethod, redrawn: str, arms: Iterable[str]) -> dict[str, str]:
+    """What each of the controls `arms` of a method is, in words; `redrawn`: the teacher of `SHUFFLED`."""
+    shuffled = ["captions with each other's images"] if method.shuffles_captions else []
+    random = ["images of noise"] if method.shuffles_captions else []
+    if method.replaces_teacher:
+        shuffled.append(redrawn)
+        random.append("an untrained teacher")
+    words = {
+        TEXT_CONTROL: "masked LM on the same texts, as many steps",
+        SHUFFLED: " and ".join(shuffled),
+        RANDOM: " and ".join(random),
+    }
+    return {arm: words[arm] for arm in arms if words[arm]}
+
+
+# -- the experiment ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Methods, their controls, and what is read of each; a preset says what is handed over, trained and read."""
+
+    folder: BenchFolder
+    methods: Sequence[BenchMethod]
+
+    # What a preset says.
+
+    @property
+    def training(self) -> TrainingArguments:
+        """Optimisation of every arm, over all of its stages together."""
+        raise NotImplementedError
+
+    @property
+    def fixed(self) -> object:
+        """What identifies results beside the method, as JSON."""
+        raise NotImplementedError
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Settings of `adapt` in every stage, unless the method has others."""
+        raise NotImplementedError
+
+    def arms(self) -> list[Arm]:
+        """All arms whose results are reported; text controls may repeat."""
+        raise NotImplementedError
+
+    def files(self, arm: Arm) -> Files:
+        """What is handed over to an arm."""
+        raise NotImplementedError
+
+    def readings(self, arm: Arm) -> list[Reading]:
+        """What is read of an arm, the first before the others."""
+        raise NotImplementedError
+
+    def setup(self, arm: Arm) -> list[Job]:
+        """Jobs that make what an arm reads."""
+        return []
+
+    def grid(self, method: BenchMethod) -> list[Arm]:
+        """The arms by which the method's weight is chosen, by default none."""
+        return []
+
+    def choose(self, method: BenchMethod) -> Weight:
+        """The chosen value of the method's weight; None: the default of `adapt`."""
+        return None
+
+    def inspect(self, arm: Arm, model: Path) -> dict[str, Any]:
+        """Facts and `remarks` on a trained model, beside its readings."""
+        return {"parameters_after": parameters_of(model) - parameters_of(self.encoder(arm))}
+
+    def encoder(self, arm: Arm) -> Path:
+        """The encoder that an arm starts from."""
+        return self.files(arm).places["encoder"]
+
+    def stage_folder(self, arm: Arm, weight: Weight, number: int) -> Path:
+        """Run folder of a stage, counted from 1."""
+        parts = [] if arm.world is None else [str(arm.world)]
+        if arm.method is not None and arm.arm == TEXT_CONTROL:
+            parts += [arm.arm, text_key(arm.method)]
+        elif arm.method is not None:
+            value = "weight" if weight is None else f"weight-{weight}"
+            parts += [arm.method.name, arm.arm, value]
+        return self.folder.runs(*parts, f"seed-{arm.seed}", f"stage-{number}")
+
+    def reading_folder(self, arm: Arm, reading: Reading) -> Path:
+        """Folder of a reading's own runs."""
+        return self.folder.probes(arm.name, reading.folder or reading.name)
+
+    # Jobs.
+
+    def key(self, arm: Arm) -> str:
+        """Hash of everything that an arm's result depends on."""
+        about: object = arm.arm
+        if arm.method is not None:
+            is_text = arm.arm == TEXT_CONTROL
+            about = text_key(arm.method) if is_text else arm.method.description()
+        return key_of(self.fixed, about, arm.name)
+
+    def jobs(self, arms: Sequence[Arm] | None = None) -> list[Job]:
+        """All jobs of these arms, by default of all, done or not, in starting order."""
+        jobs: dict[str, Job] = {}
+        for arm in self.arms() if arms is None else arms:
+            chosen_by = self.grid(arm.method) if arm.method and arm.arm != TEXT_CONTROL else []
+            grid = chosen_by if arm.weight is None else []
+            for one in (*grid, arm):
+                after = tuple(f"{each.name}: {self.readings(each)[0].name}" for each in grid)
+                jobs |= self._jobs_of(one, after if one is arm else ())
+        # Random targets have no part in the verdict, so they can wait.
+        return sorted(jobs.values(), key=lambda job: RANDOM in job.name)
+
+    def _jobs_of(self, arm: Arm, after: tuple[str, ...]) -> dict[str, Job]:
+        jobs = self.setup(arm)
+        after = (*(job.name for job in jobs), *after)
+        key = self.key(arm)
+        if arm.method is not None:
+            jobs.append(Job(arm.name, self.train, (arm, key), after, arm.is_foreign))
+            after = (arm.name,)
+        for number, reading in enumerate(self.readings(arm)):
+            name = f"{arm.name}: {reading.name}"
+            jobs.append(Job(name, self.read, (arm, reading, key_of(key, reading.key)), after))
+            after = after if number else (*after, name)
+        return {job.name: job for job in jobs}
+
+    def missing(self, arms: Sequence[Arm] | None = None) -> list[Job]:
+        """Jobs that are not done; what they wait for is left out if it is done.
+
+        Raises InputError for a result of another version of the method.
+        """
+        jobs = self.jobs(arms)
+        done = {job.name for job in jobs if self.finished(job.name, job.arguments[-1])}
+        return [
+            replace(job, after=tuple(name for name in job.after if name not in done))
+            for job in jobs
+            if job.name not in done
+        ]
+
+    def run(self, processes: int, arms: Sequence[Arm] | None = None) -> None:
+        """Run everything that is missing."""
+        run_jobs(self.missing(arms), processes, print, self.folder.jobs)
+
+    def finished(self, name: str, key: str) -> dict[str, Any] | None:
+        """The result of a finished job; raises InputError if it was made with other settings or another source."""
+        path = self.folder.job(name)
+        if not path.exists():
+            return None
+        result = read_object(path)
+        if result.get("key") != key:
+            raise InputError(
+                f"{path}: was made by another version of this method, or from other files; use another folder, or give "
+                "the method another name"
+            )
+        return result
+
+    def finish(self, name: str, result: dict[str, Any]) -> dict[str, Any]:
+        """Write a job's result, and return it as stored."""
+        path = self.folder.job(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, result)
+        return read_object(path)
+
+    def make(self, name: str, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        """Make something that is handed over, unless it exists; the last argument is the job's key."""
+        *given, key = arguments
+        done = self.finished(name, key)
+        if done is not None:
+            return done
+        began = time.perf_counter()
+        made = call(*given)
+        seconds = round(time.perf_counter() - began, 1)
+        return self.finish(name, {"key": key, **(made or {}), "seconds": seconds})
+
+    def train(self, arm: Arm, key: str) -> dict[str, Any]:
+        """Train an arm; the result has its weight, its costs and its model."""
+        done = self.finished(arm.name, key)
+        if done is not None or arm.method is None:
+            return done or {}
+        method, is_text = arm.method, arm.arm == TEXT_CONTROL
+        weight = self.choose(method) if arm.weight is None and not is_text else arm.weight
+        stages = control_stages(method) if is_text else method.stages
+        factor = 1.0 if arm.world is None else arm.world.condition.steps
+        steps = method.stage_steps(self.training.steps, factor)
+        cost = Cost()
+        for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
+            settings = self.stage_settings(arm, stage, weight)
+            if number == len(stages):
+                settings = _with_weight(settings, method, weight)
+            batch = max(2, round(stage.batch * self.training.batch / BATCH))
+            own = batch if stage.batch else self.training.batch
+            training = replace(self.training, steps=count, batch=own, seed=arm.seed)
+            out = self.stage_folder(arm, weight, number)
+            cost.add(ADAPT(make_settings(AdaptConfig, **settings), training, out), training)
+        model = self.stage_folder(arm, weight, len(stages)) / "model"
+        result = {
+            "key": key,
+            "name": arm.name,
+            "run": arm.as_json(),
+            "about": None if is_text else self.describe(method),
+            "control": replace(arm, arm=TEXT_CONTROL, weight=None).name,
+            "weight": weight,
+            "cost": cost.as_json(),
+            "model": {"path": str(model.relative_to(self.folder.root)), "sha256": data_hash(model)},
+        }
+        return self.finish(arm.name, result)
+
+    def describe(self, method: BenchMethod) -> dict[str, Any]:
+        """A method in `bench.json`, from which commands with other methods judge it too."""
+        return method.description() | {"texts": text_key(method)}
+
+    def stage_settings(self, arm: Arm, stage: Stage, weight: Weight) -> dict[str, Any]:
+        """Settings of `adapt` for a stage of an arm; the tuned setting is not among them."""
+        method, files = arm.method, self.files(arm)
+        assert method is not None
+        swaps = SWAPS.get(arm.arm, {})
+        if not method.shuffles_captions:
+            swaps = {name: other for name, other in swaps.items() if name == "teacher"}
+        if not method.replaces_teacher:
+            swaps = {name: other for name, other in swaps.items() if name != "teacher"}
+
+        def place(name: str) -> str:
+            return str(files.places[swaps.get(name, name)])
+
+        runs = self.stage_folder(arm, weight, 1).parent
+        settings = dict(self.defaults) | resolve_stage_paths(stage.settings, runs)
+        texts = [text.partition("=") for text in stage.texts]
+        student = str(runs / stage.student) if stage.student else place("encoder")
+        settings |= {"arm": stage.arm, "student": student}
+        settings["text"] = tuple(f"{place(name)}{equals}{share}" for name, equals, share in texts)
+        parsed = parse_arm(stage.arm)
+        if "teacher" in teacher_settings(parsed):
+            settings["teacher"] = place("teacher")
+            reads_captions = any(name == CAPTIONS for name, *_ in texts)
+            images = reads_captions and method.data == IMAGES
+            if images if stage.images is None else stage.images:
+                settings["teacher_images"] = place("images")
+            reads_features = any(one.needed_teacher() == "teacher" for one in parsed.values())
+            if files.features is not None and reads_features and not method.is_foreign:
+                settings["teacher_cache"] = str(files.features)
+        return settings
+
+    def read(self, arm: Arm, reading: Reading, key: str) -> dict[str, Any]:
+        """Read an arm's model."""
+        name = f"{arm.name}: {reading.name}"
+        done = self.finished(name, key)
+        if done is not None:
+            return done
+        model = self.encoder(arm)
+        if arm.method is not None:
+            model = self.folder.root / read_job(self.folder.job(arm.name))["model"]["path"]
+        out = self.reading_folder(arm, reading)
+        result = {
+            "key": key,
+            "name": arm.name,
+            "run": arm.as_json(),
+            "reading": reading.name,
+            "readings": reading.read(model, out),
+        }
+        found = self.inspect(arm, model) if arm.method is not None else {}
+        return self.finish(name, result | found)
+
+    # Results.
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Every arm of the folder that is read, also of earlier commands, with all of its readings by name.
+
+        This command's come first. Raises InputError for a damaged file.
+        """
+        found = [read_object(path) for path in sorted(self.folder.jobs.glob("*.json"))]
+        jobs = [read_job(self.folder.job(name)) for name in map(_job_name, found) if name]
+        trained = {job["name"]: job for job in jobs if "cost" in job}
+        read: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for job in jobs:
+            if "readings" in job:
+                read[job["name"]].append(job)
+        names = dict.fromkeys([arm.name for arm in self.arms()] + list(read))
+        rename = self.reading_names([job for jobs in read.values() for job in jobs])
+        return [
+            _entry(name, trained.get(name, {}), read[name], rename) for name in names if read[name]
+        ]
+
+    def reading_names(self, jobs: Sequence[Entry]) -> Mapping[tuple[str, str], str]:
+        """By name of a reading and of a result: the result's name in an entry; one that is missing is left out."""
+        return {(job["reading"], name): name for job in jobs for name in job["readings"]}
+
+    def notes(self, methods: Mapping[str, Entry]) -> list[str]:
+        """Notes on missing jobs, and on methods with steps of their own."""
+        missing = len(self.missing())
+        notes = [f"{NOT_DONE}{format_count(missing, 'job')} of this bench"] if missing else []
+        return notes + [
+            f"{name} asks for {about['steps']} steps; its controls got as many, other methods did not"
+            for name, about in methods.items()
+            if about["steps"]
+        ]
+
+    def print_plan(self, controls: Callable[[BenchMethod], Mapping[str, str]]) -> dict[str, int]:
+        """Print the methods, their controls, and the jobs that are missing; returns the numbers of jobs."""
+        for method in self.methods:
+            grid = f"; {method.weight} of {', '.join(map(str, method.grid))}"
+            arms = " then ".join(f"{one.arm} on {' and '.join(one.texts)}" for one in method.stages)
+            is_tuned = bool(self.grid(method))
+            print(f"{method.name} ({method.data}): {arms}{grid if is_tuned else ''}")
+            for name, words in controls(method).items():
+                print(f"    {name}: {words}")
+        jobs = self.jobs()
+        missing = {job.name for job in self.missing()}
+        for job in jobs:
+            print(f"{'missing' if job.name in missing else 'done   '}  {job.name}")
+        print(f"{len(jobs) - len(missing)} of {format_count(len(jobs), 'job')} are done")
+        return {"jobs": len(jobs), "missing": len(missing)}
+
+
+def _with_weight(settings: dict[str, Any], method: BenchMethod, weight: Weight) -> dict[str, Any]:
+    """The settings of the last stage with the tuned setting."""
+    if weight is None:
+        return settings
+    if method.weight.startswith(OPTION):
+        option = f"{method.weight.removeprefix(OPTION)}={weight}"
+        return settings | {"option": (*settings.get("option", ()), option)}
+    return settings | {method.weight: weight}
+
+
+def _job_name(job: Mapping[str, Any]) -> str:
+    """Name of an arm's job; empty for a job that makes what is handed over."""
+    name = str(job.get("name", ""))
+    return f"{name}: {job['reading']}" if name and "reading" in job else name
+
+
+def _entry(
+    name: str,
+    trained: Entry,
+    read: Sequence[Entry],
+    rename: Mapping[tuple[str, str], str],
+) -> dict[str, Any]:
+    """What an arm's jobs say."""
+    kept = {part: trained[part] for part in ("about", "control", "weight", "model") if trained}
+    entry: dict[str, Any] = {"name": name, **read[0]["run"], **kept, "readings": {}}
+    for job in read:
+        for result, found in job["readings"].items():
+            own = rename.get((job["reading"], result))
+            if own:
+                entry["readings"].setdefault(own, found)
+    if trained:
+        entry["cost"] = trained["cost"] | {"parameters_after": read[0]["parameters_after"]}
+        remarks = [remark for job in read for remark in job.get("remarks", ())]
+        entry["remarks"] = list(dict.fromkeys(remarks))
+    return entry
+
+
+def methods_of(entries: Sequence[Entry], first: Sequence[BenchMethod]) -> dict[str, Any]:
+    """Descriptions of the methods that entries have, by name, those of this command first.
+
+    Raises InputError if a folder has two versions of a method.
+    """
+    found: dict[str, Any] = {}
+    for one in entries:
+        if one.get("about") and found.setdefault(one["method"], one["about"]) != one["about"]:
+            raise InputError(f"{one['name']}: of another version of the method; use another folder")
+    order = dict.fromkeys([method.name for method in first] + list(found))
+    return {name: found[name] for name in order if name in found}
+
+
+def entries_of(entries: Sequence[Entry], method: str, arm: str) -> list[Entry]:
+    """A method's entries of one arm; the text control of its texts."""
+    if arm != TEXT_CONTROL:
+        return [one for one in entries if (one["method"], one["arm"]) == (method, arm)]
+    keys = {one["texts"] for one in entries_of(entries, method, METHOD)}
+    return [one for one in entries if one["arm"] == TEXT_CONTROL and one["texts"] in keys]
+
+
+def has_arm(method: BenchMethod, arm: str) -> bool:
+    """Whether a method has an arm: one without a teacher has no images to shuffle and no targets to replace."""
+    return arm in (METHOD, TEXT_CONTROL) or method.data != TEXT
+
+
+def parameters_of(model: Path) -> int:
+    """Number of parameters of an encoder, wherever its folder keeps it."""
+    return sum(one.numel() for one in load_text_encoder(str(model)).encoder.parameters())
+
+
+# -- the files of jobs, which are read once, against one schema --------------------------------------------------------
+
+
+class Schema(BaseModel):
+    """What is used as it stands in a file: numbers that are numbers, and finite."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class CostSchema(Schema):
+    """Of training."""
+
+    steps: PositiveInt
+    samples: int
+    epochs: list[float]
+    seconds: float
+    core_seconds: float = 0.0
+    memory_mb: int | None = None
+    extra_parameters: int
+
+
+class _Run(Schema):
+    method: str
+    arm: str
+    seed: NonNegativeInt
+    texts: str = ""
+    family: str = ""
+    world: NonNegativeInt = 0
+
+
+class _About(Schema):
+    data: str
+    steps: int
+    texts: str
+    grid: list[float | str]
+    weight: str
+
+
+class _Model(Schema):
+    path: str
+    sha256: str
+
+
+class _TrainedArm(Schema):
+    key: str
+    name: str
+    run: _Run
+    about: _About | None
+    """None: a text control, which methods share."""
+    control: str
+    weight: float | str | None
+    cost: CostSchema
+    model: _Model
+
+
+class _ReadArm(Schema):
+    key: str
+    name: str
+    run: _Run
+    reading: str
+    readings: dict[str, dict[str, JsonValue]]
+    parameters_after: int = 0
+    remarks: list[str] = []
+
+
+def read_job(path: Path) -> dict[str, Any]:
+    """The result of a job: a trained arm, or an arm's readings; raises InputError if it is damaged."""
+    job = read_object(path)
+    with convert_read_errors(path, "; delete it, and the same command makes it again"):
+        (_ReadArm if "reading" in job else _TrainedArm).model_validate(job)
+    return job
+
+
+# -- what training costs -----------------------------------------------------------------------------------------------
+
+
+class Cost:
+    """What the stages of an arm cost, measured from its creation on."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.steps: list[int] = []
+        self.samples = 0
+        self.epochs: list[float] = []
+        self.extra_parameters = 0
+        self.began = time.process_time()
+        with suppress(OSError):  # where Linux allows it, a new measurement of peak memory
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def add(self, result: Mapping[str, Any], training: TrainingArguments) -> None:
+        """Add a stage's result."""
+        self.seconds += result["seconds"]
+        self.steps.append(result["steps"])
+        self.samples += result["steps"] * training.batch
+        self.epochs.append(result["epochs"])
+        extra = result["training_parameters"] - result["parameters"]
+        self.extra_parameters = max(self.extra_parameters, extra)
+
+    def as_json(self) -> dict[str, Any]:
+        """Costs by name until now; `core_seconds` does not count what an interrupted run did before."""
+        return {
+            "steps": sum(self.steps),
+            "stage_steps": self.steps,
+            "samples": self.samples,
+            "epochs": self.epochs,
+            "seconds": round(self.seconds, 1),
+            "core_seconds": round(time.process_time() - self.began, 1),
+            "memory_mb": _peak(),
+            "extra_parameters": self.extra_parameters,
+        }
+
+
+def _peak() -> int | None:
+    """Peak resident memory of this process in MB; None where the system does not tell."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) // 1024
+    return None

@@ -1,0 +1,374 @@
+"""`groundling bench`: methods in rendered worlds, each with its controls and one tuned setting."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import groundling
+from groundling.core.errors import InputError
+from groundling.runs.folder import read_object, write_json
+from groundling.runs.jobs import Job
+from groundling.runs.progress import CommandContext
+from groundling.settings.training import TrainingArguments
+from groundling.studies.bench.commands import BenchConfig
+from groundling.studies.bench.curves import (
+    changed_world,
+    check_axes,
+    curve_sections,
+    find_axes,
+    is_changed,
+    judge_curves,
+    why_no_curve,
+    with_controls,
+)
+from groundling.studies.bench.engine import (
+    IMAGE_TOWER,
+    METHOD,
+    RANDOM,
+    SHUFFLED,
+    TEXT_CONTROL,
+    TOWER,
+    Arm,
+    Entry,
+    Experiment,
+    Reading,
+    Weight,
+    describe_controls,
+    has_arm,
+    methods_of,
+    read_job,
+)
+from groundling.studies.bench.handed import make_part
+from groundling.studies.bench.judge import base_entries, judge_methods
+from groundling.studies.bench.methods import BenchMethod, built_in_methods, find_methods
+from groundling.studies.bench.protocol import (
+    ADAPTING,
+    BASE,
+    MAX_LENGTH,
+    MODELS,
+    ONE_SEED,
+    PROBE_STEPS,
+    PROBING,
+    TUNING_WORLD,
+    BenchFolder,
+    BenchWorld,
+    CurveAxis,
+    Files,
+    key_of,
+    protocol_of,
+    scaled,
+)
+from groundling.studies.bench.readings import (
+    CHOICE,
+    VISUAL,
+    fine_tuned,
+    plain_faults,
+    read_encoder,
+    read_image_tower,
+    read_text_tower,
+)
+from groundling.studies.bench.report import make_report
+
+FORMAT = "groundling bench"
+VERSION = 3
+"""Increases with every change of the file's layout."""
+NAME = "bench.json"
+TOWERS = {TOWER: read_text_tower, IMAGE_TOWER: read_image_tower}
+"""Readings of the teacher, without an encoder: a ceiling for what it can teach."""
+CURVE_METHODS = ("xdbert", "contrastive", "l1")
+"""The methods of curves, if no others are named."""
+REDRAWN = "a teacher trained on redrawn attributes"
+
+
+@dataclass(frozen=True)
+class RenderedBench(Experiment):
+    """Methods in rendered worlds; with `curve`, at other values of its axes, with text controls alone."""
+
+    config: BenchConfig
+
+    def __post_init__(self) -> None:
+        """Raises InputError for an unknown axis, and one that changes nothing for any method."""
+        check_axes(self.axes, self.methods)
+
+    @property
+    def axes(self) -> list[CurveAxis]:
+        """What grows; empty for a bench without curves."""
+        return find_axes(self.config.curve)
+
+    @property
+    def fixed(self) -> object:
+        """The protocol at this scale."""
+        return protocol_of(self.config.scale)
+
+    @property
+    def training(self) -> TrainingArguments:
+        """Every method has the same steps and samples."""
+        return scaled(ADAPTING, self.config.scale, 0)
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Texts are as short as the worlds' sentences."""
+        return {"max_length": MAX_LENGTH}
+
+    # Setup.
+
+    def files(self, arm: Arm) -> Files:
+        """The files of the arm's world."""
+        assert arm.world is not None
+        return self.folder.world(arm.world)
+
+    def setup(self, arm: Arm) -> list[Job]:
+        """What every method of a world shares; in the tuning world what grids need; under a condition what differs."""
+        assert arm.world is not None
+        world = arm.world.shared
+        models = ("encoder", "teacher") if world == TUNING_WORLD else MODELS
+        parts = ("render", *models)
+        jobs: list[Job] = []
+        for part in parts:
+            jobs.append(self._making(world.base, part, *(job.name for job in jobs[:1])))
+        for part in world.condition.makes:
+            # A teacher is trained on the condition's captions, which come first.
+            jobs.append(self._making(world, part, *(job.name for job in jobs)))
+        return jobs
+
+    def _making(self, world: BenchWorld, part: str, *after: str) -> Job:
+        name = f"{world}: {part}"
+        files, scale = self.folder.world(world), self.config.scale
+        key = key_of(self.fixed, str(world))
+        return Job(name, self.make, (name, make_part, part, files, world, scale, key), after)
+
+    # Arms.
+
+    @property
+    def worlds(self) -> list[BenchWorld]:
+        """The worlds whose results are reported, family by family."""
+        return [
+            BenchWorld(name, seed) for name in self.config.families for seed in self.config.worlds
+        ]
+
+    def arms(self) -> list[Arm]:
+        """All arms of all worlds, and of curves those that their values change, beside the worlds' own."""
+        if not self.axes:
+            return [arm for world in self.worlds for arm in self._arms(world)]
+        conditions = [BASE, *(one for axis in self.axes for one in axis.conditions())]
+        return [
+            arm
+            for world in self.worlds
+            for condition in conditions
+            for arm in self._curve_arms(replace(world, condition=condition))
+        ]
+
+    def _arms(self, world: BenchWorld) -> list[Arm]:
+        return [
+            Arm(None, TOWER, 0, world),
+            *(
+                Arm(method, arm, seed, world)
+                for method in self.methods
+                for arm in (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM)
+                if has_arm(method, arm)
+                for seed in range(1 if arm == RANDOM else self.config.adapt_seeds)
+            ),
+        ]
+
+    def _curve_arms(self, world: BenchWorld) -> list[Arm]:
+        """Towers of a teacher of its own; methods that a condition changes, and their text controls."""
+        condition = world.condition
+        has_teacher = condition == BASE or "teacher" in condition.makes
+        arms = [Arm(None, tower, 0, world) for tower in TOWERS if has_teacher]
+        for method in self.methods:
+            if condition == BASE or is_changed(condition, method, METHOD):
+                arms.append(Arm(method, METHOD, 0, world))
+                arms.append(Arm(method, TEXT_CONTROL, 0, changed_world(world, method)))
+        return arms
+
+    def grid(self, method: BenchMethod) -> list[Arm]:
+        """The values of the method's weight in the tuning world, all with adaptation seed 0."""
+        return [Arm(method, METHOD, 0, TUNING_WORLD, value) for value in method.grid]
+
+    def choose(self, method: BenchMethod) -> Weight:
+        """The grid's value with the best linear visual readings; ties go to the first."""
+        names = [f"{arm.name}: {self.readings(arm)[0].name}" for arm in self.grid(method)]
+        found = [read_job(self.folder.job(name))["readings"] for name in names]
+        return best_weight(method.name, method.weight, dict(zip(method.grid, found, strict=True)))
+
+    # Readings.
+
+    def readings(self, arm: Arm) -> list[Reading]:
+        """Linear readings, and the questions on which the arm is fine-tuned."""
+        files = self.files(arm)
+        if arm.method is None:
+            return [Reading("nouns", partial(_read_tower, tower=arm.arm, files=files))]
+        nouns = Reading("nouns", partial(read_encoder, world=files.private), "pairs")
+        names = self._questions(arm)
+        if not names:
+            return [nouns]
+        seeds = self.config.probe_seeds
+        how = {
+            name: (
+                1 if name in ONE_SEED else seeds,
+                scaled(replace(PROBING, steps=PROBE_STEPS[name]), self.config.scale, 0),
+            )
+            for name in names
+        }
+        tuned = partial(fine_tuned, world=files.private, how=how)
+        return [nouns, Reading(f"{' '.join(names)}, {seeds} seeds", tuned, f"seeds-{seeds}")]
+
+    def _questions(self, arm: Arm) -> tuple[str, ...]:
+        """None for random targets, the tuning world and curves, and no price for shuffled images."""
+        if arm.arm == RANDOM or arm.weight is not None or self.axes:
+            return ()
+        is_priced = arm.arm in (METHOD, TEXT_CONTROL)
+        return tuple(one for one in self.config.probes if is_priced or one not in ONE_SEED)
+
+    def inspect(self, arm: Arm, model: Path) -> dict[str, Any]:
+        """Also why a model is not plain."""
+        faults = plain_faults(model, self.encoder(arm))
+        return super().inspect(arm, model) | {"remarks": [f"not plain: {one}" for one in faults]}
+
+    # Results.
+
+    def controls(self, method: BenchMethod) -> dict[str, str]:
+        """The controls of a method that run, in words."""
+        arms = (TEXT_CONTROL,) if self.axes else (TEXT_CONTROL, SHUFFLED, RANDOM)
+        return describe_controls(method, REDRAWN, arms)
+
+    def without_curve(self) -> list[str]:
+        """Why methods have no curve on some of the axes."""
+        reasons = [why_no_curve(axis, method) for axis in self.axes for method in self.methods]
+        return [reason for reason in reasons if reason]
+
+    def collect(self) -> dict[str, Any]:
+        """Everything that the folder's finished runs say, as `bench.json`."""
+        found = self.entries()
+        grids = [one for one in found if one["world"] == TUNING_WORLD.seed and "weight" in one]
+        grids = [one for one in grids if one["family"] == TUNING_WORLD.family]
+        entries = with_controls([one for one in found if one not in grids])
+        if not entries:
+            raise InputError(f"{self.folder.root}: nothing is finished yet")
+        methods = methods_of(entries, self.methods)
+        for one in entries:
+            if one["arm"] == METHOD:
+                notes = [note for each in grids for note in each["remarks"] if _is_of(each, one)]
+                one["remarks"] = list(dict.fromkeys([*one["remarks"], *notes]))
+        untuned = [name for name, about in methods.items() if not about["grid"]]
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "groundling": groundling.__version__,
+            "protocol": self.fixed,
+            "methods": methods,
+            "worlds": self._worlds(entries),
+            "weights": weights_of(grids, methods),
+            "runs": [_without(one, "name", "about", "control") for one in entries],
+            "notes": [
+                *self.notes(methods),
+                *(f"{name} has no tuned setting; others chose among three" for name in untuned),
+                *self.without_curve(),
+            ],
+        }
+
+    def _worlds(self, entries: Sequence[Entry]) -> dict[str, Any]:
+        """The hash of each world's data, and its teacher's retrieval."""
+        worlds = dict.fromkeys(BenchWorld(one["family"], one["world"]) for one in entries)
+        made = {}
+        for world in worlds:
+            render, teacher = (
+                read_object(self.folder.job(f"{world}: {part}")) for part in ("render", "teacher")
+            )
+            made[str(world)] = {"world": render["world"], "retrieval": teacher["retrieval"]}
+        return made
+
+
+def _read_tower(model: Path, out: Path, tower: str, files: Files) -> dict[str, Any]:
+    return TOWERS[tower](files)
+
+
+def _is_of(grid: Entry, one: Entry) -> bool:
+    return bool(grid["method"] == one["method"])
+
+
+def _without(entry: Entry, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in names}
+
+
+def best_weight(name: str, setting: str, found: Mapping[Any, Any]) -> Weight:
+    """The value with the highest score, the first of several; None without values.
+
+    A score is the accuracy of the linear visual readings on dev nouns and cross-validated train nouns: the 18 dev nouns
+    alone would leave a standard error of .05; test nouns have no part in it. Raises InputError if the setting changes
+    nothing.
+    """
+    readings = list(found.values())
+    if readings and all(one == readings[0] for one in readings):
+        raise InputError(
+            f"method {name}: all values of {setting} gave the same model, so it does not read this setting; check its "
+            "spelling, or leave `weight` and `grid` out"
+        )
+    return max(found, key=lambda value: found[value][VISUAL][CHOICE]) if found else None
+
+
+def weights_of(grids: Sequence[Entry], methods: Mapping[str, Any]) -> dict[str, Any]:
+    """By method whose grid is finished: its scores in the tuning world, and the chosen value."""
+    by_method: dict[str, dict[Any, Any]] = defaultdict(dict)
+    for one in grids:
+        by_method[one["method"]][one["weight"]] = one["readings"]
+    weights = {}
+    for name, about in methods.items():
+        found = by_method[name]
+        if about["grid"] and all(value in found for value in about["grid"]):
+            ordered = {value: found[value] for value in about["grid"]}
+            scores = [[value, one[VISUAL][CHOICE]] for value, one in ordered.items()]
+            chosen = best_weight(name, about["weight"], ordered)
+            weights[name] = {"scores": scores, "chosen": chosen}
+    return weights
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
+    """Run everything that is missing; prints the report."""
+    if config.real_encoder.real:
+        from groundling.studies.bench.real import bench_real
+
+        return bench_real(config, work)
+    methods = find_methods(config.method or (CURVE_METHODS if config.curve else ()))
+    own = RenderedBench(BenchFolder(work.out.resolve()), methods, config)
+    if not config.method and config.report:
+        # What the folder's commands have not run is not missing.
+        has_run = {one["method"] for one in own.entries()}
+        own = replace(own, methods=[one for one in methods if one.name in has_run])
+    elif not config.method and not config.curve:
+        for name, one in built_in_methods().items():
+            if reason := one.why_not():
+                print(f"note: {name} is left out: {reason}")
+    if config.plan:
+        for axis in own.axes:
+            values = ", ".join(f"{value:,}" for value in axis.values)
+            print(f"{values} {axis.unit} (the bench has {axis.base:,}): {axis.about}")
+        for reason in own.without_curve():
+            print(f"note: {reason}")
+        return own.print_plan(own.controls)
+    if not config.report:
+        own.run(config.processes)
+    return conclude(own.collect(), work.out)
+
+
+def conclude(found: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Judge, write bench.json and the page, and print the report."""
+    base = {**found, "runs": base_entries(found["runs"])}
+    verdicts = judge_methods(base["runs"], found["methods"])
+    curves = judge_curves(found["runs"], found["methods"])
+    found["verdicts"] = [one.as_json() for one in verdicts]
+    found["curves"] = [one.as_json() for one in curves]
+    write_json(out / NAME, found)
+    page = out / "report.html"
+    report = make_report(base, verdicts, curve_sections(curves, found["runs"]))
+    report.write(page)
+    print(f"\n{report.text()}\n\n{out / NAME}\n{page}")
+    return found
