@@ -390,6 +390,9 @@ def test_confidence_of_classes_by_clusters_of_similarities(place, tmp_path):
     close(batch.features["clip_confidence"].double(), sure, 1e-4)
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
     assert one.answers == len(one.clusters.centres) == 3
+    first = one.clusters
+    wrapped(one, examples()[:3], tmp_path)
+    assert one.clusters is first, "those of the training data, not of what is read later"
     fresh = teacher(place, wants=wants, form=form)
     _, live = kept_and_live(fresh, examples(), tmp_path)
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
