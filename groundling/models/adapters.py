@@ -60,6 +60,9 @@ def load_adapter_backbone(source: str) -> AdapterClipBackbone:
     """Load a frozen CLIP-like model with both towers; raises InputError if a tower or projection is missing."""
     image = load_clip_image_tower(source)
     text, tokenizer = load_clip_text_tower(source)
+    if image.embed_dim != text.embed_dim:
+        widths = f"images are {image.embed_dim} wide, texts {text.embed_dim}"
+        raise InputError(f"{source}: an adapter needs features of one width; {widths}")
     for side in (image, text):
         side.eval().requires_grad_(False)
     return AdapterClipBackbone(source, image, text, tokenizer)

@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM
 from transformers.activations import ACT2FN
 from transformers.utils.hub import cached_file
 
-from groundling.core.errors import convert_read_errors
+from groundling.core.errors import convert_errors, convert_read_errors
 from groundling.models.hub import local_only
 from groundling.runs.folder import disk_errors, read_object
 
@@ -123,7 +123,8 @@ class LMHead(nn.Module):
         super().__init__()
         vocabulary, embedding = table
         self.dense = nn.Linear(width, embedding)
-        self.activation = ACT2FN[activation]
+        with convert_errors(f"no masked-LM head with the activation {activation}", errors=KeyError):
+            self.activation = ACT2FN[activation]
         self.norm = nn.LayerNorm(embedding, eps=epsilon)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         self.table: nn.Parameter | None = None

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Sample
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, convert_errors
 from groundling.core.output_types import OutputType
 from groundling.data.samples import SampleDataset
 from groundling.runs.hashing import sha256_of
@@ -167,8 +167,11 @@ def compute_features(teacher: Teacher, batch: Batch) -> Mapping[str, Tensor]:
     with torch.no_grad():
         features = teacher.features(batch)
     rows = batch.rows if teacher.reads_student_input else len(batch)
-    for name, value in features.items():
-        _check_count(teacher, name, value, rows)
+    who = f"the teacher {teacher.name or type(teacher).__name__}"
+    with convert_errors(f"{who}: expected tensors by name, one row per input"):
+        counts = {name: value.shape[0] for name, value in features.items()}
+    for name, count in counts.items():
+        _check_count(teacher, name, range(count), rows)
     return features
 
 

@@ -1,4 +1,4 @@
-"""Teachers of text: a frozen CLIP-like text tower, and a frozen copy of the student before training."""
+"""Teachers of text: a CLIP-like text tower, the student before training, and a text encoder of the same tokens."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from groundling.core.rng import generator
 from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset
 from groundling.models.clip import ClipTextTower, last_token_positions
 from groundling.models.loading import weights_sha256
-from groundling.models.text_encoder import TextEncoder
-from groundling.teachers import Teacher
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.teachers import Teacher, TeacherContext, TeacherSpec
 
 CALIBRATION = 2048
 """Number of samples for the features' mean and standard deviation."""
 BATCH = 64
 """Batch size for these."""
+STATES = "teacher_states"
+"""A feature: last hidden states (N, T, D) of the student's own tokens (VidLanKD, student stage)."""
 MAX_CACHED_INPUTS = 1 << 14
 """Number of texts whose tokenized inputs are kept in memory: all of a small task, the last ones of a corpus."""
 
@@ -257,6 +259,62 @@ class FrozenCopy(Teacher):
     ) -> Mapping[str, Tensor]:
         """Empty: no objective's `count` reads its features."""
         return {}
+
+
+class TextStatesTeacher(Teacher):
+    """A frozen text encoder's last hidden states of the student's tokens, masked ones included, in eval mode.
+
+    VidLanKD's code (zinengtang/VidLanKD, vlm/run_vlm_distributed.py) gives teacher and student the same
+    corrupted tokens, too. The feature is `teacher_states` (N, T, D), with any value in padding.
+    """
+
+    name = "text_states"
+    cacheable = "never"
+    counts_truncated = False  # the student reads the same tokens, and counts truncated ones
+    feature_names = (STATES,)
+    reads_student_input = True
+
+    def __init__(self, text: TextEncoder, tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+        """`tokenizer`: the student's; `source`: the teacher's name in messages.
+
+        Raises InputError if the teacher has other tokens than the student.
+        """
+        own = text.tokenizer
+        special = set(tokenizer.all_special_ids)
+        if own.get_vocab() != tokenizer.get_vocab() or set(own.all_special_ids) != special:
+            raise InputError(f"kd_teacher={source}: its tokenizer differs from the student's")
+        self.text = text.eval().requires_grad_(False)
+        self.width = text.sizes.text
+        self.display_name = f"the teacher {source}"
+
+    def to(self, device: torch.device | str) -> TextStatesTeacher:
+        """Move the encoder to a device."""
+        self.text.to(device)
+        return self
+
+    def features(self, batch: Batch) -> Mapping[str, Tensor]:
+        """`teacher_states` (N, T, D) of a batch's texts, without a perturbation.
+
+        Raises InputError if a text is longer than the teacher can read.
+        """
+        tokens = require(batch.text, "text", self.name)
+        length = tokens.input_ids.shape[1]
+        if length > self.text.max_length:
+            raise InputError(f"{self.display_name}: use max_length={self.text.max_length}")
+        encoded = self.text(replace(batch, perturbation={}))
+        return {STATES: require(encoded.text, "text", self.name)}
+
+
+def _make_text_states(context: TeacherContext) -> TextStatesTeacher:
+    """Load the encoder of --kd-teacher; raises InputError without one, or without the student's tokenizer."""
+    source = context.settings.state_distillation.kd_teacher
+    if not source:
+        raise InputError("nst, crd and nt_xent need kd_teacher=MODEL, a text encoder")
+    tokenizer = require(context.tokenizer, "tokenizer", "kd_teacher")
+    return TextStatesTeacher(load_text_encoder(source), tokenizer, source)
+
+
+TEXT_STATES = TeacherSpec("text_states", (STATES,), _make_text_states)
 
 
 def _input_key(sample: Sample) -> str:

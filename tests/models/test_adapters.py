@@ -20,7 +20,7 @@ from builders.tasks import entailed, json_lines, vqa
 from homes import STEPS, digests, log_of, put, whole_and_resumed
 from safetensors.torch import load_file, save_file
 from toys import images_of
-from transformers import CLIPImageProcessorPil, CLIPModel
+from transformers import CLIPImageProcessorPil, CLIPModel, SiglipImageProcessorPil
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
@@ -343,3 +343,14 @@ def test_a_damaged_folder_or_another_clip(place: Path, tmp_path: Path) -> None:
     elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")  # as if downloaded
     told = refusal(plain, tmp_path / "no", model=str(elsewhere))
     assert f"{elsewhere / 'adapter.json'}: " in told and "no such folder" in told
+
+
+def test_features_of_two_widths_are_refused(tmp_path: Path) -> None:
+    words = toys.siglip_words()
+    model = toys.siglip(words)
+    model.text_model.head = torch.nn.Linear(32, 24)
+    model.config.text_config.projection_size = 24
+    folder = homes.home(tmp_path / "siglip", model, words)
+    SiglipImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder)
+    with pytest.raises(InputError, match="images are 32 wide, texts 24"):
+        load_adapter_backbone(str(folder))

@@ -34,7 +34,7 @@ from groundling.objectives.state_distillation import StudentHead
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.teachers import TeacherContext, add_features
-from groundling.teachers.text_states import TEXT_STATES, TextStatesTeacher
+from groundling.teachers.text import TEXT_STATES, TextStatesTeacher
 from groundling.training import fit as fitting
 
 SIZES = OutputSizes(text=6, teacher=6)

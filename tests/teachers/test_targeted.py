@@ -50,7 +50,7 @@ from groundling.objectives.td_image_text import SharedProjectionDistillation
 from groundling.objectives.td_similarity import SimilarityDistillation
 from groundling.objectives.td_text import TargetedTextDistillation
 from groundling.objectives.td_words import TargetedWordDistillation
-from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.fields import make_settings
 from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
 from groundling.settings.training import TrainingArguments
 from groundling.tasks.splits import UnlabelledDataset, missing_label
@@ -747,17 +747,6 @@ def test_finetuning_logs_the_gate_and_keeps_no_projection(
     heads = load_file(seed / "model" / "groundling_heads.safetensors")
     assert {key.split(".")[0] for key in heads} == {"supervised"}
     assert not any("project" in key for key in load_file(seed / "model" / "model.safetensors"))
-
-
-def test_a_gate_of_pairs_that_is_never_open_is_in_the_result(
-    gated: FinetuneConfig, tmp_path: Path
-) -> None:
-    pairs = replace_settings(gated, td_gate="pair", td_temperature=1e-9, objectives=("td_text",))
-    result = finetune(pairs, replace(STEPS, steps=2, batch=8), tmp_path / "out")
-    done = json.loads((tmp_path / "out/seed-0/result.json").read_text())
-    assert done["watched"]["td_text_gate_open"] == [0.0]
-    (note,) = [one for one in result["notes"] if "val: " not in one and "degenerate" not in one]
-    assert "0% of all cases in epoch 1: nothing" in note
 
 
 def test_what_stands_out_is_said() -> None:
