@@ -195,7 +195,7 @@ def _own_objectives(
         if config.random_init:
             continue
         if isinstance(objective, MaskedLM):
-            init_lm_head(objective.head, config.model, "bert", objective.pretrained_names)
+            init_lm_head(objective.head, config.model, objective.pretrained_names)
         elif config.train_texts.task:
             for head_name, head in objective.saved_modules().items():
                 load_head(Path(config.model), head, head_name)
