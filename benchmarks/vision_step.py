@@ -55,9 +55,7 @@ NAMES = {
     "position": "visual_bert.embeddings.visual_position_embeddings",
     "segment": "visual_bert.embeddings.visual_token_type_embeddings",
     "projection": "visual_bert.embeddings.visual_projection",
-    "mlm.head": "cls.predictions",
-    "mlm.head.dense": "cls.predictions.transform.dense",
-    "mlm.head.norm": "cls.predictions.transform.LayerNorm",
+    "mlm.head.cls": "cls",
     "match.classify": "cls.seq_relationship",
 }
 """Hugging Face's names of our modules other than BERT."""
@@ -170,7 +168,7 @@ class TransformersStep(nn.Module):
         table = own["visual_bert.embeddings.word_embeddings.weight"]
         own |= {
             "cls.predictions.decoder.weight": table,
-            "cls.predictions.decoder.bias": mlm.state_dict()["head.bias"],
+            "cls.predictions.decoder.bias": mlm.state_dict()["head.cls.predictions.bias"],
         }
         for prefix, module in (("", model.join), ("mlm.", mlm), ("match.", match)):
             for name, weight in module.state_dict().items():

@@ -491,10 +491,10 @@ class OutputSizes(NamedTuple):
     """Number of region classes, background included."""
     background: bool = True
     """Whether the first class is background. False where every class is a thing, as in a store of your own."""
-    activation: str = "gelu"
-    """Activation inside the masked-LM head of the text encoder's family."""
+    config: Any = None
+    """Configuration of the text encoder, by which its masked-LM head is made; None: BERT's head."""
     epsilon: float = 1e-12
-    """LayerNorm epsilon of that head."""
+    """LayerNorm epsilon of the text encoder."""
 
 
 def collate(samples: Sequence[Sample]) -> Batch:

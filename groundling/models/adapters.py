@@ -90,7 +90,6 @@ class ClipFeatureAdapter(Encoder):
                 width,
                 max(1, width // HEAD),
                 4 * width,
-                activation="gelu",
                 batch_first=True,
                 norm_first=True,
             )

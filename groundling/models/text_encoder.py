@@ -26,7 +26,6 @@ from groundling.models.attention import (
     text_positions,
 )
 from groundling.models.formats import Encoder
-from groundling.models.heads import lm_head_style
 from groundling.models.loading import load_config, load_tokenizer, load_weights
 from groundling.models.sentence_modules import SentenceModules, add_lowercase, load_sentence_modules
 
@@ -196,13 +195,13 @@ class TextEncoder(Encoder):
         table = encoder.get_input_embeddings().weight
         check_vocabulary(tokenizer, table)
         width = encoder.config.hidden_size
-        activation, epsilon = lm_head_style(encoder.config)
+        settings = encoder.config.to_dict()
         self.sizes = OutputSizes(
             text=width,
             input_embeddings=(table.shape[0], table.shape[1]),
             pooler_output=width if getattr(encoder, "pooler", None) is not None else 0,
-            activation=activation,
-            epsilon=epsilon,
+            config=encoder.config,
+            epsilon=settings.get("layer_norm_eps", settings.get("norm_eps", 1e-12)),
         )
         self.sentence: SentenceModules | None = None
         self.has_layer_outputs = False

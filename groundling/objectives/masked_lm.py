@@ -64,7 +64,7 @@ class MaskedLM(Objective):
         self.joint = joint
         every = np.arange(sizes.input_embeddings[0])
         self.replacements = every if replacements is None else np.asarray(replacements)
-        self.head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
+        self.head = LMHead(sizes.text, sizes.input_embeddings, sizes.config)
 
     @classmethod
     def from_context(cls, context: ObjectiveContext, **options: Any) -> Self:

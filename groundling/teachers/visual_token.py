@@ -72,7 +72,7 @@ def load_visual_token_teacher(
     """
     model = load_visual_token_encoder(source)
     sizes = model.sizes
-    head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
+    head = LMHead(sizes.text, sizes.input_embeddings, sizes.config)
     if not load_head(Path(source), head, LM_HEAD):
         raise InputError(f"{source}: has no masked-LM head; expected {EXPECTED}")
     student = require(tokenizer, "tokenizer", "mlm_distillation")

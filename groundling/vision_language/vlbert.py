@@ -198,8 +198,8 @@ class VLBertVqaHead(MaskTokenHead):
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
         """The transform of the masked-LM head, from pre-training or from BERT's checkpoint."""
         return [
-            (self.between[0], "masked_lm.head.dense"),
-            (self.between[2], "masked_lm.head.norm"),
+            (self.between[0], "masked_lm.head.cls.predictions.transform.dense"),
+            (self.between[2], "masked_lm.head.cls.predictions.transform.LayerNorm"),
         ]
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:

@@ -373,7 +373,7 @@ def test_a_run_of_clip_bert(place: Path, clip_bert: tuple[Path, dict]) -> None:
     whole = AutoModelForMaskedLM.from_pretrained(out / "model")
     heads = load_file(out / "joint" / "groundling_heads.safetensors")
     torch.testing.assert_close(
-        whole.state_dict()["cls.predictions.bias"], heads["masked_lm.head.bias"]
+        whole.state_dict()["cls.predictions.bias"], heads["masked_lm.head.cls.predictions.bias"]
     )
 
 

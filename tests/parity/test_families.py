@@ -16,7 +16,6 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.cross_modal import make_cross_modal_layers
-from groundling.models.heads import LM_HEADS
 from groundling.settings.fields import make_settings
 
 SHORT = replace(homes.STEPS, steps=2)
@@ -44,7 +43,6 @@ def test_a_family_learns_from_every_arm(name: str, clip: Path, tmp_path: Path) -
     result = adapt(config, SHORT, tmp_path / "out")
     assert set(result["objectives"]) == {"joint_mlm", "match", "clip_tokens", "l1", "contrastive"}
     assert all(value > 0 for value in result["train_metrics"].values())
-    assert whole.config.model_type in LM_HEADS
     before = whole.base_model.get_input_embeddings().weight
     after = hf.AutoModel.from_pretrained(tmp_path / "out/model").get_input_embeddings().weight
     assert not torch.equal(after, before)

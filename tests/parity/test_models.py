@@ -434,8 +434,8 @@ def test_lm_head_of_a_checkpoint(name, kind, student, text_only, tmp_path):
     inputs = {"input_ids": batch.text.input_ids, "attention_mask": batch.text.attention_mask.long()}
     expected = whole(**inputs, output_hidden_states=True)
     sizes = model.sizes
-    head = LMHead(32, sizes.input_embeddings, sizes.activation, sizes.epsilon)
-    assert head.load(tmp_path, model.encoder.config.model_type)
+    head = LMHead(32, sizes.input_embeddings, sizes.config)
+    assert head.load(tmp_path)
     found = head(whole.base_model(**inputs).last_hidden_state, whole.get_input_embeddings().weight)
     assert expected.logits.std() > 0.1
     torch.testing.assert_close(found, expected.logits, rtol=0, atol=1e-5)
@@ -446,8 +446,7 @@ def test_lm_head_of_a_folder_without_one(student, tmp_path):
     model.export(tmp_path)
     head = LMHead(32, model.sizes.input_embeddings)
     before = {k: v.clone() for k, v in head.state_dict().items()}
-    assert not head.load(tmp_path, "bert")
-    assert not head.load(tmp_path / "nowhere", "bert")
+    assert not head.load(tmp_path)
     assert all(torch.equal(before[k], v) for k, v in head.state_dict().items())
 
 

@@ -25,7 +25,6 @@ from groundling.models.heads import (
     save_with_lm_head,
 )
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
-from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import make_settings
 
 
@@ -66,11 +65,11 @@ def both(whole: Any, text: TextEncoder, head: Any) -> tuple[Tensor, Tensor]:
 def test_an_untied_head_is_read_left_and_exported_exactly(name: str, tmp_path: Path) -> None:
     whole, _ = untied(name, tmp_path / "student")
     text = load_text_encoder(tmp_path / "student")
-    family = text.encoder.config.model_type
     head = of_sizes(text)
-    assert init_lm_head(head, tmp_path / "student", family) == "the checkpoint's"
-    assert head.table is not None
-    assert (head.table - text.word_embeddings().weight).abs().max() > 0.1
+    assert init_lm_head(head, tmp_path / "student") == "the checkpoint's"
+    assert not head.is_tied
+    own = head.state_dict()[head.embeddings]
+    assert (own - text.word_embeddings().weight).abs().max() > 0.1
     ours, theirs = both(whole, text, head)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
@@ -85,11 +84,11 @@ def test_an_untied_head_is_read_left_and_exported_exactly(name: str, tmp_path: P
 
     # Both ways back: from Hugging Face's file, and from the file of heads beside it.
     again = of_sizes(text)
-    assert init_lm_head(again, left, family) == "the checkpoint's"
+    assert init_lm_head(again, left) == "the checkpoint's"
     torch.testing.assert_close(both(filling, text, again)[0], theirs, rtol=0, atol=1e-5)
     save_heads(left, {LM_HEAD: head})
     kept = of_sizes(text)
-    assert init_lm_head(kept, left, family) == "an earlier run's"
+    assert init_lm_head(kept, left) == "an earlier run's"
     assert torch.equal(both(filling, text, kept)[0], ours)
 
 
@@ -103,18 +102,18 @@ def test_a_table_beside_a_configuration_that_ties_counts_where_it_differs(
     theirs = hf.AutoModelForMaskedLM.from_pretrained(tmp_path)
     text = load_text_encoder(tmp_path)
     head = of_sizes(text)
-    init_lm_head(head, tmp_path, text.encoder.config.model_type)
+    init_lm_head(head, tmp_path)
     ours, expected = both(theirs, text, head)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
-    assert head.table is not None
+    assert not head.is_tied
 
     file = tmp_path / "model.safetensors"
     stored = load_file(file)
     table = next(key for key in stored if key.endswith("word_embeddings.weight"))
     output = "cls.predictions.decoder.weight" if name == "relu bert" else "generator_lm_head.weight"
     save_file({**stored, output: stored[table].clone()}, file, metadata={"format": "pt"})
-    init_lm_head(head, tmp_path, text.encoder.config.model_type)
-    assert head.table is None
+    init_lm_head(head, tmp_path)
+    assert head.is_tied
 
 
 def test_an_untied_head_without_its_table_is_none(tmp_path: Path) -> None:
@@ -124,16 +123,21 @@ def test_an_untied_head_without_its_table_is_none(tmp_path: Path) -> None:
     del stored["cls.predictions.decoder.weight"]
     save_file(stored, file, metadata={"format": "pt"})
     head = of_sizes(load_text_encoder(tmp_path))
-    assert init_lm_head(head, tmp_path, "bert") == "new"
+    assert init_lm_head(head, tmp_path) == "new"
 
 
 def test_a_table_for_fewer_words_does_not_fit(tmp_path: Path) -> None:
-    head = MaskedLM(load_text_encoder(homes.student(tmp_path / "student")).sizes).head
-    head.table = nn.Parameter(torch.randn(len(head.bias) - 1, 32))
-    save_heads(tmp_path, {LM_HEAD: head})
-    other = MaskedLM(load_text_encoder(tmp_path / "student").sizes).head
-    assert not load_head(tmp_path, other, LM_HEAD)
-    assert other.table is None
+    untied("relu bert", tmp_path)
+    head = of_sizes(load_text_encoder(tmp_path))
+    before = head.state_dict()
+    fewer = {name: value[:-1] if len(value) > 32 else value for name, value in before.items()}
+    fewer[head.embeddings] = torch.randn(len(fewer[f"{head.output}.bias"]), 32)
+    assert not head.adopt(fewer)
+    assert head.is_tied
+    assert head.adopt(
+        {**before, head.embeddings: torch.randn(len(fewer[f"{head.output}.bias"]) + 1, 32)}
+    )
+    assert not head.is_tied
 
 
 @pytest.mark.parametrize("norm_bias", [True, False])
@@ -158,7 +162,7 @@ def test_a_head_in_several_files_is_read(tmp_path: Path) -> None:
     assert len(list((tmp_path / "parts").glob("model-*.safetensors"))) > 1
     text = load_text_encoder(tmp_path / "parts")
     head = of_sizes(text)
-    assert init_lm_head(head, tmp_path / "parts", "roberta") == "the checkpoint's"
+    assert init_lm_head(head, tmp_path / "parts") == "the checkpoint's"
     ours, theirs = both(whole, text, head)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
@@ -189,7 +193,7 @@ def test_debertas_own_head_is_read_and_exported(said: bool, tmp_path: Path) -> N
     assert any(key.startswith("lm_predictions.lm_head.") for key in stored)
     text = load_text_encoder(tmp_path / "v3")
     head = of_sizes(text)
-    assert init_lm_head(head, tmp_path / "v3", "deberta-v2") == "the checkpoint's"
+    assert init_lm_head(head, tmp_path / "v3") == "the checkpoint's"
     ours, theirs = both(whole, text, head)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
     assert save_with_lm_head(tmp_path / "left", text.encoder, head)
@@ -217,7 +221,7 @@ def test_of_two_heads_the_configurations_counts(legacy: bool, tmp_path: Path) ->
     config.save_pretrained(tmp_path)
     text = load_text_encoder(tmp_path)
     head = of_sizes(text)
-    init_lm_head(head, tmp_path, "deberta-v2")
+    init_lm_head(head, tmp_path)
     ours, expected = both(hf.AutoModelForMaskedLM.from_pretrained(tmp_path), text, head)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
 
@@ -260,6 +264,6 @@ def test_an_adapted_folder_has_such_a_head(kind: str, arm: str, tmp_path: Path) 
         if kind == "untied":
             assert not torch.equal(changed[table], before[table])  # it trains
     else:
-        init_lm_head(head, source, text.encoder.config.model_type)
+        init_lm_head(head, source)
     ours, theirs = both(filling, text, head)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)

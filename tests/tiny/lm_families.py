@@ -20,9 +20,6 @@ class Family(NamedTuple):
 
     whole: Callable[[int], Any]
     words: Callable[[], PreTrainedTokenizerBase]
-    activation: str
-    """What its head computes with; RoBERTa's and ELECTRA's do not ask the configuration."""
-    epsilon: float
 
 
 SIZES = {**toys.SMALL, **toys.SPREAD, "max_position_embeddings": 66}
@@ -35,8 +32,6 @@ FAMILIES = {
             hf.BertConfig(vocab_size=size, hidden_act="relu", layer_norm_eps=1e-2, **SIZES)
         ),
         toys.bert_words,
-        "relu",
-        1e-2,
     ),
     "roberta": Family(
         lambda size: hf.RobertaForMaskedLM(
@@ -45,8 +40,6 @@ FAMILIES = {
             )
         ),
         toys.roberta_words,
-        "gelu",
-        1e-3,
     ),
     "electra": Family(
         lambda size: hf.ElectraForMaskedLM(
@@ -55,8 +48,6 @@ FAMILIES = {
             )
         ),
         toys.bert_words,
-        "gelu",
-        1e-3,
     ),
     "modernbert": Family(
         lambda size: hf.ModernBertForMaskedLM(
@@ -69,16 +60,12 @@ FAMILIES = {
             )
         ),
         toys.bert_words,
-        "silu",
-        1e-3,
     ),
     "mpnet": Family(
         lambda size: hf.MPNetForMaskedLM(
             hf.MPNetConfig(vocab_size=size, hidden_act="relu", layer_norm_eps=1e-3, **SIZES)
         ),
         toys.roberta_words,
-        "gelu",
-        1e-3,
     ),
     "distilbert": Family(
         lambda size: hf.DistilBertForMaskedLM(
@@ -87,8 +74,6 @@ FAMILIES = {
             )
         ),
         toys.bert_words,
-        "relu",
-        1e-12,
     ),
     "deberta-v2": Family(
         lambda size: hf.DebertaV2ForMaskedLM(
@@ -101,8 +86,6 @@ FAMILIES = {
             )
         ),
         toys.deberta_words,
-        "relu",
-        1e-3,
     ),
 }
 
@@ -110,7 +93,7 @@ FAMILIES = {
 def of_sizes(text: TextEncoder) -> LMHead:
     """The head that objectives and `probe-facts` make for an encoder."""
     sizes = text.sizes
-    return LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
+    return LMHead(sizes.text, sizes.input_embeddings, sizes.config)
 
 
 def read(text: TextEncoder) -> tuple[Batch, Tokens]:
@@ -121,20 +104,22 @@ def read(text: TextEncoder) -> tuple[Batch, Tokens]:
 
 ALL = {
     **FAMILIES,
+    "albert": Family(
+        lambda size: hf.AlbertForMaskedLM(
+            hf.AlbertConfig(vocab_size=size, embedding_size=16, **SIZES)
+        ),
+        toys.bert_words,
+    ),
     "xlm-roberta": Family(
         lambda size: hf.XLMRobertaForMaskedLM(
             hf.XLMRobertaConfig(vocab_size=size, type_vocab_size=1, **SIZES)
         ),
         toys.roberta_words,
-        "gelu",
-        1e-12,
     ),
     "camembert": Family(
         lambda size: hf.CamembertForMaskedLM(
             hf.CamembertConfig(vocab_size=size, type_vocab_size=1, **SIZES)
         ),
         toys.roberta_words,
-        "gelu",
-        1e-12,
     ),
 }

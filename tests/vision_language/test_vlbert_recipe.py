@@ -281,7 +281,7 @@ def test_region_classes_start_from_masked_regions(tmp_path: Path) -> None:
     earlier = MaskedRegionModeling(sizes)
     save_heads(tmp_path, earlier.saved_modules())
     made = find_objective("region_classes").from_context(ObjectiveContext(sizes))
-    done = [init_layer(layer, tmp_path, name, "bert") for layer, name in made.pretrained_layers()]
+    done = [init_layer(layer, tmp_path, name) for layer, name in made.pretrained_layers()]
     assert done == [True, False]
     assert torch.equal(made.between[0].weight, earlier.head[0].weight)  # type: ignore[index, union-attr]
     with pytest.raises(InputError, match="the regions have no classes"):
@@ -569,22 +569,28 @@ def test_vqa_starts_from_berts_own_transform(place: Path, tmp_path: Path) -> Non
     model = load_encoder(folder)
     reading = HeadContext(model.sizes, OpenAnswer(("yes", "no")), words)
     head = VLBertVqaHead(reading)
-    assert [
-        init_layer(layer, folder, name, "bert") for layer, name in head.pretrained_layers()
-    ] == [True] * 2
+    assert [init_layer(layer, folder, name) for layer, name in head.pretrained_layers()] == [
+        True
+    ] * 2
     assert torch.equal(head.between[0].weight, transform.dense.weight)
     assert torch.equal(head.between[2].bias, transform.LayerNorm.bias)
     # An earlier run's head counts more, and a folder without any leaves the layer new.
     earlier = VLBertVqaHead(reading)
-    names = dict(zip(["dense", "norm"], [earlier.between[0], earlier.between[2]], strict=True))
-    save_heads(folder, {f"masked_lm.head.{name}": layer for name, layer in names.items()})
-    assert all(init_layer(layer, folder, name, "bert") for layer, name in head.pretrained_layers())
+    names = dict(zip(["dense", "LayerNorm"], [earlier.between[0], earlier.between[2]], strict=True))
+    save_heads(
+        folder,
+        {
+            f"masked_lm.head.cls.predictions.transform.{name}": layer
+            for name, layer in names.items()
+        },
+    )
+    assert all(init_layer(layer, folder, name) for layer, name in head.pretrained_layers())
     assert torch.equal(head.between[0].weight, earlier.between[0].weight)
     bare = homes.student(tmp_path / "bare")
-    assert not any(
-        init_layer(layer, bare, name, "bert") for layer, name in head.pretrained_layers()
-    )
-    wide = [init_layer(torch.nn.Linear(3, 3), folder, "masked_lm.head.dense", "bert")]
+    assert not any(init_layer(layer, bare, name) for layer, name in head.pretrained_layers())
+    wide = [
+        init_layer(torch.nn.Linear(3, 3), folder, "masked_lm.head.cls.predictions.transform.dense")
+    ]
     assert wide == [False]
 
 
@@ -607,7 +613,7 @@ def test_vqa_without_pretraining_reaches_the_saved_head(place: Path, tmp_path: P
     finetune(config, replace(TWO, lr=0.0), tmp_path / "run")
     again = torch.nn.Linear(*model.cls.predictions.transform.dense.weight.T.shape)
     kept = tmp_path / "run/seed-0/model"
-    assert init_layer(again, kept, "supervised.head.between.0", "bert")
+    assert init_layer(again, kept, "supervised.head.between.0")
     torch.testing.assert_close(again.weight, model.cls.predictions.transform.dense.weight)
 
 

@@ -309,10 +309,7 @@ def _start_heads(
     for name, objective in zip(names, objectives, strict=True):
         origins[name] = "new"
         if isinstance(objective, MaskedLM) and not config.from_scratch:
-            family = text.encoder.config.model_type
-            origins[name] = init_lm_head(
-                objective.head, config.student, family, objective.pretrained_names
-            )
+            origins[name] = init_lm_head(objective.head, config.student, objective.pretrained_names)
     return origins
 
 
@@ -332,8 +329,8 @@ def _save_lm_head(
 def own_lm_head(student: str, text: TextEncoder) -> list[LMHead]:
     """The masked-LM head of a student, a hub id or folder, or nothing if it has none."""
     sizes = text.sizes
-    head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
-    origin = init_lm_head(head, student, text.encoder.config.model_type)
+    head = LMHead(sizes.text, sizes.input_embeddings, sizes.config)
+    origin = init_lm_head(head, student)
     return [] if origin == "new" else [head]
 
 

@@ -337,7 +337,7 @@ def _objectives(
         for layer, name in [
             start for one in (supervised, *auxiliary) for start in one.pretrained_layers()
         ]:
-            init_layer(layer, config.model, name, "bert")
+            init_layer(layer, config.model, name)
     return supervised, auxiliary
 
 

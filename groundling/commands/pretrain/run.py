@@ -197,7 +197,7 @@ def _own_objectives(
         if config.random_init:
             continue
         if isinstance(objective, MaskedLM):
-            init_lm_head(objective.head, config.model, "bert", objective.pretrained_names)
+            init_lm_head(objective.head, config.model, objective.pretrained_names)
         elif config.train_texts.task:
             model.load_heads(objective, config.model)
     return objectives

@@ -427,7 +427,7 @@ class PretrainedModalityModel(RegionModel):
         if mask is None:
             return None
         head = MaskedLM(self.model.sizes, mask_id=mask)
-        if init_lm_head(head.head, folder, "bert") == "new":
+        if init_lm_head(head.head, folder) == "new":
             return None
         return HiddenWordsOutcome(head.to(device).eval(), seed)
 

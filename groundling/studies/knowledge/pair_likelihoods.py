@@ -273,7 +273,7 @@ def _load_adapted(source: str | Path, device: torch.device) -> tuple[TextEncoder
         return None
     text = load_text_encoder(source)
     sizes = text.sizes
-    head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
+    head = LMHead(sizes.text, sizes.input_embeddings, sizes.config)
     if not load_head(Path(source), head, LM_HEAD):
         return None
     text.to(device).eval()

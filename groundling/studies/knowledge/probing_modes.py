@@ -217,8 +217,8 @@ def _load_with_head(
             model = text = load_text_encoder(source)
             mask_id_of(text.tokenizer)
     sizes = text.sizes
-    head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
-    origin = init_lm_head(head, source, text.encoder.config.model_type)
+    head = LMHead(sizes.text, sizes.input_embeddings, sizes.config)
+    origin = init_lm_head(head, source)
     if origin == "new":
         # A head trained on states after cross-modal layers does not fit these states.
         raise InputError(

@@ -224,7 +224,7 @@ def test_the_head_of_an_earlier_run(places: Callable[[str], Path], tmp_path: Pat
     whole = hf.BertForMaskedLM.from_pretrained(folder)
     tokenizer = hf.AutoTokenizer.from_pretrained(folder)
     head = LMHead(32, (len(tokenizer), 32))
-    assert head.load(folder, "bert")
+    assert head.load(folder)
     homes.home(tmp_path, whole.bert, tokenizer)
     with pytest.raises(InputError, match=r"weights are missing.*expected a masked language"):
         LanguageModel(tmp_path, CPU)

@@ -317,9 +317,8 @@ def test_a_head_of_an_earlier_run_is_used(bert: Path, tmp_path: Path) -> None:
         homes.home(tmp_path / "run", model.bert, BertTokenizer.from_pretrained(bert)),
         model.cls.predictions,
     )
-    head = {"bias": theirs.bias}
-    for name, layer in (("dense", theirs.transform.dense), ("norm", theirs.transform.LayerNorm)):
-        head |= {f"{name}.weight": layer.weight, f"{name}.bias": layer.bias}
+    head = {f"cls.predictions.{name}": value for name, value in theirs.state_dict().items()}
+    del head["cls.predictions.decoder.weight"]
     save_file(
         {f"masked_lm.head.{name}": value.detach().clone() for name, value in head.items()},
         folder / HEADS,
