@@ -32,7 +32,8 @@ def heads() -> dict[str, Any]:
         for layer in (0, 1)
         for head in range(3)
     ]
-    return {"heads": rows, "confidence": {"value": 7.5}, "chance": {"value": 3.0}}
+    rules = {"confidence": {"value": 7.5}, "chance": {"value": 3.0}}
+    return {"measure": "accuracy", "heads": rows, **rules}
 
 
 def syntax() -> dict[str, Any]:
