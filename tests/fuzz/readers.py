@@ -798,6 +798,7 @@ def _describe(place: Path) -> None:
 
 def _runs(shelf: LazyFixture) -> dict[str, Reader]:
     heads = {
+        "measure": "accuracy",
         "heads": [
             {"attention": "self", "layer": n, "head": n, "accuracy": 10.0 * n, "active": True}
             for n in range(3)

@@ -69,6 +69,12 @@ COLUMNS = 3
 HEAD_SPREAD = 0.35
 """Half the width over which a layer's dots are spread, in layers."""
 
+SLANTED: dict[str, Any] = {
+    **{"fontsize": 7, "rotation": 60, "ha": "right", "rotation_mode": "anchor"},
+    "parse_math": False,  # a text may contain dollar signs
+}
+"""Style of the labels of words and boxes below an axis."""
+
 ResultJson = Mapping[str, Any]
 
 
@@ -135,22 +141,31 @@ def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
     Active heads are large and dark, others small and light; the grey line is the baseline: the
     region of the highest confidence or, without confidences, a random region.
     """
-    rules = [(result.get("confidence") or result["chance"])["value"] for result in panels.values()]
-    accuracies = [head[_measure(result)] for result in panels.values() for head in result["heads"]]
+    measures = list(dict.fromkeys(result["measure"] for result in panels.values()))
+    largest = 0.0
     figure, axes = _panels(len(panels))
     for one, (title, result) in zip(axes, panels.items(), strict=True):
-        _dots(one, result["heads"], _measure(result))
-        by_confidence = result.get("confidence")
-        rule = by_confidence or result["chance"]
-        name = "highest confidence" if by_confidence else "a region at random"
+        _dots(one, result["heads"], result["measure"])
+        name, rule = "highest confidence", result["confidence"]
+        if rule is None:
+            name, rule = "a region at random", result["chance"]
         one.axhline(rule["value"], color=GREY, linewidth=1.2, label=name, zorder=1)
         one.set_title(title, fontsize=9)
+        largest = max(
+            largest, rule["value"], *(head[result["measure"]] for head in result["heads"])
+        )
     # Set once for all panels: setting the bottom alone would freeze the top of later panels.
-    axes[0].set_ylim(0, min(1.06 * max(*accuracies, *rules), 104))
+    axes[0].set_ylim(0, min(1.06 * largest, 104))
     figure.supxlabel("layer", fontsize=9)
-    figure.supylabel(f"{' or '.join(dict.fromkeys(map(_measure, panels.values())))}, %", fontsize=9)
+    figure.supylabel(f"{' or '.join(measures)}, %", fontsize=9)
     _legend(figure, axes[0])
     return figure
+
+
+def _heat_map(axes: Axes, shares: np.ndarray, top: float, rows: Sequence[Any]) -> AxesImage:
+    """Draw shares (rows, columns) in per cent, from 0 to `top`."""
+    axes.set_yticks(range(len(rows)), rows, fontsize=7, parse_math=False)
+    return axes.imshow(shares, vmin=0, vmax=top, cmap=COLOUR_MAP, aspect="auto")
 
 
 def _scale(
@@ -176,11 +191,6 @@ def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     place: dict[str, Any] = {"loc": "outside upper center", "ncols": len(labels)}
     figure.legend(handles, labels, frameon=False, fontsize=7, columnspacing=1, **place)
-
-
-def _measure(result: ResultJson) -> str:
-    """A result's measure: `accuracy` (also if an older one does not record it) or `pointing`."""
-    return str(result.get("measure", "accuracy"))
 
 
 def _dots(axes: Axes, heads: Sequence[ResultJson], measure: str) -> None:
@@ -266,9 +276,8 @@ def draw_importance_by_head(models: Sequence[ResultJson]) -> Figure:
     axes = figure.subplots(len(models), len(kinds), squeeze=False)
     most = max(float(values.max()) for _, _, values in maps)
     for one, (title, layers, values) in zip(axes.flat, maps, strict=True):
-        image = one.imshow(values, vmin=0, vmax=most, cmap=COLOUR_MAP, aspect="auto")
+        image = _heat_map(one, values, most, layers)
         one.set_title(title, fontsize=8)
-        one.set_yticks(range(len(layers)), layers, fontsize=7)
         one.set_xticks(range(values.shape[1]), range(values.shape[1]), fontsize=7)
     figure.supxlabel("head", fontsize=9)
     figure.supylabel("layer", fontsize=9)
@@ -308,15 +317,7 @@ def draw_selected_words(summary: ResultJson, names: Sequence[str]) -> Figure:
         f"{word['word']} *" if place in selected else word["word"]
         for place, word in enumerate(words)
     ]
-    axes[-1].set_xticks(
-        range(len(words)),
-        labels,
-        fontsize=7,
-        rotation=60,
-        ha="right",
-        rotation_mode="anchor",
-        parse_math=False,
-    )
+    axes[-1].set_xticks(range(len(words)), labels, **SLANTED)
     figure.supxlabel("word (*: selected)", fontsize=9)
     return figure
 
@@ -344,18 +345,9 @@ def draw_heat_maps(
     largest = 100 * max(float(np.nanmax(one)) for one in maps.values())
     top = max(largest, even or 0.0)
     for one, (title, shares) in zip(axes, maps.items(), strict=True):
-        image = one.imshow(100 * shares, vmin=0, vmax=top, cmap=COLOUR_MAP, aspect="auto")
+        image = _heat_map(one, 100 * shares, top, words)
         one.set_title(f"layer-head {title}", fontsize=9)
-        one.set_yticks(range(len(words)), words, fontsize=7, parse_math=False)
-        one.set_xticks(
-            range(len(columns)),
-            labels,
-            fontsize=7,
-            rotation=60,
-            ha="right",
-            rotation_mode="anchor",
-            parse_math=False,  # a text may contain dollar signs
-        )
+        one.set_xticks(range(len(columns)), labels, **SLANTED)
     figure.supxlabel(across, fontsize=9)
     figure.supylabel("word", fontsize=9)
     _scale(figure, axes, image, largest, even)

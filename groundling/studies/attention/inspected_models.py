@@ -479,11 +479,6 @@ ModalityModel = PretrainedModalityModel | FineTunedModalityModel
 """A model that `modality` analyses, with its inputs and its outcome."""
 
 
-def reads_pixels(subject: ModalityModel) -> bool:
-    """Whether a model computes its features from photos."""
-    return subject.model.region_source != "features"
-
-
 def read_analysis_examples(
     subject: ModalityModel, config: ModalityConfig
 ) -> tuple[list[Example], Sequence[str]]:

@@ -37,7 +37,6 @@ from groundling.studies.attention.inspected_models import (
     ModalityModel,
     load_modality_model,
     read_analysis_examples,
-    reads_pixels,
 )
 from groundling.teachers.clip import ClipTeacher
 
@@ -174,7 +173,7 @@ class _ModelAnalysis:
         outcome = self.subject.outcome
         if outcome is None:
             return {"undefined": "the model has no head whose answer can be attributed"}
-        if reads_pixels(self.subject):
+        if self.subject.model.region_source != "features":
             return {"undefined": "the model reads pixels; attributions need stored features"}
         model = self.subject.model
         samples = outcome.prepare(self.subject.samples(self.examples.word_level))
