@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
-
-import numpy as np
-
-from groundling.core.errors import InputError
 
 
 class EvaluationSet(NamedTuple):
@@ -109,7 +106,7 @@ def sets_with_same_items(name: str) -> list[str]:
 
 
 def find_same_items(
-    names: Collection[str], items: Mapping[str, Collection[Hashable]] | None = None
+    names: Collection[str], items: Mapping[str, Collection[Hashable]] = MappingProxyType({})
 ) -> str:
     """Why a mean over sets would count items twice; empty if it would not.
 
@@ -123,22 +120,7 @@ def find_same_items(
             reason = SAME_ITEMS.get((one, other)) or SAME_ITEMS.get((other, one))
             if reason:
                 return f"{one} and {other} share items: {reason}"
-            shared = set((items or {}).get(one, ())) & set((items or {}).get(other, ()))
+            shared = set(items.get(one, ())) & set(items.get(other, ()))
             if shared:
                 return f"{one} and {other} share {len(shared):,} items"
     return ""
-
-
-def mean_over_sets(
-    scores: Mapping[str, float], items: Mapping[str, Collection[Hashable]] | None = None
-) -> float:
-    """The mean of a score over sets; raises InputError for no set, or sets that share items.
-
-    `items` as in `find_same_items`.
-    """
-    if not scores:
-        raise InputError("a mean over sets: expected at least one")
-    reason = find_same_items(scores, items)
-    if reason:
-        raise InputError(f"a mean over sets would count items twice: {reason}; leave one out")
-    return float(np.mean(list(scores.values())))

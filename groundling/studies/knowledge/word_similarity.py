@@ -21,11 +21,7 @@ from groundling.runs.folder import json_text, whole_file
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.studies.knowledge.commands import ProbeWordsConfig
-from groundling.studies.knowledge.evaluation_sets import (
-    describe_set,
-    find_same_items,
-    mean_over_sets,
-)
+from groundling.studies.knowledge.evaluation_sets import describe_set, find_same_items
 from groundling.studies.knowledge.probing_modes import WordStates, word_states
 
 LEAST_LENGTH = 1e-12
@@ -164,8 +160,8 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
     if len(sets) > 1:
         items = {pairs.name: pairs.items for pairs in read.values()}
         reason = find_same_items(sets, items)
-        last = {name: values["last"]["spearman"] for name, values in sets.items()}
-        result |= {"no_mean": reason} if reason else {"mean_of_last": mean_over_sets(last, items)}
+        last = [values["last"]["spearman"] for values in sets.values()]
+        result |= {"no_mean": reason} if reason else {"mean_of_last": float(np.mean(last))}
     return result
 
 

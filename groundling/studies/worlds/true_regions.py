@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,38 +25,27 @@ SHARD = 256
 """Images per shard."""
 
 
-class TrueRegions:
-    """The annotated objects of a world's images, with a one-hot vector of each attribute, perhaps redrawn."""
+def make_store(config: TrueRegionsConfig, run: Run) -> dict[str, Any]:
+    """Write the store to the run folder, from annotated objects with a one-hot vector of each attribute; its counts.
 
-    def __init__(self, folder: Path, noise: float, seed: int) -> None:
-        """Raises InputError for a folder that `data make-tasks` did not write."""
-        self.facts = WorldFacts(read_world(folder), noise, seed, None)
-        self.path = folder / INSTANCES
-        self.instances = read_instances(self.path, read_json(self.path))
-        names = {number: image_id(file) for number, file in self.instances.files.items()}
-        scenes = {number: SCENE_ID.search(name) for number, name in names.items()}
-        # NLVR2's images are named by example, not by scene.
-        self.images = [
-            (number, names[number], int(found[1])) for number, found in scenes.items() if found
-        ]
-        self.skipped = len(names) - len(self.images)
-        family = self.facts.world.family
-        self.columns = [value for values in family.attributes.values() for value in values]
+    The whole image is the first region; its features are the mean of the objects'. Raises InputError for a folder that
+    `data make-tasks` did not write.
+    """
+    folder = Path(config.data)
+    facts = WorldFacts(read_world(folder), config.noise, config.seed, None)
+    path = folder / INSTANCES
+    instances = read_instances(path, read_json(path))
+    columns = [value for values in facts.world.family.attributes.values() for value in values]
 
-    def items(self) -> Iterator[Item]:
-        """All images."""
-        for image, name, scene in self.images:
-            yield name, partial(self._regions, image, name, scene)
-
-    def _regions(self, image: Hashable, name: str, scene: int) -> ImageRegions:
-        things = self.facts.redrawn_scene(scene).things
-        boxes = np.array([one.corners for one in self.instances.annotations[image]], np.float32)
+    def regions_of(image: Hashable, name: str, scene: int) -> ImageRegions:
+        things = facts.redrawn_scene(scene).things
+        boxes = np.array([one.corners for one in instances.annotations[image]], np.float32)
         if len(boxes) != len(things):
             raise InputError(
-                f"{self.path}: {name} has {len(boxes)} boxes, expected {len(things)}; write the folder again"
+                f"{path}: {name} has {len(boxes)} boxes, expected {len(things)}; write the folder again"
             )
-        size = self.instances.sizes[image]
-        rows = [[value in thing.attributes for value in self.columns] for thing in things]
+        size = instances.sizes[image]
+        rows = [[value in thing.attributes for value in columns] for thing in things]
         features = np.array(rows, np.float32)
         regions = ImageRegions(
             name,
@@ -68,29 +57,26 @@ class TrueRegions:
         )
         return regions.with_whole(features.mean(0, keepdims=True))
 
-    def manifest(self) -> dict[str, Any]:
-        """What the features are, and a hash of everything that they depend on."""
-        about = {
-            "world": world_settings(self.facts.world.config),
-            "noise": self.facts.noise,
-            "seed": self.facts.seed,
-            "features": self.columns,
-        }
-        identity = hashlib.sha256(json_text(about, sort_keys=True).encode()).hexdigest()
-        return {**about, "identity": identity, "made_by": "the attributes of a rendered world"}
-
-
-def make_store(config: TrueRegionsConfig, run: Run) -> dict[str, Any]:
-    """Write the store to the run folder; returns its counts.
-
-    The whole image is the first region; its features are the mean of the objects'.
-    """
-    regions = TrueRegions(Path(config.data), config.noise, config.seed)
-    writer = RegionWriter(run.folder, SHARD)
-    writer.fill(regions.items())
-    manifest = writer.close(regions.manifest())
-    if regions.skipped:
+    names = {number: image_id(file) for number, file in instances.files.items()}
+    scenes = {number: SCENE_ID.search(name) for number, name in names.items()}
+    items: list[Item] = [
+        (names[number], partial(regions_of, number, names[number], int(found[1])))
+        for number, found in scenes.items()
+        if found
+    ]
+    if len(items) < len(names):
         run.note(
-            f"{regions.skipped:,} images without regions: they are named by example, as NLVR2's, not by scene"
+            f"{len(names) - len(items):,} images without regions: they are named by example, as NLVR2's, not by scene"
         )
-    return {"store": str(run.folder), **manifest["counts"], "features": regions.columns}
+    about = {
+        "world": world_settings(facts.world.config),
+        "noise": config.noise,
+        "seed": config.seed,
+        "features": columns,
+    }
+    identity = hashlib.sha256(json_text(about, sort_keys=True).encode()).hexdigest()
+    made_by = {"identity": identity, "made_by": "the attributes of a rendered world"}
+    writer = RegionWriter(run.folder, SHARD)
+    writer.fill(iter(items))
+    manifest = writer.close({**about, **made_by})
+    return {"store": str(run.folder), **manifest["counts"], "features": columns}

@@ -23,11 +23,18 @@ from groundling.studies.knowledge.evaluation_sets import (
     SAME_ITEMS,
     SETS,
     describe_set,
-    mean_over_sets,
+    find_same_items,
     sets_with_same_items,
 )
-from groundling.studies.knowledge.probe_facts import mean_average_precision
-from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
+from groundling.studies.knowledge.probe_facts import mean_average_precision, summarize_relation
+from groundling.studies.knowledge.visual_facts import ANSWERS, VisualFact, open_facts
+from groundling.studies.worlds.commands import WorldConfig
+from groundling.studies.worlds.families.objects import ATTRIBUTES
+from groundling.studies.worlds.world import World
+
+TINY = WorldConfig(
+    nouns=24, dev_nouns=4, test_nouns=6, scenes=0, dev_scenes=0, sentences=0, dev_sentences=0
+)
 
 CSLB_HEADER = "domain\tfeature type\tconcept\tfeature\tpf\tfeature alternatives\tparticipant list"
 MCRAE_HEADER = "Concept\tFeature\tWB_Label\tBR_Label\tProd_Freq\tRank_PF"
@@ -43,10 +50,105 @@ def compared(**changes: Any) -> dict[str, Any]:
     return {**row, "obj_a": "kite", "obj_b": "bus", "label": 0, **changes}
 
 
+def coda(text: str, index: int, **changes: Any) -> dict[str, Any]:
+    label = [0.0, 0.5, 0.25, 0.25, *[0.0] * 7]
+    row = {
+        "text": text,
+        "label": label,
+        "template_group": 1,
+        "template_idx": index,
+        "class_id": "/m/0x",
+    }
+    return {**row, "display_name": "Ruler", "object_group": 2, "ngram": "ruler", **changes}
+
+
+def facts_of(path: Path) -> list[VisualFact]:
+    return open_facts(path).facts
+
+
 def answers(path: Path) -> tuple[list[str], str]:
     """The right answer of each fact, and the set's name."""
     found = open_facts(path)
     return [fact.options[fact.target.argmax()] for fact in found.facts], found.set_name
+
+
+def test_memory_colors(tmp_path: Path) -> None:
+    rows = [
+        {"descriptor": d, "item": i, "label": "grey", "picture": "u", "picture_path": "p"}
+        for d, i in (("an", "elephant"), ("", "steel"))
+    ]
+    elephant, steel = facts_of(lines(tmp_path / "memory_colors.jsonl", *rows))
+    assert elephant.options == ANSWERS["memory"] and len(elephant.options) == 11
+    assert elephant.options[elephant.target.argmax()] == "grey" and elephant.target.sum() == 1
+    assert elephant.subject == "elephant" and all(
+        "an elephant" in p for p in elephant.prompts.values()
+    )
+    assert len(steel.prompts) > 1 and steel.prompts.keys() == elephant.prompts.keys()
+
+
+def test_coda_keeps_its_own_sentences_and_leaves_those_without_a_mask(tmp_path: Path) -> None:
+    photo = coda("a photo of a large ruler.", 5, template_group=0)
+    rows = (coda("All rulers are [MASK].", 0), photo, coda("This ruler is [MASK].", 7))
+    (ruler,) = facts_of(lines(tmp_path / "default_test.jsonl", *rows))
+    assert ruler.prompts == {"0": "All rulers are [MASK].", "7": "This ruler is [MASK]."}
+    assert (ruler.id, ruler.subject, ruler.relation, ruler.group) == (
+        "/m/0x",
+        "ruler",
+        "color",
+        "Any",
+    )
+    assert ruler.target[:4].tolist() == [0, 0.5, 0.25, 0.25] and ruler.options[1] == "blue"
+
+
+def test_vicomte_pairs_and_distributions(tmp_path: Path) -> None:
+    rows = (
+        {"sub": "pine tree", "obj": "green", "alt": "yellow"},
+        {"sub": "cloud", "obj": "white", "alt": "brown"},
+    )
+    pine, _ = facts_of(lines(tmp_path / "db" / "wiki-color" / "single" / "test.jsonl", *rows))
+    assert (pine.relation, pine.group, len(pine.options)) == ("color", "Single", 12)
+    assert pine.options[pine.target.argmax()] == "green"
+    pairs = {"sub": "dish", "obj": "ant", "alt": "bus"}, {"sub": "dog", "obj": "mug", "alt": "ant"}
+    dish, dog = facts_of(lines(tmp_path / "db" / "size_larger" / "test.jsonl", *pairs))
+    assert (dish.options, dish.target.tolist()) == (("ant", "bus"), [1, 0])
+    assert (dog.options, dog.target.tolist()) == (("ant", "mug"), [0, 1])
+    assert np.isnan(summarize_relation([dish, dog], [{"t": np.array([1, 0])}] * 2)["majority"])
+    counts = {"plate": [0] * 7 + [3] + [0, 1, 0, 0], "kite": [0] * 6 + [2] + [0] * 5}
+    plate, kite = facts_of(lines(tmp_path / "distributions" / "shape-dist.jsonl", counts))
+    assert plate.target[[7, 9]].tolist() == [0.75, 0.25] and plate.options[7] == "round"
+    assert kite.options[kite.target.argmax()] == "rhombus"
+
+
+def test_subjects_may_be_called_as_other_layouts_fields(tmp_path: Path) -> None:
+    # F16: ViComTe's color-dist.jsonl has subjects called "item" and "label".
+    counts = {word: [1] + [0] * 11 for word in ("item", "label", "class_id", "ngram", "sub", "obj")}
+    facts = facts_of(lines(tmp_path / "distributions" / "color-dist.jsonl", counts))
+    assert [f.subject for f in facts] == list(counts)
+    assert {f.relation for f in facts} == {"color"}
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    own = {"subject": "sky", "relation": "hue", "options": ["red", "blue"], "shares": [1, 3]}
+    path = lines(tmp_path / "mine.jsonl", {**own, "prompts": {"a": "The sky is [MASK]."}})
+    (sky,) = facts_of(path)
+    assert (sky.id, sky.options, sky.target.tolist()) == ("1:sky", ("red", "blue"), [0.25, 0.75])
+    assert open_facts(path).set_name == ""
+
+
+def test_a_world_writes_its_own(tmp_path: Path) -> None:
+    world = World(TINY)
+    world.write_text(tmp_path)
+    facts = facts_of(tmp_path / "probes" / "knowledge.jsonl")
+    assert len(facts) == 24 * 4
+    nouns = {noun.name: noun for noun in world.nouns}
+    for found in facts:
+        noun = nouns[found.subject]
+        assert (
+            found.options[found.target.argmax()]
+            == dict(zip(ATTRIBUTES, noun.attributes, strict=True))[found.relation]
+        )
+        assert found.target.sum() == 1 and found.group == noun.split
+        assert found.prompts["0"] == f"the {noun.name} is [MASK] ."
 
 
 def test_pairs_of_objects_are_compared(tmp_path: Path) -> None:
@@ -100,30 +202,6 @@ def test_vec_offers_two_answers_and_vicomte_all(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "message"),
-    [
-        ("d.json", [compared(), compared(label=2)], "line 2: 'the kite compared with the bus' with the options"),
-        ("d.json", [compared(question="Is a kite redder?")], "line 1: not a fact (IndexError"),
-        ("d.json", [compared(), compared(question="Is it taller?")], "has lines of spatial/height and spatial/size"),
-        ("d.json", [compared(obj_a="[MASK]")], "sentences with one [MASK]"),
-        ("d.json", [{"obj1": "a", "obj2": "b", "label": 1}], "line 1: not a fact (KeyError: 'd')"),
-        ("colour.json", [{"sub": "a", "obj": "b", "alt": "c"}], "not a fact (KeyError: 'colour')"),
-        ("color.json", [{"sub": "a", "obj": "b", "alt": "b"}], "with the options b, b: expected different"),
-        ("color.json", [{"obj1": "a", "obj2": "b", "label": 1}], "not a fact (KeyError: 'color')"),
-        ("mass.json", [{"obj": "a", "positive": "b", "negative": "c"}], "not a fact (KeyError: 'mass')"),
-        ("d.json", [{"obj_a": 1}], "columns are obj_a; expected those of"),
-        ("d.json", [compared(), ["a"]], "line 2: expected an object"),
-        ("q.jsonl", [{"question": "Is it [MASK]?", "label": 1}], "sentences with one [MASK]"),
-    ],
-)  # fmt: skip
-def test_a_damaged_line_is_named(tmp_path: Path, name: str, rows: list[Any], message: str) -> None:
-    path = lines(tmp_path / name, *rows)
-    with pytest.raises(InputError) as caught:
-        open_facts(path)
-    assert message in str(caught.value) and str(path) in str(caught.value)
-
-
 def test_imagenet_vc_has_the_candidates_of_its_subset(tmp_path: Path) -> None:
     path = homes.put(
         tmp_path / "color.csv",
@@ -138,16 +216,6 @@ def test_imagenet_vc_has_the_candidates_of_its_subset(tmp_path: Path) -> None:
     found = open_facts(homes.put(tmp_path / "others.csv", others))
     assert [len(fact.options) for fact in found.facts] == [2, 7, 46]
     assert [fact.group for fact in found.facts] == ["others_yes", "others_number", "others_other"]
-    for name, content, message in [
-        ("vc.csv", others, "named after their subset; there are: color"),
-        ("shape.csv", others, "no fact is left"),
-        ("shape.csv", "question,answer\nIs [MASK]?,star\n", r"sentences with one \[MASK\]"),
-        ("shape.csv", "a,b\nIs it?,star\n", "columns are a, b; expected those of"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            open_facts(homes.put(tmp_path / name, content))
-    with pytest.raises(InputError, match="Is a directory"):
-        open_facts(tmp_path)
 
 
 def cslb(*rows: tuple[str, str, str, object]) -> str:
@@ -184,17 +252,6 @@ def test_norms_become_queries_over_all_labels(tmp_path: Path) -> None:
     assert len(open_facts(homes.put(tmp_path / "colour.csv", commas)).facts) == 2
 
 
-def test_damaged_norms_are_named(tmp_path: Path) -> None:
-    look = "visual perceptual"
-    for rows, message in [
-        ([(look, "owl", "is red", "many")], "line 2: not a fact"),
-        ([(look, "", "is red", 2)], "expected different options"),
-        ([("taxonomic", "owl", "is red", 2)], "no fact is left"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            open_facts(homes.put(tmp_path / "norms.dat", cslb(*rows)))
-
-
 def query(concept: str, labels: list[str], template: str = "t", **changes: Any) -> dict[str, Any]:
     row = {"query": f"a {concept} is [MASK].", "labels": labels, "concept": concept}
     return {**row, "query_template": template, "feature_starter": "is", "pf": 5, **changes}
@@ -214,16 +271,71 @@ def test_queries_of_visual_property_norms(tmp_path: Path) -> None:
     homes.put(beside, "brown\nred\n")
     with pytest.raises(InputError, match="does not list 'round'"):
         open_facts(path)
-    beside.unlink()
-    for row, message in [
-        (query("owl", []), "line 2: 'owl' with the options red"),
-        (query("owl", ["a"], query="no slot"), r"line 2: .* sentences with one \[MASK\]"),
-        (query("owl", ["a"], pf="x"), "line 2: not a fact"),
-        (query("fox", ["big"]), "line 2: fox/is is also on an earlier line"),
-        (query("", ["a"]), "line 2: '' with the options"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            open_facts(lines(tmp_path / "bad.jsonl", query("fox", ["red"]), row))
+
+
+LOOK = "visual perceptual"
+SKY = {"descriptor": "the", "item": "sky", "label": "blue"}
+SHOWN = coda("this [MASK].", 0, class_id="/m/0y")
+FOX = query("fox", ["red"])
+ASKED = "question,answer\nIs it big?,no\nHow many?,4\nWhere?,lake\n"
+ROW = "expected different options, a share of at least 0 for each, one above 0, and sentences with one [MASK]"
+DAMAGED: list[tuple[str, list[Any] | str, str]] = [
+    ("m.jsonl", [SKY, {"item": "sky", "label": "gray"}], ROW),
+    ("m.jsonl", [SKY, {"noun": "sky"}], "line 2: not a fact (KeyError: 'item')"),
+    ("m.jsonl", "[" * 100_000 + "\n", "line 1: not valid JSON"),
+    ("m.jsonl", '{"item": ' + "9" * 5000 + "}\n", "line 1: not valid JSON"),
+    ("c.jsonl", "sky blue\n", "line 1: not valid JSON"),
+    ("c.jsonl", [SHOWN, coda("no mask", 3)], "line 2: 'ruler' with the options"),
+    ("c.jsonl", [SHOWN, coda("a [MASK].", 3, label=[float("nan")] * 11)], ROW),
+    ("c.jsonl", [SHOWN, coda("a [MASK].", 3, label=[1] * 10)], ROW),
+    ("c.jsonl", [SHOWN, coda("a [MASK].", 3, label=[-1, *[1] * 10])], ROW),
+    ("c.jsonl", [SHOWN, coda("a [MASK].", 3, options=["red", "red"], label=[1, 1])], ROW),
+    ("c.jsonl", [SHOWN, coda("a [MASK].", 3, options="red", label=[1, 1, 1])], ROW),
+    ("c.jsonl", [SHOWN, coda("a [MASK].", 3, options=[1, 2], label=[1, 1])], ROW),
+    ("c.jsonl", [SHOWN, coda("a [MASK].", 3, label=[10**400] * 11)], "line 2: not a fact"),
+    ("c.jsonl", [SHOWN, coda("a [MASK].", 3, object_group=7)], "line 2: not a fact"),
+    ("c.jsonl", [SHOWN, SHOWN], "line 2: /m/0y is also on an earlier line"),
+    ("c.jsonl", [SHOWN, {**SHOWN, "template_idx": 1, "label": [1.0] * 11}], "line 2: /m/0y is also on an earlier line"),
+    ("c.jsonl", [{**SHOWN, "template_group": 0}], "has no sentence with [MASK]"),
+    ("v.jsonl", [{"sub": "a", "obj": "b", "alt": "c"}], "line 1: no relation; expected one of coda, color"),
+    ("color-dist.jsonl", [{"b": [1] * 12}, {"a": [1] * 42}], "line 2: 'a' with the options"),
+    ("x.jsonl", [{"a": 1}], "columns are a; expected those of subject, relation"),
+    ("d.json", [compared(), compared(label=2)], "line 2: 'the kite compared with the bus' with the options"),
+    ("d.json", [compared(question="Is a kite redder?")], "line 1: not a fact (IndexError"),
+    ("d.json", [compared(), compared(question="Is it taller?")], "has lines of spatial/height and spatial/size"),
+    ("d.json", [compared(obj_a="[MASK]")], "sentences with one [MASK]"),
+    ("d.json", [{"obj1": "a", "obj2": "b", "label": 1}], "line 1: not a fact (KeyError: 'd')"),
+    ("colour.json", [{"sub": "a", "obj": "b", "alt": "c"}], "not a fact (KeyError: 'colour')"),
+    ("color.json", [{"sub": "a", "obj": "b", "alt": "b"}], "with the options b, b: expected different"),
+    ("color.json", [{"obj1": "a", "obj2": "b", "label": 1}], "not a fact (KeyError: 'color')"),
+    ("mass.json", [{"obj": "a", "positive": "b", "negative": "c"}], "not a fact (KeyError: 'mass')"),
+    ("d.json", [{"obj_a": 1}], "columns are obj_a; expected those of"),
+    ("d.json", [compared(), ["a"]], "line 2: expected an object"),
+    ("q.jsonl", [{"question": "Is it [MASK]?", "label": 1}], "sentences with one [MASK]"),
+    ("vc.csv", ASKED, "named after their subset; there are: color"),
+    ("shape.csv", ASKED, "no fact is left"),
+    ("shape.csv", "question,answer\nIs [MASK]?,star\n", "sentences with one [MASK]"),
+    ("shape.csv", "a,b\nIs it?,star\n", "columns are a, b; expected those of"),
+    ("norms.dat", cslb((LOOK, "owl", "is red", "many")), "line 2: not a fact"),
+    ("norms.dat", cslb((LOOK, "", "is red", 2)), "expected different options"),
+    ("norms.dat", cslb(("taxonomic", "owl", "is red", 2)), "no fact is left"),
+    ("bad.jsonl", [FOX, query("owl", [])], "line 2: 'owl' with the options red"),
+    ("bad.jsonl", [FOX, query("owl", ["a"], query="no slot")], "sentences with one [MASK]"),
+    ("bad.jsonl", [FOX, query("owl", ["a"], pf="x")], "line 2: not a fact"),
+    ("bad.jsonl", [FOX, query("fox", ["big"])], "line 2: fox/is is also on an earlier line"),
+    ("bad.jsonl", [FOX, query("", ["a"])], "line 2: '' with the options"),
+]  # fmt: skip
+"""Damaged files, and what is said of them."""
+
+
+@pytest.mark.parametrize(("name", "content", "message"), DAMAGED)
+def test_damage_is_named(tmp_path: Path, name: str, content: list[Any] | str, message: str) -> None:
+    path = tmp_path / name
+    homes.put(path, content) if isinstance(content, str) else lines(path, *content)
+    with pytest.raises(InputError) as caught:
+        open_facts(path)
+    told = str(caught.value)
+    assert message in told and str(path) in told and "\n" not in told
 
 
 def test_mean_average_precision_by_hand() -> None:
@@ -259,17 +371,13 @@ def test_the_documents_lines_are_read(tmp_path: Path) -> None:
 
 
 def test_sets_that_share_items_have_no_mean() -> None:
-    assert mean_over_sets({"coda": 0.2, "memory-colors": 0.4, "mine": 0.6}) == pytest.approx(0.4)
+    assert find_same_items(["coda", "memory-colors", "mine"]) == ""
     for one, other in SAME_ITEMS:
         assert other in sets_with_same_items(one) and one in sets_with_same_items(other)
-        with pytest.raises(InputError, match="count items twice"):
-            mean_over_sets({one: 1.0, other: 0.0, "rg-66": 0.5})
+        assert " share items: " in find_same_items([other, "rg-66", one])
         assert {one, other} <= SETS.keys()
     items = {"mine": {"a", "b"}, "yours": {"b", "c"}}
-    with pytest.raises(InputError, match="mine and yours share 1 items"):
-        mean_over_sets({"mine": 1.0, "yours": 0.0}, items)
-    with pytest.raises(InputError, match="expected at least one"):
-        mean_over_sets({})
+    assert find_same_items(items, items) == "mine and yours share 1 items"
     assert describe_set("vec/size")["set"]["same_items"] == ["spatial/size"]
     assert describe_set("vec/mass")["set"]["published"] == 654 and describe_set("") == {}
 
