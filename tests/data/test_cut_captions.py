@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import homes
-import numpy as np
 import pytest
-import torch
 from builders.corpora import corpus
 from homes import put
-from torch import Tensor
 
-from groundling.commands.adapt import COMMAND as adapt
-from groundling.commands.adapt import AdaptConfig
-from groundling.core.batch import Batch, Sample
 from groundling.data import corpora
 from groundling.data.corpora import corpus_samples
 from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset, TextRowEncoder
-from groundling.objectives import Objective
-from groundling.settings.fields import make_settings
-from groundling.teachers import Teacher
 
 LONG = "a dog runs home " * 12
 CAPTIONS = [
@@ -34,20 +22,10 @@ CAPTIONS = [
     ("four.v2.jpg", LONG.strip() + " again"),
     ("five.jpg", "a bus"),
 ]
-IMAGES = {"one": 2, "two": 1, "animals/three": 1, "four.v2": 1, "five": 1}
-"""By image: its captions."""
 
 
 def table(path: Path) -> Path:
     return put(path, "image\tcaption\n" + "".join(f"{i}\t{c}\n" for i, c in CAPTIONS))
-
-
-def karpathy(path: Path) -> Path:
-    images = []
-    for name in dict.fromkeys(image for image, _ in CAPTIONS):
-        said = [{"raw": text} for image, text in CAPTIONS if image == name]
-        images.append({"filename": name, "split": "train", "sentences": said})
-    return put(path, json.dumps({"images": images}))
 
 
 def image_by_image() -> list[tuple[str, str]]:
@@ -135,63 +113,3 @@ def test_a_caption_whose_image_nobody_names_has_none(tmp_path: Path) -> None:
     text = TextRowEncoder(homes.words(), 20)
     samples = corpus_samples([path], "lines", text, tmp_path / "texts")
     assert [tuple(some) for some in samples.images] == [(), ("cat",)]
-
-
-# -- a teacher of images beside `adapt` --------------------------------------------------------------------------------
-
-SEEN: list[tuple[str, tuple[str, ...], str]] = []
-
-
-class Looks(Teacher):
-    """Says of a row a number of its image."""
-
-    name = "looks"
-    width = 1
-
-    def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
-        for row in rows:
-            SEEN.append((row.id, row.example.images, row.example.text))
-        names = [row.example.images[0] for row in rows]
-        return [Sample(name, word_type_ids=np.array([len(name)])) for name in names]
-
-    def features(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {"look": batch.word_type_ids.float().mean(1, keepdim=True)}
-
-
-class Follow(Objective):
-    """Reads it."""
-
-    name = "follow"
-    required_fields = ("text", "features.look")
-
-    def count(self, batch: Batch) -> dict[str, int]:
-        return {"follow": batch.rows}
-
-    def forward(self, encoded, batch: Batch) -> dict[str, Tensor]:
-        return {"follow": (encoded.text[:, 0, :1] - batch.features["look"]).pow(2).sum()}
-
-
-@pytest.mark.parametrize("write", [table, karpathy])
-def test_a_teacher_of_images_stands_beside_adapt(
-    write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "captions_with_looks", sys.modules[__name__])
-    path = write(tmp_path / ("c.tsv" if write is table else "c.json"))
-    SEEN.clear()
-    config = make_settings(
-        AdaptConfig,
-        student=str(homes.student(tmp_path / "student")),
-        arm="mlm+captions_with_looks:Follow",
-        teacher="captions_with_looks:Looks",
-        text=(str(path),),
-        caption_splits=() if write is table else ("train",),
-        max_length=20,
-    )
-    result = adapt(config, homes.STEPS, tmp_path / "out")
-    assert result["train_metrics"]["follow"] > 0
-    assert {images[0] for _, images, _ in SEEN} == set(IMAGES)
-    captions = dict(enumerate(image_by_image()))
-    for name, images, text in SEEN:
-        image, caption = captions[int(name.rpartition(":")[2].partition(".")[0])]
-        assert images == (image,) and text in caption
-    assert torch.isfinite(torch.tensor(result["train_metrics"]["follow"]))

@@ -378,24 +378,6 @@ def taken(out: Path, *paths: Path, ids_as: tuple[str, ...] = ()) -> RegionStore:
     return RegionStore(out)
 
 
-def test_every_layouts_ids_become_cocos(tmp_path: Path) -> None:
-    """B1: the ids of LXMERT, UNITER, VL-BERT's json and bottom-up attention are four names of one image."""
-    pattern = ("COCO_{subset}_{number:012d}",)
-    plain = put(tmp_path / "train2014_36.tsv", lxmert("9") + lxmert("000000000010"))
-    store = taken(tmp_path / "plain", plain, ids_as=pattern)
-    assert store.ids == ["COCO_train2014_000000000009", "COCO_train2014_000000000010"]
-    same = put(tmp_path / "obj36.tsv", lxmert("COCO_val2014_000000000009"))
-    assert taken(tmp_path / "same", same, ids_as=pattern).ids == ["COCO_val2014_000000000009"]
-    folder = put(tmp_path / "uniter/coco_val2014_000000000009.npz", npz()).parent
-    assert taken(tmp_path / "a", folder, ids_as=pattern).ids == ["COCO_val2014_000000000009"]
-    fixed = ("COCO_train2014_{number:012d}",)
-    folder = put(tmp_path / "re/visual_grounding_coco_gt_000000000009.npz", npz()).parent
-    assert taken(tmp_path / "b", folder, ids_as=fixed).ids == ["COCO_train2014_000000000009"]
-    assert taken(tmp_path / "c", folder, ids_as=("{number}",)).ids == ["9"]
-    manifest = taken(tmp_path / "c", folder, ids_as=("{number}",)).manifest
-    assert manifest["ids_as"] == ["{number}"] and manifest["source"] == str(folder)
-
-
 PUBLISHED = Path(__file__).parents[2] / "docs/vision.md"
 
 
@@ -488,6 +470,7 @@ def test_several_files_become_one_store(tmp_path: Path) -> None:
         "COCO_val2014_3",
         "COCO_val2014_1",
     ]
+    assert named.manifest["ids_as"] == ["COCO_{subset}_{number}"]
     assert plain.identity == named.identity == taken(tmp_path / "one", train).identity
     folder = put(tmp_path / "npz/4.npz", npz()).parent
     with pytest.raises(
