@@ -242,7 +242,7 @@ PRETRAIN += ["--captions", "my_captions.tsv", *FEW]
 def test_the_examples_are_all_there() -> None:
     """Or a change of the document's form would leave the tests below without them."""
     names = [path.removeprefix("mine/") for path in documents.modules(ROOT / "CONTRIBUTING.md")]
-    expected = ["shorter", "bag", "dogs", "plain", "average", "villa"]
+    expected = ["shorter", "bag", "dogs", "plain", "streams", "average", "villa"]
     assert names == [f"{name}.py" for name in expected]
     villa = documents.modules(ROOT / "CONTRIBUTING.md")["mine/villa.py"]
     assert len(villa.splitlines()) <= 70
@@ -452,6 +452,16 @@ def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(
     # A next phase resumes from it, too.
     flags = ["--model", str(tmp_path / "seed-0/model"), "--architecture", "mine.plain:DESIGN"]
     run("pretrain", *PRETRAIN[3:], *flags, "--out", str(tmp_path / "more"))
+
+
+def test_two_streams_are_pretrained_tuned_and_loaded(shared: Path, tmp_path: Path) -> None:
+    streams = ["--architecture", "mine.streams:DESIGN"]
+    run(*PRETRAIN, *streams, "--out", str(tmp_path / "seen"))
+    assert result(tmp_path / "seen")["architecture"] == "streams"
+    model = ["--model", str(tmp_path / "seen/model"), "--regions", "runs/store", *streams]
+    run("finetune", *DOGS[3:], *model, "--save-model", "--out", str(tmp_path / "tuned"))
+    again = load_encoder(tmp_path / "tuned/seed-0/model", architecture="mine.streams:DESIGN")
+    assert again.regions_provenance
 
 
 def test_its_head_is_the_one_that_is_used(
