@@ -102,7 +102,6 @@ class Lxmert(RegionEncoder):
             visual=width,
             pooler_output=width,
             regions=model.config.visual_feat_dim,
-            activation=model.config.hidden_act,
         )
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder, None]:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import toys
-from builders.token_states import TokenStates
+from tiny import toys
+from tiny.token_states import TokenStates
 from torch import Tensor
 
 from groundling.core.batch import (

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-import toys
-from homes import STEPS, home, rte
 from safetensors.torch import load_file
+from tiny import homes, toys
+from tiny.homes import STEPS, home, rte
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection, SiglipTextModel
 

@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 import torch
-import toys
+from tiny import toys
 
 from groundling.core.batch import IGNORE, Batch, Sample, TextRow, collate
 from groundling.core.errors import InputError

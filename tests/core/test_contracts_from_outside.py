@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import toys
+from tiny import toys
 from torch import Tensor, nn
 
 from groundling import objectives as making

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.commands import adapting_with
-from homes import put
+from tiny.commands import adapting_with
+from tiny.homes import put
 
 from groundling.commands.adapt import run as adapting
 from groundling.core.errors import InputError, convert_read_errors, flatten_message

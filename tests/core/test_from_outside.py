@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import documents
-import homes
 import pytest
-import standins
 import torch
-import toys
 from documents import ROOT
-from homes import STEPS, log_of
 from safetensors.torch import load_file, save_file
+from tiny import homes, standins, toys
+from tiny.homes import STEPS, log_of
 from torch import nn
 
 import groundling

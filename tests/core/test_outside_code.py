@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import homes
 import pytest
 import torch
+from tiny import homes
 
 from groundling.cli import main
 from groundling.core.errors import InputError

@@ -7,11 +7,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-from homes import put
+from tiny import homes
+from tiny.homes import put
 
 from groundling import cli
 from groundling.commands.finetune.result import summary

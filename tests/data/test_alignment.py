@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import toys
+from tiny import toys
 from transformers import PreTrainedTokenizer
 
 from groundling.core.batch import Example, collate

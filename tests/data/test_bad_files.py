@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from homes import coco, picture, put
+from tiny.homes import coco, picture, put
 
 
 @pytest.mark.parametrize("kind", ["garbage", "cut short", "missing"])

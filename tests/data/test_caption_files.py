@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import pytest
-from builders.regions import store
-from homes import STEPS, put
+from tiny import homes
+from tiny.homes import STEPS, put
+from tiny.regions import store
 
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig

@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-import toys
+from tiny import toys
 
 from groundling.core.batch import collate
 from groundling.core.errors import InputError

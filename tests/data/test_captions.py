@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
-import toys
-from builders.corpora import corpus_lines
-from homes import coco, picture, put
 from PIL import Image
+from tiny import homes, toys
+from tiny.corpora import corpus_lines
+from tiny.homes import coco, picture, put
 
 from groundling.core.errors import InputError
 from groundling.core.rng import generator

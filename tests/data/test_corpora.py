@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-import toys
-from builders.corpora import corpus, corpus_lines
-from homes import coco, put
+from tiny import toys
+from tiny.corpora import corpus, corpus_lines
+from tiny.homes import coco, put
 from tokenizers import Tokenizer
 
 from groundling.commands.verdict import VerdictConfig, groups_of

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import toys
-from builders.corpora import corpus, corpus_lines
-from homes import put
+from tiny import toys
+from tiny.corpora import corpus, corpus_lines
+from tiny.homes import put
 from tokenizers import AddedToken, Tokenizer
 
 from groundling.core.batch import Sample, TextRow

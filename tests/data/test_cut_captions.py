@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import homes
 import pytest
-from builders.corpora import corpus
-from homes import put
+from tiny import homes
+from tiny.corpora import corpus
+from tiny.homes import put
 
 from groundling.data import corpora
 from groundling.data.corpora import corpus_samples

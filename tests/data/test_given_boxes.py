@@ -13,15 +13,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
 import transformers as hf
-from builders.regions import bottom_up, lxmert, npz, store, vlbert
-from homes import STEPS, home, put
 from PIL import Image
+from tiny import homes, toys
+from tiny.homes import STEPS, home, put
+from tiny.regions import bottom_up, lxmert, npz, store, vlbert
 
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import toys
-from builders.commands import adapting_with
-from builders.corpora import corpus
-from homes import STEPS, never, put, rte, words
+from tiny import toys
+from tiny.commands import adapting_with
+from tiny.corpora import corpus
+from tiny.homes import STEPS, never, put, rte, words
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig

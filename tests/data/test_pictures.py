@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
+from tiny import homes
 
 import groundling
 from groundling.core.errors import InputError

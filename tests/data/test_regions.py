@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from builders.regions import (
+from PIL import Image
+from tiny.homes import Killed, digests, never, picture, put
+from tiny.regions import (
     FEATURES,
     PIXELS,
     SHARES,
@@ -29,9 +31,7 @@ from builders.regions import (
     store,
     vlbert,
 )
-from builders.seeing import seeing_models
-from homes import Killed, digests, never, picture, put
-from PIL import Image
+from tiny.seeing import seeing_models
 
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig

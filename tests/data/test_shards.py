@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from homes import digests, put
+from tiny.homes import digests, put
 
 from groundling.core.errors import InputError
 from groundling.data import shards

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
-from builders.regions import store
-from builders.tasks import vqa
-from homes import STEPS
+from tiny import homes
+from tiny.homes import STEPS
+from tiny.regions import store
+from tiny.tasks import vqa
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig

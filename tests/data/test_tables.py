@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from homes import put
+from tiny.homes import put
 
 from groundling.core.errors import InputError
 from groundling.data.captions import read_captions

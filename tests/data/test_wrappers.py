@@ -8,11 +8,10 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
+from tiny import homes, toys
 from torch import Tensor
 
 from groundling.core.batch import IGNORE, Batch, Example, Sample, collate, require

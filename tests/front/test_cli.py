@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
-from builders.commands import flags_of
+from tiny import homes
+from tiny.commands import flags_of
 
 import groundling
 from groundling.cli import COMMANDS, main

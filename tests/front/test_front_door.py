@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 import pytest
-from builders.commands import flags_of
+from tiny.commands import flags_of
 
 import groundling
 from groundling.api import command_of, function_names

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import homes
 import pytest
-from homes import put, table
+from tiny import homes
+from tiny.homes import put, table
 
 import groundling
 from groundling.cli import main

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
-import homes
 import pytest
+from tiny import homes
 
 import groundling
 from groundling.cli import COMMANDS, main

@@ -17,9 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-import homes
-import standins
-import vcr_files
+from tiny import homes, standins, vcr_files
 
 from groundling.cli import main
 

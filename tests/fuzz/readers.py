@@ -19,16 +19,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
-import standins
 import torch
-import toys
-import vcr_files
-import wordnets
-from builders.corpora import corpus_lines
-from homes import put, table
 from PIL import Image
+from tiny import homes, standins, toys, vcr_files, wordnets
+from tiny.corpora import corpus_lines
+from tiny.homes import put, table
 
 from groundling.cli import main
 from groundling.commands.adapt.evaluation import read_pairs

@@ -7,14 +7,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from builders import open_clip as made
-from builders.seeing import image as picture
 from PIL import Image
+from tiny import homes, toys
+from tiny import open_clip as made
+from tiny.seeing import image as picture
 from torch.nn import functional as F
 from transformers import AutoModel
 

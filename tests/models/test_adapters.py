@@ -9,17 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import toys
-import vcr_files
-from builders.tasks import entailed, json_lines, vqa
-from homes import STEPS, digests, log_of, put, whole_and_resumed
 from safetensors.torch import load_file, save_file
-from toys import images_of
+from tiny import homes, toys, vcr_files
+from tiny.homes import STEPS, digests, log_of, put, whole_and_resumed
+from tiny.tasks import entailed, json_lines, vqa
+from tiny.toys import images_of
 from transformers import CLIPImageProcessorPil, CLIPModel, SiglipImageProcessorPil
 
 from groundling.commands.finetune import COMMAND as finetune

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-import toys
+from tiny import toys
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, ClipWindows, Example, collate

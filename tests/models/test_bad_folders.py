@@ -7,13 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-import toys
-from builders.commands import adapting_with, tuning_with
-from homes import home, never, put, words
 from safetensors.torch import load_file, save_file
+from tiny import homes, toys
+from tiny.commands import adapting_with, tuning_with
+from tiny.homes import home, never, put, words
 from transformers import AutoModel
 
 from groundling.core.errors import InputError

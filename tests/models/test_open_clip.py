@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import toys
-from homes import put, tokens
+from tiny import toys
+from tiny.homes import put, tokens
 
 from groundling.core.errors import InputError
 from groundling.models.clip import load_clip_text_tower, load_frozen_clip

@@ -9,15 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-import toys
-from builders.recipes import recipe_of
-from homes import STEPS, put
 from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
+from tiny import homes, toys
+from tiny.homes import STEPS, put
+from tiny.recipes import recipe_of
 from transformers import AutoModel, AutoTokenizer
 
 from groundling.command_line.registered_names import parse_arm

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders.pictured import pictured_captions
-from homes import STEPS, log_of
+from tiny.homes import STEPS, log_of
+from tiny.pictured import pictured_captions
 from torch import Tensor, nn
 from transformers import AutoModel
 

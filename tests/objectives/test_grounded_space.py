@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-from builders.pictured import pictured_captions
-from homes import STEPS, log_of
+from tiny import homes
+from tiny.homes import STEPS, log_of
+from tiny.pictured import pictured_captions
 from torch import Tensor, nn
 from transformers import AutoModel
 

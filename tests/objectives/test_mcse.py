@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from builders.captioned import captioned_run
-from homes import STEPS, log_of
 from safetensors.torch import load_file
+from tiny import homes, toys
+from tiny.captioned import captioned_run
+from tiny.homes import STEPS, log_of
 from torch import Tensor, nn
 from transformers import AutoModel
 

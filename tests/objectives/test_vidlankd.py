@@ -8,15 +8,14 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import toys
 from accelerate import PartialState
-from homes import STEPS, Killed, dying, log_of, training_with
 from safetensors.torch import load_file
+from tiny import homes, toys
+from tiny.homes import STEPS, Killed, dying, log_of, training_with
 from torch import Tensor, nn
 from transformers import AutoModel
 

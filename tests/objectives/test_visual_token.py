@@ -8,15 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from builders.lm_families import FAMILIES, SIZES, Family
-from homes import STEPS, log_of, whole_and_resumed
 from PIL import Image
 from safetensors.torch import load_file
+from tiny import homes, toys
+from tiny.homes import STEPS, log_of, whole_and_resumed
+from tiny.lm_families import FAMILIES, SIZES, Family
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, CLIPModel
 
 from groundling.commands.adapt import COMMAND as adapt

@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from homes import STEPS, log_of, never
 from safetensors.torch import load_file
+from tiny import homes, toys
+from tiny.homes import STEPS, log_of, never
 from torch import Tensor, nn
 from transformers import AutoModel
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
 import torch
 import transformers as hf
-from builders.lm_families import ALL
+from tiny import homes
+from tiny.lm_families import ALL
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig

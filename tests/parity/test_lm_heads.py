@@ -7,13 +7,12 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import homes
 import pytest
 import torch
-import toys
 import transformers as hf
-from builders.lm_families import FAMILIES, Family, of_sizes, read
 from safetensors.torch import load_file, save_file
+from tiny import homes, toys
+from tiny.lm_families import FAMILIES, Family, of_sizes, read
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 

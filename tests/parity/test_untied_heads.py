@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import homes
 import pytest
 import torch
 import transformers as hf
-from builders.lm_families import ALL, FAMILIES, of_sizes, read
 from safetensors.torch import load_file, save_file
+from tiny import homes
+from tiny.lm_families import ALL, FAMILIES, of_sizes, read
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import toys
+from tiny import toys
 from torch import nn
 from transformers import BertConfig, BertModel, VisualBertConfig, VisualBertForPreTraining
 

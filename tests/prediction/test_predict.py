@@ -12,16 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-import vcr_files
-from builders.regions import store
-from builders.seeing import resnet
-from homes import STEPS, put, table
 from PIL import Image
+from tiny import homes, toys, vcr_files
+from tiny.homes import STEPS, put, table
+from tiny.regions import store
+from tiny.seeing import resnet
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main

@@ -7,11 +7,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
-from homes import STEPS, put, table
 from scipy.special import softmax
+from tiny import homes
+from tiny.homes import STEPS, put, table
 
 from groundling.commands.evaluate import COMMAND as evaluate
 from groundling.commands.evaluate import EvaluateConfig

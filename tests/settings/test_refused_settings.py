@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from homes import put
+from tiny.homes import put
 
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import toys
-from builders.results import both, judge_folders, write_runs
+from tiny import toys
+from tiny.results import both, judge_folders, write_runs
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError

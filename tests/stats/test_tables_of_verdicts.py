@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders.results import both, judge_folders, write_runs
+from tiny.results import both, judge_folders, write_runs
 
 from groundling.runs.report import ForestRow, forest_plot
 from groundling.stats.verdict import SeedRuns

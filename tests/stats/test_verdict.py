@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
-from builders.results import both, judge_folders, write_runs
-from homes import put
 from scipy import stats
+from tiny import homes
+from tiny.homes import put
+from tiny.results import both, judge_folders, write_runs
 from verdict_power import power
 
 from groundling.cli import main

@@ -10,16 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import toys
-from builders.regions import store
-from homes import Killed, digests, put
 from PIL import Image
+from tiny import homes, toys
+from tiny.homes import Killed, digests, put
 from tiny.homes import noise as image
+from tiny.regions import store
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, SiglipImageProcessorPil
 
 from groundling.cli import main

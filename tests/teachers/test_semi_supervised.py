@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import vcr_files
-from builders.regions import store
-from builders.seeing import resnet
-from builders.tasks import task_texts, unlabelled_texts
-from homes import STEPS, digests, log_of, whole_and_resumed
 from PIL import Image
+from tiny import homes, vcr_files
+from tiny.homes import STEPS, digests, log_of, whole_and_resumed
+from tiny.regions import store
+from tiny.seeing import resnet
+from tiny.tasks import task_texts, unlabelled_texts
 from transformers import CLIPImageProcessorPil, CLIPModel
 
 from groundling.commands.finetune import COMMAND as finetune

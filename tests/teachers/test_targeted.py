@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from homes import STEPS, Killed, dying, log_of
 from safetensors.torch import load_file
+from tiny import homes, toys
+from tiny.homes import STEPS, Killed, dying, log_of
 from torch import Tensor, nn
 
 from groundling.commands.finetune import COMMAND as finetune
@@ -704,7 +703,7 @@ class Clip(Teacher):
 @pytest.fixture
 def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FinetuneConfig:
     """Fine-tuning on SWAG with two gated terms."""
-    from builders.tasks import SWAG_HEAD, swag_row
+    from tiny.tasks import SWAG_HEAD, swag_row
 
     homes.student(tmp_path / "student")
     homes.put(tmp_path / "made_up_clip.py", TEACHER)

@@ -7,13 +7,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-from builders.regions import store
-from builders.tasks import SWAG_HEAD, swag_row
-from homes import STEPS, Counting, log_of, never, put, table, training_with
 from safetensors.torch import load_file
+from tiny import homes
+from tiny.homes import STEPS, Counting, log_of, never, put, table, training_with
+from tiny.regions import store
+from tiny.tasks import SWAG_HEAD, swag_row
 from transformers import AutoModel
 
 from groundling.cli import main

@@ -10,5 +10,3 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["GROUNDLING_CACHE"] = ""  # nothing is left in the user's own
 # Threads cost tiny models more than they save.
 os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
-
-from tiny import old_names  # noqa: F401

@@ -6,18 +6,17 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from builders.regions import store
-from builders.seeing import pictures, resnet
-from builders.tasks import vqa
-from homes import STEPS, log_of
 from PIL import Image
+from tiny import homes, toys
+from tiny.homes import STEPS, log_of
+from tiny.regions import store
+from tiny.seeing import pictures, resnet
+from tiny.tasks import vqa
+from tiny.toys import images_of
 from torch import nn
-from toys import images_of
 from transformers import BertConfig, BertModel, ResNetConfig, ResNetModel
 
 from groundling.commands.finetune import COMMAND as finetune

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
+from tiny import homes, toys
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, LxmertForPreTraining
 

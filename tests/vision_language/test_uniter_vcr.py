@@ -11,15 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from builders.regions import store
-from builders.tasks import VCR_OBJECTS, task_texts, unlabelled_texts, vcr_line
-from homes import STEPS, log_of, put, whole_and_resumed
 from safetensors.torch import load_file
+from tiny import homes, toys
+from tiny.homes import STEPS, log_of, put, whole_and_resumed
+from tiny.regions import store
+from tiny.tasks import VCR_OBJECTS, task_texts, unlabelled_texts, vcr_line
 from transformers import BertConfig, BertModel
 
 from groundling.commands.finetune import COMMAND as finetune

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import toys
 from scipy.optimize import linprog
+from tiny import toys
 
 from groundling.core.batch import (
     IGNORE,

@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from builders.regions import store
-from homes import STEPS
 from PIL import Image
+from tiny import homes, toys
+from tiny.homes import STEPS
+from tiny.regions import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.commands.finetune import COMMAND as finetune

@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from builders.regions import store
-from builders.seeing import pictures, resnet
-from builders.tasks import (
+from safetensors.torch import load_file
+from tiny import homes, toys
+from tiny.homes import STEPS, log_of, put
+from tiny.regions import store
+from tiny.seeing import pictures, resnet
+from tiny.tasks import (
     VCR_ANSWERS,
     VCR_QUESTION,
     VCR_REASONS,
@@ -22,8 +23,6 @@ from builders.tasks import (
     task_texts,
     vcr_line,
 )
-from homes import STEPS, log_of, put
-from safetensors.torch import load_file
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig

@@ -10,17 +10,16 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import toys
-from builders.regions import store
-from builders.seeing import resnet
-from builders.tasks import vqa
-from homes import STEPS, log_of, put
 from PIL import Image
+from tiny import homes, toys
+from tiny.homes import STEPS, log_of, put
+from tiny.regions import store
+from tiny.seeing import resnet
+from tiny.tasks import vqa
 from transformers import BertForMaskedLM
 
 from groundling.commands.finetune import COMMAND as finetune

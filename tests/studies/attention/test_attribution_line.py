@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import toys
+from tiny import toys
 
 from groundling.core.batch import Example
 from groundling.data.regions.samples import RegionDataset, RegionOptions

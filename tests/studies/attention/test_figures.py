@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
+from tiny import homes
 
 from groundling.cli import main
 from groundling.studies.attention.figures import (

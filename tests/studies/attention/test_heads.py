@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import toys
-from builders.attention import HEADS, LAYERS, StubAttention, entities, samples_of, three_regions
-from homes import put
+from tiny import toys
+from tiny.attention import HEADS, LAYERS, StubAttention, entities, samples_of, three_regions
+from tiny.homes import put
 from torch import Tensor
 
 from groundling.cli import main

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import homes
 import pytest
 import torch
-import toys
-from builders.regions import store
-from homes import put
+from tiny import homes, toys
+from tiny.homes import put
+from tiny.regions import store
 from transformers import (
     BertTokenizer,
     VisualBertConfig,

@@ -9,13 +9,12 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from homes import put
 from PIL import Image
+from tiny import homes, toys
+from tiny.homes import put
 from torch import Tensor
 from transformers import (
     CLIPImageProcessorPil,

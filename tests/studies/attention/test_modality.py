@@ -9,15 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from builders.regions import store
-from homes import STEPS, put
 from PIL import Image
 from scipy import stats
+from tiny import homes, toys
+from tiny.homes import STEPS, put
+from tiny.regions import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main

@@ -13,12 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
-import toys
-from builders.attention import entities
-from homes import put
+from tiny import homes, toys
+from tiny.attention import entities
+from tiny.homes import put
 
 from groundling.cli import main
 from groundling.core.errors import InputError

@@ -9,12 +9,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
-import toys
 import transformers as hf
-from builders.attention import TEXT, content_of
+from tiny import homes, toys
+from tiny.attention import TEXT, content_of
 
 import groundling
 from groundling.cli import main

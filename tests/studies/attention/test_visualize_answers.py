@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from builders.attention import TEXT, content_of
+from tiny import homes, toys
+from tiny.attention import TEXT, content_of
 
 import groundling
 from groundling.commands.finetune import COMMAND as finetune

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import browsing
-import homes
 import numpy as np
 import pytest
+from tiny import homes
 
 import groundling
 from groundling.core.batch import Example

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
-import toys
+from tiny import homes, toys
 
 from groundling.cli import main
 from groundling.data.regions.store import ImageRegions, RegionWriter

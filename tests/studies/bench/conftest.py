@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from builders.bench import Ran, run_bench
+from tiny.bench import Ran, run_bench
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.bench import CONFIG, STOP_AT, Ran
-from homes import digests, never, stay_here
+from tiny.bench import CONFIG, STOP_AT, Ran
+from tiny.homes import digests, never, stay_here
 
 from groundling.core.errors import InputError
 from groundling.data.corpora import iterate_texts, names_of

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders.bench import CONFIG, Ran
-from homes import digests, never, stay_here
+from tiny.bench import CONFIG, Ran
+from tiny.homes import digests, never, stay_here
 
 from groundling.core.errors import InputError
 from groundling.models.small_encoder import new_encoder

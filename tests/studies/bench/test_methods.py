@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from builders.bench import Ran
+from tiny.bench import Ran
 from transformers import AutoModel, AutoTokenizer
 
 from groundling.core.errors import InputError

@@ -8,9 +8,9 @@ from statistics import mean
 
 import pytest
 import wheels
-from builders.quickstart import LINEAR, scores, tuned
-from homes import Here, digests, never
 from PIL import Image
+from tiny.homes import Here, digests, never
+from tiny.quickstart import LINEAR, scores, tuned
 
 from groundling.core.errors import InputError
 from groundling.runs.report import (

@@ -11,13 +11,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from homes import never, stay_here
 from scipy.stats import spearmanr, t
+from tiny import homes, toys
+from tiny.homes import never, stay_here
 from transformers import BertForMaskedLM, CLIPImageProcessorPil
 
 from groundling.core.errors import InputError

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import homes
 import pytest
+from tiny import homes
 
 from groundling.core.errors import InputError
 from groundling.settings.fields import make_settings

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import vcr_files
-from builders.tasks import vqa_answers
-from homes import STEPS, answers, put, rte, student
 from scipy.special import softmax
+from tiny import vcr_files
+from tiny.homes import STEPS, answers, put, rte, student
+from tiny.tasks import vqa_answers
 
 import groundling.studies.clip_td.combined_runs
 import groundling.training.evaluation

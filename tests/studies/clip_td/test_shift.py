@@ -8,13 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
-import vcr_files
-import wordnets
-from homes import STEPS, put, student
-from vcr_files import row, tokens
+from tiny import homes, vcr_files, wordnets
+from tiny.homes import STEPS, put, student
+from tiny.vcr_files import row, tokens
 
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from homes import STEPS, put, student
+from tiny.homes import STEPS, put, student
 
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune

@@ -9,19 +9,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import vcr_files
-from builders.regions import store
-from builders.seeing import resnet
-from builders.tasks import vqa_answers
-from homes import STEPS, answers, put
 from PIL import Image
 from scipy.special import expit, softmax
+from tiny import homes, vcr_files
+from tiny.homes import STEPS, answers, put
 from tiny.homes import noise as image
+from tiny.regions import store
+from tiny.seeing import resnet
+from tiny.tasks import vqa_answers
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
 
 import groundling.models.clip

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import documents
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
+from tiny import homes, toys
 from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
 from groundling.core.errors import InputError

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
-import toys
 from scipy.stats import pearsonr
 from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.preprocessing import StandardScaler
+from tiny import homes, toys
 
 from groundling.core.batch import collate
 from groundling.core.errors import InputError

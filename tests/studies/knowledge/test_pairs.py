@@ -11,13 +11,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
 import transformers as hf
-from homes import put, table
+from tiny import homes, toys
+from tiny.homes import put, table
 
 import groundling.studies.knowledge.pair_likelihoods
 from groundling.api import function_of

@@ -3,14 +3,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
 from safetensors.torch import save_file
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import kendalltau, spearmanr
+from tiny import homes, toys
 from transformers import (
     BertConfig,
     BertForMaskedLM,

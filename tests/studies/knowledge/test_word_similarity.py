@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
-from homes import tokens, words
 from scipy.stats import spearmanr
+from tiny import homes, toys
+from tiny.homes import tokens, words
 
 from groundling.core.errors import InputError
 from groundling.models.text_encoder import load_text_encoder

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.recipes import PAPERS, RECIPES, recipe_of, steps_by_name
+from tiny.recipes import PAPERS, RECIPES, recipe_of, steps_by_name
 
 from groundling.cli import main
 from groundling.command_line.registered_names import published_scores as reported

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
 import torch
-from builders.regions import store
-from homes import STEPS
+from tiny import homes
+from tiny.homes import STEPS
+from tiny.regions import store
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import homes
 import numpy as np
 import pytest
-from homes import STEPS
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
+from tiny import homes
+from tiny.homes import STEPS
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError

@@ -30,7 +30,6 @@ from groundling.studies.worlds.families.objects import OBJECTS
 from groundling.studies.worlds.families.pictograms import PICTOGRAMS
 from groundling.studies.worlds.language import ODD_RULES
 from groundling.studies.worlds.probe import fit_probes, read_nouns, score_readout
-from groundling.studies.worlds.quickstart import _QuickstartPlan, _terms, table_rows
 from groundling.studies.worlds.tasks import ODD
 from groundling.studies.worlds.world import World
 
@@ -597,16 +596,3 @@ def test_bad_input_names_the_field(field: str, value: float) -> None:
     ) as error:
         WorldConfig(**{field: value})
     assert "\n" not in str(error.value)
-
-
-def test_the_quickstart_passes_the_family_on(tmp_path: Path) -> None:
-    plan = _QuickstartPlan(QuickstartConfig(family="pictograms", seed=3), tmp_path)
-    worlds = [one for job in plan.jobs() for one in job.arguments if isinstance(one, World)]
-    assert worlds and all(one.config.family == "pictograms" for one in worlds)
-    assert "“zib ka pointed is .”" in _terms(PICTOGRAMS)["attribute true/false"]
-    assert "body, legs, crest, fill" in _terms(PICTOGRAMS)
-    visual = ("world/truth", "world/odd", "readout/odd", "world/category", "world/order")
-    linear = (f"linear/{name}" for name in (*PICTOGRAMS.attributes, "category"))
-    arm = {name: {"test": 0.5, "dev": 0.5, "chance": 0.5} for name in (*visual, *linear)}
-    (row, _) = table_rows({"arm": arm})
-    assert [name for name in row if name in PICTOGRAMS.attributes] == list(PICTOGRAMS.attributes)

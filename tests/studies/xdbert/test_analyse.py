@@ -6,11 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import homes
 import numpy as np
 import pytest
-import toys
-from builders.results import write_runs
+from tiny import homes, toys
+from tiny.results import write_runs
 
 from groundling.cli import main
 from groundling.core.batch import Example

@@ -5,13 +5,12 @@ import math
 from copy import deepcopy
 from dataclasses import replace
 
-import homes
 import numpy as np
 import pytest
 import scipy
 import torch
-import toys
 from scipy.spatial.distance import jensenshannon
+from tiny import homes, toys
 
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import toys
-from homes import coco, home, put, words
 from scipy.stats import mannwhitneyu
+from tiny import toys
+from tiny.homes import coco, home, put, words
 from transformers import BertTokenizer
 
 from groundling.core.batch import Example

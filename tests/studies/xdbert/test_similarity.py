@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-import homes
 import numpy as np
 import pytest
 import torch
-import toys
 from scipy import linalg
+from tiny import homes, toys
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
