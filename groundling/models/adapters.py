@@ -90,6 +90,7 @@ class ClipFeatureAdapter(Encoder):
                 width,
                 max(1, width // HEAD),
                 4 * width,
+                activation="gelu",
                 batch_first=True,
                 norm_first=True,
             )

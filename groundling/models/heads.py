@@ -72,7 +72,7 @@ class LMHead(nn.Module):
     def _build(self, config: Any) -> None:
         """Make the modules of a family's head, with weights of any values and tied output embeddings."""
         with torch.device("meta"):  # an encoder is made too, and dropped
-            model = AutoModelForMaskedLM.from_config(config)
+            model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
         self.base = model.base_model_prefix
         setattr(model, self.base, _GivenStates())
         names = {module: name for name, module in model.named_modules()}
