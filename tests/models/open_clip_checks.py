@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from tiny import homes, toys
 from tiny import open_clip as made
-from tiny.seeing import image as picture
+from tiny.homes import noise as picture
 from torch.nn import functional as F
 from transformers import AutoModel
 
