@@ -45,7 +45,7 @@ def parse_arm(text: str, masked_lm: bool = True) -> dict[str, type[Objective]]:
     parts = [name for part in text.split("+") for name in ARMS.get(part, part).split("+")]
     kinds = {}
     for name in parts:
-        with prefix_errors(f"arm={text}{did_you_mean(name, ['xdbert'])}"):
+        with prefix_errors(f"arm={text}{did_you_mean(name, list(ARMS))}"):
             kinds[name] = find_objective(name)
     if "joint_mlm" in kinds:  # one masking per text: XDBERT's MLM is the joint one
         kinds.pop("mlm", None)
@@ -98,7 +98,9 @@ def check_unread(config: object, names: Sequence[str]) -> None:
             "option: only objectives and teachers of your own, MODULE:NAME, read options"
         )
     if step and not is_import_path(step):
-        require_known(step, ["villa"], f"training_step: no {step!r}", ", or MODULE:NAME")
+        from groundling.training.training_steps import TRAINING_STEPS
+
+        require_known(step, list(TRAINING_STEPS), f"training_step: no {step!r}", ", or MODULE:NAME")
     else:
         for one in settings_of(config):
             if one.name.startswith("adversarial_") and one.value != one.default:

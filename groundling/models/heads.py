@@ -12,7 +12,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers import AutoModelForMaskedLM, BertConfig, ElectraConfig
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    BertConfig,
+    ElectraConfig,
+)
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 from transformers.utils import logging as hf_logging
@@ -110,9 +115,15 @@ class LMHead(nn.Module):
     def load(self, source: str | Path) -> bool:
         """Load the head of a checkpoint's folder or hub id; False, without a change, if it has none that fits."""
         model = _masked_lm_model(source)
-        if model is None or type(model.config) is not type(self.config):
+        if model is None:
+            return False
+        has_bert_head = model.config.model_type in WITH_BERT_HEAD
+        if type(self.config) is not (BertConfig if has_bert_head else type(model.config)):
             return False
         stored = _head_weights(model)
+        if has_bert_head:  # LXMERT's own name of the bias alone
+            bias = stored["cls.predictions.bias"]
+            stored.setdefault("cls.predictions.decoder.bias", bias)
         if getattr(model.config, "legacy", None) != getattr(self.config, "legacy", None):
             self.config.legacy = model.config.legacy  # DeBERTa has two kinds of head
             self._modules.clear()
@@ -136,11 +147,21 @@ class LMHead(nn.Module):
         return True
 
 
+WITH_BERT_HEAD = ("visual_bert", "lxmert")
+"""Families whose model with pre-training heads has BERT's masked-LM head."""
+
+
 def _masked_lm_model(source: str | Path) -> Any:
     """Transformers' masked-LM model of a folder or hub id; None if the checkpoint has no such head."""
-    if not model_type(source) or type(load_config(source)) not in MODEL_FOR_MASKED_LM_MAPPING:
+    family = model_type(source)
+    if not family:
         return None
     config = load_config(source)
+    model_class: Any = AutoModelForMaskedLM
+    if family in WITH_BERT_HEAD:
+        model_class = AutoModelForPreTraining
+    elif type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+        return None
     # transformers reads one kind of DeBERTa's heads by the configuration; released ones do not name theirs.
     kinds = [{}] if not hasattr(config, "legacy") else [{}, {"legacy": not config.legacy}]
     before = hf_logging.get_verbosity()
@@ -148,10 +169,11 @@ def _masked_lm_model(source: str | Path) -> Any:
     try:
         for kind in kinds:
             with library_errors(source, "the weights could not be loaded"):
-                model, report = AutoModelForMaskedLM.from_pretrained(
+                model, report = model_class.from_pretrained(
                     encoder_folder(source),
                     output_loading_info=True,
-                    use_safetensors=True,
+                    # VisualBERT's released weights are pickles, of which transformers reads tensors only.
+                    use_safetensors=None if family == "visual_bert" else True,
                     dtype=torch.float32,
                     **{**NO_CODE, **local_only(source), **kind},
                 )

@@ -99,6 +99,8 @@ class Architecture:
     """The paper's head by task, if it is not the plain one; docs/papers.md has the matching settings."""
     auxiliary_objectives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of auxiliary objectives that the paper trains with a task's loss, by task."""
+    has_embedding_options: bool = False
+    """Whether `build` has the options of `VisualBertSettings`: `early`, `boxes` and `classes`."""
     can_read_pixels: bool = False
     """Whether `build` has an option `pixels`, for a model that is trained together with a CNN."""
     bert_name: str = ""

@@ -121,10 +121,12 @@ def embedding_options(
     """
     if settings == VisualBertSettings():
         return {}
-    other = architecture
     if isinstance(start, RegionEncoder):
-        other = f"this {start.architecture_name}"
-    if other != "visualbert":
+        has_options, other = False, f"this {start.architecture_name}"
+    else:
+        found = resolve("vision_language", Architecture, architecture)
+        has_options, other = found.has_embedding_options, architecture
+    if not has_options:
         refuse_settings(
             embedding_flags(settings), f"is only for a new VisualBERT, not {other}; omit it"
         )

@@ -208,6 +208,7 @@ DESIGN = Architecture(
     name="visualbert",
     build=visualbert,
     load=partial(load_single_stream, join=VisualBertEmbeddings),
+    has_embedding_options=True,
     can_read_pixels=True,
     pretraining=PretrainingPhase(objectives, has_caption_pairs=True),
     task_pretraining=PretrainingPhase(

@@ -770,7 +770,7 @@ DESIGN = [*RTE, "--regions", "runs/store", "--architecture"]
 FORMAT = [*RTE, "--model-format"]
 ARM = [*ADAPT, "--arm"]
 PRETRAINED = [*PRETRAIN, "--architecture"]
-NO_OBJECTIVE = "expected an ObjectiveSpec or a sub-class of Objective"
+NO_OBJECTIVE = "expected a sub-class of Objective"
 WRONG = [
     (TASK, "nowhere:THING", "'nowhere' cannot be imported"),
     (OBJECTIVE, "mine.nowhere:THING", "'mine.nowhere' cannot be imported"),
@@ -787,7 +787,7 @@ WRONG = [
     (OBJECTIVE, "mine.bag:Bag", NO_OBJECTIVE),
     (ARM, "mine.dogs:DOGS", NO_OBJECTIVE),
     (TEACHER, "mine.wrong:NUMBER", "expected a Teacher"),
-    (TEACHER, "mine.shorter:ObjectiveSpec", "the call failed (TypeError: "),
+    (TEACHER, "mine.shorter:ShorterSettings", "expected a Teacher"),
     (TEACHER, "mine.wrong:made", "the call failed (KeyError: 'why')"),
     (STEP, "mine.wrong:NUMBER", "expected a TrainingStep, found an int"),
     (STEP, "mine.wrong:made", "the call failed (KeyError: 'why')"),

@@ -122,7 +122,7 @@ def test_losses_are_transformers_own(folder: Path, model: Lxmert) -> None:
         samples.append(sample)
     batch = collate(samples)
     lm, match, objects, answers = chosen
-    assert init_lm_head(lm.head, folder, "bert") == "the checkpoint's"
+    assert init_lm_head(lm.head, folder) == "the checkpoint's"
     for one in (match, objects, answers):
         model.load_heads(one, folder)
         one.eval()

@@ -21,13 +21,19 @@ from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.settings.fields import make_settings
-from groundling.studies.attention.commands import MODALITY, AnalysedModelSettings, ModalityConfig
+from groundling.studies.attention.commands import (
+    MODALITY,
+    AnalysedModelSettings,
+    ModalityConfig,
+    VisualizeConfig,
+)
 from groundling.studies.attention.forward_passes import (
     AttentionBatch,
     SampleArrays,
     consume_attention,
 )
 from groundling.studies.attention.inspected_models import RegionModel, shuffle_images
+from groundling.studies.attention.page.inspected_model import InspectedModel
 from groundling.vision_language.loading import load_encoder
 
 NAMES = [f"image{n}" for n in range(4)]
@@ -127,6 +133,30 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     )  # type: ignore[arg-type]
     consume_attention(other.model, other.samples(examples), kept)
     assert (kept.stacked() != seen[0]).all()
+
+
+def test_the_page_shows_an_lxmert_in_both_directions(
+    lxmert: Path, regions: Path, tmp_path: Path
+) -> None:
+    config = VisualizeConfig(regions=str(regions))
+    shown = InspectedModel(str(lxmert), "cpu", config)
+    example = Example("own", toys.sentences()[0], images=(NAMES[0],))
+    view = shown.view(example, homes.picture(tmp_path / f"{NAMES[0]}.jpg", size=(60, 40)))
+    blocks = {(one.name, one.number): list(one.blocks) for one in view.layers}
+    assert blocks == {
+        **{("text", number): [("words", "words")] for number in range(4)},
+        **{("text over regions", number): [("words", "boxes")] for number in range(2)},
+        **{("regions over text", number): [("boxes", "words")] for number in range(2)},
+    }
+    seen = shown._image_inputs(NAMES[0], tmp_path / f"{NAMES[0]}.jpg")
+    batch = collate(list(shown._samples(example, seen).get([0], ())))
+    maps = maps_of(load_encoder(lxmert), batch)
+    for layer in view.layers:
+        for (_, columns), block in layer.blocks.items():
+            assert block.shape[2] == len(view.words if columns == "words" else view.boxes.boxes)
+            name = layer.name if " over " in layer.name else f"{layer.name} over {layer.name}"
+            own = maps[name][layer.number].weights[0]
+            assert block.sum() == pytest.approx(float(own.sum()) * block.shape[1] / own.shape[1])
 
 
 def test_what_guests_cannot_be_asked_is_one_line(

@@ -80,7 +80,7 @@ class LayerView:
     """The attention of one layer."""
 
     name: str
-    """`self`, or `image` or `text` for a layer of one of two towers."""
+    """`self`, the stream for a layer of one of two (`image`, `text`), or e.g. `text over regions`."""
     number: int
     """Counted from 0 among the layers of this name."""
     heads: int
@@ -203,7 +203,8 @@ class _WordBoxMapCollector:
         self.layers_with_maps: set[tuple[str, int]] = set()
 
     def __call__(self, attention_map: AttentionMap) -> None:
-        name = attention_map.name.partition(" over ")[0]
+        query, _, key = attention_map.name.partition(" over ")
+        name = query if key in ("", query) else attention_map.name
         self.layers_with_maps.add((name, attention_map.layer))
         if self.layers and attention_map.layer not in self.layers:
             return
@@ -211,7 +212,6 @@ class _WordBoxMapCollector:
         rows = self._sides(attention_map.rows)
         columns = self._sides(attention_map.columns)
         weights = attention_map.weights[0].double().cpu().numpy()
-        layer = self._layer(name, attention_map.layer, len(weights))
         for row, column in self.blocks:
             of_row = rows[row]
             of_column = columns[column]
@@ -220,6 +220,7 @@ class _WordBoxMapCollector:
             # From a word of several tokens: their mean; to it: their sum (Clark et al. 2019, Section 4.1).
             mean = of_row / np.maximum(of_row.sum(1, keepdims=True), 1)
             block = _times(_times(weights, of_column).swapaxes(1, 2), mean).swapaxes(1, 2)
+            layer = self._layer(name, attention_map.layer, len(weights))
             layer.blocks[row, column] = block
             layer.even[row] = _even(weights, mean)
 

@@ -21,9 +21,6 @@ from groundling.core.output_types import MultipleChoice, RegionSelection, Regres
 from groundling.data.regions.samples import ImageInputs, ImageSampleBuilder
 from groundling.data.regions.store import InMemoryRegions, RegionSource, RegionStore
 from groundling.data.samples import SampleDataset, TextDataset
-from groundling.models.adapters import ClipFeatureAdapter
-from groundling.models.clip import ClipTextEncoder
-from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder
 from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.model_description import detection_settings
@@ -41,10 +38,7 @@ from groundling.studies.attention.page.attention_views import (
 from groundling.vision.extract import StoreRegionExtractor
 from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import load_for_inspection
-from groundling.vision_language.lxmert import Lxmert
 
-NOT_SHOWN = (ClipFeatureAdapter, ClipTextEncoder, CrossModalEncoder, Lxmert)
-"""Models whose words and boxes do not attend to each other in one sequence."""
 MAX_LENGTH = 128
 """Most tokens of a text, for a model whose folder does not record the length."""
 
@@ -70,11 +64,10 @@ class InspectedModel:
             self.notes = self.fine_tuned.notes
         else:
             self.student = load_for_inspection(self.folder).to(device).eval()
-        if isinstance(self.student, NOT_SHOWN):
+        if self.student.clip_backbone is not None or self.student.inputs(MAX_LENGTH)[1] is not None:
             raise InputError(
-                f"model={source}: expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP or a text encoder (the heads of "
-                "LXMERT's cross-attention are scored by `groundling heads`; for XDBERT's cross-modal encoder there "
-                "is `groundling attention`)"
+                f"model={source}: expected a vision-language model, CLIP or a text encoder, not one that reads texts "
+                "as a CLIP (for XDBERT's cross-modal encoder there is `groundling attention`)"
             )
         if isinstance(self.student, PatchReader) and self.student.note:
             self.notes = [self.student.note]
