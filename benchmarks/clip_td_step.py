@@ -45,9 +45,11 @@ from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.models.clip import ClipImageTower, FrozenClip, make_clip_text_tower
 from groundling.objectives import Objective
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.objectives.td_image import TargetedImageDistillation
-from groundling.objectives.td_text import TargetedTextDistillation
-from groundling.objectives.td_words import TargetedWordDistillation
+from groundling.objectives.targeted_distillation import (
+    TargetedImageDistillation,
+    TargetedTextDistillation,
+    TargetedWordDistillation,
+)
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import Teacher, add_features
 from groundling.teachers.clip import ClipTeacher

@@ -71,6 +71,10 @@ class GroundedSpace(Objective):
             counts["visual_perceptual"] = len(batch)
         return counts
 
+    def guessing_losses(self, rows: int) -> dict[str, float]:
+        """No correlation."""
+        return {"visual_perceptual": 0.0} if "perceptual" in self.parts else {}
+
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed losses () `visual_cluster` and `visual_perceptual`."""
         sentences = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)

@@ -1,7 +1,8 @@
-"""The base class of CLIP Targeted Distillation's terms, and its confidence gate (CLIP-TD: Wang et al. 2022)."""
+"""CLIP Targeted Distillation (CLIP-TD: Wang et al. 2022): its confidence gate and its terms, and two of ours."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
 from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.objectives import TargetedDistillationSettings
+from groundling.settings.objectives import (
+    SimilarityDistillationSettings,
+    TargetedDistillationSettings,
+)
 
 
 def check_finite(batch: Batch, name: str) -> None:
@@ -216,3 +220,241 @@ class TargetedDistillationTerm(Objective, ABC):
                     f"{consequence}; check td_temperature and the scale of the teacher's logits"
                 )
         return lines
+
+
+class TargetedTextDistillation(TargetedDistillationTerm):
+    """CLIP's text feature, at the end token, and the student's state at the first position (Eq. 4)."""
+
+    name = "td_text"
+    feature = "clip_text"
+    required_fields = ("text", "features.clip_text")
+
+    def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """Distance (N,) for each row's text."""
+        states = require(encoded.text, "text", self.name)
+        return self.distance(states[:, 0], batch.features[self.feature])
+
+
+USED = "td_words_used"
+"""Term: distilled words."""
+SHORT = "td_words_short"
+"""Term: rows with fewer distilled words than `--num-words`."""
+
+
+class TargetedWordDistillation(TargetedDistillationTerm):
+    """CLIP's features of a row's selected words, and the mean state of the student's tokens of each (Eq. 7).
+
+    The teacher selects the words: `clip_word` has their numbers, as in `Tokens.word_ids`. A word without a
+    token of the student, or with a masked one, is excluded; a row without words has loss 0. The loss is
+    averaged over a row's words; the formula, read literally, sums them.
+    """
+
+    name = "td_words"
+    feature = "clip_words"
+    required_fields = ("text", "features.clip_words", "features.clip_word")
+    monitored_terms = (USED, SHORT)
+
+    def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """Distance (N,) for each row's selected words."""
+        states = require(encoded.text, "text", self.name)
+        tokens = self._tokens(batch)
+        count = tokens.sum(-1, keepdim=True).clamp(min=1)
+        words = tokens.to(states.dtype) @ states / count  # (N, M, D)
+        used = self._distilled_words(batch)
+        distances = (self.distance(words, batch.features[self.feature]) * used).sum(1)
+        if self.settings.td_words_reduction == "sum":
+            return distances
+        return distances / used.sum(1).clamp(min=1)
+
+    def _tokens(self, batch: Batch) -> Tensor:
+        """Mask (N, M, T) bool of each selected word's tokens."""
+        word = require(batch.text, "text", self.name).word_ids
+        selected = batch.features["clip_word"].unsqueeze(-1)
+        return (word.unsqueeze(1) == selected) & (selected >= 0)
+
+    def _distilled_words(self, batch: Batch) -> Tensor:
+        """Mask (N, M) bool of the selected words that are distilled."""
+        tokens = self._tokens(batch)
+        used = tokens.any(-1)
+        if "masked_lm" in batch.labels:
+            is_masked = batch.labels["masked_lm"] != IGNORE
+            used &= ~(tokens & is_masked.unsqueeze(1)).any(-1)
+        return used
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Rows, and gates."""
+        return {**super().count(batch), USED: batch.rows, SHORT: batch.rows}
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """The summed distance (), as `td_words`, distilled words, and rows with fewer than `num_words`."""
+        used = self._distilled_words(batch).sum(1)
+        short = used < self.settings.num_words
+        monitored = {USED: used.float().sum(), SHORT: short.float().sum()}
+        return {**super().forward(encoded, batch), **monitored}
+
+
+def image_states(encoded: EncoderOutput, batch: Batch, reader: str) -> Tensor:
+    """State (N, D) of each row's first image: of its whole-image region or, without one, the mean of its regions.
+
+    `reader`: name of the objective, for errors.
+    """
+    states = require(encoded.visual, "visual", reader)
+    regions = require(batch.regions, "regions", reader)
+    first = regions.mask & (regions.image_index == regions.image_index[:, :1])
+    whole = first & regions.is_whole_image
+    chosen = whole.where(whole.any(1, keepdim=True), first).unsqueeze(-1)
+    return (states * chosen).sum(1) / chosen.sum(1).clamp(min=1)
+
+
+class TargetedImageDistillation(TargetedDistillationTerm):
+    """CLIP's image feature, and the student's state of the region that is the whole image (Eq. 3).
+
+    Without such a region (the paper's UNITER and VILLA have none, and it does not say what replaces it),
+    the mean state of the regions of the row's first image. Excluded are rows without regions, and rows
+    whose image may be a negative by their label `sentence_image`.
+    """
+
+    name = "td_image"
+    feature = "clip_image"
+    required_fields: Sequence[str] = ("regions", "features.clip_image")
+    monitored_terms: Sequence[str] = ("td_image_mean",)
+
+    @property
+    def _mean_term(self) -> str:
+        """Name of the term that counts rows whose image state is the mean of the regions."""
+        return f"{self.name}_mean"
+
+    def widths(self, sizes: OutputSizes) -> tuple[int, int]:
+        """Widths of a region's state and of CLIP's image feature; raises InputError for a model without regions."""
+        if not sizes.regions:
+            raise InputError(f"{self.name}: this model reads no regions; use td_text")
+        return sizes.visual, sizes.teacher_image
+
+    def distilled_rows(self, batch: Batch) -> Tensor:
+        """Mask (N,) bool of the distilled rows that have regions of their own image."""
+        rows = super().distilled_rows(batch) & require(
+            batch.regions, "regions", self.name
+        ).mask.any(1)
+        if "sentence_image" in batch.labels:
+            rows &= (batch.labels["sentence_image"] != 0).repeat_interleave(batch.choices)
+        return rows
+
+    def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """Distance (N,) for each row's first image."""
+        states = image_states(encoded, batch, self.name)
+        return self.distance(states, batch.features[self.feature])
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Rows, and gates."""
+        counts = super().count(batch)
+        return {**counts, self._mean_term: counts[self.name]}
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """The summed distance (), by the term's name, and the number of rows that use the mean, as `NAME_mean`."""
+        regions = require(batch.regions, "regions", self.name)
+        has_whole = (regions.is_whole_image & regions.mask).any(1)
+        without_whole = (self.distilled_rows(batch) & ~has_whole).float().sum()
+        return {**super().forward(encoded, batch), self._mean_term: without_whole}
+
+    def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
+        """Notes on the gate, and on images without a whole-image region."""
+        lines = super().notes(means)
+        most = max(means.get(self._mean_term, ()), default=0.0)
+        if most > 0:
+            lines.append(
+                f"{self.name}: {most:.0%} of the rows had no whole-image region (the store has none, or this model "
+                "does not read it); there the mean of all regions was used"
+            )
+        return lines
+
+
+class SharedProjectionDistillation(TargetedImageDistillation):
+    """The sum of CLIP-TD's distances of image and text (Eq. 3 and 4), where one Linear projects both states.
+
+    With a Linear of its own on each side, as published, states of image and text can fit CLIP's features
+    without being comparable with each other. With a shared one, their cosine is CLIP's.
+    """
+
+    name = "td_image_text"
+    required_fields = ("text", "regions", "features.clip_image", "features.clip_text")
+    monitored_terms = ("td_image_text_mean",)
+
+    def widths(self, sizes: OutputSizes) -> tuple[int, int]:
+        """Widths of a state and of a feature; raises InputError if image and text differ in one of them."""
+        super().widths(sizes)
+        if sizes.visual != sizes.text or sizes.teacher_image != sizes.teacher:
+            raise InputError(
+                f"{self.name}: image and text have two widths; use td_image and td_text"
+            )
+        return sizes.text, sizes.teacher
+
+    def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """Distance (N,) for each row's first image and its text, summed."""
+        states = require(encoded.text, "text", self.name)
+        text = self.distance(states[:, 0], batch.features["clip_text"])
+        return super().distances(encoded, batch) + text
+
+
+INITIAL_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0
+"""Scale of the cosine, learned as a logarithm, as in CLIP (Radford et al. 2021, Section 2.5)."""
+
+
+class SimilarityDistillation(Objective):
+    """Divergence of a student's distribution over a question's choices from a frozen CLIP's.
+
+    The student's distribution is the softmax of scaled cosines between the projected state of the image and
+    that of each choice's text (the first position); CLIP's is the softmax of its scaled similarities, as
+    in CLIP-TD's gate. KL(CLIP, student) is averaged over questions. Projections are trained and not exported.
+    Unlike CLIP-TD's terms, it compares image and text with each other, and each choice has its own target.
+    """
+
+    name = "td_similarity"
+    required_fields = ("text", "regions", "features.clip_similarity")
+    Settings = SimilarityDistillationSettings
+    settings: SimilarityDistillationSettings
+
+    def __init__(
+        self, sizes: OutputSizes, *, output_type: OutputType | None = None, **options: Any
+    ) -> None:
+        """Raises InputError for a task without choices, and for a model without regions."""
+        super().__init__(sizes, **options)
+        self.weight *= self.settings.td_similarity_weight
+        if not isinstance(output_type, MultipleChoice):
+            raise InputError("td_similarity: only for a task of multiple choice")
+        if not sizes.regions:
+            raise InputError("td_similarity: this model reads no regions; use td_text")
+        self.image = nn.Linear(sizes.visual, sizes.teacher)
+        self.text = nn.Linear(sizes.text, sizes.teacher)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(INITIAL_SCALE)))
+
+    @classmethod
+    def from_context(cls, context: ObjectiveContext) -> Self:
+        """With a run's settings, for the task's output type."""
+        values = context.values(cls.Settings)
+        return cls(context.sizes, output_type=context.output_type, **values)
+
+    def saved_modules(self) -> dict[str, nn.Module]:
+        """Nothing: the projections are not saved."""
+        return {}
+
+    def _has_image(self, batch: Batch) -> Tensor:
+        """Mask (B,) bool of the questions whose choices all have regions."""
+        regions = require(batch.regions, "regions", self.name)
+        return regions.mask.any(1).view(len(batch), -1).all(1)
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Questions with an image."""
+        return {self.name: int(self._has_image(batch).sum())}
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """The summed divergence (), in nats, as `td_similarity`."""
+        states = require(encoded.text, "text", self.name)
+        image = self.image(image_states(encoded, batch, self.name)).float()
+        cosines = F.cosine_similarity(image, self.text(states[:, 0]).float(), dim=-1)
+        scale = self.log_scale.exp().clamp(max=LARGEST_SCALE)
+        student = (scale * cosines).view(len(batch), -1).log_softmax(-1)
+        teacher = batch.features["clip_similarity"].detach().float().view(len(batch), -1)
+        divergences = F.kl_div(
+            student, teacher.log_softmax(-1), reduction="none", log_target=True
+        ).sum(-1)
+        return {self.name: (divergences * self._has_image(batch)).sum()}

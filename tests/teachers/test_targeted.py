@@ -44,12 +44,15 @@ from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.task_heads import HeadContext, TaskHead
 from groundling.objectives import Objective, ObjectiveContext, find_objective
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.objectives.targeted_distillation import ConfidenceGate, TargetedDistillationTerm
-from groundling.objectives.td_image import TargetedImageDistillation
-from groundling.objectives.td_image_text import SharedProjectionDistillation
-from groundling.objectives.td_similarity import SimilarityDistillation
-from groundling.objectives.td_text import TargetedTextDistillation
-from groundling.objectives.td_words import TargetedWordDistillation
+from groundling.objectives.targeted_distillation import (
+    ConfidenceGate,
+    SharedProjectionDistillation,
+    SimilarityDistillation,
+    TargetedDistillationTerm,
+    TargetedImageDistillation,
+    TargetedTextDistillation,
+    TargetedWordDistillation,
+)
 from groundling.settings.fields import make_settings
 from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
 from groundling.settings.training import TrainingArguments

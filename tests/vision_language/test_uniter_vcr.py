@@ -35,7 +35,7 @@ from groundling.models.heads import HEADS
 from groundling.models.task_heads import HeadContext, PairPooler
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.objectives.td_text import TargetedTextDistillation
+from groundling.objectives.targeted_distillation import TargetedTextDistillation
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import VcrJointScoreConfig
