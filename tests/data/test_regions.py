@@ -1,6 +1,5 @@
 """Regions of one's own images, and of the field's files: boxes, features, the store, and what is wrong with input."""
 
-import io
 import json
 import math
 import os
@@ -25,7 +24,9 @@ from tiny.regions import (
     SURE,
     b64,
     bottom_up,
+    lmdb,
     lxmert,
+    msgpack,
     npz,
     some,
     store,
@@ -732,36 +733,15 @@ def test_vlberts_json(tmp_path):
 
 
 def test_lmdb(tmp_path):
-    lmdb, msgpack = pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
-
-    def array(value: np.ndarray) -> dict[bytes, object]:  # as msgpack-numpy packs it
-        return {
-            b"nd": True,
-            b"type": value.dtype.str,
-            b"kind": b"",
-            b"shape": value.shape,
-            b"data": value.tobytes(),
-        }
-
-    def base(folder: Path, **values: bytes) -> Path:
-        folder.mkdir()
-        with lmdb.open(str(folder), map_size=1 << 22) as env, env.begin(write=True) as view:
-            for key, value in values.items():
-                view.put(key.replace("_npz", ".npz").encode(), value)
-        return folder
-
-    with np.load(io.BytesIO(npz())) as content:
-        packed = msgpack.packb({k: array(content[k]) for k in content.files}, use_bin_type=True)
-    store, _ = taken(
-        base(tmp_path / "a", one_npz=npz(), two_npz=packed, __keys__=b'["one.npz"]'),
-        tmp_path / "store",
-    )
+    pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
+    both = {"one.npz": npz(), "two.npz": msgpack(), "__keys__": b'["one.npz"]'}
+    store, _ = taken(lmdb(tmp_path / "a", both), tmp_path / "store")
     assert store.ids == ["one", "two"]
     for name in store.ids:
         like_the_rest(store, name)
     for values in ({"keys": b"x", "1": b"y"}, {"1": pickle.dumps({})}):
         with pytest.raises(InputError, match=r"no image can be stored .*another layout"):
-            taken(base(tmp_path / f"b{len(values)}", **values), tmp_path / f"no{len(values)}")
+            taken(lmdb(tmp_path / f"b{len(values)}", values), tmp_path / f"no{len(values)}")
 
 
 def test_unknown_files_are_refused(tmp_path, monkeypatch):
