@@ -13,7 +13,7 @@ from tiny.commands import adapting_with
 from tiny.homes import put
 
 from groundling.commands.adapt import run as adapting
-from groundling.core.errors import InputError, convert_read_errors, flatten_message
+from groundling.core.errors import InputError, convert_read_errors, did_you_mean, flatten_message
 
 
 def test_an_error_is_quoted_in_one_short_line() -> None:
@@ -72,3 +72,12 @@ def test_e14_what_the_system_refuses_is_one_line_that_names_the_file(
 
 def test_e14_a_message_is_one_line_whatever_it_quotes() -> None:
     assert str(InputError("a\nb\x1b[31m\tc")) == "a b [31m c"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    {"RTE": "glue/rte", "swga": "swag", "xyz": "", "": ""}.items(),
+)
+def test_the_nearest_name_is_one_of_the_same_last_part(name: str, near: str) -> None:
+    offered = ["rtee", "glue/rte", "swag"]
+    assert did_you_mean(name, offered) == (f"; did you mean {near}?" if near else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,10 +53,6 @@ def karpathy(path: Path, **more: object) -> Path:
     return put(path, json.dumps({"dataset": "coco", "images": images}))
 
 
-def rows_of_json(*fields: str) -> list[dict[str, str]]:
-    return [dict(zip(fields, row, strict=True)) for row in ROWS]
-
-
 class Fixture:
     """A folder of data, and how a command is told of it."""
 
@@ -67,19 +63,14 @@ class Fixture:
         self.flags = flags
 
     def config(self) -> TrainClipConfig:
-        small = {
-            "size": 16,
-            "patch_size": 8,
-            "vision_tower": (8, 1),
-            "text_tower": (8, 1),
-            "projection_dim": 8,
-        }
+        small = {"size": 16, "patch_size": 8, "vision_tower": (8, 1), "text_tower": (8, 1)}
         return make_settings(
             TrainClipConfig,
             captions=self.captions,
             images=self.images,
             untrained=True,
             vocab_size=300,
+            projection_dim=8,
             **small,
             **self.flags,
         )
@@ -93,163 +84,139 @@ class Fixture:
         return ""
 
 
-def csv_named(folder: Path) -> Fixture:
-    put(folder / "captions.csv", "id,Image,Caption\n" + "".join(f"7,{i},{c}\n" for i, c in ROWS))
-    return Fixture(folder, "captions.csv", str(photos(folder / "photos")))
+def lines(template: str) -> str:
+    """A line of each caption, `i` its image and `c` its text."""
+    return "".join(template.format(i=image, c=caption) + "\n" for image, caption in ROWS)
 
 
-def csv_with_flags(folder: Path) -> Fixture:
-    put(
-        folder / "bilder.csv",
-        "bild,satz,satz2\n1.jpg,a red dog,a dog runs\n2.jpg,two cats,cats two\n",
-    )
-    photos(folder / "photos")
-    return Fixture(folder, "bilder.csv", "photos", caption_column="satz", image_column="bild")
+def objects(*fields: str) -> list[dict[str, str]]:
+    return [dict(zip(fields, row, strict=True)) for row in ROWS]
 
 
-def tsv_headed(folder: Path) -> Fixture:
-    put(folder / "own.tsv", "image\tcaption\n" + "".join(f"{i}\t{c}\n" for i, c in ROWS))
-    return Fixture(folder, "own.tsv", str(photos(folder / "images")))
+def json_lines(rows: Sequence[object]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def tsv_plain(folder: Path) -> Fixture:
-    put(folder / "own.tsv", "".join(f"{c}\t{i}\n" for i, c in ROWS))
-    return Fixture(folder, "own.tsv", str(photos(folder / "images")))
+FIRST = "COCO_train2014_000000000001.jpg"
+FILES = {
+    "a csv": {"captions.csv": "id,Image,Caption\n" + lines("7,{i},{c}")},
+    "a csv with flags": {
+        "bilder.csv": "bild,satz,satz2\n1.jpg,a red dog,a dog runs\n2.jpg,two cats,cats two\n"
+    },
+    "a headed tsv": {"own.tsv": "image\tcaption\n" + lines("{i}\t{c}")},
+    "a plain tsv": {"own.tsv": lines("{c}\t{i}")},
+    "lists in jsonl": {
+        "captions.jsonl": json_lines(
+            [{"image": f"photos/{i}", "captions": some} for i, some in CAPTIONS.items()]
+        )
+    },
+    "a list of json": {"blip.json": json.dumps(objects("image", "caption"))},
+    "Kaggle's": {"captions.txt": "image,caption\n" + lines('{i},"{c}"')},
+    "an imagefolder": {"metadata.jsonl": json_lines(objects("file_name", "text"))},
+    "an imagefolder's csv": {"metadata.csv": "file_name,text\n" + lines("{i},{c}")},
+    "texts beside": {f"june/{i[0]}.txt": "\n".join(some) for i, some in CAPTIONS.items()},
+    "a tree of COCO": {},
+    "Karpathy's": {},
+    "another form": {"own.csv": f"image,caption\n{UMLAUT},a green dog\n1.jpg,a red dog\n"},
+}
+"""By layout: files and what they hold."""
+PHOTOS = {
+    "an imagefolder": "",
+    "an imagefolder's csv": "",
+    "texts beside": "june",
+    "a list of json": "photos/2024",
+}
+"""Where photos lie, if not in `photos`."""
+FLAGS: dict[str, dict[str, object]] = {
+    "a csv with flags": {"caption_column": "satz", "image_column": "bild"},
+    "Karpathy's": {"caption_splits": ("train", "test")},
+}
 
 
-def jsonl_lists(folder: Path) -> Fixture:
-    rows = [{"image": f"photos/{i}", "captions": some} for i, some in CAPTIONS.items()]
-    put(folder / "captions.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    return Fixture(folder, "captions.jsonl", str(photos(folder / "photos")))
+def fixture_of(layout: str, folder: Path) -> Fixture:
+    """The files and photos of a layout."""
+    for name, content in FILES[layout].items():
+        put(folder / name, content)
+    captions, where = next(iter(FILES[layout]), ""), PHOTOS.get(layout, "photos")
+    names = tuple(CAPTIONS)
+    if layout == "a tree of COCO":
+        coco(folder / "annotations" / "captions_train2014.json", [(1, FIRST)], [(1, "a red dog")])
+        captions, where, names = "annotations/captions_train2014.json", "", (f"train2014/{FIRST}",)
+        photos(folder / "val2014", ["COCO_val2014_000000000002.jpg"])
+    elif layout == "Karpathy's":
+        captions = karpathy(folder / "dataset_coco.json").name
+    elif layout == "another form":
+        names = (unicodedata.normalize("NFD", UMLAUT), "1.jpg")
+    elif layout in ("texts beside", "an imagefolder"):
+        captions = ""
+    photos(folder / where, names)
+    return Fixture(folder, captions, where.partition("/")[0], **FLAGS.get(layout, {}))
 
 
-def json_list(folder: Path) -> Fixture:
-    put(folder / "blip.json", json.dumps(rows_of_json("image", "caption")))
-    return Fixture(folder, "blip.json", str(photos(folder / "photos" / "2024").parent))
-
-
-def kaggle(folder: Path) -> Fixture:
-    put(folder / "captions.txt", "image,caption\n" + "".join(f'{i},"{c}"\n' for i, c in ROWS))
-    return Fixture(folder, "captions.txt", str(photos(folder / "Images")))
-
-
-def imagefolder(folder: Path) -> Fixture:
-    put(
-        folder / "metadata.jsonl",
-        "".join(json.dumps(r) + "\n" for r in rows_of_json("file_name", "text")),
-    )
-    photos(folder)
-    return Fixture(folder, "", "")
-
-
-def imagefolder_csv(folder: Path) -> Fixture:
-    put(folder / "metadata.csv", "file_name,text\n" + "".join(f"{i},{c}\n" for i, c in ROWS))
-    photos(folder)
-    return Fixture(folder, "metadata.csv", "")
-
-
-def texts_beside(folder: Path) -> Fixture:
-    photos(folder / "june", CAPTIONS)
-    for name, some in CAPTIONS.items():
-        put((folder / "june" / name).with_suffix(".txt"), "\n".join(some))
-    return Fixture(folder, "", "")
-
-
-def coco_tree(folder: Path) -> Fixture:
-    name = "COCO_train2014_000000000001.jpg"
-    photos(folder / "train2014", [name])
-    photos(folder / "val2014", ["COCO_val2014_000000000002.jpg"])
-    coco(folder / "annotations" / "captions_train2014.json", [(1, name)], [(1, "a red dog")])
-    return Fixture(folder, "annotations/captions_train2014.json", "")
-
-
-def karpathys(folder: Path) -> Fixture:
-    karpathy(folder / "dataset_coco.json")
-    photos(folder / "photos")
-    return Fixture(folder, "dataset_coco.json", "photos", caption_splits=("train", "test"))
-
-
-def other_form(folder: Path) -> Fixture:
-    put(folder / "own.csv", f"image,caption\n{UMLAUT},a green dog\n1.jpg,a red dog\n")
-    photos(folder / "photos", [unicodedata.normalize("NFD", UMLAUT), "1.jpg"])
-    return Fixture(folder, "own.csv", "photos")
-
-
-WHOLE = [csv_named, csv_with_flags, tsv_headed, tsv_plain, jsonl_lists, json_list]
-WHOLE += [kaggle, imagefolder, imagefolder_csv, texts_beside, coco_tree, karpathys]
-WHOLE += [other_form]
-
-
-@pytest.mark.parametrize("make", WHOLE, ids=lambda make: make.__name__)
-def test_every_layout_is_read(make: Callable[[Path], Fixture], tmp_path: Path) -> None:
-    fixture = make(tmp_path / "data")
-    result = train_clip(fixture.config(), TrainingArguments(cpu=True), tmp_path / "out")
+@pytest.mark.parametrize("layout", FILES)
+def test_every_layout_is_read(layout: str, tmp_path: Path) -> None:
+    fixture = fixture_of(layout, tmp_path / "data")
     config = fixture.config()
+    result = train_clip(config, TrainingArguments(cpu=True), tmp_path / "out")
     splits = config.caption_settings.caption_splits
     images = read_captions(fixture.captions, splits, config.caption_settings.columns).images
-    assert result["images"] == len(images) == (1 if make is coco_tree else 2)
+    assert result["images"] == len(images) == (1 if layout == "a tree of COCO" else 2)
     assert result["missing_images"] == 0
 
 
-def edited(
-    make: Callable[[Path], Fixture], file: str, old: str, new: str
-) -> Callable[[Path], Fixture]:
+def edited(layout: str, folder: Path, file: str, old: str, new: str) -> Fixture:
     """A fixture of which a file is damaged."""
-
-    def damaged(folder: Path) -> Fixture:
-        fixture = make(folder)
-        text = (folder / file).read_text()
-        assert old in text
-        (folder / file).write_text(text.replace(old, new))
-        return fixture
-
-    return damaged
+    fixture = fixture_of(layout, folder)
+    text = (folder / file).read_text()
+    assert old in text
+    put(folder / file, text.replace(old, new))
+    return fixture
 
 
 GONE = "captioned images are missing, the first is "
 MISSING = {
-    csv_named: ("photos/2.jpg", f"1 of 2 {GONE}2.jpg "),
-    tsv_headed: ("images/1.jpg", f"1 of 2 {GONE}1.jpg "),
-    json_list: ("photos/2024/1.jpg", f"1 of 2 {GONE}1.jpg "),
-    imagefolder: ("1.jpg", f"1 of 2 {GONE}1.jpg "),
-    coco_tree: ("train2014/COCO_train2014_000000000001.jpg", f"1 of 1 {GONE}COCO_"),
-    karpathys: ("photos/2.jpg", f"1 of 2 {GONE}2.jpg "),
+    "a csv": ("photos/2.jpg", f"1 of 2 {GONE}2.jpg "),
+    "a list of json": ("photos/2024/1.jpg", f"1 of 2 {GONE}1.jpg "),
+    "an imagefolder": ("1.jpg", f"1 of 2 {GONE}1.jpg "),
+    "a tree of COCO": (f"train2014/{FIRST}", f"1 of 1 {GONE}COCO_"),
+    "Karpathy's": ("photos/2.jpg", f"1 of 2 {GONE}2.jpg "),
 }
 
 
-@pytest.mark.parametrize("make", MISSING, ids=lambda make: make.__name__)
-def test_missing_images_are_told(make: Callable[[Path], Fixture], tmp_path: Path) -> None:
-    file, message = MISSING[make]
-    fixture = make(tmp_path / "data")
+@pytest.mark.parametrize("layout", MISSING)
+def test_missing_images_are_told(layout: str, tmp_path: Path) -> None:
+    file, message = MISSING[layout]
+    fixture = fixture_of(layout, tmp_path / "data")
     (tmp_path / "data" / file).unlink()
     assert message in fixture.told(tmp_path / "out")
 
 
 def test_names_of_images_that_no_disk_has(tmp_path: Path) -> None:
-    long = edited(csv_named, "captions.csv", "2.jpg", "2" * 5000 + ".jpg")
-    assert f"1 of 2 {GONE}2222" in long(tmp_path / "long").told(tmp_path / "out")
-    twice = edited(csv_named, "captions.csv", "1.jpg,a dog", "./1.jpg,a dog")
-    told = twice(tmp_path / "twice").told(tmp_path / "out")
+    long = edited("a csv", tmp_path / "long", "captions.csv", "2.jpg", "2" * 5000 + ".jpg")
+    assert f"1 of 2 {GONE}2222" in long.told(tmp_path / "out")
+    changed = "1.jpg,a dog", "./1.jpg,a dog"
+    told = edited("a csv", tmp_path / "twice", "captions.csv", *changed).told(tmp_path / "out")
     assert "1.jpg and ./1.jpg both refer to the image 1.jpg" in told
-    beside = texts_beside(tmp_path / "beside")
+    beside = fixture_of("texts beside", tmp_path / "beside")
     put(beside.folder / "june/._1.jpg", "Mac OS X")  # a Mac's companion file
     assert beside.told(tmp_path / "out") == ""
 
 
-EMPTY = [
-    (edited(csv_named, "captions.csv", "two cats", " "), "captions.csv, line 4"),
-    (edited(tsv_plain, "own.tsv", "two cats", ""), "own.tsv, line 3"),
-    (edited(jsonl_lists, "captions.jsonl", '["two cats"]', "[]"), "captions.jsonl, line 2"),
-    (edited(karpathys, "dataset_coco.json", "two cats", ""), "dataset_coco.json, images[1]"),
-    (edited(texts_beside, "june/2.txt", "two cats", " \n"), "data/june/2.txt"),
-]
+EMPTY = {
+    "a csv": ("captions.csv", "two cats", " ", "captions.csv, line 4"),
+    "a plain tsv": ("own.tsv", "two cats", "", "own.tsv, line 3"),
+    "lists in jsonl": ("captions.jsonl", '["two cats"]', "[]", "captions.jsonl, line 2"),
+    "Karpathy's": ("dataset_coco.json", "two cats", "", "dataset_coco.json, images[1]"),
+    "texts beside": ("june/2.txt", "two cats", " \n", "data/june/2.txt"),
+}
 
 
-@pytest.mark.parametrize(("make", "place"), EMPTY)
-def test_captions_without_text_are_left_out_and_told_by_both(
-    make: Callable[[Path], Fixture], place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("layout", EMPTY)
+def test_captions_without_text_are_left_out_and_told(
+    layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fixture = make(tmp_path / "data")
+    *change, place = EMPTY[layout]
+    fixture = edited(layout, tmp_path / "data", *change)
     assert fixture.told(tmp_path / "out") == ""
     err = capsys.readouterr().err.splitlines()
     (note,) = [line for line in err if line.startswith("note: ")]
@@ -293,7 +260,9 @@ def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> N
         corpus_lines(own)
     alone = put(tmp_path / "alone.csv", "nr,text\n1,a dog\n2,a cat\n")
     assert corpus_lines(alone) == ["a dog", "a cat"]
-    assert corpus_lines(kaggle(tmp_path / "kaggle").captions) == [caption for _, caption in ROWS]
+    assert corpus_lines(fixture_of("Kaggle's", tmp_path / "kaggle").captions) == [
+        caption for _, caption in ROWS
+    ]
     dataset = karpathy(tmp_path / "dataset_coco.json")
     assert corpus_lines(dataset, CaptionSettings(caption_splits=("test",))) == ["two cats"]
     plain = put(tmp_path / "plain.txt", "a dog\na cat\n")

@@ -6,7 +6,6 @@ What `read` returns is all that a command would learn from the files: two readin
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import pickle
 import shutil
@@ -22,13 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from tiny import homes, standins, toys, vcr_files, wordnets
+from tiny import homes, regions, standins, toys, vcr_files, wordnets
 from tiny.corpora import corpus_lines
 from tiny.homes import put, table
 
 from groundling.cli import main
 from groundling.commands.adapt.evaluation import read_pairs
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, prefix_errors
 from groundling.core.output_types import Classification
 from groundling.core.registry import resolve
 from groundling.data.captions import keep_listed, read_captions
@@ -59,8 +58,7 @@ from groundling.stats.linear_probes import read_nouns
 from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip import load_clip_towers
 from groundling.studies.bench.engine import read_job
-from groundling.studies.clip_td import combined_runs as ensemble
-from groundling.studies.clip_td import combined_runs as vcr
+from groundling.studies.clip_td import combined_runs as combined
 from groundling.studies.clip_td import shift as implicit
 from groundling.studies.clip_td.explicit_mitigation import WordNet
 from groundling.studies.clip_td.shortcut_mitigation import read_losses
@@ -127,23 +125,15 @@ class Reader:
 
 
 TASK_SPLITS = {
-    "vqa": ("vqa", ("train", "val")),
-    "nlvr2": ("nlvr2", ("train", "dev")),
-    "snli-ve": ("snli_ve", ("train", "dev")),
-    "refcoco+": ("refcoco+", ("train", "val")),
-    "flickr30k": ("flickr30k", ("train", "val")),
+    "vqa": ("vqa", "train", "val"),
+    "nlvr2": ("nlvr2", "train", "dev"),
+    "snli-ve": ("snli_ve", "train", "dev"),
+    "refcoco+": ("refcoco+", "train", "val"),
+    "flickr30k": ("flickr30k", "train", "val"),
 }
 """By task: its folder of a rendered world's, and splits."""
-WORLD_FLAGS = [
-    "--limit-train",
-    "24",
-    "--limit-dev",
-    "24",
-    "--world.scenes",
-    "0",
-    "--world.dev-scenes",
-    "0",
-]
+TASKS = "data make-tasks --limit-train 24 --limit-dev 24 --world.scenes 0 --world.dev-scenes 0"
+WORLD = "data make-world --nouns 24 --dev-nouns 6 --test-nouns 8 --scenes 8 --dev-scenes 4"
 PIXELS = (".png", ".jpg")
 
 
@@ -154,15 +144,14 @@ class LazyFixture:
         self.folder = folder
 
     def tasks(self) -> Path:
-        return self.once(
-            "tasks", lambda out: main(["data", "make-tasks", *WORLD_FLAGS, "--out", str(out)])
-        )
+        return self.once("tasks", lambda out: main([*TASKS.split(), "--out", str(out)]))
 
     def world(self) -> Path:
-        flags = ["--nouns", "24", "--dev-nouns", "6", "--test-nouns", "8", "--scenes", "8"]
-        flags += ["--dev-scenes", "4", "--sentences", "60", "--dev-sentences", "8"]
         return self.once(
-            "world", lambda out: main(["data", "make-world", *flags, "--out", str(out)])
+            "world",
+            lambda out: main(
+                [*WORLD.split(), "--sentences", "60", "--dev-sentences", "8", "--out", str(out)]
+            ),
         )
 
     def shop(self) -> Path:
@@ -175,33 +164,21 @@ class LazyFixture:
         return place
 
 
+SHOP = ("texts", "looks", "glue", "own_images", "pairs", "flickr8k", "coco", "others_regions")
+"""The stand-ins of documents that more than one reader begins with."""
+
+
 def _shop(place: Path) -> None:
-    """The stand-ins of documents that more than one reader begins with."""
-    for make in (
-        standins.texts,
-        standins.looks,
-        standins.glue,
-        standins.own_images,
-        standins.pairs,
-        standins.flickr8k,
-        standins.coco,
-        standins.others_regions,
-    ):
-        make(place)
+    for name in SHOP:
+        getattr(standins, name)(place)
 
 
 def readers(shelf: LazyFixture) -> dict[str, Reader]:
     """All readers by name."""
-    return {
-        **_texts(shelf),
-        **_captions(shelf),
-        **_tasks(shelf),
-        **_regions(shelf),
-        **_models(shelf),
-        **_runs(shelf),
-        **_probes(shelf),
-        **_pictures(shelf),
-    }
+    made: dict[str, Reader] = {}
+    for some in (_texts, _captions, _tasks, _regions, _models, _runs, _probes, _pictures):
+        made |= some(shelf)
+    return made
 
 
 def copied(source: Callable[[], Path], *names: str) -> Callable[[Path], None]:
@@ -223,6 +200,14 @@ def written(name: str, text: str | bytes) -> Callable[[Path], object]:
     return lambda place: put(place / name, text)
 
 
+def of_file(
+    name: str, content: str | Callable[[Path], object], read: Callable[[Path], object], checked=True
+) -> Reader:
+    """The reader of one file, which is this text or made by a function."""
+    make = written(name, content) if isinstance(content, str) else content
+    return Reader(make, lambda place: read(place / name), checked)
+
+
 def rows_of(*rows: dict[str, Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
@@ -241,37 +226,18 @@ def _texts(shelf: LazyFixture) -> dict[str, Reader]:
         "json": json.dumps(objects),
         "jsonl": rows_of(*objects),
     }
-    made: dict[str, Reader] = {
-        "text": Reader(
-            written("a.txt", "\n".join(said) + "\n"), lambda place: corpus_lines(place / "a.txt")
-        ),
-        "similarity pairs": Reader(
-            written(
-                "a.tsv",
-                "".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(pairwise(said))),
-            ),
-            lambda place: read_pairs(place / "a.tsv"),
-            checked=False,
-        ),
+    pairs = "".join(f"{a}\t{b}\t{n}\n" for n, (a, b) in enumerate(pairwise(said)))
+    made = {
+        "text": of_file("a.txt", "\n".join(said) + "\n", corpus_lines),
+        "similarity pairs": of_file("a.tsv", pairs, read_pairs, checked=False),
     }
-    for ending, missing in ((".gz", ""), (".zst", "pyarrow"), (".parquet", "pyarrow")):
-        if not missing or find_spec(missing):
-            made[f"text {ending}"] = Reader(
-                partial(_packed, ending=ending, said=said),
-                partial(_lines, name=f"a.txt{ending}"),
-                checked=False,
-            )
-    columns = TableTaskSettings(text="question", label="answer", image="photo")
+    for ending in (".gz", *[".zst", ".parquet"] * bool(find_spec("pyarrow"))):
+        make = partial(_packed, ending=ending, said=said)
+        made[f"text {ending}"] = of_file(f"a.txt{ending}", make, corpus_lines, checked=False)
     for ending, text in own.items():
-        made[f"own {ending}"] = Reader(
-            written(f"a.{ending}", text),
-            partial(_own, name=f"a.{ending}", columns=columns),
-        )
-        made[f"rows to answer {ending}"] = Reader(
-            written(f"a.{ending}", text),
-            partial(_asked_rows, name=f"a.{ending}"),
-            checked=False,
-        )
+        made[f"own {ending}"] = of_file(f"a.{ending}", text, _own)
+        asked = of_file(f"a.{ending}", text, _asked_rows, checked=False)
+        made[f"rows to answer {ending}"] = asked
     return made
 
 
@@ -288,22 +254,16 @@ def _packed(place: Path, ending: str, said: Sequence[str]) -> None:
         import_module("pyarrow.parquet").write_table(content, path)
 
 
-def _lines(place: Path, name: str) -> object:
-    return corpus_lines(place / name)
-
-
-def _asked_rows(place: Path, name: str) -> object:
+def _asked_rows(path: Path) -> object:
     """What `predict` reads of each row; it hands the other columns on."""
-    header, rows = read_all_columns(place / name, ("question", "photo"))
-    try:
+    header, rows = read_all_columns(path, ("question", "photo"))
+    with prefix_errors(path):
         return [header, [row_texts(row, ("question", "photo")) for _, row in rows]]
-    except InputError as error:
-        raise InputError(f"{place}: {error}") from None
 
 
-def _own(place: Path, name: str, columns: TableTaskSettings) -> object:
-    task = table_task(place / name, columns)
-    return [task.form, *(task.read(place / name, split) for split in ("train", "dev"))]
+def _own(path: Path) -> object:
+    task = table_task(path, TableTaskSettings(text="question", label="answer", image="photo"))
+    return [task.form, *(task.read(path, split) for split in ("train", "dev"))]
 
 
 # -- captions ----------------------------------------------------------------------------------------------------------
@@ -318,29 +278,25 @@ def _captions(shelf: LazyFixture) -> dict[str, Reader]:
     ]
     objects = [{"caption": text, "image": file} for text, file in said]
     listed = [{"file_name": file, "text": text} for text, file in said]
-    files = {
+    files: dict[str, tuple[str, str | Callable[[Path], object]]] = {
         "COCO": ("c.json", _coco),
-        "Karpathy": ("dataset_coco.json", copied(shelf.shop, "dataset_coco.json")),
         "Flickr8k": ("Flickr8k.token.txt", copied(shelf.shop, "Flickr8k.token.txt")),
         "Conceptual": ("cc_train.tsv", copied(shelf.shop, "cc_train.tsv")),
-        "csv": ("c.csv", written("c.csv", table(("caption", "image"), *said))),
-        "tsv": (
-            "c.tsv",
-            written("c.tsv", "caption\timage\n" + "".join(f"{a}\t{b}\n" for a, b in said)),
-        ),
-        "jsonl": ("c.jsonl", written("c.jsonl", rows_of(*objects))),
-        "json": ("c.json", written("c.json", json.dumps(objects))),
-        "imagefolder jsonl": ("metadata.jsonl", written("metadata.jsonl", rows_of(*listed))),
+        "csv": ("c.csv", table(("caption", "image"), *said)),
+        "tsv": ("c.tsv", "caption\timage\n" + "".join(f"{a}\t{b}\n" for a, b in said)),
+        "jsonl": ("c.jsonl", rows_of(*objects)),
+        "json": ("c.json", json.dumps(objects)),
+        "imagefolder jsonl": ("metadata.jsonl", rows_of(*listed)),
     }
     made = {
-        f"captions {name}": Reader(
-            make,
-            partial(
-                _caption_file, name=file, splits=("train", "restval") if name == "Karpathy" else ()
-            ),
-        )
-        for name, (file, make) in files.items()
+        f"captions {name}": of_file(file, content, lambda path: read_captions(path).images)
+        for name, (file, content) in files.items()
     }
+    made["captions Karpathy"] = of_file(
+        "dataset_coco.json",
+        copied(shelf.shop, "dataset_coco.json"),
+        lambda path: read_captions(path, ("train", "restval")).images,
+    )
     made["captions beside images"] = Reader(
         _sidecars, lambda place: read_captions(place).images, kept=PIXELS
     )
@@ -351,17 +307,13 @@ def _captions(shelf: LazyFixture) -> dict[str, Reader]:
         ),
         checked=False,
     )
-    made["captions as text"] = Reader(_coco, lambda place: corpus_lines(place / "c.json"))
+    made["captions as text"] = of_file("c.json", _coco, corpus_lines)
     return made
 
 
 def _coco(place: Path) -> None:
     images = [(1, "1.jpg"), (2, "2.jpg")]
     homes.coco(place / "c.json", images, [(1, "a dog"), (2, "a cat"), (1, "it")])
-
-
-def _caption_file(place: Path, name: str, splits: tuple[str, ...]) -> object:
-    return read_captions(place / name, splits).images
 
 
 def _sidecars(place: Path) -> None:
@@ -376,82 +328,95 @@ def _sidecars(place: Path) -> None:
 
 
 def _tasks(shelf: LazyFixture) -> dict[str, Reader]:
-    made = {}
-    for name, (folder, splits) in TASK_SPLITS.items():
-        made[name] = Reader(
-            copied(shelf.tasks, folder), partial(_task, name=name, splits=splits), kept=PIXELS
-        )
+    made = {
+        name: Reader(copied(shelf.tasks, folder), _of_task(name, *splits), kept=PIXELS)
+        for name, (folder, *splits) in TASK_SPLITS.items()
+    }
     made["vcr"] = Reader(
-        lambda place: vcr_files.folder(place, 4, 4),
-        partial(_task, name="vcr", splits=("train", "val")),
+        lambda place: vcr_files.folder(place, 4, 4), _of_task("vcr", "train", "val")
     )
-    glue = {"rte": "RTE", "cola": "CoLA", "sts-b": "STS-B", "qqp": "QQP", "mnli": "MNLI"}
-    glue |= {"mrpc": "MRPC", "sst-2": "SST-2", "qnli": "QNLI", "wnli": "WNLI"}
-    for name, folder in glue.items():
-        dev = "dev_matched" if name == "mnli" else "dev"
-        made[f"glue/{name}"] = Reader(
-            partial(_glue, folder=folder, splits=("train", dev)),
-            partial(_task, name=f"glue/{name}", splits=("train", dev)),
+    for name, (header, row) in GLUE.items():
+        splits = ("train", "dev_matched" if name == "MNLI" else "dev")
+        make = partial(_glue, name=name, header=header, row=row, splits=splits)
+        made[f"glue/{name.lower()}"] = Reader(make, _of_task(f"glue/{name.lower()}", *splits))
+    for name, file, content in (("swag", "", SWAG), ("swag/full", "_full", SWAG_FULL)):
+        made[name] = Reader(
+            partial(_two_splits, ending=f"{file}.csv", content=content),
+            _of_task(name, "train", "val"),
         )
-    swag = "sent1,sent2,ending0,ending1,ending2,ending3,label\n"
-    swag += 'A dog ran.,He,"barks, twice.",b,c,d,2\nA cat sat.,It,a,b,c,d,0\n'
-    made["swag"] = Reader(
-        lambda place: [put(place / f"{split}.csv", swag) for split in ("train", "val")],
-        partial(_task, name="swag", splits=("train", "val")),
-    )
-    full = "sent1,sent2,gold-ending,distractor-0,distractor-1,distractor-2,distractor-3\n"
-    full += 'A dog ran.,He,"barks, twice.",b,c,d,\nA cat sat.,It,a,b,c,d,e\n'
-    made["swag/full"] = Reader(
-        lambda place: [put(place / f"{split}_full.csv", full) for split in ("train", "val")],
-        partial(_task, name="swag/full", splits=("train", "val")),
-    )
     made["VQA lists of LXMERT"] = Reader(
-        _lxmert_lists, partial(_task, name="vqa/minival", splits=("minival", "nominival"))
+        _lxmert_lists, _of_task("vqa/minival", "minival", "nominival")
     )
     for name, by, held in (("refcocog", "umd", "test"), ("refcocog/google", "google", "val")):
         made[name] = Reader(
             partial(_refs, shelf=shelf, by=by, held=held),
-            partial(_task, name=name, splits=("train", held)),
+            _of_task(name, "train", held),
             kept=PIXELS,
         )
-    clear = table(
-        ("id", "excerpt", "target"),
-        *[(f"p{n}", text, n / 10) for n, text in enumerate(toys.sentences()[:20])],
-    )
-    made["readability"] = Reader(
-        written("train.csv", clear), partial(_task, name="readability", splits=("train", "dev"))
-    )
-    made["entities' captions"] = Reader(
-        copied(shelf.tasks, "flickr30k"),
-        lambda place: list(entity_captions(place, "train")),
-        kept=PIXELS,
-    )
-    made["instances"] = Reader(
-        copied(shelf.tasks, "refcoco+/instances.json"),
-        lambda place: read_annotated_boxes(place / "instances.json"),
-    )
-    made["detections"] = Reader(
-        _detections,
-        lambda place: read_detections(place / "dets.json", read_json(place / "dets.json")),
-        checked=False,
-    )
-    made["VCR's metadata"] = Reader(
-        _metadata, lambda place: read_vcr_objects(place / "1.json"), checked=False
-    )
-    made["partition"] = Reader(
-        partial(_partition, shelf=shelf),
-        lambda place: _chosen(read_manifest(place / "part.json")),
-        checked=False,
-    )
-    made["lines to shift"] = Reader(
-        lambda place: vcr_files.folder(place, 1, 4),
-        lambda place: [line.item for line in read_lines(place, "val")],
-        checked=False,
-    )
-    made["VCR's losses"] = Reader(
-        _losses, lambda place: read_losses(place / "losses.jsonl"), checked=False
-    )
-    return made
+    rows = [(f"p{n}", text, n / 10) for n, text in enumerate(toys.sentences()[:20])]
+    clear = table(("id", "excerpt", "target"), *rows)
+    losses = [{"annot_id": f"val-{n}", "answer_losses": [[0.5, 1.0]] * 4} for n in range(3)]
+    instances = copied(shelf.tasks, "refcoco+/instances.json")
+    return made | {
+        "readability": Reader(written("train.csv", clear), _of_task("readability", "train", "dev")),
+        "entities' captions": Reader(
+            copied(shelf.tasks, "flickr30k"),
+            lambda place: list(entity_captions(place, "train")),
+            kept=PIXELS,
+        ),
+        "instances": of_file("instances.json", instances, read_annotated_boxes),
+        "detections": of_file(
+            "dets.json", _detections, lambda path: read_detections(path, read_json(path)), False
+        ),
+        "VCR's metadata": of_file("1.json", _metadata, read_vcr_objects, checked=False),
+        "partition": of_file("part.json", partial(_partition, shelf=shelf), _chosen, False),
+        "lines to shift": Reader(
+            lambda place: vcr_files.folder(place, 1, 4),
+            lambda place: [line.item for line in read_lines(place, "val")],
+            checked=False,
+        ),
+        "VCR's losses": of_file("losses.jsonl", rows_of(*losses), read_losses, checked=False),
+    }
+
+
+GLUE = {
+    "RTE": ("index\tsentence1\tsentence2\tlabel\n", "{n}\t{a}\t{b}\t{no}entailment\n"),
+    "CoLA": ("", "x\t{odd}\t\t{a}\n"),
+    "STS-B": ("sentence1\tsentence2\tscore\n", "{a}\t{b}\t{n}\n"),
+    "QQP": (
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n",
+        "{n}\t1\t2\t{a}\t{b}\t{odd}\n",
+    ),
+    "MRPC": (
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n",
+        "{odd}\t1\t2\t{a}\t{b}\n",
+    ),
+    "SST-2": ("sentence\tlabel\n", "{a}\t{odd}\n"),
+    "QNLI": ("index\tquestion\tsentence\tlabel\n", "{n}\t{a}\t{b}\t{no}entailment\n"),
+    "WNLI": ("index\tsentence1\tsentence2\tlabel\n", "{n}\t{a}\t{b}\t{odd}\n"),
+    "MNLI": (
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n",
+        "{n}\t{a}\t{b}\tneutral\tneutral\n",
+    ),
+}
+"""By folder: the first line of a split, and what all others look like."""
+SWAG = """sent1,sent2,ending0,ending1,ending2,ending3,label
+A dog ran.,He,"barks, twice.",b,c,d,2
+A cat sat.,It,a,b,c,d,0
+"""
+SWAG_FULL = """sent1,sent2,gold-ending,distractor-0,distractor-1,distractor-2,distractor-3
+A dog ran.,He,"barks, twice.",b,c,d,
+A cat sat.,It,a,b,c,d,e
+"""
+
+
+def _of_task(name: str, *splits: str) -> Callable[[Path], object]:
+    return partial(_task, name=name, splits=splits)
+
+
+def _two_splits(place: Path, ending: str, content: str) -> None:
+    for split in ("train", "val"):
+        put(place / f"{split}{ending}", content)
 
 
 def _task(place: Path, name: str, splits: tuple[str, ...]) -> object:
@@ -481,28 +446,13 @@ def _refs(place: Path, shelf: LazyFixture, by: str, held: str) -> None:
     put(place / f"refs({by}).p", pickle.dumps(refs, 0))
 
 
-def _glue(place: Path, folder: str, splits: tuple[str, ...]) -> None:
+def _glue(place: Path, name: str, header: str, row: str, splits: tuple[str, ...]) -> None:
     said = toys.sentences()
-    rows = {
-        "RTE": "index\tsentence1\tsentence2\tlabel\n"
-        + "".join(f"{n}\t{said[n]}\t{said[-n]}\t{'not_' * (n % 2)}entailment\n" for n in range(4)),
-        "CoLA": "".join(f"x\t{n % 2}\t\t{said[n]}\n" for n in range(4)),
-        "STS-B": "sentence1\tsentence2\tscore\n"
-        + "".join(f"{said[n]}\t{said[-n]}\t{n}\n" for n in range(4)),
-        "QQP": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
-        + "".join(f"{n}\t1\t2\t{said[n]}\t{said[-n]}\t{n % 2}\n" for n in range(4)),
-        "MRPC": "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-        + "".join(f"{n % 2}\t1\t2\t{said[n]}\t{said[-n]}\n" for n in range(4)),
-        "SST-2": "sentence\tlabel\n" + "".join(f"{said[n]}\t{n % 2}\n" for n in range(4)),
-        "QNLI": "index\tquestion\tsentence\tlabel\n"
-        + "".join(f"{n}\t{said[n]}\t{said[-n]}\t{'not_' * (n % 2)}entailment\n" for n in range(4)),
-        "WNLI": "index\tsentence1\tsentence2\tlabel\n"
-        + "".join(f"{n}\t{said[n]}\t{said[-n]}\t{n % 2}\n" for n in range(4)),
-        "MNLI": "index\tsentence1\tsentence2\tlabel1\tgold_label\n"
-        + "".join(f"{n}\t{said[n]}\t{said[-n]}\tneutral\tneutral\n" for n in range(4)),
-    }
+    rows = [
+        row.format(n=n, a=said[n], b=said[-n], odd=n % 2, no="not_" * (n % 2)) for n in range(4)
+    ]
     for split in splits:
-        put(place / folder / f"{split}.tsv", rows[folder])
+        put(place / name / f"{split}.tsv", header + "".join(rows))
 
 
 def _detections(place: Path) -> None:
@@ -532,33 +482,26 @@ def _partition(place: Path, shelf: LazyFixture) -> None:
     )
 
 
-def _chosen(content: dict[str, Any]) -> object:
+def _chosen(path: Path) -> object:
     """What a command takes of a partition."""
+    content = read_manifest(path)
     return [content["ids"], content.get("task"), content.get("files")]
-
-
-def _losses(place: Path) -> None:
-    rows = [{"annot_id": f"val-{n}", "answer_losses": [[0.5, 1.0]] * 4} for n in range(3)]
-    put(place / "losses.jsonl", rows_of(*rows))
 
 
 # -- regions -----------------------------------------------------------------------------------------------------------
 
 
 def _regions(shelf: LazyFixture) -> dict[str, Reader]:
-    made = {
+    butd = "trainval_resnet101_faster_rcnn_genome_36.tsv"
+    return {
         "regions npz": Reader(copied(shelf.shop, "coco_train2014"), _imported),
         "regions json": Reader(_vlbert, _imported),
-        "regions tsv": Reader(
-            copied(shelf.shop, "trainval_resnet101_faster_rcnn_genome_36.tsv"),
-            lambda place: _imported(place / "trainval_resnet101_faster_rcnn_genome_36.tsv"),
+        "regions tsv": of_file(butd, copied(shelf.shop, butd), _imported),
+        "regions LXMERT": of_file(
+            "a_obj36.tsv", regions.lxmert("a") + regions.lxmert("b"), _imported
         ),
-        "regions LXMERT": Reader(
-            lambda place: put(place / "a_obj36.tsv", standins._lxmert("a") + standins._lxmert("b")),
-            lambda place: _imported(place / "a_obj36.tsv"),
-        ),
-        "regions lmdb": Reader(partial(_lmdb, pack=_as_npz), _imported),
-        "regions lmdb of msgpack": Reader(partial(_lmdb, pack=_as_msgpack), _imported),
+        "regions lmdb": Reader(partial(_lmdb, value=regions.npz()), _imported),
+        "regions lmdb of msgpack": Reader(partial(_lmdb, value=regions.msgpack()), _imported),
         "names of stills": Reader(
             lambda place: vcr_files.folder(place, 3, 3),
             lambda place: sorted(_read_stills(sorted(map(str, place.glob("*.jsonl")))).items()),
@@ -572,7 +515,6 @@ def _regions(shelf: LazyFixture) -> dict[str, Reader]:
             checked=False,
         ),
     }
-    return made
 
 
 def _imported(place: Path) -> object:
@@ -591,40 +533,13 @@ def _imported(place: Path) -> object:
 
 
 def _vlbert(place: Path) -> None:
-    boxes = np.array([[0, 0, 8, 8], [4, 4, 16, 16]], "<f4")
     for number in range(3):
-        features = np.random.default_rng(number).normal(size=(2, 8)).astype("<f4")
-        entry = {"image_w": 16, "image_h": 16, "num_boxes": 2}
-        entry |= {"boxes": standins._base64(boxes), "features": standins._base64(features)}
-        put(place / f"{number}.json", json.dumps(entry))
+        put(place / f"{number}.json", regions.vlbert())
 
 
-def _lmdb(place: Path, pack: Callable[[dict[str, np.ndarray]], bytes]) -> None:
-    import lmdb
-
-    place.mkdir(parents=True)
-    boxes = np.array([[0, 0, 0.5, 0.5, 0.5, 0.5], [0.25, 0.25, 1, 1, 0.75, 0.75]], np.float32)
-    with lmdb.open(str(place), map_size=1 << 22) as base, base.begin(write=True) as view:
-        for name in ("a", "b", "c"):
-            features = np.random.default_rng(0).normal(size=(2, 8)).astype(np.float16)
-            arrays = {"features": features, "norm_bb": boxes, "conf": np.float32([0.9, 0.8])}
-            view.put(f"{name}.npz".encode(), pack(arrays))
+def _lmdb(place: Path, value: bytes) -> None:
+    regions.lmdb(place, {f"{name}.npz": value for name in "abc"})
     (place / "lock.mdb").unlink()
-
-
-def _as_npz(arrays: dict[str, np.ndarray]) -> bytes:
-    packed = io.BytesIO()
-    np.savez(packed, **arrays)
-    return packed.getvalue()
-
-
-def _as_msgpack(arrays: dict[str, np.ndarray]) -> bytes:
-    """As msgpack-numpy has arrays."""
-    entry = {
-        name: {"nd": True, "type": one.dtype.str, "shape": one.shape, "data": one.tobytes()}
-        for name, one in arrays.items()
-    }
-    return import_module("msgpack").packb(entry)
 
 
 # -- models ------------------------------------------------------------------------------------------------------------
@@ -655,36 +570,30 @@ def _models(shelf: LazyFixture) -> dict[str, Reader]:
         "adapter": (partial(_adapter, shelf=shelf), load_encoder),
         "encoder with a head": (_with_head, _head),
     }
-    found = {
-        name: Reader(make, partial(_weighed, load=load), checked=False)
-        for name, (make, load) in made.items()
+    made = {name: (make, partial(_weighed, load=load)) for name, (make, load) in made.items()}
+    made |= {
+        "tokenizer": (
+            lambda place: homes.home(place, None, homes.words()),
+            lambda place: _cut(load_tokenizer(place)),
+        ),
+        "image processor": (_processor, _processed),
+        "released weights": (
+            _released,
+            lambda place: {path.name: read_weights(path) for path in sorted(place.iterdir())},
+        ),
+        "what a model answers": (_describe, read_description),
+        "fine-tuned model": (partial(_tuned, shelf=shelf), _opened_model),
+        "fine-tuned model of another's task": (
+            partial(_tuned, shelf=shelf, told=False),
+            _opened_model,
+        ),
     }
-    found["tokenizer"] = Reader(
-        lambda place: homes.home(place, None, homes.words()),
-        lambda place: _cut(load_tokenizer(place)),
-        checked=False,
-    )
-    found["image processor"] = Reader(
-        _processor,
-        lambda place: load_processor(place)(Image.linear_gradient("L").convert("RGB"))[
-            "pixel_values"
-        ],
-        checked=False,
-    )
-    found["released weights"] = Reader(
-        _released,
-        lambda place: {
-            path.name: {name: value for name, value in read_weights(path).items()}
-            for path in sorted(place.iterdir())
-        },
-        checked=False,
-    )
-    found["what a model answers"] = Reader(_describe, read_description, checked=False)
-    found["fine-tuned model"] = Reader(partial(_tuned, shelf=shelf), _opened_model, checked=False)
-    found["fine-tuned model of another's task"] = Reader(
-        partial(_tuned, shelf=shelf, told=False), _opened_model, checked=False
-    )
-    return found
+    return {name: Reader(*one, checked=False) for name, one in made.items()}
+
+
+def _processed(place: Path) -> object:
+    picture = Image.linear_gradient("L").convert("RGB")
+    return load_processor(place)(picture)["pixel_values"]
 
 
 def _weighed(place: Path, load: Callable[[Path], Any]) -> object:
@@ -807,49 +716,28 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
     }
     model = {"model": "a", "layers": [0], "by_layer": [{"layer": 0, **row}], "uniform": row}
     model["by_head"] = {kind: [[0.2, 0.1]] for kind in row}
-    return {
-        "checkpoint": Reader(_checkpoint, _resumed, checked=False),
-        "result": Reader(written("result.json", json.dumps(heads)), read_result, checked=False),
-        "arm": Reader(
-            written("arm.json", json.dumps(ARM_JOB)),
-            lambda place: read_job(place / "arm.json"),
-            checked=False,
-        ),
-        "finished runs": Reader(
-            _finished, lambda place: finished_runs.collect_runs("a", place), checked=False
-        ),
-        "predictions": Reader(
-            lambda place: _answers(place / "p.jsonl"),
-            lambda place: read_predictions(place / "p.jsonl"),
-            checked=False,
-        ),
-        "log": Reader(
-            written("log.jsonl", rows_of(*[{"step": n, "loss": 1 / n} for n in (2, 4, 6)])),
-            lambda place: watched.means_by_epoch(place / "log.jsonl", ["loss"], 3),
-            checked=False,
-        ),
-        "figures of heads": Reader(
-            written("result.json", json.dumps(heads)), _drawn, checked=False
-        ),
-        "figures of syntax": Reader(
-            written(
-                "result.json",
-                json.dumps({"relations": [{"relation": "det", "phrase_is": "head", **heads}]}),
-            ),
-            _drawn,
-            checked=False,
-        ),
-        "figures of modality": Reader(
-            written("result.json", json.dumps({"models": [model]})), _drawn, checked=False
-        ),
-        "run folder": Reader(_run_folder, _opened, checked=False),
-        "a run's settings": Reader(_run_folder, _about_run, checked=False),
-        "finished seeds": Reader(_finished, _resumed_seeds, checked=False),
-        "answers and rationales": Reader(
-            partial(_vcr_run, shelf=shelf), partial(_vcr_read, shelf=shelf), checked=False
-        ),
-        "counts": Reader(_counts, _counted, checked=False),
+    syntax = {"relations": [{"relation": "det", "phrase_is": "head", **heads}]}
+    logged = rows_of(*[{"step": n, "loss": 1 / n} for n in (2, 4, 6)])
+    files = {
+        "arm": ("arm.json", json.dumps(ARM_JOB), read_job),
+        "predictions": ("p.jsonl", rows_of(*ANSWERS), read_predictions),
+        "log": ("log.jsonl", logged, lambda path: watched.means_by_epoch(path, ["loss"], 3)),
+        "figures of heads": ("result.json", json.dumps(heads), _drawn),
+        "figures of syntax": ("result.json", json.dumps(syntax), _drawn),
+        "figures of modality": ("result.json", json.dumps({"models": [model]}), _drawn),
+        "counts": ("counts.json", _counts, _counted),
     }
+    folders = {
+        "checkpoint": (_checkpoint, _resumed),
+        "result": (written("result.json", json.dumps(heads)), read_result),
+        "finished runs": (_finished, partial(finished_runs.collect_runs, "a")),
+        "run folder": (_run_folder, _opened),
+        "a run's settings": (_run_folder, _about_run),
+        "finished seeds": (_finished, _resumed_seeds),
+        "answers and rationales": (partial(_vcr_run, shelf=shelf), partial(_vcr_read, shelf=shelf)),
+    }
+    made = {name: of_file(*one, checked=False) for name, one in files.items()}
+    return made | {name: Reader(*one, checked=False) for name, one in folders.items()}
 
 
 def _checkpoint(place: Path) -> None:
@@ -880,7 +768,7 @@ def _finished(place: Path) -> None:
         about |= {"truncated_tokens": 0, "trained_on": ["dev"]}
         put(place / f"seed-{seed}/result.json", json.dumps(about))
         put(place / f"seed-{seed}/log.jsonl", rows_of({"step": 1, "loss": 0.5}))
-        _answers(place / f"seed-{seed}/predictions_dev.jsonl")
+        put(place / f"seed-{seed}/predictions_dev.jsonl", rows_of(*ANSWERS))
 
 
 def _run_folder(place: Path) -> None:
@@ -914,12 +802,12 @@ def _vcr_run(place: Path, shelf: LazyFixture) -> None:
 
 def _vcr_read(place: Path, shelf: LazyFixture) -> object:
     task = ANSWER
-    files = vcr._files(str(place), task, "val")
+    files = combined._files(str(place), task, "val")
     if not files:
         raise InputError(f"{place}: no finished seed")  # as the command, of both runs
     examples = task.read(shelf.once("vcr files", vcr_files.folder), "val")
     return [
-        [number, vcr._file_trained_on(file, "val"), vcr._predictions(file, examples)]
+        [number, combined._trained_on(file.parent, "val"), combined._predictions(file, examples)]
         for number, file in files.items()
     ]
 
@@ -930,30 +818,20 @@ def _resumed_seeds(place: Path) -> object:
     places = sorted(place.glob("seed-*"))
     runs = [RunFolder(one).result for one in places]
     collected = finished_runs.collect_runs("a", place)
-    return [runs, collected, ensemble.members_of(str(place), task.name)]
+    return [runs, collected, combined.members_of(str(place), task.name)]
 
 
-def _answers(path: Path) -> None:
-    rows = [
-        {
-            "id": f"rte-dev-{n}",
-            "official": str(n),
-            "prediction": n % 2,
-            "label": 1,
-            "outputs": [0.5, n % 2],
-        }
-        for n in range(4)
-    ]
-    put(path, rows_of(*rows))
+ANSWERS = [
+    {"id": f"rte-dev-{n}", "official": f"{n}", "prediction": n % 2, "label": 1}
+    | {"outputs": [0.5, n % 2]}
+    for n in range(4)
+]
 
 
-def _drawn(place: Path) -> object:
+def _drawn(path: Path) -> object:
     """As the command, which names the file."""
-    content = read_json(place / "result.json")
-    try:
-        return sorted(figures_of(content))
-    except InputError as error:
-        raise InputError(f"{place}: {error}") from None
+    with prefix_errors(path):
+        return sorted(figures_of(read_json(path)))
 
 
 def _counts(place: Path) -> None:
@@ -963,8 +841,8 @@ def _counts(place: Path) -> None:
     put(place / "counts.json", json.dumps(content | {"words": count_words(said)}))
 
 
-def _counted(place: Path) -> object:
-    read = GroundedTokens.read(place / "counts.json", homes.words(), 1)
+def _counted(path: Path) -> object:
+    read = GroundedTokens.read(path, homes.words(), 1)
     return [dict(read.tokens), dict(read.words), read.ratio(toys.sentences()[0], None)]
 
 
@@ -988,65 +866,37 @@ def _probes(shelf: LazyFixture) -> dict[str, Reader]:
     parses += (
         "4\t.\t.\tPUNCT\t.\t_\t2\tpunct\t_\t_\n\n# image = 8\n1\tvin\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
     )
-    return {
-        "CoDa": Reader(
-            copied(shelf.shop, "coda"), lambda place: open_facts(place / "annotations.jsonl")
+    looks = {name: [*counts, *[0] * 9] for name, counts in nouns.items()}
+    files = {
+        "VEC": ("mass.json", rows_of(*masses), open_facts),
+        "spatial commonsense": ("data.json", rows_of(*positions), open_facts),
+        "ImageNetVC": (
+            "color.csv",
+            table(("question", "answer"), ("What hue?", "red")),
+            open_facts,
         ),
-        "Memory Colors": Reader(
-            written("memory_colors.jsonl", rows_of(*memory)),
-            lambda place: open_facts(place / "memory_colors.jsonl"),
+        "feature norms": ("norms.dat", norms, open_facts),
+        "word similarity": (
+            "pairs.txt",
+            "dog\tcat\t5.5\ndog\tball\t2\ncat\tball\t1\n",
+            read_word_pairs,
         ),
-        "ViComTe": Reader(
-            written(
-                "distributions/color-dist.jsonl",
-                rows_of({name: [*counts, *[0] * 9] for name, counts in nouns.items()}),
-            ),
-            lambda place: open_facts(place / "distributions/color-dist.jsonl"),
-        ),
-        "VEC": Reader(
-            written("mass.json", rows_of(*masses)),
-            lambda place: open_facts(place / "mass.json"),
-            checked=False,
-        ),
-        "spatial commonsense": Reader(
-            written("data.json", rows_of(*positions)),
-            lambda place: open_facts(place / "data.json"),
-            checked=False,
-        ),
-        "ImageNetVC": Reader(
-            written("color.csv", table(("question", "answer"), ("What hue?", "red"))),
-            lambda place: open_facts(place / "color.csv"),
-            checked=False,
-        ),
-        "feature norms": Reader(
-            written("norms.dat", norms),
-            lambda place: open_facts(place / "norms.dat"),
-            checked=False,
-        ),
-        "word similarity": Reader(
-            written("pairs.txt", "dog\tcat\t5.5\ndog\tball\t2\ncat\tball\t1\n"),
-            lambda place: read_word_pairs(place / "pairs.txt"),
-            checked=False,
-        ),
+        "CoNLL-U": ("a.conllu", parses, read_parses),
+    }
+    coda = copied(shelf.shop, "coda")
+    made = {name: of_file(*one, checked=False) for name, one in files.items()}
+    return made | {
+        "CoDa": of_file("annotations.jsonl", coda, open_facts),
+        "Memory Colors": of_file("memory_colors.jsonl", rows_of(*memory), open_facts),
+        "ViComTe": of_file("distributions/color-dist.jsonl", rows_of(looks), open_facts),
         "BLiMP": Reader(copied(shelf.shop, "blimp"), read_minimal_pairs),
         "EWoK": Reader(copied(shelf.shop, "ewok"), read_minimal_pairs),
-        "own pairs": Reader(
-            written("p.csv", own), lambda place: read_minimal_pairs(place / "p.csv")
-        ),
+        "own pairs": of_file("p.csv", own, read_minimal_pairs),
         "Winoground": Reader(
             copied(shelf.shop, "winoground"), read_winoground, checked=False, kept=PIXELS
         ),
-        "CoNLL-U": Reader(
-            written("a.conllu", parses),
-            lambda place: read_parses(place / "a.conllu"),
-            checked=False,
-        ),
-        "WordNet": Reader(lambda place: wordnets.write(place), _looked_up, checked=False),
-        "probes": Reader(
-            partial(_probe_files, shelf=shelf),
-            lambda place: _asked(place),
-            checked=False,
-        ),
+        "WordNet": Reader(wordnets.write, _looked_up, checked=False),
+        "probes": Reader(partial(_probe_files, shelf=shelf), _asked, checked=False),
     }
 
 
@@ -1075,8 +925,8 @@ def _looked_up(place: Path) -> object:
     net = WordNet(place)
     return [
         net.version,
-        [net.most_frequent(word) for word in WORDS],
-        [net.first_synset(word, pos) for word in WORDS for pos in "nv"],
+        [str(net.most_frequent(word)) for word in WORDS],
+        [str(net.first_synset(word, pos)) for word in WORDS for pos in "nv"],
     ]
 
 
@@ -1084,31 +934,31 @@ def _looked_up(place: Path) -> object:
 
 
 def _pictures(shelf: LazyFixture) -> dict[str, Reader]:
-    def make(place: Path, ending: str, mode: str) -> None:
-        place.mkdir(parents=True)
-        pixels = np.random.default_rng(0).integers(0, 256, (12, 9, 3), dtype=np.uint8)
-        image = Image.fromarray(pixels)
-        if mode == "I;16":
-            image = Image.fromarray(np.arange(108, dtype=np.uint16).reshape(12, 9) * 600)
-        elif mode != "RGB":
-            image = image.convert(mode)
-        exif = image.getexif()
-        exif[0x0112] = 6  # turned
-        options = {"exif": exif} if ending in ("jpg", "png", "webp") else {}
-        image.save(place / f"a.{ending}", **options)
-
     kinds = {"jpg": "RGB", "png": "RGB", "gif": "P", "bmp": "RGB", "webp": "RGB"}
-    made = {
-        f"picture {ending}": Reader(
-            partial(make, ending=ending, mode=mode),
-            lambda place, name=f"a.{ending}": decode_image(place / name, 8),
+    made = {f"picture {ending}": (ending, mode) for ending, mode in kinds.items()}
+    made["picture of 16 bits"] = ("png", "I;16")
+    return {
+        name: of_file(
+            f"a.{ending}",
+            partial(_picture, ending=ending, mode=mode),
+            partial(decode_image, size=8),
         )
-        for ending, mode in kinds.items()
+        for name, (ending, mode) in made.items()
     }
-    made["picture of 16 bits"] = Reader(
-        partial(make, ending="png", mode="I;16"), lambda place: decode_image(place / "a.png", 8)
+
+
+def _picture(place: Path, ending: str, mode: str) -> None:
+    place.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 9, 3), dtype=np.uint8)
+    if mode == "I;16":
+        image = Image.fromarray(np.arange(108, dtype=np.uint16).reshape(12, 9) * 600)
+    else:
+        image = Image.fromarray(pixels).convert(mode)
+    exif = image.getexif()
+    exif[0x0112] = 6  # turned
+    image.save(
+        place / f"a.{ending}", **({"exif": exif} if ending in ("jpg", "png", "webp") else {})
     )
-    return made
 
 
 def told(value: object) -> object:

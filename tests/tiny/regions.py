@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +107,24 @@ def npz(**more: np.ndarray) -> bytes:
     own = {"features": FEATURES, "norm_bb": boxes, "conf": SURE, "soft_labels": SOFT}
     np.savez(out := io.BytesIO(), **{k: np.asarray(v, np.float16) for k, v in own.items()} | more)
     return out.getvalue()
+
+
+def msgpack() -> bytes:
+    """The same arrays as msgpack-numpy packs them."""
+
+    def packed(value: np.ndarray) -> dict[bytes, object]:
+        kind = {b"nd": True, b"type": value.dtype.str, b"kind": b""}
+        return kind | {b"shape": value.shape, b"data": value.tobytes()}
+
+    with np.load(io.BytesIO(npz())) as content:
+        return import_module("msgpack").packb({name: packed(content[name]) for name in content})
+
+
+def lmdb(folder: Path, values: Mapping[str, bytes]) -> Path:
+    """UNITER's store of such values by name."""
+    folder.mkdir(parents=True)
+    base = import_module("lmdb").open(str(folder), map_size=1 << 22)
+    with base, base.begin(write=True) as view:
+        for name, value in values.items():
+            view.put(name.encode(), value)
+    return folder

@@ -254,7 +254,7 @@ def _tsv(path: Path, read: Callable[[str, list[bytes]], ImageRegions]) -> Iterat
     with convert_read_errors(path), path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             fields = line.rstrip(b"\r\n").split(b"\t")
-            name = fields[0].decode("utf-8", "replace")
+            name = fields[0].decode("utf-8-sig", "replace")
             yield name, f"line {number}", partial(read, name, fields)
 
 
