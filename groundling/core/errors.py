@@ -136,8 +136,7 @@ def did_you_mean(name: str, offered: Iterable[str]) -> str:
     """
     names = {other.lower(): other for other in offered}
     ends = {other.rpartition("/")[2]: names[other] for other in sorted(names, reverse=True)}
-    lowered = name.lower()
-    similar = [lowered] if lowered in ends else get_close_matches(lowered, [*names, *ends], 1)
+    similar = get_close_matches(name.lower(), [*names, *ends], 1)
     return f"; did you mean {(ends | names)[similar[0]]}?" if similar else ""
 
 

@@ -398,20 +398,6 @@ def test_packed_text_is_text(ending: str, tmp_path: Path) -> None:
             corpus_lines(path)
 
 
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        (b"", "the file is empty"),
-        (b" \n\n", "the file is empty"),
-        (b"a\nb\n\xff\n", "line 3: cannot be read .*can't decode byte 0xff"),
-    ],
-)
-def test_no_text_is_said(raw: bytes, message: str, tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_bytes(raw)
-    with pytest.raises(InputError, match=message):
-        corpus_lines(tmp_path / "t.txt")
-
-
 def test_packed_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"c\.jsonl\.gz: only plain text can be read compressed"):
         corpus_lines(put(tmp_path / "c.jsonl.gz", "x"))

@@ -191,6 +191,13 @@ def test_missing_images_are_told(layout: str, tmp_path: Path) -> None:
     assert message in fixture.told(tmp_path / "out")
 
 
+@pytest.mark.parametrize("content", [b"no image", b"\xff\xd8\xff\xe0\0\x10JFIF"])
+def test_broken_images_are_told(content: bytes, tmp_path: Path) -> None:
+    fixture = fixture_of("a csv", tmp_path / "data")
+    bad = put(tmp_path / "data/photos/2.jpg", content)
+    assert f"{bad}: does not decode" in fixture.told(tmp_path / "out")
+
+
 def test_names_of_images_that_no_disk_has(tmp_path: Path) -> None:
     long = edited("a csv", tmp_path / "long", "captions.csv", "2.jpg", "2" * 5000 + ".jpg")
     assert f"1 of 2 {GONE}2222" in long.told(tmp_path / "out")

