@@ -28,7 +28,7 @@ from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.tasks.vqa import VQA
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.lxmert import (
-    DESIGN,
+    ARCHITECTURE,
     ImageQuestionAnswering,
     Lxmert,
     LxmertPairHead,
@@ -114,7 +114,7 @@ def test_losses_are_transformers_own(folder: Path, model: Lxmert) -> None:
     sizes = model.sizes._replace(classes=5, background=False)
     vocabulary = MaskingVocabulary.of(model.text_tokenizer)
     context = ObjectiveContext(sizes, vocabulary, output_type=ANSWERS)
-    chosen = DESIGN.pretraining.objectives(context, PretrainingVariantSettings())
+    chosen = ARCHITECTURE.pretraining.objectives(context, PretrainingVariantSettings())
     names = ["masked_lm", "sentence_image", "masked_objects", "image_qa"]
     assert [one.name for one in chosen] == names
     rows = toys.seen(8).get(range(8), ())
