@@ -113,18 +113,20 @@ class FineTunedModel:
         self.trust = tuple(trust)
         self.notes: list[str] = []
         self.other_seeds: Sequence[FineTunedModel] = ()
-        self._check_code(description.kind, description.design)
+        self._check_code(description.model_format, description.architecture)
         there = hashes_of_settings(folder)
         changed = [name for name, sha256 in description.files.items() if there.get(name) != sha256]
         if changed:
             self.notes.append(
                 f"{folder}: {', '.join(changed)} changed after training; predictions may be wrong"
             )
-        self.student: Encoder = load_encoder(str(folder), description.kind, description.design)
+        self.student: Encoder = load_encoder(
+            str(folder), description.model_format, description.architecture
+        )
         self.form: OutputType = self.task.form if description.form is None else description.form
         if isinstance(self.student, RegionEncoder):
             self.student.add_images(description.images)
-            if description.ready:
+            if description.is_prepared:
                 self.student.prepare((), False)
         with prefix_errors(folder / FILE):
             head = make_task_head(self.student, self.form, description.head)

@@ -78,13 +78,13 @@ class ModelDescription:
     """Limits of the regions, and which tags and objects are read; names no store and no images."""
     zero_region_features: bool = False
     """Whether zeros replace the region features."""
-    ready: bool = True
+    is_prepared: bool = True
     """Whether the model was prepared for the task's texts as in its architecture's paper."""
     own: TableTaskSettings | None = None
     """Columns of your own file; None for a task with official files."""
-    design: str = ""
+    architecture: str = ""
     """MODULE:NAME of an architecture of your own."""
-    kind: str = ""
+    model_format: str = ""
     """MODULE:NAME of a `ModelFormat` of your own that loads the folder."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the file of each of your own modules, by MODULE:NAME."""

@@ -165,9 +165,9 @@ def new_vision_language_model(
     if isinstance(start, RegionEncoder) and start.region_source == "pixels":
         start.resize(pixels.shortest_edge, pixels.longest_edge)
         return start
-    design = resolve("vision_language", Architecture, architecture)
-    if not design.can_read_pixels or not isinstance(start, TextEncoder):
+    found = resolve("vision_language", Architecture, architecture)
+    if not found.can_read_pixels or not isinstance(start, TextEncoder):
         raise InputError(f"images={images}: {architecture} reads stored features; leave images out")
     side, longest_edge = pixels.shortest_edge or SIDE, pixels.longest_edge
     parts = (*get_bert(start), pixels.backbone, side, longest_edge)
-    return make_end_to_end_model(*parts, build=design.make, **options)
+    return make_end_to_end_model(*parts, build=found.make, **options)

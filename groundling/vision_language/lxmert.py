@@ -439,7 +439,7 @@ class LxmertPairHead(TaskHead):
         return outputs
 
 
-DESIGN = Architecture(
+ARCHITECTURE = Architecture(
     name="lxmert",
     build=lxmert,
     load=load_lxmert,

@@ -281,7 +281,7 @@ def _region_objectives(sizes: OutputSizes, options: PretrainingVariantSettings) 
 REGRESSION = "regress_regions"
 CLASSES = ("masked_regions", "hard_regions")
 
-DESIGN = Architecture(
+ARCHITECTURE = Architecture(
     name="uniter",
     build=uniter,
     load=partial(load_single_stream, join=UniterEmbeddings),

@@ -204,7 +204,7 @@ def task_objectives(
     )
 
 
-DESIGN = Architecture(
+ARCHITECTURE = Architecture(
     name="visualbert",
     build=visualbert,
     load=partial(load_single_stream, join=VisualBertEmbeddings),

@@ -338,7 +338,7 @@ def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -
     return chosen
 
 
-DESIGN = Architecture(
+ARCHITECTURE = Architecture(
     name="vlbert",
     build=vlbert,
     load=partial(load_single_stream, join=VLBertEmbeddings),

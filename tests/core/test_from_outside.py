@@ -423,11 +423,11 @@ def plain(shared: Path) -> Path:
     out = shared / "runs/plain"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(shared)
-        run(*PRETRAIN, "--architecture", "mine.plain:DESIGN", "--out", str(out))
+        run(*PRETRAIN, "--architecture", "mine.plain:ARCHITECTURE", "--out", str(out))
     return out
 
 
-SEEN = ["--regions", "runs/store", "--architecture", "mine.plain:DESIGN"]
+SEEN = ["--regions", "runs/store", "--architecture", "mine.plain:ARCHITECTURE"]
 
 
 def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(
@@ -443,22 +443,22 @@ def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(
         "supervised.head.classify.weight",
         "supervised.head.classify.bias",
     }
-    again = load_encoder(tmp_path / "seed-0/model", architecture="mine.plain:DESIGN")
+    again = load_encoder(tmp_path / "seed-0/model", architecture="mine.plain:ARCHITECTURE")
     assert isinstance(again, SingleStreamModel) and again.join.kind == "plain"
     with pytest.raises(InputError, match=r"unknown kind 'plain'.*architecture MODULE:NAME"):
         load_encoder(plain / "model")
     # A next phase resumes from it, too.
-    flags = ["--model", str(tmp_path / "seed-0/model"), "--architecture", "mine.plain:DESIGN"]
+    flags = ["--model", str(tmp_path / "seed-0/model"), "--architecture", "mine.plain:ARCHITECTURE"]
     run("pretrain", *PRETRAIN[3:], *flags, "--out", str(tmp_path / "more"))
 
 
 def test_two_streams_are_pretrained_tuned_and_loaded(shared: Path, tmp_path: Path) -> None:
-    streams = ["--architecture", "mine.streams:DESIGN"]
+    streams = ["--architecture", "mine.streams:ARCHITECTURE"]
     run(*PRETRAIN, *streams, "--out", str(tmp_path / "seen"))
     assert result(tmp_path / "seen")["architecture"] == "streams"
     model = ["--model", str(tmp_path / "seen/model"), "--regions", "runs/store", *streams]
     run("finetune", *DOGS[3:], *model, "--save-model", "--out", str(tmp_path / "tuned"))
-    again = load_encoder(tmp_path / "tuned/seed-0/model", architecture="mine.streams:DESIGN")
+    again = load_encoder(tmp_path / "tuned/seed-0/model", architecture="mine.streams:ARCHITECTURE")
     assert again.regions_provenance
 
 
@@ -480,7 +480,7 @@ def test_its_head_is_the_one_that_is_used(
 def test_a_design_with_two_names_is_refused(mine: Any) -> None:
     words = homes.words()
     with pytest.raises(InputError, match="another: `build` returned a model named 'plain'"):
-        replace(mine("plain").DESIGN, name="another").make(toys.bert(len(words)), words, 12)
+        replace(mine("plain").ARCHITECTURE, name="another").make(toys.bert(len(words)), words, 12)
 
 
 # -- (e) a kind of model folder ----------------------------------------------------------------------------------------
@@ -735,7 +735,7 @@ def test_two_processes_do_what_one_does(processes: Any, tmp_path: Path) -> None:
     assert any("doubt" in line for line in log_of(tmp_path / "2/gate"))
 
 
-@pytest.mark.parametrize("join", [*JOINS, "mine.plain:DESIGN"])
+@pytest.mark.parametrize("join", [*JOINS, "mine.plain:ARCHITECTURE"])
 def test_villa_by_name_on_every_join(join: str, tmp_path: Path) -> None:
     words = [*DOGS, "--architecture", join, "--regions", "runs/store"]
     words += ["--gradient-accumulation-steps", "2"]
@@ -766,7 +766,7 @@ TASK = [*RTE[:3], "--data", "glue_data", *FEW, "--task"]
 OBJECTIVE = [*RTE, "--objectives"]
 TEACHER = [*RTE, "--objectives", "contrastive", "--teacher"]
 STEP = [*RTE, "--training-step"]
-DESIGN = [*RTE, "--regions", "runs/store", "--architecture"]
+NEW_MODEL = [*RTE, "--regions", "runs/store", "--architecture"]
 FORMAT = [*RTE, "--model-format"]
 ARM = [*ADAPT, "--arm"]
 PRETRAINED = [*PRETRAIN, "--architecture"]
@@ -776,7 +776,7 @@ WRONG = [
     (OBJECTIVE, "mine.nowhere:THING", "'mine.nowhere' cannot be imported"),
     (TEACHER, "mine..dogs:DOGS", "'mine..dogs' cannot be imported"),
     (STEP, "mine.dogs:CATS", "has no 'CATS'; there are: "),
-    (DESIGN, "mine.raises:THING", "cannot be imported (RuntimeError: first line"),
+    (NEW_MODEL, "mine.raises:THING", "cannot be imported (RuntimeError: first line"),
     (FORMAT, "mine.leaves:THING", "cannot be imported (SystemExit: 3)"),
     (ARM, "mine.broken:THING", "cannot be imported (SyntaxError: "),
     (PRETRAINED, "sys:nothing", "has no 'nothing'"),
@@ -793,7 +793,7 @@ WRONG = [
     (STEP, "mine.wrong:made", "the call failed (KeyError: 'why')"),
     (STEP, "mine.wrong:Needs", "the call failed (TypeError: "),
     (STEP, "mine.bag:Bag", "expected a TrainingStep, found a Bag"),
-    (DESIGN, "mine.plain:PlainEmbeddings", "class PlainEmbeddings, expected an Architecture"),
+    (NEW_MODEL, "mine.plain:PlainEmbeddings", "class PlainEmbeddings, expected an Architecture"),
     (FORMAT, "mine.average:Average", "found the class Average, expected a ModelFormat"),
     (PRETRAINED, "mine.plain:build", "found a function, expected an Architecture"),
     (OBJECTIVE, "mine.unfinished:Nameless", "objectives: expected distinct names, found ["),

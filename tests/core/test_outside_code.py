@@ -40,7 +40,7 @@ from groundling.models.text_encoder import load_text_encoder
 from groundling.tasks.glue import RTE as TASK
 
 KIND = ModelFormat("planted", lambda source: True, load_text_encoder)
-DESIGN = None
+ARCHITECTURE = None
 """
 MODULES = {"downloaded", "mine", "helper", "absent_library"}
 
@@ -88,9 +88,9 @@ MODEL = Path("downloaded/seed-0/model")
 ABOUT = MODEL / "groundling_task.json"
 ASKED = ["--model", "downloaded", "--data", "glue", "--cpu"]
 NAMES = {
-    "kind": {"kind": "downloaded.evil:KIND"},
+    "model_format": {"model_format": "downloaded.evil:KIND"},
     "task": {"task": "downloaded.evil:TASK", "form": None, "own": None},
-    "design": {"design": "downloaded.evil:DESIGN"},
+    "architecture": {"architecture": "downloaded.evil:ARCHITECTURE"},
 }
 
 
@@ -114,7 +114,7 @@ def test_a_models_folder_imports_nothing(road: str, place: Path, capsys: Any) ->
 
 def test_what_is_no_name_is_none_to_import(place: Path, capsys: Any) -> None:
     for value in ("downloaded.evil", "downloaded.evil:", "downloaded.evil:KIND "):
-        edited(ABOUT, kind=value)
+        edited(ABOUT, model_format=value)
         assert "expected MODULE:NAME" in refused(capsys, "evaluate", *ASKED, "--trust", value)
     assert not (place / "ran").exists()
 
@@ -127,7 +127,7 @@ def test_what_a_folder_says_wrongly_of_itself_names_its_file(place: Path, capsys
 
 
 def test_what_the_user_names_is_imported(place: Path, capsys: Any) -> None:
-    edited(ABOUT, **NAMES["kind"], **NAMES["task"])
+    edited(ABOUT, **NAMES["model_format"], **NAMES["task"])
     trust = ["downloaded.evil:KIND", "downloaded.evil:TASK"]
     assert main(["evaluate", *ASKED, "--trust", *trust]) == 0
     assert (place / "ran").exists()
@@ -135,7 +135,7 @@ def test_what_the_user_names_is_imported(place: Path, capsys: Any) -> None:
 
 
 def test_an_analysis_of_a_fine_tuned_model_imports_nothing(place: Path) -> None:
-    edited(ABOUT, **NAMES["kind"])
+    edited(ABOUT, **NAMES["model_format"])
     with pytest.raises(InputError, match=r"trust=downloaded\.evil:KIND"):
         load_modality_model(AnalysedModelSettings(model="downloaded"), "best", torch.device("cpu"))
     assert not (place / "ran").exists()

@@ -171,7 +171,16 @@ VALUES: tuple[object, ...] = (
 NAME = f"{FOREIGN}:THING"
 NAMES = (NAME, f"{FOREIGN}.THING", FOREIGN, f"{FOREIGN}:", f"planted--{FOREIGN}.THING")
 IMPORTED_AS = (
-    *("kind", "task", "design", "type", "auto_map", "tokenizer_class", "attn_implementation"),
+    *(
+        "kind",
+        "model_format",
+        "task",
+        "architecture",
+        "type",
+        "auto_map",
+        "tokenizer_class",
+        "attn_implementation",
+    ),
 )
 """Keys below which folders of models name code."""
 

@@ -8,22 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny import homes, toys
+from tiny.regions import store
+from tiny.tasks import task_texts, vqa
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, LxmertForPreTraining
 
+from groundling.cli import main
 from groundling.core.batch import IGNORE, Batch, OutputSizes, collate
 from groundling.core.output_types import OpenAnswer
 from groundling.core.rng import generator
 from groundling.models.attention import AttentionMap, PositionKind
-from groundling.models.heads import init_lm_head
+from groundling.models.heads import HEADS, init_lm_head
 from groundling.models.task_heads import HeadContext
 from groundling.objectives import MaskingVocabulary, ObjectiveContext
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.objectives import PretrainingVariantSettings
+from groundling.tasks.vqa import VQA
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.lxmert import (
-    DESIGN,
+    ARCHITECTURE,
     ImageQuestionAnswering,
     Lxmert,
     LxmertPairHead,
@@ -109,7 +114,7 @@ def test_losses_are_transformers_own(folder: Path, model: Lxmert) -> None:
     sizes = model.sizes._replace(classes=5, background=False)
     vocabulary = MaskingVocabulary.of(model.text_tokenizer)
     context = ObjectiveContext(sizes, vocabulary, output_type=ANSWERS)
-    chosen = DESIGN.pretraining.objectives(context, PretrainingVariantSettings())
+    chosen = ARCHITECTURE.pretraining.objectives(context, PretrainingVariantSettings())
     names = ["masked_lm", "sentence_image", "masked_objects", "image_qa"]
     assert [one.name for one in chosen] == names
     rows = toys.seen(8).get(range(8), ())
@@ -209,3 +214,26 @@ def test_its_sizes_are_the_released_ones() -> None:
     assert count(pairs) == 1536 * 1537 + 2 * 1536 + 2 * 1537
     # The release's pre-training has the matching head (2 x 769) and attributes (400 x 769), too.
     assert count(made, answers, lm, objects) + 2 * 769 + 400 * 769 == 228_051_752
+
+
+def test_on_a_tasks_texts_image_qa_is_trained_and_its_head_starts_vqas(tmp_path: Path) -> None:
+    """`pretrain --task vqa`, then `finetune`, by command."""
+    homes.student(tmp_path / "bert")
+    data = vqa(tmp_path / "vqa")
+    texts = task_texts(VQA.with_answers_of(data), data, splits=("train", "val"))
+    given = ["--task", "vqa", "--data", str(data), "--lr", "0", "--weight-decay", "0", "--cpu"]
+    given += ["--regions", str(store(tmp_path / "store", toys.images_of(texts)))]
+    given += ["--steps", "6", "--batch", "4", "--log-every", "1"]
+    start = ["--architecture", "lxmert", "--model", str(tmp_path / "bert")]
+    assert main(["pretrain", *start, *given, "--out", str(tmp_path / "seen")]) == 0
+    lines = homes.log_of(tmp_path / "seen")
+    terms = {"mlm", "sentence_image", "masked_objects", "masked_labels", "image_qa"}
+    assert terms <= {name for line in lines for name in line}
+    heads = load_file(tmp_path / "seen/model" / HEADS)
+    trained = {name: one for name, one in heads.items() if name.startswith("image_qa.head.")}
+    assert len(trained) == 6
+    tuned = ["--model", str(tmp_path / "seen/model"), "--out", str(tmp_path / "tuned")]
+    assert main(["finetune", *tuned, *given]) == 0
+    own = load_file(tmp_path / "tuned/seed-0/model" / HEADS)
+    for name, value in trained.items():
+        assert torch.equal(own[name.replace("image_qa", "supervised")], value), name

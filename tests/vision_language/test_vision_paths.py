@@ -47,7 +47,7 @@ from groundling.vision_language import vlbert as vlberts
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.vlbert import mean_answer_embeddings
 
-DESIGNS = registered("vision_language", Architecture)
+ARCHITECTURES = registered("vision_language", Architecture)
 FOLDERS = {
     "vqa": "vqa",
     "nlvr2": "nlvr2",
@@ -84,7 +84,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(world: Path) -> dict[str, str]:
-    for kind in DESIGNS:
+    for kind in ARCHITECTURES:
         config = make_settings(
             PretrainConfig,
             architecture=kind,
@@ -93,11 +93,11 @@ def trained(world: Path) -> dict[str, str]:
             captions=str(world / "captions_train2014.json"),
         )
         pretrain(config, BRIEF, world / "pre" / kind)
-    return {kind: str(world / "pre" / kind / "model") for kind in DESIGNS}
+    return {kind: str(world / "pre" / kind / "model") for kind in ARCHITECTURES}
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-@pytest.mark.parametrize("kind", DESIGNS)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_every_model_learns_every_task(
     kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
@@ -142,7 +142,7 @@ def test_visualberts_phase_on_a_tasks_own_texts(
     assert pretrain(config, BRIEF, tmp_path)["objectives"] == ["masked_lm"]
 
 
-@pytest.mark.parametrize("kind", DESIGNS)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_the_control_reads_the_text_alone(
     kind: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
@@ -229,7 +229,7 @@ def test_the_blind_control_sees_boxes_and_no_features(
 
 
 @pytest.mark.parametrize("name", ["vcr/answer", "vcr/rationale"])
-@pytest.mark.parametrize("kind", DESIGNS)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_tags_need_the_annotated_objects_in_their_order(
     kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
@@ -328,7 +328,7 @@ def heads(kind: str, task: str, hidden: int = 768) -> int:
             FORMS[task],
             toys.bert_words(),
         )
-        head = DESIGNS[kind].heads[task](reading)
+        head = ARCHITECTURES[kind].heads[task](reading)
         objective = SupervisedObjective(reading.sizes, output_type=reading.output_type, head=head)
         return sum(p.numel() for p in objective.parameters())
 
@@ -367,7 +367,9 @@ def test_pre_training_has_the_papers_sizes() -> None:
     ):
         given = ObjectiveContext(sizes._replace(input_embeddings=(cased or 30522, 768)), words)
         with torch.device("meta"):
-            objectives = DESIGNS[kind].pretraining.objectives(given, PretrainingVariantSettings())
+            objectives = ARCHITECTURES[kind].pretraining.objectives(
+                given, PretrainingVariantSettings()
+            )
             assert sum(p.numel() for o in objectives for p in o.parameters()) == total - core, kind
 
 

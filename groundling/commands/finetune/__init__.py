@@ -89,7 +89,7 @@ region."""
 --zero-region-features), with the same seeds, settings and task loss, in the subfolder `text-alone`."""
     architecture: Annotated[str, InputKind.OBJECT] = ""
     """Make a plain BERT a vision-language model, without pre-training: visualbert, vlbert, \
-uniter, or MODULE:NAME of your own architecture, which its models also need to load."""
+uniter, lxmert, or MODULE:NAME of your own architecture, which its models also need to load."""
     visualbert: VisualBertSettings = field(default_factory=VisualBertSettings)
     model_format: Annotated[str, InputKind.OBJECT] = ""
     """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""

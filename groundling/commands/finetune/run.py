@@ -166,10 +166,10 @@ def describe_model(
         reads_regions=store is not None,
         region_settings=replace(config.regions, regions="", images="", allow_region_mismatch=False),
         zero_region_features=config.zero_region_features,
-        ready=not config.linear_head,
+        is_prepared=not config.linear_head,
         own=replace(config.own, dev="") if config.own.label else None,
-        design=config.architecture if is_import_path(config.architecture) else "",
-        kind=config.model_format,
+        architecture=config.architecture if is_import_path(config.architecture) else "",
+        model_format=config.model_format,
         modules=_modules(config.task, config.architecture, config.model_format),
         regions={} if store is None else region_facts(store),
     )

@@ -1,4 +1,4 @@
-"""`groundling pretrain`: pre-train VisualBERT, VL-BERT or UNITER on captioned images."""
+"""`groundling pretrain`: pre-train VisualBERT, VL-BERT, UNITER or LXMERT on captioned images."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ error."""
     """What an epoch contains once: every caption, as in the releases, or every image."""
     task: Annotated[str, InputKind.OBJECT] = ""
     """Instead of captions: a task's training texts, e.g. vqa (VisualBERT's task-specific phase, \
-UNITER's second stage on VCR)."""
+UNITER's second stage on VCR, LXMERT's image question answering)."""
     data: Annotated[str, InputKind.PATH] = ""
     """--task: folder with the task's official files."""
     train_splits: tuple[str, ...] = ()
@@ -87,10 +87,10 @@ class PretrainConfig(Settings):
     """Pre-training of a vision-language model on captioned images, or on a task's texts and images."""
 
     architecture: Annotated[str, InputKind.OBJECT] = "visualbert"
-    """Architecture that a plain text encoder becomes: visualbert, vlbert, uniter, or MODULE:NAME \
-of your own; a vision-language model as --model needs its own."""
+    """Architecture that a plain text encoder becomes: visualbert, vlbert, uniter, lxmert, or \
+MODULE:NAME of your own; a vision-language model as --model needs its own."""
     model: Annotated[str, InputKind.MODEL, required] = ""
-    """BERT, or a single-stream model to continue from: hub id or folder."""
+    """BERT, or a vision-language model to continue from: hub id or folder."""
     regions: RegionSettings = field(default_factory=RegionSettings)
     pixels: PixelInputSettings = field(default_factory=PixelInputSettings)
     train_texts: TrainTexts = field(default_factory=TrainTexts)
@@ -146,7 +146,7 @@ def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) 
 
 COMMAND = Command(
     "pretrain",
-    "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
+    "pre-train VisualBERT, VL-BERT, UNITER or LXMERT on captioned images",
     "groundling.commands.pretrain.run:pretrain",
     {"_own": PretrainConfig(), "_train": PRETRAINING},
     title="Train",

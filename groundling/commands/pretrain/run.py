@@ -1,6 +1,4 @@
-"""Pre-train VisualBERT, VL-BERT or UNITER on captioned images, or on the texts and images of a
-task.
-"""
+"""Pre-train VisualBERT, VL-BERT, UNITER or LXMERT on captioned images, or on a task's texts and images."""
 
 from __future__ import annotations
 
