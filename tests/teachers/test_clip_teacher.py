@@ -644,7 +644,7 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
             place, keyword_extractor="keywords:nothing"
         ),
         "two teachers are called 'clip'": lambda: TeacherSet(two),
-        "is not finite": lambda: wrapped(nan, examples(), tmp_path / "c"),
+        "the teacher's clip_image is not finite": lambda: wrapped(nan, examples(), tmp_path / "c"),
         "to a word is not finite": lambda: wrapped(nan, examples(), tmp_path / "c", 0.0),
     }.items():
         assert message in refused(call)
