@@ -246,7 +246,7 @@ def test_export_and_texts_alone(model: EndToEndModel, tmp_path: Path) -> None:
         isinstance(again, EndToEndModel)
         and again.side == 64
         and again.reads_whole_image
-        and again.sizes == model.sizes
+        and again.sizes._replace(config=None) == model.sizes._replace(config=None)
     )
     for one in (batch, replace(batch, regions=None, pixels=None, image_sizes=None)):
         found, expected = again(one), model(one)
