@@ -1,4 +1,4 @@
-"""Feature distillation from a frozen CLIP text tower into a text encoder."""
+"""Feature distillation into a text encoder: from a frozen CLIP text tower, or from itself before training."""
 
 from __future__ import annotations
 
@@ -151,3 +151,25 @@ def _hash_texts(words: Tensor) -> Tensor:
     place = torch.arange(1, words.shape[1] + 1, device=words.device)
     mixed = (words + 1) * (place * 0x9E3779B1 % 0x7FFFFFFF)  # padding is -1, so it adds 0
     return mixed.sum(1)
+
+
+class EmbeddingRetention(Objective):
+    """Sentence vectors stay close to those before training: 1 - cosine of both, for the same text.
+
+    The teacher is a frozen copy of the student (`FrozenCopy`), as in Learning without Forgetting (Li and
+    Hoiem 2016), but on features. The student's text may be masked; the copy's is not. Not from a paper.
+    """
+
+    name = "retain"
+    arm_name = ""
+    required_fields = ("text", "features.initial_sentence_embedding")
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Texts."""
+        return {self.name: batch.rows}
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """Summed cosine distance () between the student's pooled vectors (N, S) and the frozen copy's (N, S)."""
+        now = require(encoded.sentence_embedding, "sentence_embedding", self.name)
+        before = batch.features["initial_sentence_embedding"].to(now.dtype)
+        return {self.name: (1 - F.cosine_similarity(now, before, dim=-1)).sum()}

@@ -26,10 +26,12 @@ from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives import Objective
-from groundling.objectives.crd import ContrastiveRepresentationDistillation
-from groundling.objectives.nst import NeuronSelectivityTransfer
-from groundling.objectives.nt_xent import NTXent
-from groundling.objectives.state_distillation import StudentHead
+from groundling.objectives.state_distillation import (
+    ContrastiveRepresentationDistillation,
+    NeuronSelectivityTransfer,
+    NTXent,
+    StudentHead,
+)
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.teachers import TeacherContext, add_features

@@ -41,8 +41,7 @@ from groundling.objectives import (
     find_objective,
     unused_settings_note,
 )
-from groundling.objectives.embedding_retention import EmbeddingRetention
-from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.feature_distillation import EmbeddingRetention, FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.model_card import MLM_HEAD_TEXTS, end_of_path, library_of
 from groundling.runs.run import Run
