@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers import AutoModelForMaskedLM, BertConfig, ElectraConfig
+from transformers import AutoModelForMaskedLM, BertConfig, ElectraConfig, VisualBertConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 from transformers.utils import logging as hf_logging
@@ -138,9 +138,15 @@ class LMHead(nn.Module):
 
 def _masked_lm_model(source: str | Path) -> Any:
     """Transformers' masked-LM model of a folder or hub id; None if the checkpoint has no such head."""
-    if not model_type(source) or type(load_config(source)) not in MODEL_FOR_MASKED_LM_MAPPING:
+    if not model_type(source):
         return None
     config = load_config(source)
+    given: dict[str, Any] = {}
+    if isinstance(config, VisualBertConfig):  # BERT's head, which transformers has in no Auto class
+        config = BertConfig(**config.to_diff_dict() | {"model_type": "bert"})
+        given = {"config": config, "key_mapping": {r"^visual_bert\.": "bert."}}
+    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+        return None
     # transformers reads one kind of DeBERTa's heads by the configuration; released ones do not name theirs.
     kinds = [{}] if not hasattr(config, "legacy") else [{}, {"legacy": not config.legacy}]
     before = hf_logging.get_verbosity()
@@ -153,7 +159,7 @@ def _masked_lm_model(source: str | Path) -> Any:
                     output_loading_info=True,
                     use_safetensors=True,
                     dtype=torch.float32,
-                    **{**NO_CODE, **local_only(source), **kind},
+                    **{**NO_CODE, **local_only(source), **kind, **given},
                 )
             missing = [*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])]
             if all(name.startswith(f"{model.base_model_prefix}.") for name in missing):
