@@ -19,6 +19,8 @@ from groundling.core.errors import InputError
 from groundling.models.clip import load_clip_image_tower
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.models.text_encoder import load_text_encoder
+from groundling.studies.attention.commands import VisualizeConfig
+from groundling.studies.attention.page import make_page
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.uniter import uniter
 
@@ -40,6 +42,13 @@ def other_sizes(folder: Path) -> None:
 def not_finite(folder: Path) -> None:
     weights = load_file(weights_of(folder))
     weights["encoder.layer.1.output.dense.bias"][3] = float("nan")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def not_a_number(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = next(one for one in weights if ".0." in one and one.endswith("bias"))
+    weights[name][0] = float("nan")
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
@@ -73,6 +82,37 @@ def test_a_broken_student(
     if case in ("no config", "decoder"):  # fine-tuning loads it alike
         line = refusal(*tuning_with(given, tmp_path / "tuned", model=tmp_path / "broken"))
         assert complaint in line and str(tmp_path / "broken") in line
+
+
+NOT_INSPECTED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut short": (
+        lambda at: put(at / "model.safetensors", (at / "model.safetensors").read_bytes()[:999]),
+        "the weights could not be loaded",
+    ),
+    "no weights": (lambda at: (at / "model.safetensors").unlink(), "weights could not be loaded"),
+    "NaN": (not_a_number, "are NaN or infinite"),
+    "no tokenizer": (lambda at: [file.unlink() for file in at.glob("*token*")], "no tokenizer"),
+    "no processor": (
+        lambda at: (at / "preprocessor_config.json").unlink(),
+        "no image processor found",
+    ),
+    "processor": (lambda at: put(at / "preprocessor_config.json", "{"), "no image processor found"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_INSPECTED)
+@pytest.mark.parametrize("make", [homes.vilt, homes.seeing_clip])
+def test_a_broken_model_for_inspection(
+    make: Callable[[Path], Path], case: str, tmp_path: Path
+) -> None:
+    damage, complaint = NOT_INSPECTED[case]
+    damage(make(tmp_path / "broken"))
+    photo = homes.noise(tmp_path / "photo.png", (40, 30))
+    config = VisualizeConfig(model=(f"{tmp_path}/broken",), image=str(photo), text="dog", cpu=True)
+    with pytest.raises(InputError) as told:
+        make_page(config)
+    line = str(told.value)
+    assert complaint in line and line.startswith(str(tmp_path / "broken")) and "\n" not in line
 
 
 def test_a_broken_teacher(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +99,16 @@ def entities(folder: Path, captions: Sequence[str]) -> Path:
     return folder
 
 
-def three_regions(folder: Path, images: Sequence[str]) -> None:
-    """A store of three regions of each image."""
+def three_regions(
+    folder: Path, images: Sequence[str], features: Mapping[str, np.ndarray] | None = None
+) -> None:
+    """A store of three regions of each image, with features of their own or those given."""
     boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
     writer = RegionWriter(folder)
     confidence = np.float32([0.9, 0.8, 0.7])
     for n, image in enumerate(images):
         looks = np.random.default_rng(n).normal(size=(3, 12)).astype(np.float32)
+        if features is not None:
+            looks = features[image]
         writer.write(n, [ImageRegions(image, (100, 100), boxes, confidence, looks)])
     writer.close({"source": "test"})

@@ -601,6 +601,27 @@ def test_the_command_writes_all_heads(place: Path, tmp_path: Path, capsys: Any) 
     assert told["other_images"] is None and told["untrained"] is True
 
 
+def test_the_control_reads_other_images(place: Path, tmp_path: Path) -> None:
+    """It equals a run on a store in which other images' features were written under the boxes."""
+    told = []
+    rng = np.random.default_rng(0)
+    looks = {str(n): 30 * rng.normal(size=(3, 12)).astype(np.float32) for n in range(3)}
+    partner = shuffle_images(list(looks), 0)
+    three_regions(tmp_path / "own", list(looks), looks)
+    others = {image: looks[other] for image, other in partner.items()}
+    three_regions(tmp_path / "others", list(looks), others)
+    for store, control in ((tmp_path / "own", True), (tmp_path / "others", False)):
+        more = () if control else ("--no-shuffled-images-control",)
+        out = tmp_path / f"run-{store.name}"
+        # Images differ in their captions, or a permutation would leave the mean as it is.
+        flags = ("--regions", str(store), "--no-include-unrelated-captions", *more)
+        assert run(place, out, *flags, "--min-region-attention", "0") == 0
+        told.append(json.loads((out / "result.json").read_text())["heads"])
+    control, expected = told
+    assert [one["other_images"] for one in control] == [one["accuracy"] for one in expected]
+    assert [one["other_images"] for one in control] != [one["accuracy"] for one in control]
+
+
 def test_refcocos_expressions_are_phrases(place: Path, tmp_path: Path) -> None:
     images = [{"id": n, "width": 100, "height": 100, "file_name": f"{n}.jpg"} for n in range(3)]
     notes = [{"id": n, "image_id": n, "category_id": 1, "bbox": [0, 0, 50, 50]} for n in range(3)]
