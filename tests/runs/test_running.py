@@ -205,7 +205,7 @@ def test_offline_by_wish_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- less memory -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["bert", "deberta", "modernbert"])
+@pytest.mark.parametrize("name", ["bert", "deberta", "electra", "modernbert", "roberta"])
 def test_recomputing_changes_no_number_of_a_text_encoder(
     name: str, student: Any, tmp_path: Path
 ) -> None:

@@ -224,6 +224,9 @@ def test_damage(tmp_path: Path, data: Path) -> None:
     damaged = "not a partition, or damaged or edited"
     assert told(text.replace(f'"{first}"', '"train-999"')).endswith(damaged)
     assert told(text.replace('"ids": [', '"ids": ["x", ')).endswith(damaged)
+    elsewhere = {"ids": ["train-999"], "sha256": sha256(b"train-999\n").hexdigest()}
+    unknown = "train-999 is not among the training examples of vcr/answer"
+    assert told(json.dumps({**json.loads(text), **elsewhere})) == f"{shots}: {unknown}"
     assert f"{shots}: cannot be read (KeyError: 'format')" in told('{"ids": []}')
     assert "not valid JSON" in told(text[:-20])
     bare = json.dumps({**json.loads(text), "files": {}})
