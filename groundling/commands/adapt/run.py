@@ -115,6 +115,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     model = _wrapped(model, names, sizes, seed)
     objectives = taught_objectives(names, context, teacher_set, seed)
     heads = _start_heads(names, objectives, config, text)
+    run.note(*_new_head_note(config, heads))
     if retains:
         objectives.append(EmbeddingRetention(sizes, weight=config.retain_weight))
     projection = _projection(objectives) if config.keep_projection else None
@@ -310,6 +311,17 @@ def _start_heads(
         if isinstance(objective, MaskedLM) and not config.from_scratch:
             origins[name] = init_lm_head(objective.head, config.student, objective.pretrained_names)
     return origins
+
+
+def _new_head_note(config: AdaptConfig, heads: Mapping[str, str]) -> list[str]:
+    """A note if a pretrained student gets a new masked-LM head."""
+    new = [name for name, origin in heads.items() if origin == "new"]
+    if config.from_scratch or not any(find_objective(name).masks_text for name in new):
+        return []
+    return [
+        f"{config.student} has no masked-LM head; the encoder forgets while a new one learns (retention_pairs "
+        "measures how much), and masked_lm=False trains l1 and contrastive without it"
+    ]
 
 
 def _save_lm_head(
