@@ -17,7 +17,7 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "installed"
 EXTRA = {"quickstart": "", "test": "[test]"}
 """The extra of the package that each command needs."""
-OPEN_CLIP = ("open_clip_torch>=3,<4", "timm>=1,<2", "torchvision", "ftfy>=6,<7", "wcwidth<1")
+OPEN_CLIP = ("open_clip_torch>=3,<4", "timm>=1,<2", "torchvision<0.29", "ftfy>=6,<7", "wcwidth<1")
 """Installed beside the environment: this torchvision is built for CUDA's torch, and nothing else may import it."""
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 

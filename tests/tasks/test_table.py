@@ -1,19 +1,21 @@
 """A task made of the user's own file: every kind of file, of label and of fault, and a whole run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny import homes, toys
 from tiny.homes import STEPS, put, table
+from tiny.regions import store
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OutputType, Regression
-from groundling.settings.fields import make_settings
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task
 from groundling.tasks.table import (
@@ -430,3 +432,44 @@ def test_equal_numbers_are_told_and_missing_labels_refused(tmp_path: Path) -> No
     for missing in ("nan", "NaN", "<NA>"):
         with pytest.raises(InputError, match=rf"own\.csv, line 4: the label '{missing}' stands"):
             own_of(tmp_path / "own.csv", ["yes", "no", missing, "yes"])
+
+
+def test_the_text_only_control_holds_out_the_same_photos(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # F1: questions in a fixed order on photos with a coin's label; photos of the dev split are in no training row
+    questions = [f"question {n} ?" for n in range(5)]
+    rows = [(q, f"{photo:03d}.jpg", "yn"[photo % 2]) for photo in range(20) for q in questions]
+    mine = put(tmp_path / "mine.csv", table(("q", "photo", "y"), *rows))
+    store(tmp_path / "store", [f"{photo:03d}" for photo in range(20)])
+    config = make_settings(
+        FinetuneConfig,
+        model=str(homes.student(tmp_path / "encoder")),
+        data=str(mine),
+        text="q",
+        image="photo",
+        label="y",
+        max_length=24,
+    )
+    seeing = replace_settings(config, regions=str(tmp_path / "store"), architecture="visualbert")
+    without = replace_settings(config, image="")
+    held = {}
+    for name, settings in (("blind", config), ("seeing", seeing), ("without", without)):
+        result = finetune(settings, replace(STEPS, steps=1), tmp_path / name)
+        told = capsys.readouterr().err
+        assert result == json.loads((tmp_path / name / "result.json").read_text())
+        # five texts for all rows say nothing unless their photos are known
+        notes = result.get("notes", [])
+        of_data = [
+            note
+            for note in notes
+            if not note.startswith(("dev: ", "seed 0: dev: ")) and "degenerate" not in note
+        ]
+        assert bool(of_data) == (name == "without")
+        assert all(f"note: {note.removeprefix('seed 0: ')}\n" in told for note in notes)
+        lines = homes.answers(tmp_path / name / "seed-0" / "predictions_dev.jsonl")
+        held[name] = {int(line["official"]) for line in lines}
+    assert held["blind"] == held["seeing"]
+    by_photo = {number // 5 for number in held["blind"]}
+    assert held["blind"] == {photo * 5 + n for photo in by_photo for n in range(5)}
+    assert 1 < len(by_photo) < 10
