@@ -91,21 +91,19 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     is_cross_modal = any(one.needs_cross_modal for one in arm.values())
     pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
     text = _student(config, seed)
-    sentence, before = text.sentence, {}
-    if pairs:
-        sentence = sentence or _pooled(text, config.objective_settings.distillation.pooling)
-        before = similarity_agreement(text, sentence, pairs)
+    pooling = config.objective_settings.distillation.pooling
+    sentence = text.sentence or (_pooled(text, pooling) if pairs else None)
+    before = similarity_agreement(text, sentence, pairs) if pairs and sentence else {}
     used = replace_settings(config.objective_settings, pooling="own")  # retention uses it too
-    step = config.training_step.training_step
-    run.note(*unused_settings_note(names, used, step, config.cross_modal))
+    step = config.training_step
+    run.note(*unused_settings_note(names, used, step.training_step, config.cross_modal))
     retains = bool(config.retain_weight) and text.sentence is not None and not is_cross_modal
     settings = _objective_settings(config, text)
     layout, max_length = text_layout_of(config, is_cross_modal, text.max_length)
     model, windows = _model(config, is_cross_modal, text, layout, seed)
     texts, eval_texts = _texts(config, layout, max_length, text, windows, run)
-    context = ObjectiveContext(
-        model.sizes, MaskingVocabulary.of(text.tokenizer), settings, config.cross_modal
-    )
+    vocabulary = MaskingVocabulary.of(text.tokenizer)
+    context = ObjectiveContext(model.sizes, vocabulary, settings, config.cross_modal)
     teacher = config.teacher if "teacher" in {one.needed_teacher() for one in arm.values()} else ""
     extra = [FrozenCopy(text)] if retains else []
     teacher_set = load_teacher_set(
@@ -115,12 +113,11 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     model = _wrapped(model, names, sizes, seed)
     objectives = taught_objectives(names, context, teacher_set, seed)
     heads = _start_heads(names, objectives, config, text)
-    run.note(*_new_head_note(config, heads))
     if retains:
         objectives.append(EmbeddingRetention(sizes, weight=config.retain_weight))
     projection = _projection(objectives) if config.keep_projection else None
     by_length = match_by_length(objectives, texts, seed)
-    run.note(*length_note(by_length, layout))
+    run.note(*_new_head_note(config, heads), *length_note(by_length, layout))
     data, held_out = _data(config, texts, eval_texts, teacher_set, objectives)
     result = fit(
         model,
@@ -128,7 +125,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         data,
         training,
         run,
-        training_step=config.training_step,
+        training_step=step,
         evaluation=config.evaluation,
         held_out=held_out,
     )
