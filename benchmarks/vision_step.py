@@ -55,7 +55,6 @@ NAMES = {
     "position": "visual_bert.embeddings.visual_position_embeddings",
     "segment": "visual_bert.embeddings.visual_token_type_embeddings",
     "projection": "visual_bert.embeddings.visual_projection",
-    "mlm.head.cls": "cls",
     "match.classify": "cls.seq_relationship",
 }
 """Hugging Face's names of our modules other than BERT."""
@@ -173,7 +172,8 @@ class TransformersStep(nn.Module):
         for prefix, module in (("", model.join), ("mlm.", mlm), ("match.", match)):
             for name, weight in module.state_dict().items():
                 kind, _, rest = f"{prefix}{name}".rpartition(".")
-                own[f"{NAMES[kind]}.{rest}"] = weight
+                kind = NAMES[kind] if kind in NAMES else kind.removeprefix("mlm.head.")
+                own[f"{kind}.{rest}"] = weight
         self.model.load_state_dict(own)
 
     def forward(self, batch: Batch) -> Tensor:

@@ -59,13 +59,15 @@ class LMHead(nn.Module):
         `config`: the text encoder's; without one, or of a family without such a head, the head is BERT's.
         """
         super().__init__()
+        # A model without such an input has sizes of 0; its samples are refused when training starts.
+        width, table = width or 1, (table[0] or 1, table[1] or 1)
         if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
             config = BertConfig(hidden_size=width)
             if table[1] != width:
                 config = ElectraConfig(hidden_size=width, embedding_size=table[1])
             config.num_attention_heads = 1
         config = deepcopy(config)
-        config.vocab_size = table[0]
+        config.vocab_size, config.pad_token_id = table[0], None
         self._build(config)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.LayerNorm) and module.weight is not None:

@@ -11,7 +11,7 @@ import browsing
 import pytest
 from PIL import Image
 from tiny import homes, toys
-from tiny.homes import STEPS
+from tiny.homes import STEPS, put
 from tiny.quickstart import scores, tuned
 from tiny.results import both, judge_folders, write_runs
 
@@ -24,6 +24,7 @@ from groundling.settings.fields import make_settings
 from groundling.stats.verdict import SeedRuns
 from groundling.studies.bench.quickstart import ARMS, NOTHING, write_report
 
+PROBES = "index\tsentence\tlabel\n0\tthe zib is red .\t1\n"
 NASTY = "<b>arm</b> & $x$ <script>alert(1)</script>"
 LONG = "an-arm-" + 12 * "with-a-long-name-"
 
@@ -60,6 +61,8 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.new("RGB", (32, 32), "red").save(folder / "world/images" / str(image["file_name"]))
     content = {"images": images, "annotations": notes}
     (folder / "world" / "captions_train.json").write_text(json.dumps(content))
+    for name in ("truth", "odd", "category"):
+        put(folder / "world/probes" / f"{name}_train.tsv", PROBES)
     write_json(
         folder / "config.json", {"versions": {"groundling": "1.2"}, "commit": "0123456789abcdef"}
     )

@@ -480,6 +480,8 @@ def _entry(
             own = rename.get((job["reading"], result))
             if own:
                 entry["readings"].setdefault(own, found)
+    order = dict.fromkeys(own for own in rename.values() if own in entry["readings"])
+    entry["readings"] = {own: entry["readings"][own] for own in order}
     if trained:
         entry["cost"] = trained["cost"] | {"parameters_after": read[0]["parameters_after"]}
         remarks = [remark for job in read for remark in job.get("remarks", ())]

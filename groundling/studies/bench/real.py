@@ -188,6 +188,8 @@ def bench_real(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     sets = set_readers(settings)
     for one in sets:
         check_set(one)
+        if [other.name for other in sets].count(one.name) > 1:
+            raise InputError(f"{one.source}: another file holds the same; leave one out")
     encoder = load_text_encoder(settings.student)
     notes = [f"{name} is left out: {reason}" for name, reason in left_out.items()]
     if not own_lm_head(settings.student, encoder):

@@ -16,11 +16,10 @@ from PIL import Image
 
 from groundling.core.errors import InputError
 from groundling.core.registry import registered
+from groundling.studies.bench.commands import QUICKSTART, QuickstartConfig
 from groundling.studies.worlds.commands import (
     DATA_TASKS,
     DATA_WORLD,
-    QUICKSTART,
-    QuickstartConfig,
     TasksConfig,
     WorldConfig,
 )

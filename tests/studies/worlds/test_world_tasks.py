@@ -20,6 +20,7 @@ from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions import read_captions
+from groundling.data.regions.annotations import read_vcr_objects
 from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import DATA_TASKS as render_tasks
 from groundling.studies.worlds.commands import DATA_WORLD as render_world
@@ -320,7 +321,7 @@ def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
             )
         assert abs(blind(*rows, choices=4) - 0.25) <= slack, name
     item = vcr.read_items(folder / "vcr", "val")[0]
-    found = vcr.objects_of(folder / "vcr", vcr.ANSWER.read(folder / "vcr", "val")[0])
+    found = read_vcr_objects(folder / "vcr" / "vcr1images" / f"{item.image}.json")
     for n, thing in enumerate(shown[item.image].things):
         assert np.array_equal(
             found.mask(n), render_object(*thing.attributes[1:], thing.fit, 14).cover[:, :, 0] >= 0.5
