@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from groundling.command_line.registered_names import parse_arm, teacher_settings
 from groundling.commands.adapt import COMMAND as ADAPT
@@ -575,12 +575,26 @@ class _TrainedArm(Schema):
     model: _Model
 
 
+class _Result(Schema):
+    """Of one reading: what is compared is a number, and no text that looks like one."""
+
+    model_config = ConfigDict(extra="allow")
+
+    train: float | None = None
+    dev: float | None = None
+    test: float | None = None
+    value: float | None = None
+    items: list[float | None] | int | None = None
+    cosines: list[float | None] | None = None
+    ratings: list[float | None] | None = None
+
+
 class _ReadArm(Schema):
     key: str
     name: str
     run: _Run
     reading: str
-    readings: dict[str, dict[str, JsonValue]]
+    readings: dict[str, _Result]
     parameters_after: int = 0
     remarks: list[str] = []
 

@@ -223,6 +223,8 @@ def test_an_unknown_method_is_refused(tmp_path: Path) -> None:
         ("objects-0-contrastive-shuffled-images-seed-0-nouns", {"remarks": 3}),
         ("objects-0-contrastive-shuffled-images-seed-0", {"cost": None}),
         ("objects-0-teacher-s-text-tower-nouns", {"readings": 3}),
+        ("objects-0-teacher-s-text-tower-nouns", {"readings": {"visual": {"test": "0.5"}}}),
+        ("objects-0-teacher-s-text-tower-nouns", {"readings": {"visual": {"test": float("nan")}}}),
         ("objects-0-contrastive-random*seed-0", {"cost": {"steps": 0, "seconds": "x"}}),
     ],
 )

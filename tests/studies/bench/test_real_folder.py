@@ -135,6 +135,8 @@ def test_other_items_of_an_arm_name_it(tmp_path: Path) -> None:
         ("contrastive, method, seed 0", {"about": {"data": "text"}}),
         ("contrastive, method, seed 0", {"run": {"seed": "x"}}),
         ("before: words x 111111", {"readings": [3]}),
+        ("before: words x 111111", {"readings": {"colours": {"value": True}}}),
+        ("before: words x 111111", {"readings": {"colours": {"items": [0.5, "0.5"]}}}),
         ("before: words x 111111", {"run": None}),
     ],
 )
