@@ -60,14 +60,15 @@ class LMHead(nn.Module):
         """
         super().__init__()
         # A model without such an input has sizes of 0; its samples are refused when training starts.
-        width, table = width or 1, (table[0] or 1, table[1] or 1)
+        width = width or 1
+        table = (table[0] or 1, table[1] or 1)
         if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
             config = BertConfig(hidden_size=width)
             if table[1] != width:
                 config = ElectraConfig(hidden_size=width, embedding_size=table[1])
             config.num_attention_heads = 1
         config = deepcopy(config)
-        config.vocab_size, config.pad_token_id = table[0], None
+        config.vocab_size = table[0]
         self._build(config)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.LayerNorm) and module.weight is not None:
