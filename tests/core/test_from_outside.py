@@ -1,4 +1,4 @@
-"""Every kind of addition from a package of one's own, no file of groundling edited; the examples are CONTRIBUTING's.
+"""Every kind of addition from a package of one's own, no file of groundling edited; the examples are docs/extending.md's.
 
 C5, C6, C8: a teacher reached `adapt` alone, no inner step could be VILLA's, and a task of one's own could not be named.
 """
@@ -171,7 +171,7 @@ class Widthless(Teacher):
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working folder: models and data under the names of the documents, and the package `mine`."""
     folder = tmp_path_factory.mktemp("outside")
-    documents.write_modules(ROOT / "CONTRIBUTING.md", folder)
+    documents.write_modules(ROOT / "docs/extending.md", folder)
     for path, code in MORE.items():
         homes.put(folder / path, code)
     homes.student(folder / "bert-base-uncased")
@@ -239,10 +239,10 @@ PRETRAIN += ["--captions", "my_captions.tsv", *FEW]
 
 def test_the_examples_are_all_there() -> None:
     """Or a change of the document's form would leave the tests below without them."""
-    names = [path.removeprefix("mine/") for path in documents.modules(ROOT / "CONTRIBUTING.md")]
+    names = [path.removeprefix("mine/") for path in documents.modules(ROOT / "docs/extending.md")]
     expected = ["shorter", "bag", "dogs", "plain", "streams", "average", "villa"]
     assert names == [f"{name}.py" for name in expected]
-    villa = documents.modules(ROOT / "CONTRIBUTING.md")["mine/villa.py"]
+    villa = documents.modules(ROOT / "docs/extending.md")["mine/villa.py"]
     assert len(villa.splitlines()) <= 70
 
 
@@ -712,7 +712,7 @@ def _rank(rank: int, size: int, folder: str, port: int) -> None:
 
 def test_two_processes_do_what_one_does(processes: Any, tmp_path: Path) -> None:
     """Several passes a micro-batch, and a term that one process has and the other has not."""
-    documents.write_modules(ROOT / "CONTRIBUTING.md", tmp_path)
+    documents.write_modules(ROOT / "docs/extending.md", tmp_path)
     homes.put(tmp_path / "mine/gated.py", MORE["mine/gated.py"])
     for size in (1, 2):
         port = homes.free_port()
@@ -830,7 +830,7 @@ def test_an_edited_module_makes_another_run(
 ) -> None:
     """Or a finished run of yesterday's code would be taken for today's."""
     monkeypatch.chdir(tmp_path)
-    code = documents.modules(ROOT / "CONTRIBUTING.md")["mine/shorter.py"]
+    code = documents.modules(ROOT / "docs/extending.md")["mine/shorter.py"]
     homes.put(tmp_path / "changing.py", code)
     words = [word.replace("glue_data", str(place / "glue_data")) for word in RTE]
     words = [word.replace("bert-base", f"{place}/bert-base") for word in words]

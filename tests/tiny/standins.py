@@ -229,7 +229,7 @@ def own_images(folder: Path) -> None:
 
 
 def dogs(folder: Path) -> None:
-    """CONTRIBUTING's task: is there a dog?"""
+    """docs/extending.md's task: is there a dog?"""
     for split, start, count in (("train", 0, 24), ("dev", 24, 12)):
         lines = ["text\timage\tdog"]
         for number in range(start, start + count):
