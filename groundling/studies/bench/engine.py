@@ -443,7 +443,7 @@ class Experiment:
             for name, words in controls(method).items():
                 print(f"    {name}: {words}")
         jobs = self.jobs()
-        missing = {job.name for job in self.missing()}
+        missing = {job.name for job in jobs if not self.finished(job.name, job.arguments[-1])}
         for job in jobs:
             print(f"{'missing' if job.name in missing else 'done   '}  {job.name}")
         print(f"{len(jobs) - len(missing)} of {format_count(len(jobs), 'job')} are done")
