@@ -16,12 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
-from groundling.core.errors import (
-    InputError,
-    convert_errors,
-    prefix_errors,
-    require_known,
-)
+from groundling.core.errors import InputError, convert_errors, prefix_errors, require_known
 
 T = TypeVar("T")
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

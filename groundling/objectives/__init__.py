@@ -16,12 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require
 from groundling.core.errors import InputError, duplicates, require_known
 from groundling.core.output_types import OutputType
-from groundling.core.registry import (
-    import_object,
-    is_import_path,
-    public_modules,
-    require_instance,
-)
+from groundling.core.registry import import_object, is_import_path, public_modules, require_instance
 from groundling.core.rng import derive_seed
 from groundling.data.samples import mask_id_of
 from groundling.models.formats import Encoder

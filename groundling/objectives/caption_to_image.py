@@ -10,8 +10,11 @@ from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.objectives import Objective
-from groundling.objectives.clip_contrastive import gather_across_processes
-from groundling.objectives.sentence_pooling import pool_sentences, sentence_width
+from groundling.objectives.contrastive import (
+    gather_across_processes,
+    pool_sentences,
+    sentence_width,
+)
 from groundling.settings.objectives import Cap2ImgSettings
 
 

@@ -12,8 +12,12 @@ from torch import Tensor, nn
 
 from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, require, select
 from groundling.objectives import Objective
-from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
-from groundling.objectives.sentence_pooling import pool_sentences, sentence_width
+from groundling.objectives.contrastive import (
+    gather_across_processes,
+    info_nce,
+    pool_sentences,
+    sentence_width,
+)
 from groundling.settings.objectives import DistillationSettings
 
 

@@ -13,8 +13,11 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.data.captions import IS_PAIR
 from groundling.objectives import Objective
 from groundling.objectives.caption_to_image import cosine_table, number_images
-from groundling.objectives.clip_contrastive import gather_across_processes
-from groundling.objectives.sentence_pooling import pool_sentences, sentence_width
+from groundling.objectives.contrastive import (
+    gather_across_processes,
+    pool_sentences,
+    sentence_width,
+)
 from groundling.settings.objectives import GroundedSpaceSettings
 
 

@@ -142,12 +142,7 @@ def transport_distance(
 
 
 def _transport_plan(
-    cost: Tensor,
-    inside: Tensor,
-    words_mask: Tensor,
-    regions_mask: Tensor,
-    beta: float,
-    rounds: int,
+    cost: Tensor, inside: Tensor, words_mask: Tensor, regions_mask: Tensor, beta: float, rounds: int
 ) -> Tensor:
     """Transport plan (N, T, R): mass from each word to each region."""
     words_share = words_mask / words_mask.sum(1, keepdim=True)  # (N, T)

@@ -10,18 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import (
-    IGNORE,
-    Batch,
-    EncoderOutput,
-    OutputSizes,
-    Sample,
-    require,
-    select,
-)
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require, select
 from groundling.core.errors import InputError, prefix_errors
 from groundling.objectives import NegativeSampler, Objective
-from groundling.objectives.clip_contrastive import gather_across_processes
+from groundling.objectives.contrastive import gather_across_processes
 from groundling.settings.objectives import LexiContrastiveSettings
 
 WIDTH = 512

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.objectives import Objective
-from groundling.objectives.clip_contrastive import gather_across_processes
+from groundling.objectives.contrastive import gather_across_processes
 from groundling.settings.objectives import StateDistillationSettings
 
 

@@ -12,12 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from groundling.core.batch import Example, GoldBoxes, RegionRow, require
-from groundling.core.errors import (
-    InputError,
-    convert_read_errors,
-    raise_first,
-    require_nonempty,
-)
+from groundling.core.errors import InputError, convert_read_errors, raise_first, require_nonempty
 from groundling.core.metrics import REGION_ACCURACY, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
 from groundling.data.regions.annotations import read_instances

@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 
 from groundling.core.batch import IGNORE, Example
-from groundling.core.errors import (
-    InputError,
-    convert_read_errors,
-    duplicates,
-    require_nonempty,
-)
+from groundling.core.errors import InputError, convert_read_errors, duplicates, require_nonempty
 from groundling.core.metrics import SCORE
 from groundling.core.output_types import OpenAnswer
 from groundling.data.tables import lines_of
@@ -196,9 +191,7 @@ def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuest
             return _lxmert_questions(path, entries, image)
         questions = [
             VqaQuestion(
-                number,
-                entry["question"],
-                image.format(subset=subset, number=entry["image_id"]),
+                number, entry["question"], image.format(subset=subset, number=entry["image_id"])
             )
             for number, entry in entries.items()
         ]

@@ -41,16 +41,19 @@ from groundling.objectives import (
     built_in_objectives,
     order_for_corruption,
 )
-from groundling.objectives.clip_contrastive import ClipContrastiveLoss, info_nce
-from groundling.objectives.clip_tokens import RELEASED_SLOTS, ClipTokenClassification
+from groundling.objectives.contrastive import ClipContrastiveLoss, info_nce
 from groundling.objectives.feature_distillation import (
     ContrastiveDistillation,
     FeatureDistillation,
     L1Distillation,
 )
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.objectives.xdbert import (
+    RELEASED_SLOTS,
+    ClipTokenClassification,
+    SameSentencePrediction,
+)
 from groundling.settings.fields import (
     make_settings,
     replace_settings,
@@ -480,11 +483,7 @@ def test_swaps_come_before_masks(cross):
         for o in order_for_corruption(
             [MaskedLM(sizes), ClipTokenClassification(sizes), SameSentencePrediction(sizes)]
         )
-    ] == [
-        "match",
-        "masked_lm",
-        "clip_tokens",
-    ]
+    ] == ["match", "masked_lm", "clip_tokens"]
 
 
 def test_labels_describe_the_swapped_side(cross, taught):

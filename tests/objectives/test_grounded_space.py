@@ -20,10 +20,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens
 from groundling.core.errors import InputError
 from groundling.models.heads import load_head
-from groundling.objectives import (
-    grounded_space,
-    unused_settings_note,
-)
+from groundling.objectives import grounded_space, unused_settings_note
 from groundling.objectives.grounded_space import (
     GroundedSpace,
     VisualCluster,

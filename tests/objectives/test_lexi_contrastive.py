@@ -390,10 +390,7 @@ def test_a_resumed_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (
-            {"lcg_layer": 3},
-            "lexi_contrastive, lcg_layer: layer 3: this encoder has 2 layers",
-        ),
+        ({"lcg_layer": 3}, "lexi_contrastive, lcg_layer: layer 3: this encoder has 2 layers"),
         ({"teacher_images": ""}, "needs teacher_images=FOLDER"),
     ],
 )

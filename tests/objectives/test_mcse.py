@@ -25,9 +25,8 @@ from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import load_text_encoder
 from groundling.objectives import mcse as mcse_module
 from groundling.objectives import simcse as simcse_module
-from groundling.objectives.mcse import MCSE
-from groundling.objectives.sentence_pooling import pool_sentences
-from groundling.objectives.simcse import SimCSE, pool_again
+from groundling.objectives.contrastive import pool_sentences
+from groundling.objectives.mcse import MCSE, SimCSE, pool_again
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings
 

@@ -462,10 +462,7 @@ def test_a_killed_run_goes_on_with_the_first_batchs_partition(
     ],
 )
 def test_every_setting_has_an_effect(
-    given: dict[str, object],
-    config: AdaptConfig,
-    plain_run: list[dict[str, float]],
-    tmp_path: Path,
+    given: dict[str, object], config: AdaptConfig, plain_run: list[dict[str, float]], tmp_path: Path
 ) -> None:
     other = replace_settings(config, **{"crd_partition": "none", **given})
     adapt(other, replace(STEPS, steps=1), tmp_path / "out")

@@ -27,12 +27,8 @@ from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.attention import PositionKind
 from groundling.models.clip import load_clip_image_tower
 from groundling.models.text_encoder import TextEncoder
-from groundling.models.visual_token import (
-    FEATURE,
-    VisualTokenEncoder,
-    load_visual_token_encoder,
-)
-from groundling.objectives.mlm_distillation import MaskedLMDistillation
+from groundling.models.visual_token import FEATURE, VisualTokenEncoder, load_visual_token_encoder
+from groundling.objectives.masked_lm import MaskedLMDistillation
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.studies.knowledge.commands import PROBE_FACTS, ProbeFactsConfig
 from groundling.studies.knowledge.probing_modes import score_by_fill_mask

@@ -42,8 +42,7 @@ from groundling.models.matching_heads import (
 )
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.token_image_matching import DRAW, IMAGE, TokenImageMatching
-from groundling.objectives.voken_classification import VokenClassification
+from groundling.objectives.vokenization import DRAW, IMAGE, TokenImageMatching, VokenClassification
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
 from groundling.teachers import TeacherContext

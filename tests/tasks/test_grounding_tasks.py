@@ -570,11 +570,7 @@ def test_recall_told_another_way() -> None:
             "[/EN#7/people A [/EN#8/other man] b]",
             ", line 1: a phrase is not closed or has no words",
         ),
-        (
-            "Sentences",
-            "see [/EN#7/people ]",
-            ", line 1: a phrase is not closed or has no words",
-        ),
+        ("Sentences", "see [/EN#7/people ]", ", line 1: a phrase is not closed or has no words"),
         (
             "Annotations",
             xml(((7,), 1, 2, 60, 22)),

@@ -131,11 +131,7 @@ def test_labels_are_classes_or_numbers(
     [
         ("x.csv", "q,y\n1,2\n", ": no column 'a'; there are: q, y"),
         ("x.csv", "q,a,y\n", ": contains no examples"),
-        (
-            "x.csv",
-            "q,a,y\n1,2,0\n3,4,0\n",
-            ", line 2: every label is '0'",
-        ),
+        ("x.csv", "q,a,y\n1,2,0\n3,4,0\n", ", line 2: every label is '0'"),
         ("x.csv", "q,a,y\n1,2,0\n3,4,\n", ", line 3: column 'y' is empty; expected a label"),
         ("x.csv", "q,a,y\n1,2,0\n ,4,1\n", ", line 3: column 'q' is empty; expected a text"),
         (
@@ -349,9 +345,7 @@ def test_classes_that_look_wrong_are_told(tmp_path: Path) -> None:
     labels[:4] = ["yse", "yes ", " no", "yes"]
     path = write(tmp_path / "x.csv", *labels)
     assert own(path).form == Classification(("no", "yes", "yse"))
-    assert notes(path) == [
-        "class 'yse' has one row; check its spelling",
-    ]
+    assert notes(path) == ["class 'yse' has one row; check its spelling"]
 
 
 def test_many_classes_that_look_wrong_are_told_in_one_note(tmp_path: Path) -> None:

@@ -22,12 +22,11 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.models.task_heads import HeadContext, PooledClsHead
 from groundling.objectives import Objective, in_batch_negatives_note
-from groundling.objectives.clip_contrastive import ClipContrastiveLoss
-from groundling.objectives.clip_tokens import ClipTokenClassification
+from groundling.objectives.contrastive import ClipContrastiveLoss
 from groundling.objectives.feature_distillation import ContrastiveDistillation, L1Distillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 from groundling.runs import checkpoints as checkpoint
 from groundling.runs.run import RunFolder
 from groundling.settings.fields import make_settings
