@@ -13,11 +13,10 @@ import numpy as np
 
 from groundling.core.batch import Example, RegionRow
 from groundling.core.errors import (
-    DUPLICATE,
     EMPTY,
     InputError,
+    count_suffix,
     duplicates,
-    fault_lines,
     require_known,
 )
 from groundling.core.metrics import Metric
@@ -26,14 +25,21 @@ from groundling.runs.hashing import data_hash
 
 
 def list_oddities(file: Path, examples: Sequence[Example]) -> list[str]:
-    """Notes on accepted oddities of a split: texts of only spaces, and repeated ids."""
+    """Notes on accepted oddities of a split: repeated ids, and texts of only spaces."""
     empty = []
-    for example in examples:
-        for text in (example.text, example.text_pair, *example.choices):
-            if text is not None and not text.strip():
-                empty.append(f"example {example.id}")
-    repeated = duplicates(f"example {example.id}" for example in examples)
-    return fault_lines(file, DUPLICATE, repeated) + fault_lines(file, EMPTY, empty)
+    for one in examples:
+        texts = (one.text, one.text_pair, *one.choices)
+        if not all(text is None or text.strip() for text in texts):
+            empty.append(one.id)
+    faults = {
+        "expected only once, found again": duplicates(one.id for one in examples),
+        EMPTY: empty,
+    }
+    return [
+        f"{file}, example {ids[0]}: {fault}{count_suffix(ids)}"
+        for fault, ids in faults.items()
+        if ids
+    ]
 
 
 def _itself(folder: Path, split: str) -> Path:

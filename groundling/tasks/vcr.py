@@ -21,23 +21,9 @@ SOURCE = "Zellers et al. 2019, VCR, visualcommonsense.com; read as github.com/ro
 CHOICES = 4
 """Number of answers per question, and of rationales."""
 FORM = MultipleChoice(tuple(map(str, range(CHOICES))))
-NAMES = (
-    "Casey",
-    "Riley",
-    "Jessie",
-    "Jackie",
-    "Avery",
-    "Jaime",
-    "Peyton",
-    "Kerry",
-    "Jody",
-    "Kendall",
-    "Peyton",
-    "Skyler",
-    "Frankie",
-    "Pat",
-    "Quinn",
-)
+NAMES_IN_ORDER = """Casey Riley Jessie Jackie Avery Jaime Peyton Kerry Jody Kendall Peyton Skyler Frankie
+Pat Quinn"""
+NAMES = tuple(NAMES_IN_ORDER.split())
 """R2C's names (with one repeated), assigned by object number, so a person has one name in all texts of an item."""
 PERSON = "person"
 """The class of persons, whom texts call by name; other objects are called by their class."""

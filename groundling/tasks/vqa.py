@@ -35,7 +35,6 @@ MARKS = ';/[]"{}()=+\\_-><@`,?!'
 """Punctuation that is deleted from an answer or replaced by a space."""
 COMMA_IN_NUMBER = re.compile(r"\d,\d", re.ASCII)
 PERIOD = re.compile(r"\.(?!\d)", re.ASCII)
-LONE_PERIOD = re.compile(r"(?<!\d)\.(?!\d)", re.ASCII)
 """Only ASCII digits match, as in Python 2, for which the official script was written."""
 MOST_PERIODS = 32
 """Number of periods that the official script deletes: the value of `re.UNICODE`, which it passes as `count`."""
@@ -53,28 +52,20 @@ wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're you've"""
 """Contractions in the official script's spelling."""
 
 
-def _without_one_apostrophe(spelt: str) -> dict[str, str]:
-    """Contractions by their spellings with any one apostrophe missing."""
-    fixes = {}
-    for contraction in spelt.split():
-        for place, character in enumerate(contraction):
-            if character == "'":
-                fixes[contraction[:place] + contraction[place + 1 :]] = contraction
-    return fixes
-
-
-CONTRACTIONS = _without_one_apostrophe(SPELT)
+CONTRACTIONS = {
+    contraction[:place] + contraction[place + 1 :]: contraction
+    for contraction in SPELT.split()
+    for place, character in enumerate(contraction)
+    if character == "'"
+} | {"somebody'd": "somebodyd"}
 """By spelling with a missing apostrophe; the script's `Im`, `Ive` and `Id've` never match a lower-cased word."""
-OFFICIAL_CONTRACTIONS = CONTRACTIONS | {"somebody'd": "somebodyd"}
-"""With the script's mistake: this entry is reversed."""
-MENDED_CONTRACTIONS = CONTRACTIONS | {"somebodyd": "somebody'd"}
 
 
-def normalise_answer(text: str, official: bool = True) -> str:
-    """An answer without punctuation and articles, and with digits for number words; `official` keeps three bugs.
+def normalise_answer(text: str) -> str:
+    """An answer without punctuation and articles, and with digits for number words, with the official script's bugs.
 
-    The official script's bugs: a misspelt look-behind also deletes a period after a digit; a flag passed as `count`
-    limits the deletion to 32 periods; and "somebody'd" loses its apostrophe where "somebodyd" should get one.
+    These are: a misspelt look-behind also deletes a period after a digit; a flag passed as `count` limits the
+    deletion to 32 periods; and "somebody'd" loses its apostrophe where "somebodyd" should get one.
 
     Source: GT-Vision-Lab/VQA, PythonEvaluationTools/vqaEvaluation/vqaEval.py, processPunctuation and
     processDigitArticle, as Python 2 runs them, except for lower-casing of characters that Unicode added later.
@@ -86,17 +77,12 @@ def normalise_answer(text: str, official: bool = True) -> str:
         beside_space = f"{mark} " in text or f" {mark}" in text
         goes = beside_space or has_comma_in_number
         out = out.replace(mark, "" if goes else " ")
-    if official:
-        out = PERIOD.sub("", out, count=MOST_PERIODS)
-        contractions = OFFICIAL_CONTRACTIONS
-    else:
-        out = LONE_PERIOD.sub("", out)
-        contractions = MENDED_CONTRACTIONS
+    out = PERIOD.sub("", out, count=MOST_PERIODS)
     words = []
     for word in out.lower().split():
         word = NUMBERS.get(word, word)
         if word not in ARTICLES:
-            words.append(contractions.get(word, word))
+            words.append(CONTRACTIONS.get(word, word))
     return " ".join(words)
 
 
@@ -273,7 +259,7 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
 
 
 def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], list[str]]:
-    """The same, and a note on a labelled split's answers that are not in the answer list."""
+    """The same, and a note on a labelled split's questions without a listed answer."""
     questions = read_questions(folder, split, image)
     # An unlabelled split needs no answer list, and its folder may not have one.
     labelled = any(question.scores is not None for question in questions)
@@ -297,27 +283,9 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
                 official_id=str(question.id),
             )
         )
-    notes = []
-    if labelled:
-        outside, none = count_unknown_answers(questions, form)
-        answers = f"{outside:,} human answers are not in the answer list"
-        notes.append(
-            f"{answers}; {none:,} questions have no answer in it and are kept with all targets 0"
-        )
-    return examples, notes
-
-
-def count_unknown_answers(questions: Sequence[VqaQuestion], form: OpenAnswer) -> tuple[int, int]:
-    """Number of people's answers that are not in the answer list, and of questions without a listed answer."""
-    outside = 0
-    without = 0
-    for question in questions:
-        scores = question.scores or {}
-        for answer in question.answers or scores:
-            outside += answer not in form.class_index
-        if question.scores is not None and not any(answer in form.class_index for answer in scores):
-            without += 1
-    return outside, without
+    none = sum(pairs is not None and not len(pairs) for pairs in targets)
+    note = f"{none:,} questions have no answer in the answer list and are kept with all targets 0"
+    return examples, [note] if labelled else []
 
 
 def official_accuracy(
