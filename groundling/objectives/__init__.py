@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require
 from groundling.core.errors import InputError, duplicates, require_known
 from groundling.core.output_types import OutputType
 from groundling.core.registry import import_object, is_import_path, public_modules, require_instance
@@ -199,6 +199,14 @@ class LossTargets(NamedTuple):
     """(n,) class ids; (n, K) class probabilities; (n, D) numbers."""
 
 
+def masked_tokens(batch: Batch, who: str) -> Tensor:
+    """(N, T) bool: the tokens that masked LM has chosen, which most other objectives leave out; none without it."""
+    labels = batch.labels.get("masked_lm")
+    if labels is None:
+        return torch.zeros_like(require(batch.text, "text", who).attention_mask)
+    return labels != IGNORE
+
+
 @dataclass(frozen=True)
 class MaskingVocabulary:
     """The token ids that masking needs."""
@@ -311,13 +319,9 @@ def in_batch_negatives_note(
     names = [one.name for one in objectives if one.in_batch_negatives]
     if not names or training.gradient_accumulation_steps == 1:
         return []
-    size = f"{training.batch // training.gradient_accumulation_steps} of a step's {training.batch} samples"
-    if training.batch_tokens:
-        size = f"one of a step's {training.gradient_accumulation_steps} on each process"
     return [
-        f"gradient_accumulation_steps={training.gradient_accumulation_steps}: "
-        f"{', '.join(names)} takes its negatives from one micro-batch ({size}), so "
-        "the loss differs from that of the whole batch"
+        f"gradient_accumulation_steps={training.gradient_accumulation_steps}: {', '.join(names)} takes its negatives "
+        "from one micro-batch, so the loss differs from that of the whole batch"
     ]
 
 

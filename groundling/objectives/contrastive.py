@@ -113,9 +113,7 @@ class ClipContrastiveLoss(Objective):
 
 
 PoolingMode = Literal["own", "cls", "mean"]
-"""own: as the student's sentence-transformers folder defines, else the first position; cls: the
-first position; mean: the mean over tokens without special tokens.
-"""
+"""The values of `PoolingSettings.pooling`, which explains them."""
 
 
 def sentence_width(sizes: OutputSizes, pool: PoolingMode) -> int:
@@ -141,6 +139,5 @@ def pool_states(states: Tensor, batch: Batch, pool: PoolingMode, who: str) -> Te
     """The first state, or the mean state without special tokens and padding: (N, D) of (N, T, D)."""
     if pool != "mean":
         return states[:, 0]
-    tokens = require(batch.text, "text", who)
-    inside = (tokens.attention_mask & ~tokens.special_tokens_mask).unsqueeze(-1)
+    inside = require(batch.text, "text", who).ordinary.unsqueeze(-1)
     return (states * inside).sum(1) / inside.sum(1).clamp(min=1)

@@ -81,18 +81,13 @@ class MaskedLM(Objective):
         )
 
     @property
-    def saved_name(self) -> str:
-        """Name of its head in the file of heads; a joint head has its own, as it does not fit the encoder alone."""
-        return JOINT_LM_HEAD if self.joint else LM_HEAD
-
-    @property
     def pretrained_names(self) -> tuple[str, ...]:
-        """Names of heads it can start from; a joint head can also start from the encoder's."""
+        """Names of heads it can start from: its own and, for a joint one, the encoder's, which it does not fit."""
         return (JOINT_LM_HEAD, LM_HEAD) if self.joint else (LM_HEAD,)
 
     def saved_modules(self) -> dict[str, nn.Module]:
-        """The head, by `saved_name`."""
-        return {self.saved_name: self.head}
+        """The head, by its own name in the file of heads."""
+        return {self.pretrained_names[0]: self.head}
 
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
@@ -125,7 +120,9 @@ class MaskedLM(Objective):
         chosen = ordinary & (draw < self.settings.mask_rate)
         if self.settings.whole_word:
             return chosen
-        for part in _part_masks(row, ordinary):
+        parts = np.zeros_like(row.input_ids) if row.part_index is None else row.part_index
+        for number in np.unique(parts[ordinary]):
+            part = ordinary & (parts == number)
             if not (chosen & part).any():
                 chosen = chosen | (part & (draw == draw[part].min()))
         return chosen
@@ -161,22 +158,13 @@ class MaskedLM(Objective):
         text = require(batch.text, "text", self.name)
         labels = batch.labels[self.label_name]
         tokens = labels.where(labels != IGNORE, text.input_ids)
-        return {
-            "mlm": LossTargets("class", tokens[text.attention_mask & ~text.special_tokens_mask])
-        }
+        return {"mlm": LossTargets("class", tokens[text.ordinary])}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over masked tokens, as `mlm`."""
         labels = select(batch.labels[self.label_name], batch.flat_indices(self._scored))
         logits = self.cached_logits(encoded, batch).float()
         return {"mlm": F.cross_entropy(logits, labels, reduction="sum")}
-
-
-def _part_masks(row: TextRow, ordinary: np.ndarray) -> list[np.ndarray]:
-    """Mask (T,) of the non-special tokens in each part of a text; one mask for a text without parts."""
-    if row.part_index is None:
-        return [ordinary]
-    return [ordinary & (row.part_index == number) for number in np.unique(row.part_index[ordinary])]
 
 
 class JointMaskedLM(MaskedLM):
@@ -228,24 +216,20 @@ class MaskedLMDistillation(MaskedLM):
     Settings = MaskedLMDistillationSettings
     settings: MaskedLMDistillationSettings
 
-    @property
-    def positions(self) -> str:
-        """The setting `mlm_distillation_positions`."""
-        return self.settings.mlm_distillation_positions
-
     def _scored(self, batch: Batch) -> Tensor:
         """Mask (N, T) of the positions in the loss."""
         text = require(batch.text, "text", self.name)
-        if self.positions == "masked":
-            return batch.labels[self.label_name] != IGNORE
-        if self.positions == "released":
+        positions = self.settings.mlm_distillation_positions
+        if positions == "masked":
+            return super()._scored(batch)
+        if positions == "released":
             return torch.ones_like(text.attention_mask)
-        return text.attention_mask & ~text.special_tokens_mask
+        return text.ordinary
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Positions; texts for `released`."""
-        number = batch.rows if self.positions == "released" else self.count_logits(batch)
-        return {self.name: number}
+        is_released = self.settings.mlm_distillation_positions == "released"
+        return {self.name: batch.rows if is_released else self.count_logits(batch)}
 
     def count_logits(self, batch: Batch) -> int:
         """Positions in the loss."""

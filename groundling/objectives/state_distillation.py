@@ -52,12 +52,8 @@ class StateDistillation(Objective):
         self.head = StudentHead(sizes)
 
     def token_mask(self, batch: Batch) -> Tensor:
-        """Mask (N, T) of the distilled tokens: all but padding and special tokens.
-
-        Masked tokens are distilled: the teacher reads the same mask.
-        """
-        text = require(batch.text, "text", self.name)
-        return text.attention_mask & ~text.special_tokens_mask
+        """Mask (N, T) of the distilled tokens: all ordinary ones, masked or not, as the teacher reads the same mask."""
+        return require(batch.text, "text", self.name).ordinary
 
     def unit_states(self, encoded: EncoderOutput, batch: Batch) -> tuple[Tensor, Tensor]:
         """Unit-length states (N, T, E) of the student, after its head, and of the teacher."""
@@ -192,8 +188,7 @@ class ContrastiveRepresentationDistillation(StateDistillation):
 
         Z of CRD's code is M times that mean.
         """
-        if not self.is_estimated and not bool(self.log_partition.isnan()):  # an earlier run's
-            self.is_estimated = True
+        self.is_estimated = self.is_estimated or not bool(self.log_partition.isnan())  # resumed
         if self.is_estimated:
             return self.log_partition
         rows = torch.arange(scores.shape[1], device=scores.device)

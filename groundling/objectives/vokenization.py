@@ -15,7 +15,6 @@ from groundling.core.batch import (
     EncoderOutput,
     OutputSizes,
     Sample,
-    TextRow,
     require,
     select,
 )
@@ -93,9 +92,8 @@ class TokenImageMatching(Objective):
     def _scored(self, batch: Batch) -> Tensor:
         """(N, T) bool: tokens in the loss."""
         tokens = require(batch.text, "text", self.name)
-        if self.settings.vokenizer_hinge == "released":
-            return tokens.attention_mask
-        return tokens.attention_mask & ~tokens.special_tokens_mask
+        is_released = self.settings.vokenizer_hinge == "released"
+        return tokens.attention_mask if is_released else tokens.ordinary
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The hinge () summed over tokens, as `token_image_matching`."""
@@ -181,16 +179,13 @@ class VokenClassification(Objective):
         """A copy with what its control gives each token as labels (T,); inputs are unchanged."""
         if self.control not in LABELLED:
             return sample
-        return sample.each_row(
-            lambda row: row.with_label(
-                self.name, self._draw(require(row.text, "text", self.name), rng)
-            )
-        )
+        return sample.each_row(lambda row: row.with_label(self.name, self._draw(row, rng)))
 
-    def _draw(self, row: TextRow, rng: np.random.Generator) -> np.ndarray:
+    def _draw(self, sample: Sample, rng: np.random.Generator) -> np.ndarray:
         """A random voken (T,), or the position (T,) whose voken each token gets; IGNORE at special tokens."""
-        places = np.flatnonzero(~row.special_tokens_mask)
-        labels = np.full(len(row.input_ids), IGNORE, np.int64)
+        special = require(sample.text, "text", self.name).special_tokens_mask
+        places = np.flatnonzero(~special)
+        labels = np.full(len(special), IGNORE, np.int64)
         if self.control == "random":
             labels[places] = rng.integers(self.vokens, size=len(places))
         elif self.control == "reversed":
@@ -205,8 +200,7 @@ class VokenClassification(Objective):
 
     def _scored(self, batch: Batch) -> Tensor:
         """(N, T) bool: ordinary tokens."""
-        tokens = require(batch.text, "text", self.name)
-        return tokens.attention_mask & ~tokens.special_tokens_mask
+        return require(batch.text, "text", self.name).ordinary
 
     def _targets(self, batch: Batch) -> Tensor:
         """(n,) long: the voken of each ordinary token."""

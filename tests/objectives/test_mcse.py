@@ -24,7 +24,6 @@ from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import load_text_encoder
 from groundling.objectives import mcse as mcse_module
-from groundling.objectives import simcse as simcse_module
 from groundling.objectives.contrastive import pool_sentences
 from groundling.objectives.mcse import MCSE, SimCSE, pool_again
 from groundling.settings.fields import make_settings, replace_settings
@@ -157,17 +156,16 @@ def test_processes_share_their_negatives(
     objective = kind(TWO)
     whole = objective(encoded(one, two), batch_of(4, images))[kind.name]
     parts = [(encoded(one[at], two[at]), batch_of(2, images[at])) for at in ([0, 1], [2, 3])]
-    place = simcse_module if kind is SimCSE else mcse_module
     sent: list[Tensor] = []
     for part in parts:
         monkeypatch.setattr(
-            place, "gather_across_processes", lambda rows: (sent.append(rows), (rows, 0))[1]
+            mcse_module, "gather_across_processes", lambda rows: (sent.append(rows), (rows, 0))[1]
         )
         objective(*part)
     total = torch.zeros(())
     for rank, part in enumerate(parts):
         every = (torch.cat(sent), 2 * rank)
-        monkeypatch.setattr(place, "gather_across_processes", lambda rows, every=every: every)
+        monkeypatch.setattr(mcse_module, "gather_across_processes", lambda rows, every=every: every)
         total = total + objective(*part)[kind.name]
     torch.testing.assert_close(total, whole)
 
