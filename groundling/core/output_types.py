@@ -39,9 +39,7 @@ class OutputType:
 
     @property
     def head_input(self) -> Literal["first", "regions", "phrase"]:
-        """Input of the head: the first position, every region, or, for `phrase`, every region for
-        the last token of a tagged phrase.
-        """
+        """Input of the head: the first position, or every region, for `phrase` with a tagged phrase's last token."""
         return "first"
 
     @property

@@ -40,7 +40,6 @@ class Cap2Img(Objective):
     settings: Cap2ImgSettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options`: settings and those of `Objective`."""
         super().__init__(sizes, **options)
         self.weight *= self.settings.caption_to_image_weight
         self.margin = self.settings.caption_to_image_margin

@@ -41,7 +41,6 @@ class FeatureDistillation(Objective, ABC):
     settings: DistillationSettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options`: settings and those of `Objective`."""
         super().__init__(sizes, **options)
         self.weight *= self.settings.distill_weight
         self.part_weights = {

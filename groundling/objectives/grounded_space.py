@@ -48,7 +48,6 @@ class GroundedSpace(Objective):
     settings: GroundedSpaceSettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options`: settings and those of `Objective`."""
         super().__init__(sizes, **options)
         self.part_weights = {
             "visual_cluster": self.settings.cluster_weight,

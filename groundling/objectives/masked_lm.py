@@ -174,7 +174,6 @@ class JointMaskedLM(MaskedLM):
     needs_cross_modal = True
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options` of `MaskedLM`."""
         super().__init__(sizes, joint=True, **options)
 
 

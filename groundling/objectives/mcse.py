@@ -43,7 +43,6 @@ class SimCSE(Objective):
     settings: MCSESettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options`: settings and those of `Objective`."""
         super().__init__(sizes, **options)
         width = sentence_width(sizes, self.settings.pooling)
         self.project = nn.Linear(width, width)

@@ -46,7 +46,6 @@ class StateDistillation(Objective):
     settings: StateDistillationSettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options`: settings and those of `Objective`."""
         super().__init__(sizes, **options)
         self.weight *= self.settings.kd_weight
         self.head = StudentHead(sizes)

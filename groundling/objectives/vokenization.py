@@ -61,7 +61,6 @@ class TokenImageMatching(Objective):
     settings: VokenizerSettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options`: settings and those of `Objective`."""
         super().__init__(sizes, **options)
         self.heads = TokenImageMatchingHeads(
             sizes.text * self.settings.vokenizer_layers,

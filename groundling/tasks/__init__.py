@@ -140,15 +140,10 @@ class Task:
     def submission(
         self, split: str, officials: Sequence[str], predictions: Sequence[float] | np.ndarray
     ) -> str:
-        """The text of the submission file for the server.
+        """The text of the server's file for an unlabelled split, one of `test`.
 
-        Args:
-            split: An unlabelled split, one of `test`.
-            officials: `Example.official_id` of its examples, in the order of the split's file.
-            predictions: (N,) of `OutputType.predict`, in the same order.
-
-        Raises:
-            InputError: The split has no server file, or an example has no official id.
+        `officials` are the `Example.official_id` of its examples in file order, `predictions` (N,) those of
+        `OutputType.predict`. Raises InputError for a split without a server file or an example without official id.
         """
         offered = [name for name, file in self.test.items() if file]
         require_known(split, offered, f"{self.name}: {split!r} has no server file")
@@ -170,12 +165,10 @@ class Task:
         labels: Sequence[float] | np.ndarray,
         outputs: np.ndarray | None = None,
     ) -> dict[str, float]:
-        """All metrics by name; NaN where a metric is undefined for these predictions.
+        """All metrics by name of predictions (N,); NaN where a metric is undefined for them.
 
-        Args:
-            predictions: (N,).
-            labels: (N,), or of the shape that `OutputType` documents.
-            outputs: (N, R), one score per region; without them, ranked metrics are omitted.
+        `labels` are shaped as `OutputType` documents. Without `outputs` (N, R), one score per region, ranked metrics
+        are omitted.
         """
         scores = {}
         for metric in self.metrics:

@@ -60,10 +60,8 @@ def table_task(path: Path, options: TableTaskSettings) -> Task:
     """The task of a file with text columns `options.text` (one, or two separated by a comma) and `options.label`.
 
     Column `options.image`, if given, has image file names; without the ending they are the image ids in a region store.
-    Without `options.dev`, about a fifth of the rows is held out, see `held_out`.
-
-    Raises:
-        InputError: a file, line or column is missing or empty, or a label is invalid.
+    Without `options.dev`, about a fifth of the rows is held out, see `held_out`. Raises InputError if a file, line or
+    column is missing or empty, or a label is invalid.
     """
     reader = TableReader(path, options)
     metrics = metrics_of(reader.form)
@@ -133,12 +131,7 @@ def example_of(row: TableExampleRow, form: OutputType, path: Path, split: str) -
 def form_of(labels: Mapping[str, str], label_type: str) -> OutputType:
     """The output type as requested; `auto`: fractional numbers or many distinct numbers are a regression.
 
-    Args:
-        labels: distinct labels with the place of their first row, for messages.
-        label_type: auto, classify or regress.
-
-    Raises:
-        InputError: a classification has a single class.
+    `labels` are distinct, with the place of their first row. Raises InputError for a single class.
     """
     values = sorted(labels)
     if label_type == "regress" or (label_type == "auto" and _are_measurements(values)):
@@ -164,10 +157,7 @@ def held_out(path: Path, groups: Iterable[RowGroup]) -> set[RowGroup]:
     """The row groups of the dev split: about a fifth, at least one, never all.
 
     Each group's split depends only on the group, so appended rows do not move others (except in files with so few
-    groups that none or all are drawn: then one group changes its split).
-
-    Raises:
-        InputError: all rows are in one group.
+    groups that none or all are drawn: then one group changes its split). Raises InputError for a single group.
     """
     distinct = dict.fromkeys(groups)
     if len(distinct) < 2:
@@ -284,11 +274,7 @@ def _spelt_alike(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
-    """The rows of your own file, in order.
-
-    Raises:
-        InputError: the columns are contradictory or missing, or a row lacks a value.
-    """
+    """The rows of your own file, in order; raises InputError if a column is missing or a row lacks a value."""
     text_columns, expected = user_columns(options)
     rows = []
     for number, (where, cells) in enumerate(read_rows(path, tuple(expected))):

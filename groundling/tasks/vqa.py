@@ -130,10 +130,7 @@ def answers_of(folder: Path) -> tuple[str, ...]:
     """Answers by class, from the first of `ANSWER_FILES`.
 
     All repositories have the same 3,129 answers, each in the order of its own Python 2 dictionary, so the list is
-    always read, never generated.
-
-    Raises:
-        InputError: No such file, several, or one that is not a list of distinct answers without gaps.
+    always read, never generated. Raises InputError for several files, or answers that repeat or have gaps.
     """
     path = _answer_file(Path(folder))
     answers = lines_of(path) if path.suffix == ".txt" else read_json(path)
@@ -163,10 +160,8 @@ def _answer_file(folder: Path) -> Path:
 def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuestion]:
     """The questions of a split in file order, joined with their answers by id; a `test` split may have no answers.
 
-    `image` is the template of a region store's image ids, with `subset` (train2014, ...) and `number`.
-
-    Raises:
-        InputError: A file or field is missing, or questions and answers do not match.
+    `image` is the template of a region store's image ids, with `subset` (train2014, ...) and `number`. Raises
+    InputError if a file or field is missing, or questions and answers do not match.
     """
     path = file_of(folder, split)
     entries = _entries(path, "questions")
@@ -221,14 +216,9 @@ def _lxmert_questions(
 
 def file_of(folder: Path, split: str, patterns: Sequence[str] = QUESTIONS) -> Path:
     """A split's question file: the official one if it exists, else LXMERT's; if neither exists, the official path."""
-    paths = []
-    for pattern in patterns:
-        name = pattern.format(year=YEARS.get(split, split), split=split)
-        paths.append(Path(folder) / name)
-    for path in paths:
-        if path.is_file():
-            return path
-    return paths[0]
+    names = [pattern.format(year=YEARS.get(split, split), split=split) for pattern in patterns]
+    paths = [Path(folder) / name for name in names]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def _entries(path: Path, key: str) -> dict[int, Mapping[str, Any]]:
@@ -254,8 +244,7 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
     A label is (K, 2) float32, pairs of class and score padded with (`IGNORE`, `IGNORE`), or None; `image` and errors
     are as for `read_questions`.
     """
-    examples, _ = _noted(folder, split, image)
-    return examples
+    return _noted(folder, split, image)[0]
 
 
 def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], list[str]]:
@@ -293,12 +282,7 @@ def official_accuracy(
 ) -> dict[str, float]:
     """Official accuracy, 0..1, overall and by answer and question type; the script prints it x 100, two decimals.
 
-    Args:
-        predictions: The predicted answer by question id.
-        questions: The questions with people's answers.
-
-    Raises:
-        InputError: A question without a prediction, or a prediction without a question.
+    `predictions` are by question id; raises InputError for one without a question, or a question without one.
     """
     ids = {question.id for question in questions}
     for number in sorted(ids ^ predictions.keys()):
@@ -324,10 +308,8 @@ def _extra(
 
 
 def _submission(officials: Sequence[str], answers: Sequence[str]) -> str:
-    entries = []
-    for number, answer in zip(officials, answers, strict=True):
-        entries.append({"question_id": int(number), "answer": answer})
-    return json_text(entries)
+    pairs = zip(officials, answers, strict=True)
+    return json_text([{"question_id": int(number), "answer": answer} for number, answer in pairs])
 
 
 SOURCE = "Goyal et al. 2017, VQA v2, visualqa.org; scored as github.com/GT-Vision-Lab/VQA does"
