@@ -236,10 +236,7 @@ class OpenAnswer(NamedOutput):
         if pairs.ndim == 0:
             return self.labels[int(pairs)]
         credited = pairs[(pairs[:, 0] >= 0) & (pairs[:, 1] > 0)]
-        if not len(credited):
-            return ""
-        best = credited[:, 1].argmax()
-        return self.labels[int(credited[best, 0])]
+        return self.labels[int(credited[credited[:, 1].argmax(), 0])] if len(credited) else ""
 
 
 @dataclass(frozen=True)

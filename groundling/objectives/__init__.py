@@ -171,11 +171,8 @@ class Objective(nn.Module):
     def cached_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Outputs of `compute_logits` in this pass, computed if missing; raises InputError if it returns None."""
         logits = encoded.heads.get(self.name)
-        return require(
-            self.compute_logits(encoded, batch) if logits is None else logits,
-            "compute_logits",
-            self.name,
-        )
+        logits = self.compute_logits(encoded, batch) if logits is None else logits
+        return require(logits, "compute_logits", self.name)
 
     def count_logits(self, batch: Batch) -> int:
         """Number of items in the outputs of `compute_logits`, from the batch alone: the first term's count."""
@@ -203,7 +200,7 @@ def masked_tokens(batch: Batch, who: str) -> Tensor:
     """(N, T) bool: the tokens that masked LM has chosen, which most other objectives leave out; none without it."""
     labels = batch.labels.get("masked_lm")
     if labels is None:
-        return torch.zeros_like(require(batch.text, "text", who).attention_mask)
+        return torch.zeros_like(require(batch.text, "text", who).word_ids, dtype=torch.bool)
     return labels != IGNORE
 
 
@@ -275,9 +272,6 @@ def order_for_corruption(objectives: Sequence[Objective]) -> list[Objective]:
     return sorted(objectives, key=lambda objective: not objective.swaps_inputs)
 
 
-# How a run makes its objectives by name, and checks them.
-
-
 def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) -> list[Objective]:
     """Make objectives by name; a head's initialisation depends on the seed and its name, not on other objectives."""
     objectives = []
@@ -304,12 +298,9 @@ def required_features(names: Sequence[str], context: ObjectiveContext) -> frozen
     sizes = context.sizes._replace(teacher=1, teacher_image=1)
     with_teacher = [name for name in names if find_objective(name).needed_teacher()]
     made = make_objectives(with_teacher, replace(context, sizes=sizes), seed=0)
-    fields = [
-        name.partition(".")
-        for objective in made
-        for name in (*objective.required_fields, *objective.optional_fields)
-    ]
-    return frozenset(name for group, _, name in fields if group == "features")
+    fields = [name for one in made for name in (*one.required_fields, *one.optional_fields)]
+    prefix = "features."
+    return frozenset(name.removeprefix(prefix) for name in fields if name.startswith(prefix))
 
 
 def in_batch_negatives_note(

@@ -43,20 +43,17 @@ def gather_across_processes(rows: Tensor) -> tuple[Tensor, int]:
     """Gather rows (n, D) or (n,) of all processes, differentiably; returns them and the offset of the own rows."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return rows, 0
-    sizes = [
-        torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(dist.get_world_size())
-    ]
-    dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
+    own = torch.tensor([len(rows)], device=rows.device)
+    sizes = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, own)
     counts = [int(size) for size in sizes]
     max_rows = max(counts)
     table = rows.unsqueeze(-1) if rows.ndim == 1 else rows
     gather_rows: Callable[[Tensor, int], Tensor] = _GatherRows.apply
     gather = gather_rows if table.is_floating_point() else _gather_padded
-    padded = gather(table, max_rows)
-    unpadded = [
-        padded[rank * max_rows : rank * max_rows + count] for rank, count in enumerate(counts)
-    ]
-    return torch.cat(unpadded).view(-1, *rows.shape[1:]), sum(counts[: dist.get_rank()])
+    padded = gather(table, max_rows).view(len(counts), max_rows, table.shape[-1])
+    unpadded = torch.cat([part[:count] for part, count in zip(padded, counts, strict=True)])
+    return unpadded.view(-1, *rows.shape[1:]), sum(counts[: dist.get_rank()])
 
 
 def info_nce(

@@ -66,11 +66,9 @@ class GroundedSpace(Objective):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Captions with another caption of their image, and all captions, each pair counted once."""
-        counts = {}
+        counts = {"visual_perceptual": len(batch)} if "perceptual" in self.parts else {}
         if "cluster" in self.parts:
             counts["visual_cluster"] = int(batch.labels[IS_PAIR].sum())
-        if "perceptual" in self.parts:
-            counts["visual_perceptual"] = len(batch)
         return counts
 
     def guessing_losses(self, rows: int) -> dict[str, float]:

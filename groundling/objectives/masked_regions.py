@@ -152,9 +152,8 @@ class MaskedRegionModeling(Objective):
         if self.kind == "regress":
             return {self.name: F.mse_loss(predictions, targets, reduction="sum")}
         if self.kind == "hard":
-            return {
-                self.name: F.cross_entropy(predictions, self._top_class(targets), reduction="sum")
-            }
+            top = self._top_class(targets)
+            return {self.name: F.cross_entropy(predictions, top, reduction="sum")}
         return {self.name: -(targets * predictions.log_softmax(-1)).sum()}
 
 

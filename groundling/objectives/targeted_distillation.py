@@ -87,12 +87,8 @@ class ConfidenceGate:
 
     def _student(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The student's probabilities (B, C), or (B, answers)."""
-        answers = require(
-            encoded.heads.get(SupervisedObjective.name),
-            "heads.supervised",
-            "a gate on the task's answers",
-        )
-        outputs = answers.float()
+        answers = encoded.heads.get(SupervisedObjective.name)
+        outputs = require(answers, "heads.supervised", "a gate on the task's answers").float()
         if isinstance(self.output_type, MultipleChoice) and self.output_type.kind == "each":
             wrong_or_right = outputs.view(len(batch), -1, 2)
             if self.is_per_pair:
@@ -101,7 +97,21 @@ class ConfidenceGate:
         return outputs.softmax(-1)
 
 
-class TargetedDistillationTerm(Objective, ABC):
+class TaskDistillation(Objective, ABC):
+    """Base of the objectives for a task's output type, whose projections are not saved."""
+
+    @classmethod
+    def from_context(cls, context: ObjectiveContext) -> Self:
+        """With a run's settings, for the task's output type."""
+        values = context.values(cls.Settings)
+        return cls(context.sizes, output_type=context.output_type, **values)
+
+    def saved_modules(self) -> dict[str, nn.Module]:
+        """Nothing: the projections are not saved."""
+        return {}
+
+
+class TargetedDistillationTerm(TaskDistillation):
     """L1 distance between projected states of the student and features of a frozen CLIP, in every row.
 
     Sub-classes define what is compared (`feature`, `distances`) and its widths (`widths`). L1 is summed
@@ -125,9 +135,8 @@ class TargetedDistillationTerm(Objective, ABC):
         settings = self.settings
         self.weight *= settings.td_weight
         self.gate_term = f"{self.name}_gate_open"
-        self.correct_choice_only = settings.td_choices == "right" and isinstance(
-            output_type, MultipleChoice
-        )
+        has_choices = isinstance(output_type, MultipleChoice)
+        self.correct_choice_only = has_choices and settings.td_choices == "right"
         self.gate: ConfidenceGate | None = None
         if settings.td_gate != "none":
             if output_type is None:
@@ -139,12 +148,6 @@ class TargetedDistillationTerm(Objective, ABC):
             self.required_fields = (*self.required_fields, "labels.label")
         self.project = nn.Linear(*self.widths(sizes))
 
-    @classmethod
-    def from_context(cls, context: ObjectiveContext) -> Self:
-        """A term with a run's settings, for the task's output type."""
-        values = context.values(cls.Settings)
-        return cls(context.sizes, output_type=context.output_type, **values)
-
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Widths of the student's states and of the teacher's features."""
         return sizes.text, sizes.teacher
@@ -152,10 +155,6 @@ class TargetedDistillationTerm(Objective, ABC):
     @abstractmethod
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Distance (N,) between student and teacher in each row."""
-
-    def saved_modules(self) -> dict[str, nn.Module]:
-        """Nothing: the projection is not saved."""
-        return {}
 
     def distance(self, states: Tensor, features: Tensor) -> Tensor:
         """Distance (...) between projected states (..., D) of the student and features (..., E) of the teacher."""
@@ -311,9 +310,8 @@ class TargetedImageDistillation(TargetedDistillationTerm):
 
     def distilled_rows(self, batch: Batch) -> Tensor:
         """Mask (N,) bool of the distilled rows that have regions of their own image."""
-        rows = super().distilled_rows(batch) & require(
-            batch.regions, "regions", self.name
-        ).mask.any(1)
+        regions = require(batch.regions, "regions", self.name)
+        rows = super().distilled_rows(batch) & regions.mask.any(1)
         if "sentence_image" in batch.labels:
             rows &= (batch.labels["sentence_image"] != 0).repeat_interleave(batch.choices)
         return rows
@@ -378,7 +376,7 @@ INITIAL_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0
 """Scale of the cosine, learned as a logarithm, as in CLIP (Radford et al. 2021, Section 2.5)."""
 
 
-class SimilarityDistillation(Objective):
+class SimilarityDistillation(TaskDistillation):
     """Divergence of a student's distribution over a question's choices from a frozen CLIP's.
 
     The student's distribution is the softmax of scaled cosines between the projected state of the image and
@@ -406,16 +404,6 @@ class SimilarityDistillation(Objective):
         self.text = nn.Linear(sizes.text, sizes.teacher)
         self.log_scale = nn.Parameter(torch.tensor(math.log(INITIAL_SCALE)))
 
-    @classmethod
-    def from_context(cls, context: ObjectiveContext) -> Self:
-        """With a run's settings, for the task's output type."""
-        values = context.values(cls.Settings)
-        return cls(context.sizes, output_type=context.output_type, **values)
-
-    def saved_modules(self) -> dict[str, nn.Module]:
-        """Nothing: the projections are not saved."""
-        return {}
-
     def _has_image(self, batch: Batch) -> Tensor:
         """Mask (B,) bool of the questions whose choices all have regions."""
         regions = require(batch.regions, "regions", self.name)
@@ -427,13 +415,12 @@ class SimilarityDistillation(Objective):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed divergence (), in nats, as `td_similarity`."""
-        states = require(encoded.text, "text", self.name)
+        text = self.text(require(encoded.text, "text", self.name)[:, 0]).float()
         image = self.image(image_states(encoded, batch, self.name)).float()
-        cosines = F.cosine_similarity(image, self.text(states[:, 0]).float(), dim=-1)
+        cosines = F.cosine_similarity(image, text, dim=-1)
         scale = self.log_scale.exp().clamp(max=LARGEST_SCALE)
         student = (scale * cosines).view(len(batch), -1).log_softmax(-1)
         teacher = batch.features["clip_similarity"].detach().float().view(len(batch), -1)
-        divergences = F.kl_div(
-            student, teacher.log_softmax(-1), reduction="none", log_target=True
-        ).sum(-1)
+        told = teacher.log_softmax(-1)
+        divergences = F.kl_div(student, told, reduction="none", log_target=True).sum(-1)
         return {self.name: (divergences * self._has_image(batch)).sum()}

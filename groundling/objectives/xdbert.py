@@ -63,27 +63,19 @@ class SameSentencePrediction(Objective):
         if rng.random() >= self.negatives:
             return same
         clip = require(sample.clip, "clip", self.name)
-        candidates = self._candidates(sample_negative)
+        count = max(NEAREST if self.similar_length else 1, self.hard_candidates)
+        by_length = {"similar_length": True} if self.similar_length else {}
+        candidates = [sample_negative(**by_length) for _ in range(count)]
         negatives = [one.clip for one in candidates if one.clip is not None and one.id != sample.id]
         if not negatives:  # a corpus of one text has no negatives
             return same
         chosen = negatives[0]
         if self.hard_candidates:
-            chosen = max(negatives, key=lambda negative: _token_overlap(negative, clip))
+            chosen = max(negatives, key=lambda one: _token_overlap(one, clip))
         elif self.similar_length:
-            chosen = min(
-                negatives, key=lambda negative: abs(len(negative.input_ids) - len(clip.input_ids))
-            )
+            chosen = min(negatives, key=lambda one: abs(len(one.input_ids) - len(clip.input_ids)))
         label = int(np.array_equal(chosen.input_ids, clip.input_ids))
         return replace(sample, clip=chosen).with_label(self.name, np.array(label))
-
-    def _candidates(self, sample_negative: NegativeSampler) -> list[Sample]:
-        if self.similar_length:
-            return [
-                sample_negative(similar_length=True)
-                for _ in range(max(NEAREST, self.hard_candidates))
-            ]
-        return [sample_negative() for _ in range(max(1, self.hard_candidates))]
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Samples."""
@@ -99,8 +91,8 @@ class SameSentencePrediction(Objective):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () on the pooled first position after the cross-modal encoder, as `match`."""
-        logits = self.logits(encoded)
-        return {"match": F.cross_entropy(logits, batch.labels[self.name], reduction="sum")}
+        labels = batch.labels[self.name]
+        return {"match": F.cross_entropy(self.logits(encoded), labels, reduction="sum")}
 
     def logits(self, encoded: EncoderOutput) -> Tensor:
         """Logits (B, 2): other text, same text."""
@@ -113,9 +105,8 @@ def _token_overlap(one: TextRow, other: TextRow) -> float:
     """Jaccard similarity of two texts' CLIP tokens; -1 for equal texts."""
     if np.array_equal(one.input_ids, other.input_ids):
         return -1.0
-    return len(np.intersect1d(one.input_ids, other.input_ids)) / len(
-        np.union1d(one.input_ids, other.input_ids)
-    )
+    shared = np.intersect1d(one.input_ids, other.input_ids)
+    return len(shared) / len(np.union1d(one.input_ids, other.input_ids))
 
 
 RELEASED_SLOTS = 9 * 77
@@ -150,11 +141,7 @@ class ClipTokenClassification(Objective):
     ) -> Sample:
         """Choose the tokens to score; the input is not changed."""
         row = require(sample.clip, "clip", self.name)
-        allowed = (
-            ~row.special_tokens_mask
-            if self.targets == "real"
-            else np.ones(len(row.input_ids), bool)
-        )
+        allowed = ~row.special_tokens_mask | (self.targets == "released")
         draw = rng.random(len(row.input_ids))
         chosen = allowed & (draw < self.rate)
         if allowed.any() and not chosen.any():
