@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny import toys
-from tiny.token_states import TokenStates
+from tiny.objectives import TokenStates
 from torch import Tensor
 
 from groundling.core.batch import (
