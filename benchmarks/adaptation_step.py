@@ -46,9 +46,8 @@ from groundling.models.clip import make_clip_text_tower
 from groundling.models.cross_modal import CrossAttentionBlock, CrossModalEncoder
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
-from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 
 VOCABULARY, CLIP_VOCABULARY = 30522, 49408
 WINDOW, WINDOWS, LENGTH = 77, 9, 512

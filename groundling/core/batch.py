@@ -224,6 +224,11 @@ class Tokens:
     part_index: Tensor | None = None
     """(N, T) long: the part of the text that a token belongs to; None for models without parts."""
 
+    @property
+    def ordinary(self) -> Tensor:
+        """(N, T) bool: True at the text's own tokens, False at special ones and padding."""
+        return self.attention_mask & ~self.special_tokens_mask
+
 
 @dataclass(frozen=True)
 class Regions:

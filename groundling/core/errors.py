@@ -110,18 +110,7 @@ def require_nonempty(values: Sized, message: str) -> None:
         raise InputError(message)
 
 
-MAX_PLACES = 5
-"""Maximum number of places that one line names for a fault."""
 EMPTY = "expected text, found none"
-DUPLICATE = "expected only once, found again"
-
-
-def fault_lines(file: object, fault: str, places: Sequence[str]) -> list[str]:
-    """One line for all places of a file with the same fault: the first few, and their number; none without places."""
-    if not places:
-        return []
-    named = ", ".join(list(dict.fromkeys(places))[:MAX_PLACES])
-    return [f"{file}, {named}: {fault}{count_suffix(places)}"]
 
 
 def duplicates(places: Iterable[Any]) -> list[Any]:

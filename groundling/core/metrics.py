@@ -222,28 +222,19 @@ def _mean_of_both(sums: Values) -> Values:
 ACCURACY_AND_F1 = Metric(
     "mean of accuracy and f1", example_terms=_right_and_class_one, from_sums=_mean_of_both
 )
-"""GLUE's score for tasks with both metrics.
-
-XDBERT's 89.51 on QQP fits it (`combined_score` in its release).
-"""
+"""GLUE's score for tasks with both metrics; XDBERT's 89.51 on QQP fits it (`combined_score` in its release)."""
 
 MATTHEWS = Metric("matthews", example_terms=_moments, from_sums=_matthews)
-"""Matthews correlation of classes 0 and 1; 0 where predictions or labels are constant, as in
-scikit-learn (GLUE's CoLA).
-"""
+"""Matthews correlation of classes 0 and 1 (CoLA); 0 where either side is constant, as in scikit-learn."""
 
 PEARSON = Metric("pearson", example_terms=_moments, from_sums=_correlation, is_classification=False)
-"""Pearson correlation; 0 for a constant prediction, NaN for constant labels.
+"""Pearson correlation; NaN for constant labels, and 0 for a constant prediction, which says nothing about the labels.
 
-A constant prediction has no information about the labels, which is 0, as for Matthews. With NaN (SciPy), a
-degenerate seed would be missing from the median of its runs, and only the good seeds would remain.
+With NaN (SciPy), a degenerate seed would be missing from the median of its runs, and only good seeds would remain.
 """
 
 SPEARMAN = replace(PEARSON, name="spearman", example_terms=_moments_of_ranks)
-"""Spearman correlation: Pearson's of the ranks, ties having their mean rank.
-
-Constant values give the same result as for Pearson.
-"""
+"""Spearman correlation: Pearson's of the ranks, ties having their mean rank."""
 
 MSE = _mean_metric(
     "mse", _squared_error, higher_is_better=False, scale=1.0, is_classification=False
@@ -271,10 +262,7 @@ UPPER_BOUND = _recall("upper bound", None)
 SCORE = _mean_metric(
     "score", _score_of_prediction, is_classification=False, uses_example_scores=True
 )
-"""Mean score of the predicted answer, for answers with partial credit: labels (N, K, 2) (`OpenAnswer`).
-
-VQA papers report it as local accuracy, which differs slightly from the official one.
-"""
+"""Mean score of the predicted answer, for labels (N, K, 2) with partial credit; VQA papers' local accuracy."""
 
 METRICS: tuple[Metric, ...] = (
     ACCURACY,

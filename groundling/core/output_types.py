@@ -39,9 +39,7 @@ class OutputType:
 
     @property
     def head_input(self) -> Literal["first", "regions", "phrase"]:
-        """Input of the head: the first position, every region, or, for `phrase`, every region for
-        the last token of a tagged phrase.
-        """
+        """Input of the head: the first position, or every region, for `phrase` with a tagged phrase's last token."""
         return "first"
 
     @property
@@ -238,10 +236,7 @@ class OpenAnswer(NamedOutput):
         if pairs.ndim == 0:
             return self.labels[int(pairs)]
         credited = pairs[(pairs[:, 0] >= 0) & (pairs[:, 1] > 0)]
-        if not len(credited):
-            return ""
-        best = credited[:, 1].argmax()
-        return self.labels[int(credited[best, 0])]
+        return self.labels[int(credited[credited[:, 1].argmax(), 0])] if len(credited) else ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,4 @@
-"""Finds objects by name: built-in ones in the modules of a sub-package, or
-`MODULE:NAME` of the user's own code.
-"""
+"""Finds objects by name: built-in ones in the modules of a sub-package, or `MODULE:NAME` of the user's own code."""
 
 from __future__ import annotations
 
@@ -16,12 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
-from groundling.core.errors import (
-    InputError,
-    convert_errors,
-    prefix_errors,
-    require_known,
-)
+from groundling.core.errors import InputError, convert_errors, prefix_errors, require_known
 
 T = TypeVar("T")
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -35,11 +28,9 @@ def is_import_path(name: str) -> bool:
 
 @cache
 def public_modules(folder: str) -> tuple[ModuleType, ...]:
-    """The public modules of a sub-package, e.g. `public_modules("objectives")`, and of the
-    studies' packages of that name.
+    """The public modules of a sub-package, e.g. `public_modules("objectives")`, and those of that name in studies.
 
-    A study may have a module of that name instead; objects that only studies
-    define have no sub-package.
+    A study may have a module of that name instead; objects that only studies define have no sub-package.
     """
     root = __package__.partition(".")[0]
     studies = importlib.import_module(f"{root}.studies")
@@ -116,11 +107,9 @@ def files_of_object(name: str) -> dict[str, Path]:
 
 
 def check_trust(names: Sequence[str], trusted: Collection[str], file: Path) -> None:
-    """Raises InputError, which begins with the file, if it names objects MODULE:NAME
-    that the user does not trust.
+    """Raises InputError if a file names objects MODULE:NAME that the user does not trust.
 
-    `names` are those in the file, some of which may be empty; `trusted` are those that the
-    user gave.
+    `names` are those in the file, some of which may be empty; `trusted` are those that the user gave.
     """
     untrusted = [name for name in dict.fromkeys(names) if name and name not in trusted]
     if untrusted:
@@ -158,19 +147,11 @@ def instantiate(
 
 def describe_value(value: object) -> str:
     """A value of the wrong kind in a message: a class by its name, anything else by its type's name."""
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return kind_with_article(type(value))
-
-
-def kind_with_article(kind: type) -> str:
-    """A kind with its article, e.g. "a Task"."""
-    name = kind.__name__
-    return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def require_instance(value: object, kind: type[T], message: str) -> T:
     """The value, if it is of a kind; else raises InputError: `message`, the value in words, and the expected kind."""
     if not isinstance(value, kind):
-        raise InputError(f"{message} {describe_value(value)}, expected {kind_with_article(kind)}")
+        raise InputError(f"{message} {describe_value(value)}, expected {kind.__name__}")
     return value

@@ -13,15 +13,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require
 from groundling.core.errors import InputError, duplicates, require_known
 from groundling.core.output_types import OutputType
-from groundling.core.registry import (
-    import_object,
-    is_import_path,
-    public_modules,
-    require_instance,
-)
+from groundling.core.registry import import_object, is_import_path, public_modules, require_instance
 from groundling.core.rng import derive_seed
 from groundling.data.samples import mask_id_of
 from groundling.models.formats import Encoder
@@ -176,11 +171,8 @@ class Objective(nn.Module):
     def cached_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Outputs of `compute_logits` in this pass, computed if missing; raises InputError if it returns None."""
         logits = encoded.heads.get(self.name)
-        return require(
-            self.compute_logits(encoded, batch) if logits is None else logits,
-            "compute_logits",
-            self.name,
-        )
+        logits = self.compute_logits(encoded, batch) if logits is None else logits
+        return require(logits, "compute_logits", self.name)
 
     def count_logits(self, batch: Batch) -> int:
         """Number of items in the outputs of `compute_logits`, from the batch alone: the first term's count."""
@@ -202,6 +194,14 @@ class LossTargets(NamedTuple):
     """Type of `values`."""
     values: Tensor
     """(n,) class ids; (n, K) class probabilities; (n, D) numbers."""
+
+
+def masked_tokens(batch: Batch, who: str) -> Tensor:
+    """(N, T) bool: the tokens that masked LM has chosen, which most other objectives leave out; none without it."""
+    labels = batch.labels.get("masked_lm")
+    if labels is None:
+        return torch.zeros_like(require(batch.text, "text", who).word_ids, dtype=torch.bool)
+    return labels != IGNORE
 
 
 @dataclass(frozen=True)
@@ -272,9 +272,6 @@ def order_for_corruption(objectives: Sequence[Objective]) -> list[Objective]:
     return sorted(objectives, key=lambda objective: not objective.swaps_inputs)
 
 
-# How a run makes its objectives by name, and checks them.
-
-
 def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) -> list[Objective]:
     """Make objectives by name; a head's initialisation depends on the seed and its name, not on other objectives."""
     objectives = []
@@ -301,12 +298,9 @@ def required_features(names: Sequence[str], context: ObjectiveContext) -> frozen
     sizes = context.sizes._replace(teacher=1, teacher_image=1)
     with_teacher = [name for name in names if find_objective(name).needed_teacher()]
     made = make_objectives(with_teacher, replace(context, sizes=sizes), seed=0)
-    fields = [
-        name.partition(".")
-        for objective in made
-        for name in (*objective.required_fields, *objective.optional_fields)
-    ]
-    return frozenset(name for group, _, name in fields if group == "features")
+    fields = [name for one in made for name in (*one.required_fields, *one.optional_fields)]
+    prefix = "features."
+    return frozenset(name.removeprefix(prefix) for name in fields if name.startswith(prefix))
 
 
 def in_batch_negatives_note(
@@ -316,13 +310,9 @@ def in_batch_negatives_note(
     names = [one.name for one in objectives if one.in_batch_negatives]
     if not names or training.gradient_accumulation_steps == 1:
         return []
-    size = f"{training.batch // training.gradient_accumulation_steps} of a step's {training.batch} samples"
-    if training.batch_tokens:
-        size = f"one of a step's {training.gradient_accumulation_steps} on each process"
     return [
-        f"gradient_accumulation_steps={training.gradient_accumulation_steps}: "
-        f"{', '.join(names)} takes its negatives from one micro-batch ({size}), so "
-        "the loss differs from that of the whole batch"
+        f"gradient_accumulation_steps={training.gradient_accumulation_steps}: {', '.join(names)} takes its negatives "
+        "from one micro-batch, so the loss differs from that of the whole batch"
     ]
 
 

@@ -10,8 +10,11 @@ from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.objectives import Objective
-from groundling.objectives.clip_contrastive import gather_across_processes
-from groundling.objectives.sentence_pooling import pool_sentences, sentence_width
+from groundling.objectives.contrastive import (
+    gather_across_processes,
+    pool_sentences,
+    sentence_width,
+)
 from groundling.settings.objectives import Cap2ImgSettings
 
 
@@ -37,7 +40,6 @@ class Cap2Img(Objective):
     settings: Cap2ImgSettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options`: settings and those of `Objective`."""
         super().__init__(sizes, **options)
         self.weight *= self.settings.caption_to_image_weight
         self.margin = self.settings.caption_to_image_margin

@@ -10,10 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, require, select
-from groundling.objectives import Objective
-from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
-from groundling.objectives.sentence_pooling import pool_sentences, sentence_width
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require, select
+from groundling.objectives import Objective, masked_tokens
+from groundling.objectives.contrastive import (
+    gather_across_processes,
+    info_nce,
+    pool_sentences,
+    sentence_width,
+)
 from groundling.settings.objectives import DistillationSettings
 
 
@@ -37,7 +41,6 @@ class FeatureDistillation(Objective, ABC):
     settings: DistillationSettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options`: settings and those of `Objective`."""
         super().__init__(sizes, **options)
         self.weight *= self.settings.distill_weight
         self.part_weights = {
@@ -62,12 +65,9 @@ class FeatureDistillation(Objective, ABC):
         """(N, K) bool: words with a teacher feature that the student reads without a masked token."""
         word = require(batch.text, "text", self.name).word_ids
         words = require(batch.word_type_ids, "word_type_ids", self.name)
-        width = words.shape[1]
-        token_counts = _count_per_word(word >= 0, word, width)
-        masked = torch.zeros_like(token_counts)
-        if "masked_lm" in batch.labels:
-            masked = _count_per_word(batch.labels["masked_lm"] != IGNORE, word, width)
-        return (token_counts > 0) & (masked == 0) & batch.features["has"].bool() & (words >= 0)
+        tokens = _count_per_word(word >= 0, word, words.shape[1])
+        masked = _count_per_word(masked_tokens(batch, self.name), word, words.shape[1])
+        return (tokens > 0) & (masked == 0) & batch.features["has"].bool() & (words >= 0)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed losses () `NAME_sentence` and `NAME_word`."""

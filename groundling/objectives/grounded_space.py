@@ -13,8 +13,11 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.data.captions import IS_PAIR
 from groundling.objectives import Objective
 from groundling.objectives.caption_to_image import cosine_table, number_images
-from groundling.objectives.clip_contrastive import gather_across_processes
-from groundling.objectives.sentence_pooling import pool_sentences, sentence_width
+from groundling.objectives.contrastive import (
+    gather_across_processes,
+    pool_sentences,
+    sentence_width,
+)
 from groundling.settings.objectives import GroundedSpaceSettings
 
 
@@ -45,7 +48,6 @@ class GroundedSpace(Objective):
     settings: GroundedSpaceSettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options`: settings and those of `Objective`."""
         super().__init__(sizes, **options)
         self.part_weights = {
             "visual_cluster": self.settings.cluster_weight,
@@ -64,11 +66,9 @@ class GroundedSpace(Objective):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Captions with another caption of their image, and all captions, each pair counted once."""
-        counts = {}
+        counts = {"visual_perceptual": len(batch)} if "perceptual" in self.parts else {}
         if "cluster" in self.parts:
             counts["visual_cluster"] = int(batch.labels[IS_PAIR].sum())
-        if "perceptual" in self.parts:
-            counts["visual_perceptual"] = len(batch)
         return counts
 
     def guessing_losses(self, rows: int) -> dict[str, float]:

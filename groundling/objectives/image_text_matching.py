@@ -48,10 +48,8 @@ class ImageTextMatching(Objective):
         """`negatives`: share of swapped samples; `alignment`: weight of word-region alignment (UNITER: 0.1)."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.swap_images = swap_images
-        if not swap_images:
-            self.required_fields = (
-                f"labels.{self.name}",
-            )  # captions can be compared without regions
+        if not swap_images:  # captions can be compared without regions
+            self.required_fields = (f"labels.{self.name}",)
         self.negatives = negatives
         self.alignment = alignment
         self.pooler = None if sizes.pooler_output else Pooler(sizes.text)
@@ -84,11 +82,10 @@ class ImageTextMatching(Objective):
 
     def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Logits (N, 2): no match, match."""
-        text = require(encoded.text, "text", self.name)
         if self.pooler is None:
             pooled = require(encoded.pooler_output, "pooler_output", self.name)
         else:
-            pooled = self.pooler(text)
+            pooled = self.pooler(require(encoded.text, "text", self.name))
         logits: Tensor = self.classify(pooled)
         return logits
 
@@ -142,12 +139,7 @@ def transport_distance(
 
 
 def _transport_plan(
-    cost: Tensor,
-    inside: Tensor,
-    words_mask: Tensor,
-    regions_mask: Tensor,
-    beta: float,
-    rounds: int,
+    cost: Tensor, inside: Tensor, words_mask: Tensor, regions_mask: Tensor, beta: float, rounds: int
 ) -> Tensor:
     """Transport plan (N, T, R): mass from each word to each region."""
     words_share = words_mask / words_mask.sum(1, keepdim=True)  # (N, T)

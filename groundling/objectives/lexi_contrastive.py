@@ -10,18 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import (
-    IGNORE,
-    Batch,
-    EncoderOutput,
-    OutputSizes,
-    Sample,
-    require,
-    select,
-)
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require, select
 from groundling.core.errors import InputError, prefix_errors
-from groundling.objectives import NegativeSampler, Objective
-from groundling.objectives.clip_contrastive import gather_across_processes
+from groundling.objectives import NegativeSampler, Objective, masked_tokens
+from groundling.objectives.contrastive import gather_across_processes
 from groundling.settings.objectives import LexiContrastiveSettings
 
 WIDTH = 512
@@ -93,15 +85,7 @@ class LexiContrastiveGrounding(Objective):
     def _tokens(self, batch: Batch) -> Tensor:
         """Mask (N, T) of the tokens that take part: neither padding nor masked."""
         mask = require(batch.text, "text", self.name).attention_mask
-        return mask & self._unmasked(batch)
-
-    def _unmasked(self, batch: Batch) -> Tensor:
-        """Mask (N, T) of the positions that masked LM has not chosen."""
-        labels = batch.labels.get("masked_lm")
-        if labels is None:
-            mask = require(batch.text, "text", self.name).attention_mask
-            return torch.ones_like(mask)
-        return labels == IGNORE
+        return mask & ~masked_tokens(batch, self.name)
 
     def _compared(self, batch: Batch) -> Tensor:
         """Mask (N, T) of the tokens that are compared with images: those with the lowest draws."""
@@ -114,11 +98,9 @@ class LexiContrastiveGrounding(Objective):
 
     def _negative_positions(self, batch: Batch) -> Tensor:
         """Mask (N, T) of the positions that are negatives of other captions' images."""
-        return (
-            self._unmasked(batch)
-            if self.settings.lcg_negatives == "released"
-            else self._tokens(batch)
-        )
+        if self.settings.lcg_negatives == "released":
+            return ~masked_tokens(batch, self.name)
+        return self._tokens(batch)
 
     def _window(self, batch: Batch) -> Tensor | None:
         """Mask (N, T, T) of the positions (columns) that each position (row) reads; None: all but padding."""
@@ -159,16 +141,12 @@ class LexiContrastiveGrounding(Objective):
         rest = batch.flat_indices(self._negative_positions)
         others, _ = gather_across_processes(select(table, rest))
         captions, _ = gather_across_processes(rest // length + start)
-        image = images[self._image_numbers(compared, caption, len(images))]
+        is_released = self.settings.lcg_image_to_text == "released"
+        image = images[compared % len(images) if is_released else caption]
         to_text = _contrast_with_others(
             scale * image, tokens, others, (caption + start)[:, None] == captions[None]
         )
         return {f"{self.name}_to_image": to_image, f"{self.name}_to_text": to_text}
-
-    def _image_numbers(self, compared: Tensor, caption: Tensor, count: int) -> Tensor:
-        """The image (n,) that each compared token is contrasted for, in image to text."""
-        is_released = self.settings.lcg_image_to_text == "released"
-        return compared % count if is_released else caption
 
 
 def _contrast_with_others(anchors: Tensor, own: Tensor, others: Tensor, same: Tensor) -> Tensor:

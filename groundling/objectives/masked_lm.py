@@ -1,4 +1,4 @@
-"""Masked language modelling, on the text encoder's states or after the cross-modal encoder."""
+"""Masked LM: of a text encoder, after the cross-modal encoder, beside an image, and distilled from a teacher."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -21,8 +22,10 @@ from groundling.core.batch import (
     select,
 )
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
+from groundling.models.text_encoder import TextEncoder
+from groundling.models.visual_token import FEATURE, VisualTokenEncoder
 from groundling.objectives import LossTargets, Objective, ObjectiveContext
-from groundling.settings.objectives import MaskingSettings
+from groundling.settings.objectives import MaskedLMDistillationSettings, MaskingSettings
 
 
 class MaskedLM(Objective):
@@ -78,18 +81,13 @@ class MaskedLM(Objective):
         )
 
     @property
-    def saved_name(self) -> str:
-        """Name of its head in the file of heads; a joint head has its own, as it does not fit the encoder alone."""
-        return JOINT_LM_HEAD if self.joint else LM_HEAD
-
-    @property
     def pretrained_names(self) -> tuple[str, ...]:
-        """Names of heads it can start from; a joint head can also start from the encoder's."""
+        """Names of heads it can start from: its own and, for a joint one, the encoder's, which it does not fit."""
         return (JOINT_LM_HEAD, LM_HEAD) if self.joint else (LM_HEAD,)
 
     def saved_modules(self) -> dict[str, nn.Module]:
-        """The head, by `saved_name`."""
-        return {self.saved_name: self.head}
+        """The head, by its own name in the file of heads."""
+        return {self.pretrained_names[0]: self.head}
 
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
@@ -122,7 +120,9 @@ class MaskedLM(Objective):
         chosen = ordinary & (draw < self.settings.mask_rate)
         if self.settings.whole_word:
             return chosen
-        for part in _part_masks(row, ordinary):
+        parts = np.zeros_like(row.input_ids) if row.part_index is None else row.part_index
+        for number in np.unique(parts[ordinary]):
+            part = ordinary & (parts == number)
             if not (chosen & part).any():
                 chosen = chosen | (part & (draw == draw[part].min()))
         return chosen
@@ -158,22 +158,13 @@ class MaskedLM(Objective):
         text = require(batch.text, "text", self.name)
         labels = batch.labels[self.label_name]
         tokens = labels.where(labels != IGNORE, text.input_ids)
-        return {
-            "mlm": LossTargets("class", tokens[text.attention_mask & ~text.special_tokens_mask])
-        }
+        return {"mlm": LossTargets("class", tokens[text.ordinary])}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over masked tokens, as `mlm`."""
         labels = select(batch.labels[self.label_name], batch.flat_indices(self._scored))
         logits = self.cached_logits(encoded, batch).float()
         return {"mlm": F.cross_entropy(logits, labels, reduction="sum")}
-
-
-def _part_masks(row: TextRow, ordinary: np.ndarray) -> list[np.ndarray]:
-    """Mask (T,) of the non-special tokens in each part of a text; one mask for a text without parts."""
-    if row.part_index is None:
-        return [ordinary]
-    return [ordinary & (row.part_index == number) for number in np.unique(row.part_index[ordinary])]
 
 
 class JointMaskedLM(MaskedLM):
@@ -183,5 +174,74 @@ class JointMaskedLM(MaskedLM):
     needs_cross_modal = True
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options` of `MaskedLM`."""
         super().__init__(sizes, joint=True, **options)
+
+
+class VisualTokenMaskedLM(MaskedLM):
+    """Masked LM whose encoder reads a caption's image, if a file has images; else the slot is empty.
+
+    The loss is the mean cross-entropy of the masked caption tokens (2109.11321; the authors' code,
+    models/src/clip_bert/modeling_bert.py, scores text positions alone). Masks are those of the control
+    `mlm`, so that only the visual token differs. As there, and unlike in the authors' code, every text
+    has at least one masked token.
+    """
+
+    arm_name = "visual_token_mlm"
+    wraps_encoder = True
+    optional_fields = (f"features.{FEATURE}",)
+
+    @staticmethod
+    def wrap_encoder(text: TextEncoder, sizes: OutputSizes) -> VisualTokenEncoder:
+        """The text encoder with a slot for the teacher's image vectors."""
+        return VisualTokenEncoder(text, sizes.teacher_image)
+
+
+class MaskedLMDistillation(MaskedLM):
+    """KL(teacher ‖ student) of the masked-LM distributions over the vocabulary, at temperature 1, without a hard loss.
+
+    Sum over positions i of Σ_w p_i(w) (log p_i(w) − log q_i(w)), with the teacher's softmax p and the
+    student's q. Teacher and student read the same masked caption, the teacher also its image (ViComTe's
+    "Distilled", 2205.01850). The paper was not read; that it names no positions is from memory. `positions`:
+    all tokens except special ones and padding, masked or not, with a mean over them (tokens, ours); the
+    masked ones, with a mean (masked); or, as in its code (ChenyuHeidiZhang/VL-commonsense,
+    Oscar/oscar/run_distillation.py: KLDivLoss with `batchmean` on logits of all positions), every position,
+    special tokens and padding included, summed and divided by the number of texts (released). There, all
+    texts are padded to 35 tokens; here, to the longest of the batch.
+    """
+
+    name = "mlm_distillation"
+    arm_name = None
+    required_fields = ("text", "labels.masked_lm", "features.mlm_logits")
+    Settings = MaskedLMDistillationSettings
+    settings: MaskedLMDistillationSettings
+
+    def _scored(self, batch: Batch) -> Tensor:
+        """Mask (N, T) of the positions in the loss."""
+        text = require(batch.text, "text", self.name)
+        positions = self.settings.mlm_distillation_positions
+        if positions == "masked":
+            return super()._scored(batch)
+        if positions == "released":
+            return torch.ones_like(text.attention_mask)
+        return text.ordinary
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Positions; texts for `released`."""
+        is_released = self.settings.mlm_distillation_positions == "released"
+        return {self.name: batch.rows if is_released else self.count_logits(batch)}
+
+    def count_logits(self, batch: Batch) -> int:
+        """Positions in the loss."""
+        return int(self._scored(batch).sum())
+
+    def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
+        """Empty: the targets are the teacher's."""
+        return {}
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """The summed divergence (), as `mlm_distillation`."""
+        student = self.cached_logits(encoded, batch)
+        teacher = batch.features["mlm_logits"]
+        target = select(teacher, batch.flat_indices(self._scored)).float().log_softmax(-1)
+        said = student.float().log_softmax(-1)
+        return {self.name: F.kl_div(said, target, log_target=True, reduction="sum")}

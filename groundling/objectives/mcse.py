@@ -1,4 +1,4 @@
-"""MCSE: the sentence vectors of captions are contrasted with images, beside SimCSE."""
+"""SimCSE, in which two passes of a text are each other's positives, and MCSE, which contrasts them with images."""
 
 from __future__ import annotations
 
@@ -9,15 +9,88 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import Batch, EncoderOutput, OutputSizes
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.objectives import Objective
-from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
-from groundling.objectives.sentence_pooling import pool_sentences, sentence_width
-from groundling.objectives.simcse import SimCSE, pool_again
-from groundling.settings.objectives import (
-    MCSESettings,
+from groundling.objectives.contrastive import (
+    PoolingMode,
+    gather_across_processes,
+    info_nce,
+    pool_sentences,
+    pool_states,
+    sentence_width,
 )
+from groundling.settings.objectives import MCSESettings
+
+
+class SimCSE(Objective):
+    """InfoNCE between two passes of each text that differ in their dropout (Gao et al. 2021, Equation 4).
+
+    With z = tanh(W x + b), as wide as the encoder, of the pooled states x of a pass:
+    -log e^{cos(z_i, z'_i) / t} / sum_j e^{cos(z_i, z'_j) / t}, over all texts j of the batch. This is also
+    MCSE's term for texts without images. The layer W is for training only: the encoder's own states are
+    the sentence vectors afterwards, as in uds-lsv/MCSE (src/model.py; `cls_before_pooler` in its scripts).
+
+    The first pass is the run's own. With masked LM in the same run, both passes read its masked text. In
+    evaluation, both passes are equal, since there is no dropout. The mean leaves out special tokens.
+    """
+
+    name = "simcse"
+    required_fields = ("text",)
+    reads_layers = True
+    in_batch_negatives = True
+    Settings = MCSESettings
+    settings: MCSESettings
+
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        super().__init__(sizes, **options)
+        width = sentence_width(sizes, self.settings.pooling)
+        self.project = nn.Linear(width, width)
+        self._has_dropout = False
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Texts."""
+        return {self.name: batch.rows}
+
+    def guessing_losses(self, rows: int) -> dict[str, float]:
+        """Each text among all of the batch."""
+        return {self.name: log(rows)}
+
+    def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """The pooled states (N, D) of the second pass, which MCSE reads too."""
+        return pool_again(encoded, batch, self.settings.pooling, self.name)
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """The InfoNCE loss summed over texts, (), as `simcse`; raises InputError for an encoder without dropout."""
+        one = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
+        two = self.cached_logits(encoded, batch)
+        self._check_dropout(one, two)
+        anchors = self._embed(one)
+        others, start = gather_across_processes(self._embed(two))
+        same = torch.zeros(len(anchors), len(others), dtype=torch.bool, device=anchors.device)
+        scale = 1 / self.settings.simcse_temperature
+        return {self.name: info_nce(anchors, others, same, start, scale)}
+
+    def _embed(self, pooled: Tensor) -> Tensor:
+        """Vectors (N, D) of unit length from pooled states (N, D)."""
+        return F.normalize(torch.tanh(self.project(pooled)), dim=-1)
+
+    def _check_dropout(self, one: Tensor, two: Tensor) -> None:
+        """Raises InputError in training if both passes are equal; only the first step looks, as it waits for a GPU."""
+        if self._has_dropout or not self.training:
+            return
+        if torch.equal(one, two):
+            raise InputError(f"{self.name}: the student has no dropout; pass dropout=0.1")
+        self._has_dropout = True
+
+
+def pool_again(encoded: EncoderOutput, batch: Batch, pooling: PoolingMode, who: str) -> Tensor:
+    """The sentence vectors (N, D) of another pass over the same text."""
+    states = require(encoded.encode_again, "encode_again", who)()
+    if pooling == "own" and encoded.pool_states is not None:
+        return encoded.pool_states(states)
+    return pool_states(states, batch, pooling, who)
+
 
 WIDTH = 256
 """Width of the space that sentences and images share."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.objectives import Objective
-from groundling.objectives.clip_contrastive import gather_across_processes
+from groundling.objectives.contrastive import gather_across_processes
 from groundling.settings.objectives import StateDistillationSettings
 
 
@@ -46,18 +46,13 @@ class StateDistillation(Objective):
     settings: StateDistillationSettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """`options`: settings and those of `Objective`."""
         super().__init__(sizes, **options)
         self.weight *= self.settings.kd_weight
         self.head = StudentHead(sizes)
 
     def token_mask(self, batch: Batch) -> Tensor:
-        """Mask (N, T) of the distilled tokens: all but padding and special tokens.
-
-        Masked tokens are distilled: the teacher reads the same mask.
-        """
-        text = require(batch.text, "text", self.name)
-        return text.attention_mask & ~text.special_tokens_mask
+        """Mask (N, T) of the distilled tokens: all ordinary ones, masked or not, as the teacher reads the same mask."""
+        return require(batch.text, "text", self.name).ordinary
 
     def unit_states(self, encoded: EncoderOutput, batch: Batch) -> tuple[Tensor, Tensor]:
         """Unit-length states (N, T, E) of the student, after its head, and of the teacher."""
@@ -192,8 +187,7 @@ class ContrastiveRepresentationDistillation(StateDistillation):
 
         Z of CRD's code is M times that mean.
         """
-        if not self.is_estimated and not bool(self.log_partition.isnan()):  # an earlier run's
-            self.is_estimated = True
+        self.is_estimated = self.is_estimated or not bool(self.log_partition.isnan())  # resumed
         if self.is_estimated:
             return self.log_partition
         rows = torch.arange(scores.shape[1], device=scores.device)

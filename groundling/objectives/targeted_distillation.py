@@ -12,22 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, require
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
-from groundling.objectives import Objective, ObjectiveContext
+from groundling.objectives import Objective, ObjectiveContext, masked_tokens
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.objectives import (
     SimilarityDistillationSettings,
     TargetedDistillationSettings,
 )
-
-
-def check_finite(batch: Batch, name: str) -> None:
-    """Raises InputError if a cached feature is not finite; the loop checks features computed in the step."""
-    if name in batch.features and not batch.features[name].isfinite().all():
-        raise InputError(f"the teacher's {name} is not finite for some of {batch.ids[:3]}")
-
 
 # The confidence gate: distil only where the teacher is more confident than the student (CLIP-TD Eq. 9 and 10).
 
@@ -59,15 +52,9 @@ class ConfidenceGate:
         return isinstance(self.output_type, MultipleChoice)
 
     @property
-    def required_field(self) -> str:
-        """The batch field of the teacher's feature that it reads."""
-        return (
-            "features.clip_similarity" if self._is_multiple_choice else "features.clip_confidence"
-        )
-
-    def count(self, batch: Batch) -> int:
-        """Number of gates in a batch: one per sample, or one per row."""
-        return batch.rows if self.is_per_pair else len(batch)
+    def feature(self) -> str:
+        """The teacher's feature that it reads."""
+        return "clip_similarity" if self._is_multiple_choice else "clip_confidence"
 
     @property
     def is_per_pair(self) -> bool:
@@ -76,7 +63,11 @@ class ConfidenceGate:
 
     def confidence_ratio(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The ratio r of each gate, (B,) or (N,); raises InputError if the teacher's feature is not finite."""
-        check_finite(batch.cpu_copy, self.required_field.partition(".")[2])
+        cached = batch.cpu_copy.features.get(
+            self.feature
+        )  # the loop checks those computed in the step
+        if cached is not None and not cached.isfinite().all():
+            raise InputError(f"the teacher's {self.feature} is not finite for {batch.ids[:3]}")
         with torch.no_grad():
             teacher = self._teacher(batch)
             student = self._student(encoded, batch)
@@ -91,17 +82,13 @@ class ConfidenceGate:
 
     def _teacher(self, batch: Batch) -> Tensor:
         """The teacher's probabilities (B, C), or its confidence (B, rows of a sample)."""
-        values = batch.features[self.required_field.partition(".")[2]].float().view(len(batch), -1)
+        values = batch.features[self.feature].float().view(len(batch), -1)
         return values.softmax(-1) if self._is_multiple_choice else values
 
     def _student(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The student's probabilities (B, C), or (B, answers)."""
-        answers = require(
-            encoded.heads.get(SupervisedObjective.name),
-            "heads.supervised",
-            "a gate on the task's answers",
-        )
-        outputs = answers.float()
+        answers = encoded.heads.get(SupervisedObjective.name)
+        outputs = require(answers, "heads.supervised", "a gate on the task's answers").float()
         if isinstance(self.output_type, MultipleChoice) and self.output_type.kind == "each":
             wrong_or_right = outputs.view(len(batch), -1, 2)
             if self.is_per_pair:
@@ -110,7 +97,21 @@ class ConfidenceGate:
         return outputs.softmax(-1)
 
 
-class TargetedDistillationTerm(Objective, ABC):
+class TaskDistillation(Objective, ABC):
+    """Base of the objectives for a task's output type, whose projections are not saved."""
+
+    @classmethod
+    def from_context(cls, context: ObjectiveContext) -> Self:
+        """With a run's settings, for the task's output type."""
+        values = context.values(cls.Settings)
+        return cls(context.sizes, output_type=context.output_type, **values)
+
+    def saved_modules(self) -> dict[str, nn.Module]:
+        """Nothing: the projections are not saved."""
+        return {}
+
+
+class TargetedDistillationTerm(TaskDistillation):
     """L1 distance between projected states of the student and features of a frozen CLIP, in every row.
 
     Sub-classes define what is compared (`feature`, `distances`) and its widths (`widths`). L1 is summed
@@ -133,30 +134,19 @@ class TargetedDistillationTerm(Objective, ABC):
         super().__init__(sizes, **options)
         settings = self.settings
         self.weight *= settings.td_weight
-        self.correct_choice_only = settings.td_choices == "right" and isinstance(
-            output_type, MultipleChoice
-        )
+        self.gate_term = f"{self.name}_gate_open"
+        has_choices = isinstance(output_type, MultipleChoice)
+        self.correct_choice_only = has_choices and settings.td_choices == "right"
         self.gate: ConfidenceGate | None = None
         if settings.td_gate != "none":
             if output_type is None:
                 raise InputError(f"td_gate={settings.td_gate}: only for a task; omit it")
             self.gate = ConfidenceGate(output_type, settings.td_gate, settings.td_temperature)
-            self.required_fields = (*self.required_fields, self.gate.required_field)
-            self.monitored_terms = (*self.monitored_terms, self._gate_term)
+            self.required_fields = (*self.required_fields, f"features.{self.gate.feature}")
+            self.monitored_terms = (*self.monitored_terms, self.gate_term)
         if self.correct_choice_only:
             self.required_fields = (*self.required_fields, "labels.label")
         self.project = nn.Linear(*self.widths(sizes))
-
-    @classmethod
-    def from_context(cls, context: ObjectiveContext) -> Self:
-        """A term with a run's settings, for the task's output type."""
-        values = context.values(cls.Settings)
-        return cls(context.sizes, output_type=context.output_type, **values)
-
-    @property
-    def _gate_term(self) -> str:
-        """Name of the term that counts open gates."""
-        return f"{self.name}_gate_open"
 
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Widths of the student's states and of the teacher's features."""
@@ -165,10 +155,6 @@ class TargetedDistillationTerm(Objective, ABC):
     @abstractmethod
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Distance (N,) between student and teacher in each row."""
-
-    def saved_modules(self) -> dict[str, nn.Module]:
-        """Nothing: the projection is not saved."""
-        return {}
 
     def distance(self, states: Tensor, features: Tensor) -> Tensor:
         """Distance (...) between projected states (..., D) of the student and features (..., E) of the teacher."""
@@ -192,8 +178,7 @@ class TargetedDistillationTerm(Objective, ABC):
         """Distilled rows, and gates; with one gate per row, the gates of the distilled rows."""
         counts = {self.name: int(self.distilled_rows(batch).sum())}
         if self.gate is not None:
-            is_own = self.gate.is_per_pair
-            counts[self._gate_term] = counts[self.name] if is_own else self.gate.count(batch)
+            counts[self.gate_term] = counts[self.name] if self.gate.is_per_pair else len(batch)
         return counts
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
@@ -204,14 +189,14 @@ class TargetedDistillationTerm(Objective, ABC):
         if self.gate is not None:
             is_open = self.gate.open_gates(encoded, batch)
             open_rows = rows & is_open.repeat_interleave(batch.rows // len(is_open))
-            terms[self._gate_term] = (open_rows if self.gate.is_per_pair else is_open).float().sum()
+            terms[self.gate_term] = (open_rows if self.gate.is_per_pair else is_open).float().sum()
             rows = open_rows
         return {self.name: (distances * rows).sum(), **terms}
 
     def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
         """Notes on epochs in which the gate was never or always open."""
         lines = []
-        opened = list(enumerate(means.get(self._gate_term, ()), start=1))
+        opened = list(enumerate(means.get(self.gate_term, ()), start=1))
         for share, consequence in ((0.0, "nothing was distilled"), (1.0, "the gate had no effect")):
             epochs = [str(number) for number, mean in opened if mean == share]
             if epochs:
@@ -276,10 +261,8 @@ class TargetedWordDistillation(TargetedDistillationTerm):
         """Mask (N, M) bool of the selected words that are distilled."""
         tokens = self._tokens(batch)
         used = tokens.any(-1)
-        if "masked_lm" in batch.labels:
-            is_masked = batch.labels["masked_lm"] != IGNORE
-            used &= ~(tokens & is_masked.unsqueeze(1)).any(-1)
-        return used
+        is_masked = masked_tokens(batch, self.name).unsqueeze(1)
+        return used & ~(tokens & is_masked).any(-1)
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Rows, and gates."""
@@ -319,11 +302,6 @@ class TargetedImageDistillation(TargetedDistillationTerm):
     required_fields: Sequence[str] = ("regions", "features.clip_image")
     monitored_terms: Sequence[str] = ("td_image_mean",)
 
-    @property
-    def _mean_term(self) -> str:
-        """Name of the term that counts rows whose image state is the mean of the regions."""
-        return f"{self.name}_mean"
-
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Widths of a region's state and of CLIP's image feature; raises InputError for a model without regions."""
         if not sizes.regions:
@@ -332,9 +310,8 @@ class TargetedImageDistillation(TargetedDistillationTerm):
 
     def distilled_rows(self, batch: Batch) -> Tensor:
         """Mask (N,) bool of the distilled rows that have regions of their own image."""
-        rows = super().distilled_rows(batch) & require(
-            batch.regions, "regions", self.name
-        ).mask.any(1)
+        regions = require(batch.regions, "regions", self.name)
+        rows = super().distilled_rows(batch) & regions.mask.any(1)
         if "sentence_image" in batch.labels:
             rows &= (batch.labels["sentence_image"] != 0).repeat_interleave(batch.choices)
         return rows
@@ -347,19 +324,19 @@ class TargetedImageDistillation(TargetedDistillationTerm):
     def count(self, batch: Batch) -> dict[str, int]:
         """Rows, and gates."""
         counts = super().count(batch)
-        return {**counts, self._mean_term: counts[self.name]}
+        return {**counts, f"{self.name}_mean": counts[self.name]}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed distance (), by the term's name, and the number of rows that use the mean, as `NAME_mean`."""
         regions = require(batch.regions, "regions", self.name)
         has_whole = (regions.is_whole_image & regions.mask).any(1)
         without_whole = (self.distilled_rows(batch) & ~has_whole).float().sum()
-        return {**super().forward(encoded, batch), self._mean_term: without_whole}
+        return {**super().forward(encoded, batch), f"{self.name}_mean": without_whole}
 
     def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
         """Notes on the gate, and on images without a whole-image region."""
         lines = super().notes(means)
-        most = max(means.get(self._mean_term, ()), default=0.0)
+        most = max(means.get(f"{self.name}_mean", ()), default=0.0)
         if most > 0:
             lines.append(
                 f"{self.name}: {most:.0%} of the rows had no whole-image region (the store has none, or this model "
@@ -399,7 +376,7 @@ INITIAL_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0
 """Scale of the cosine, learned as a logarithm, as in CLIP (Radford et al. 2021, Section 2.5)."""
 
 
-class SimilarityDistillation(Objective):
+class SimilarityDistillation(TaskDistillation):
     """Divergence of a student's distribution over a question's choices from a frozen CLIP's.
 
     The student's distribution is the softmax of scaled cosines between the projected state of the image and
@@ -427,16 +404,6 @@ class SimilarityDistillation(Objective):
         self.text = nn.Linear(sizes.text, sizes.teacher)
         self.log_scale = nn.Parameter(torch.tensor(math.log(INITIAL_SCALE)))
 
-    @classmethod
-    def from_context(cls, context: ObjectiveContext) -> Self:
-        """With a run's settings, for the task's output type."""
-        values = context.values(cls.Settings)
-        return cls(context.sizes, output_type=context.output_type, **values)
-
-    def saved_modules(self) -> dict[str, nn.Module]:
-        """Nothing: the projections are not saved."""
-        return {}
-
     def _has_image(self, batch: Batch) -> Tensor:
         """Mask (B,) bool of the questions whose choices all have regions."""
         regions = require(batch.regions, "regions", self.name)
@@ -448,13 +415,12 @@ class SimilarityDistillation(Objective):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed divergence (), in nats, as `td_similarity`."""
-        states = require(encoded.text, "text", self.name)
+        text = self.text(require(encoded.text, "text", self.name)[:, 0]).float()
         image = self.image(image_states(encoded, batch, self.name)).float()
-        cosines = F.cosine_similarity(image, self.text(states[:, 0]).float(), dim=-1)
+        cosines = F.cosine_similarity(image, text, dim=-1)
         scale = self.log_scale.exp().clamp(max=LARGEST_SCALE)
         student = (scale * cosines).view(len(batch), -1).log_softmax(-1)
         teacher = batch.features["clip_similarity"].detach().float().view(len(batch), -1)
-        divergences = F.kl_div(
-            student, teacher.log_softmax(-1), reduction="none", log_target=True
-        ).sum(-1)
+        told = teacher.log_softmax(-1)
+        divergences = F.kl_div(student, told, reduction="none", log_target=True).sum(-1)
         return {self.name: (divergences * self._has_image(batch)).sum()}

@@ -123,11 +123,10 @@ def _value_with_interval(values: np.ndarray, digits: int) -> dict[str, Any]:
 
 
 def _ratio(shares: np.ndarray, other_shares: np.ndarray) -> dict[str, Any]:
-    if not other_shares[-1]:
-        return {"value": None, "interval": None}
-    if not other_shares.all():
-        return {"value": round(float(shares[-1] / other_shares[-1]), 3), "interval": None}
-    return _value_with_interval(shares / other_shares, 3)
+    if other_shares.all():
+        return _value_with_interval(shares / other_shares, 3)
+    value = round(float(shares[-1] / other_shares[-1]), 3) if other_shares[-1] else None
+    return {"value": value, "interval": None}
 
 
 def retrieval(

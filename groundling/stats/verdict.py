@@ -192,15 +192,12 @@ def _groupings(control: SeedRuns, other: SeedRuns) -> dict[str, np.ndarray | Non
 def _by_seed(
     control: SeedRuns, other: SeedRuns, control_scores: np.ndarray, other_scores: np.ndarray
 ) -> list[float]:
-    of_control = dict(zip(control.seeds, control_scores.tolist(), strict=True))
-    common = of_control.keys() & set(other.seeds)
-    defined = control_scores[np.isfinite(control_scores)]
-    mean = float(defined.mean()) if len(defined) else nan
-    differences = [
-        score - of_control.get(seed, mean)
-        for seed, score in zip(other.seeds, other_scores.tolist(), strict=True)
-        if seed in common or not common
-    ]
+    before = dict(zip(control.seeds, control_scores.tolist(), strict=True))
+    after = dict(zip(other.seeds, other_scores.tolist(), strict=True))
+    if before.keys().isdisjoint(after):
+        defined = control_scores[np.isfinite(control_scores)]
+        before = dict.fromkeys(after, float(defined.mean()) if len(defined) else nan)
+    differences = [after[seed] - before[seed] for seed in after if seed in before]
     return [value for value in differences if np.isfinite(value)]
 
 
@@ -280,8 +277,7 @@ def holm(values: Sequence[float]) -> list[float]:
     ranked = sorted((p, place) for place, p in enumerate(values) if np.isfinite(p))
     largest = 0.0
     for rank, (p, place) in enumerate(ranked):
-        scaled = min(1.0, (len(ranked) - rank) * p)
-        largest = max(largest, scaled)
+        largest = max(largest, min(1.0, (len(ranked) - rank) * p))
         corrected[place] = largest
     return corrected
 
@@ -304,10 +300,8 @@ def _sentence(verdict: Verdict, tasks: int) -> str:
     about = f"{verdict.other} against {verdict.control} on {verdict.task}"
     if not np.isfinite(verdict.difference):
         return f"{about}: no verdict, {metric.name} is undefined for all runs of one side."
-    difference, error, detectable, low, high = (
-        verdict.scaled(value)
-        for value in (verdict.difference, verdict.error, verdict.detectable, *verdict.interval)
-    )
+    values = (verdict.difference, verdict.error, verdict.detectable, *verdict.interval)
+    difference, error, detectable, low, high = map(verdict.scaled, values)
     interval = f"95 % interval {low:+.{digits}f} to {high:+.{digits}f}"
     if verdict.reliable:
         word = "better" if (difference > 0) == metric.higher_is_better else "worse"

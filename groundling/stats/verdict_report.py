@@ -1,6 +1,4 @@
-"""Verdicts on run folders as `verdict.json` and as a report: one sentence per comparison, a forest plot, the scores
-of every seed, the sources of the runs, and a glossary.
-"""
+"""Verdicts on run folders, as `verdict.json` and a report: sentences, forest plots, scores, sources, a glossary."""
 
 from __future__ import annotations
 
@@ -99,14 +97,13 @@ def _verdicts(collected: RunsByGroup, control: str) -> list[Verdict]:
     """Verdicts of every group on every task it shares with the control; p is corrected over a group's tasks."""
     verdicts = []
     for name, by_task in collected.items():
-        if name == control:
-            continue
-        of_group = []
-        for task, (control_runs, _) in collected[control].items():
-            if task in by_task:
-                runs, metric = by_task[task]
-                of_group.append(judge(control_runs, runs, metric))
-        verdicts += decide(of_group)
+        if name != control:
+            pairs = [
+                (runs, by_task[task])
+                for task, (runs, _) in collected[control].items()
+                if task in by_task
+            ]
+            verdicts += decide([judge(before, after, metric) for before, (after, metric) in pairs])
     return verdicts
 
 

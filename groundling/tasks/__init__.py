@@ -13,11 +13,10 @@ import numpy as np
 
 from groundling.core.batch import Example, RegionRow
 from groundling.core.errors import (
-    DUPLICATE,
     EMPTY,
     InputError,
+    count_suffix,
     duplicates,
-    fault_lines,
     require_known,
 )
 from groundling.core.metrics import Metric
@@ -26,14 +25,21 @@ from groundling.runs.hashing import data_hash
 
 
 def list_oddities(file: Path, examples: Sequence[Example]) -> list[str]:
-    """Notes on accepted oddities of a split: texts of only spaces, and repeated ids."""
+    """Notes on accepted oddities of a split: repeated ids, and texts of only spaces."""
     empty = []
-    for example in examples:
-        for text in (example.text, example.text_pair, *example.choices):
-            if text is not None and not text.strip():
-                empty.append(f"example {example.id}")
-    repeated = duplicates(f"example {example.id}" for example in examples)
-    return fault_lines(file, DUPLICATE, repeated) + fault_lines(file, EMPTY, empty)
+    for one in examples:
+        texts = (one.text, one.text_pair, *one.choices)
+        if not all(text is None or text.strip() for text in texts):
+            empty.append(one.id)
+    faults = {
+        "expected only once, found again": duplicates(one.id for one in examples),
+        EMPTY: empty,
+    }
+    return [
+        f"{file}, example {ids[0]}: {fault}{count_suffix(ids)}"
+        for fault, ids in faults.items()
+        if ids
+    ]
 
 
 def _itself(folder: Path, split: str) -> Path:
@@ -134,15 +140,10 @@ class Task:
     def submission(
         self, split: str, officials: Sequence[str], predictions: Sequence[float] | np.ndarray
     ) -> str:
-        """The text of the submission file for the server.
+        """The text of the server's file for an unlabelled split, one of `test`.
 
-        Args:
-            split: An unlabelled split, one of `test`.
-            officials: `Example.official_id` of its examples, in the order of the split's file.
-            predictions: (N,) of `OutputType.predict`, in the same order.
-
-        Raises:
-            InputError: The split has no server file, or an example has no official id.
+        `officials` are the `Example.official_id` of its examples in file order, `predictions` (N,) those of
+        `OutputType.predict`. Raises InputError for a split without a server file or an example without official id.
         """
         offered = [name for name, file in self.test.items() if file]
         require_known(split, offered, f"{self.name}: {split!r} has no server file")
@@ -164,12 +165,10 @@ class Task:
         labels: Sequence[float] | np.ndarray,
         outputs: np.ndarray | None = None,
     ) -> dict[str, float]:
-        """All metrics by name; NaN where a metric is undefined for these predictions.
+        """All metrics by name of predictions (N,); NaN where a metric is undefined for them.
 
-        Args:
-            predictions: (N,).
-            labels: (N,), or of the shape that `OutputType` documents.
-            outputs: (N, R), one score per region; without them, ranked metrics are omitted.
+        `labels` are shaped as `OutputType` documents. Without `outputs` (N, R), one score per region, ranked metrics
+        are omitted.
         """
         scores = {}
         for metric in self.metrics:

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from groundling.core.batch import Example, GoldBoxes, RegionRow
+from groundling.core.batch import Example, GoldBoxes
 from groundling.core.errors import InputError, convert_errors, duplicates, raise_first
 from groundling.core.metrics import RECALLS, REGION_ACCURACY, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
@@ -29,10 +29,6 @@ BAN = IouCriterion()
 """IoU of at least 0.5, without an extra pixel: Kim et al. 2018 (jnhwkim/ban-vqa), and VisualBERT."""
 
 
-def _any_box(boxes: np.ndarray) -> np.ndarray:
-    return boxes
-
-
 def _merged_box(boxes: np.ndarray) -> np.ndarray:
     upper_left = boxes[:, :2].min(0)
     lower_right = boxes[:, 2:].max(0)
@@ -40,7 +36,7 @@ def _merged_box(boxes: np.ndarray) -> np.ndarray:
 
 
 PROTOCOLS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "any-box": _any_box,
+    "any-box": lambda boxes: boxes,
     "merged-box": _merged_box,
 }
 """Gold boxes (G, 4), one of which a region must match: all of the phrase's (BAN, VisualBERT), or their union box."""
@@ -56,10 +52,6 @@ class EntityPhrase:
     """Number of the entity's coreference chain, the same in all captions of an image; 0: not visible."""
     types: tuple[str, ...]
     """Types of the entity, such as people or clothing."""
-    first_word: int
-    """Number of its first word, since a caption may repeat the same words."""
-    word_count: int
-    """Number of words."""
     start: int
     """First character in the caption."""
     stop: int
@@ -91,45 +83,30 @@ class EntitiesCaption:
         return f"{self.image}#{self.number}"
 
 
-def read_captions(
-    folder: Path, split: str, *, unrelated: bool = True, official: bool = False
-) -> list[EntitiesCaption]:
+def read_captions(folder: Path, split: str, *, unrelated: bool = True) -> list[EntitiesCaption]:
     """Captions of the images in `SPLIT.txt`, in its order, including those without boxes.
 
     Args:
         folder: Folder with the image lists, `Sentences` and `Annotations`.
         split: Name of an image list.
         unrelated: If False, omits the captions in `UNRELATED_CAPTIONS`.
-        official: Pixel coordinates start at 0 as in the data set's reader, not at 1 as in BAN's.
 
     Raises:
-        InputError: A file is missing or invalid; see `captions_of`.
+        InputError: A file is missing, or an image list, caption or annotation is invalid.
     """
     folder = Path(folder)
     left_out = set()
     if not unrelated:
         left_out = {tuple(line.split()) for line in lines_of(folder / "UNRELATED_CAPTIONS")}
-    listed = read_image_ids(folder, split)
+    listed = [line.strip() for line in lines_of(folder / f"{split}.txt") if line.strip()]
     again = [f"{folder / split}.txt: repeated image {image}" for image in duplicates(listed)]
     raise_first(again, "; remove the duplicates")
-    kept = []
-    for image in listed:
-        for caption in captions_of(folder, image, official):
-            number_from_1 = str(caption.number + 1)
-            if (image, number_from_1) not in left_out:
-                kept.append(caption)
-    return kept
+    captions = [caption for image in listed for caption in _captions_of(folder, image)]
+    return [one for one in captions if (one.image, str(one.number + 1)) not in left_out]
 
 
-def read_image_ids(folder: Path, split: str) -> list[str]:
-    """Image ids of a split."""
-    lines = lines_of(Path(folder) / f"{split}.txt")
-    return [line.strip() for line in lines if line.strip()]
-
-
-def captions_of(folder: Path, image: str, official: bool = False) -> list[EntitiesCaption]:
-    """Captions of an image, with their phrases' boxes; raises InputError for an invalid caption."""
-    size, boxes = read_boxes(folder / "Annotations" / f"{image}.xml", official)
+def _captions_of(folder: Path, image: str) -> list[EntitiesCaption]:
+    size, boxes = _read_boxes(folder / "Annotations" / f"{image}.xml")
     path = folder / "Sentences" / f"{image}.txt"
     lines = [line for line in lines_of(path) if line.strip()]
     read = []
@@ -160,8 +137,6 @@ def read_caption(
             EntityPhrase(
                 chain=chain,
                 types=tuple(mark[2].split("/")),
-                first_word=len(text.split()),
-                word_count=len(words.split()),
                 start=len(text),
                 stop=len(text) + len(words),
                 boxes=boxes.get(chain, np.zeros((0, 4))),
@@ -175,13 +150,10 @@ def read_caption(
     return text, phrases
 
 
-def read_boxes(path: Path, official: bool = False) -> tuple[tuple[int, int], dict[int, np.ndarray]]:
-    """An image's width and height, and the boxes (G, 4) of every chain with boxes.
+def _read_boxes(path: Path) -> tuple[tuple[int, int], dict[int, np.ndarray]]:
+    """An image's width and height, and the boxes (G, 4) of every chain with boxes; an object may be in several.
 
-    An object may belong to several chains; `official` is as for `captions`.
-
-    Raises:
-        InputError: An incomplete annotation, an object without box, scene or nobndbox, or a box outside the image.
+    Pixels are numbered from 1 as in the file and in BAN, not from 0 as by the data set's own reader.
     """
     content = read_text(path)
     boxes: dict[int, list[list[int]]] = {}
@@ -193,8 +165,6 @@ def read_boxes(path: Path, official: bool = False) -> tuple[tuple[int, int], dic
             box = _box(path, entry, names, size)
             if box is None:
                 continue
-            if official:
-                box = [side - 1 for side in box]
             for name in names:
                 boxes.setdefault(name, []).append(box)
     return size, {name: np.array(rows, float) for name, rows in boxes.items()}
@@ -238,10 +208,6 @@ def _read(folder: Path, split: str, protocol: str = "any-box") -> list[Example]:
     return examples
 
 
-def _mark(example: Example, row: RegionRow) -> np.ndarray:
-    return label_regions(example, row, BAN)
-
-
 FLICKR30K = Task(
     "flickr30k",
     FORM,
@@ -249,7 +215,7 @@ FLICKR30K = Task(
     (REGION_ACCURACY, *RECALLS, UPPER_BOUND),
     SOURCE,
     dev=("val", "test"),
-    label_regions=_mark,
+    label_regions=partial(label_regions, rule=BAN),
 )
 """R@1 under two names, R@5, R@10 and their upper bound: ties rank in the regions' order, and a phrase without a right
 region is a miss."""

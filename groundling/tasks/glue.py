@@ -59,13 +59,8 @@ class GlueLayout:
         return folder / f"{split}.tsv"
 
     def __call__(self, folder: Path, split: str) -> list[Example]:
-        """Examples in file order; those of a `test` split are unlabelled, with the server's index as id.
-
-        Raises:
-            InputError: a missing file or column, a broken row, or an invalid label.
-        """
-        examples, _ = self.with_notes(folder, split)
-        return examples
+        """Examples in file order; those of a `test` split are unlabelled, with the server's index as id."""
+        return self.with_notes(folder, split)[0]
 
     def with_notes(self, folder: Path, split: str) -> tuple[list[Example], list[str]]:
         """The same, and a note on skipped short rows for tasks with `skip_short`."""
@@ -115,15 +110,12 @@ def from_hub(task: Task, split: str) -> list[Example]:
 
         rows = datasets.load_dataset("nyu-mll/glue", name, split=split.replace("dev", "validation"))
     # Two of the hub's columns are not used: MRPC's test labels, and `idx`, which for MRPC refers to another file.
-    examples = []
-    for position, row in enumerate(rows):
-        texts = [row[name] for name in reader.hub_columns]
-        label = None
-        if split not in task.test:
-            # STS-B's scores are single precision on the hub: 3.8 would become 3.7999999523.
-            label = round(row["label"], 6)
-        examples.append(reader.example(split, str(position), texts, label))
-    return examples
+    # STS-B's scores are single precision on the hub: 3.8 would become 3.7999999523.
+    labels = [None if split in task.test else round(row["label"], 6) for row in rows]
+    return [
+        reader.example(split, str(position), [row[name] for name in reader.hub_columns], label)
+        for position, (row, label) in enumerate(zip(rows, labels, strict=True))
+    ]
 
 
 def _task(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,8 @@ def _label(where: str, row: Mapping[str, Any], split: str) -> int | None:
     return FORM.parse_label(str(row.get("label")).capitalize(), where)
 
 
-def consistency(correct: Mapping[str, bool]) -> tuple[float, int]:
-    """Consistency: the share of sentences that are right on all their image pairs; and the number of sentences.
+def consistency(correct: Mapping[str, bool]) -> float:
+    """Consistency: the share of sentences that are right on all their image pairs.
 
     `correct` states by identifier, split-set-pair-sentence, whether the prediction is right.
 
@@ -67,7 +67,7 @@ def consistency(correct: Mapping[str, bool]) -> tuple[float, int]:
         split, group, _, sentence = identifier.split("-")
         key = (split, group, sentence)
         sentences[key] = is_right and sentences.get(key, True)
-    return sum(sentences.values()) / len(sentences), len(sentences)
+    return sum(sentences.values()) / len(sentences)
 
 
 def _extra(
@@ -84,25 +84,18 @@ def _extra(
     missing = [identifier for identifier in labels if identifier not in predictions]
     raise_first([f"nlvr2: no prediction for {identifier} of {split}" for identifier in missing])
     right = {identifier: predictions[identifier] == label for identifier, label in labels.items()}
-    scores = {"consistency": consistency(right)[0]}
-    for part, identifiers in parts_of(folder, split, right).items():
-        right_here = {identifier: right[identifier] for identifier in identifiers}
-        scores[f"{part} accuracy"] = sum(right_here.values()) / len(right_here)
-        scores[f"{part} consistency"] = consistency(right_here)[0]
-    return scores
-
-
-def parts_of(folder: Path, split: str, identifiers: Collection[str]) -> dict[str, list[str]]:
-    """Identifiers of a split's subsets for which the folder has a file; each must be among `identifiers`."""
-    parts = {}
+    scores = {"consistency": consistency(right)}
     for part in PARTS:
         listing = Path(folder) / f"{part}_{split}_identifiers.txt"
         if not listing.is_file():
             continue
-        parts[part] = lines_of(listing)
-        unknown = [identifier for identifier in parts[part] if identifier not in identifiers]
+        identifiers = lines_of(listing)
+        unknown = [identifier for identifier in identifiers if identifier not in right]
         raise_first([f"{listing}: {identifier!r} is not in {split}.json" for identifier in unknown])
-    return parts
+        right_here = {identifier: right[identifier] for identifier in identifiers}
+        scores[f"{part} accuracy"] = sum(right_here.values()) / len(right_here)
+        scores[f"{part} consistency"] = consistency(right_here)
+    return scores
 
 
 def _submission(officials: Sequence[str], answers: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, require_nonempty
@@ -13,24 +12,10 @@ from groundling.core.rng import generator
 from groundling.data.tables import read_header, read_rows
 from groundling.tasks import Task
 
-
-class SourceColumns(NamedTuple):
-    """Column names of a source."""
-
-    number: str
-    """Column of the passage's id."""
-    text: str
-    """Column of the passage."""
-    label: str
-    """Column of its readability."""
-
-
-KAGGLE = SourceColumns("id", "excerpt", "target")
-"""Columns of the prize's file."""
-CLEAR = SourceColumns("ID", "Excerpt", "BT_easiness")
-"""Columns of the CLEAR workbook."""
-NAMES = (KAGGLE, CLEAR)
-"""Column names of both sources, the prize's first."""
+KAGGLE = ("id", "excerpt", "target")
+"""Columns of the prize's file: id, passage, readability."""
+CLEAR = ("ID", "Excerpt", "BT_easiness")
+"""The same columns of the CLEAR workbook."""
 
 DEV_SHARE = 0.2
 """Held-out share of the labelled passages: neither source has a labelled dev split."""
@@ -59,35 +44,22 @@ def held_out(example: str) -> bool:
 
 def _read(folder: Path, split: str) -> list[Example]:
     path = file_of(folder, split)
-    columns = _columns(path)
+    columns = CLEAR if CLEAR[1] in read_header(path) else KAGGLE
     labelled = split != "test"
-    wanted = [columns.number, columns.text]
-    if labelled:
-        wanted.append(columns.label)
     examples: list[Example] = []
-    for where, row in read_rows(path, wanted):
-        number = row[columns.number]
-        text = row[columns.text]
+    for where, row in read_rows(path, columns if labelled else columns[:2]):
+        number, text = row[columns[0]], row[columns[1]]
         if not text.strip():
             raise InputError(f"{where}: the passage is empty")
         label = None
         if labelled:
             if held_out(number) != (split == "dev"):
                 continue
-            label = FORM.parse_label(row[columns.label], where)
+            label = FORM.parse_label(row[columns[2]], where)
         name = f"readability-{split}-{number}"
         examples.append(Example(name, text, label=label, official_id=number))
     require_nonempty(examples, f"{path}: contains no examples of {split}")
     return examples
-
-
-def _columns(path: Path) -> SourceColumns:
-    """The column names of the source whose text column is in the file's header; otherwise Kaggle's, for messages."""
-    header = read_header(path)
-    for columns in NAMES:
-        if columns.text in header:
-            return columns
-    return KAGGLE
 
 
 FORM = Regression()

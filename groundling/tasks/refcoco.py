@@ -7,20 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from groundling.core.batch import Example, GoldBoxes, RegionRow, require
-from groundling.core.errors import (
-    InputError,
-    convert_read_errors,
-    raise_first,
-    require_nonempty,
-)
+from groundling.core.errors import InputError, convert_read_errors, raise_first, require_nonempty
 from groundling.core.metrics import REGION_ACCURACY, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
-from groundling.data.regions.annotations import read_instances
+from groundling.data.regions.annotations import CocoInstances, read_instances
 from groundling.data.regions.store import clip_boxes
 from groundling.runs.folder import read_json
 from groundling.tasks import Task
@@ -74,22 +69,6 @@ UNITER = IouCriterion(strict=True, min_side=1)
 """MAttNet's criterion, in both tracks."""
 
 
-@dataclass(frozen=True)
-class ReferringExpression:
-    """A referring expression for one object of an image."""
-
-    id: int
-    """The data set's `sent_id`."""
-    text: str
-    """The expression."""
-    image: str
-    """Id of the image in a region store."""
-    object: int
-    """Number of the object's annotation, `ann_id`."""
-    box: np.ndarray
-    """(4,): x1, y1, x2, y2 of the object in pixels."""
-
-
 class _PlainUnpickler(pickle.Unpickler):
     """Unpickles only lists, dicts, strings and numbers; refuses every pickle that imports a name."""
 
@@ -103,107 +82,62 @@ def load_plain_pickle(path: Path) -> Any:
         return _PlainUnpickler(stream, encoding="latin1").load()
 
 
-class CocoInstance(NamedTuple):
-    """An annotated object."""
-
-    image: object
-    """Number of its image, unchecked."""
-    box: np.ndarray
-    """(4,): x1, y1, x2, y2 in pixels."""
-
-
-InstanceTables = tuple[dict[Any, tuple[int, int]], dict[Any, CocoInstance]]
-"""Image width and height by image number, and annotated objects by annotation number."""
-
-
-def read_expressions(
-    folder: Path, split: str, split_by: str = "unc", image: str = COCO
-) -> list[ReferringExpression]:
+def read(folder: Path, split: str, by: str = "unc", image: str = COCO) -> list[Example]:
     """The expressions of a split in file order, from `refs(BY).p` and `instances.json`.
 
-    `image` is the template of a region store's image ids, with `subset` (train2014) and `number`.
+    An official id is the data set's `sent_id`; `image` is the template of a region store's image ids, with `subset`
+    (train2014) and `number`.
 
     Raises:
         InputError: A file is missing or invalid, the two files do not match, a box is empty or outside its image, or
             the split has no expressions.
     """
-    path = Path(folder) / f"refs({split_by}).p"
-    sizes, annotations = read_instance_tables(folder)
+    instances = read_annotated_objects(folder)
+    path = Path(folder) / f"refs({by}).p"
     refs = load_plain_pickle(path)
+    examples = []
     with convert_read_errors(path):
-        own = [ref for ref in refs if _is_of(ref["split"], split)]
-        require_nonempty(own, f"{path}: no expressions of {split!r}; splits: {', '.join(SPLITS)}")
-        return [one for ref in own for one in _expressions_of(path, ref, sizes, annotations, image)]
+        for ref in refs:
+            if ref["split"] != split and not (split == "test" and "test" in ref["split"]):
+                continue
+            name = image.format(subset="train2014", number=ref["image_id"])
+            gold = _gold_box(path, ref, instances)
+            for one in ref["sentences"]:
+                number = int(one["sent_id"])
+                text = str(one["sent"])
+                examples.append(
+                    Example(
+                        f"refcoco-{split}-{number}",
+                        text,
+                        images=(name,),
+                        gold_boxes=gold,
+                        official_id=str(number),
+                    )
+                )
+    require_nonempty(examples, f"{path}: no expressions of {split!r}; splits: {', '.join(SPLITS)}")
+    return examples
 
 
-def _expressions_of(
-    path: Path,
-    ref: Mapping[str, Any],
-    sizes: Mapping[Any, tuple[int, int]],
-    annotations: Mapping[Any, CocoInstance],
-    image: str,
-) -> list[ReferringExpression]:
-    """The expressions for one object."""
-    number = ref["image_id"]
-    annotation = annotations[ref["ann_id"]]
-    if annotation.image != number:
-        raise InputError(f"{path}: annotation {ref['ann_id']} does not belong to image {number}")
-    if not _is_inside(annotation.box, sizes[number]):
-        raise InputError(f"{path}: the box of annotation {ref['ann_id']} is empty or outside")
-    name = image.format(subset="train2014", number=number)
-    return [
-        ReferringExpression(
-            int(one["sent_id"]), str(one["sent"]), name, ref["ann_id"], annotation.box
+def _gold_box(path: Path, ref: Mapping[str, Any], instances: CocoInstances) -> GoldBoxes:
+    annotated = instances.objects[ref["ann_id"]]
+    if annotated.image != ref["image_id"]:
+        raise InputError(
+            f"{path}: annotation {ref['ann_id']} does not belong to image {ref['image_id']}"
         )
-        for one in ref["sentences"]
-    ]
+    size = instances.sizes[annotated.image]
+    gold = GoldBoxes(np.array([annotated.corners]), size)
+    if not clip_boxes(gold.boxes / (size * 2))[1].all():
+        raise InputError(f"{path}: the box of annotation {ref['ann_id']} is empty or outside")
+    return gold
 
 
-def _is_of(name: str, split: str) -> bool:
-    """Whether a ref belongs to `split`; `test` includes all splits with "test" in their name."""
-    return name == split or (split == "test" and "test" in name)
-
-
-def _is_inside(box: np.ndarray, size: tuple[int, int]) -> bool:
-    """Whether a box (4,) in pixels is nonempty and inside an image of this width and height."""
-    _, good = clip_boxes(box[None] / (size * 2))
-    return bool(good.all())
-
-
-def read_instance_tables(folder: Path) -> InstanceTables:
-    """Image sizes by image number and annotated objects by annotation number, from `instances.json`.
-
-    Raises InputError if the file is not in COCO's format.
-    """
+def read_annotated_objects(folder: Path) -> CocoInstances:
+    """Images and annotated objects of `instances.json`; raises InputError if the file is not in COCO's format."""
     path = Path(folder) / "instances.json"
     instances = read_instances(path, read_json(path), classless=True)
     odd = [number for number in instances.sizes if type(number) is not int]
     raise_first([f"{path}: image id {number!r} is not a whole number" for number in odd])
-    boxes = {
-        name: CocoInstance(box.image, np.array(box.corners))
-        for name, box in instances.objects.items()
-    }
-    return dict(instances.sizes), dict(boxes)
-
-
-def read(folder: Path, split: str, by: str = "unc") -> list[Example]:
-    """Examples in file order; arguments and errors as for `read_expressions`."""
-    sizes, _ = read_instance_tables(folder)
-    size_of = {
-        COCO.format(subset="train2014", number=number): size for number, size in sizes.items()
-    }
-    examples = []
-    for expression in read_expressions(folder, split, by):
-        examples.append(
-            Example(
-                f"refcoco-{split}-{expression.id}",
-                expression.text,
-                images=(expression.image,),
-                gold_boxes=GoldBoxes(expression.box[None], size_of[expression.image]),
-                official_id=str(expression.id),
-            )
-        )
-    return examples
+    return instances
 
 
 def label_regions(example: Example, row: RegionRow, rule: IouCriterion = VL_BERT) -> np.ndarray:

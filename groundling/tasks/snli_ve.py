@@ -30,8 +30,7 @@ def _noted(folder: Path, split: str) -> tuple[list[Example], list[str]]:
 
     The premise is the image; its caption `sentence1` is not used. Image ids are Flickr30k's file names without .jpg.
 
-    Raises:
-        InputError: A line lacks a field, has an unknown label or a repeated pairID, or no example is left.
+    Raises InputError if a line lacks a field, has an unknown label or a repeated pairID, or no example is left.
     """
     path = _file(folder, split)
     examples = []
@@ -60,8 +59,7 @@ def _noted(folder: Path, split: str) -> tuple[list[Example], list[str]]:
         )
     require_nonempty(examples, f"{path}: contains no examples")
     raise_first(repeated)
-    what = f"lines without a majority label ({UNDECIDED}) are omitted"
-    return examples, [f"{undecided:,} {what}"]
+    return examples, [f"{undecided:,} lines without a majority label ({UNDECIDED}) are omitted"]
 
 
 def _image(where: str, row: Mapping[str, object]) -> str:
@@ -74,8 +72,7 @@ def _image(where: str, row: Mapping[str, object]) -> str:
 
 
 def _read(folder: Path, split: str) -> list[Example]:
-    examples, _ = _noted(folder, split)
-    return examples
+    return _noted(folder, split)[0]
 
 
 SNLI_VE = Task(

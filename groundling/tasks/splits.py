@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -90,12 +90,12 @@ def strata(
     if stratify_by == "total":
         return dict.fromkeys(names, ALL)
     if stratify_by == "category":
-        category_of = {item.id: category(item.question) for item in vcr.read_items(folder, split)}
-        return {name: category_of[name] for name in names}
-    if stratify_by == "question-type":
-        types = {str(one.id): _question_type(one) for one in vqa.read_questions(folder, split)}
-        return {name: types[name] for name in names}
-    return dict(zip(names, map(_speller(task), examples), strict=True))
+        found = {item.id: category(item.question) for item in vcr.read_items(folder, split)}
+    elif stratify_by == "question-type":
+        found = {str(one.id): _question_type(one) for one in vqa.read_questions(folder, split)}
+    else:
+        found = {name_of(example): _label_text(task, example) for example in examples}
+    return {name: found[name] for name in names}
 
 
 def resolve_strata(task: Task, stratify_by: StratifyBy) -> StratifyBy:
@@ -104,10 +104,8 @@ def resolve_strata(task: Task, stratify_by: StratifyBy) -> StratifyBy:
     is_labelled = isinstance(task.form, Classification) and not isinstance(
         task.form, MultipleChoice
     )
-    if stratify_by == "auto" and is_vcr:
-        return "category"
     if stratify_by == "auto":
-        return "label" if is_labelled else "total"
+        return "category" if is_vcr else "label" if is_labelled else "total"
     offered = {
         "total": True,
         "category": is_vcr,
@@ -126,18 +124,12 @@ def _question_type(question: vqa.VqaQuestion) -> str:
     return question.types[1]
 
 
-def _speller(task: Task) -> Callable[[Example], str]:
-    """A function from an example to its label in the spelling of the task's files."""
-    form = task.form
-
-    def spelt(example: Example) -> str:
-        if example.label is None:
-            raise InputError(f"{task.name}: {name_of(example)} has no label")
-        if isinstance(form, OpenAnswer):
-            return form.best_answer(example.label) or NO_ANSWER
-        return form.format_prediction(float(example.label))
-
-    return spelt
+def _label_text(task: Task, example: Example) -> str:
+    if example.label is None:
+        raise InputError(f"{task.name}: {name_of(example)} has no label")
+    if isinstance(task.form, OpenAnswer):
+        return task.form.best_answer(example.label) or NO_ANSWER
+    return task.form.format_prediction(float(example.label))
 
 
 def draw_partition(
@@ -145,8 +137,7 @@ def draw_partition(
 ) -> list[str]:
     """The sorted ids of a partition: `per_stratum` ids of every stratum, given the stratum of each id.
 
-    Raises:
-        InputError: A stratum is smaller than `per_stratum`, unless `allow_fewer`.
+    Raises InputError for a stratum smaller than `per_stratum`, unless `allow_fewer`.
     """
     members: dict[str, list[str]] = {}
     for name, stratum in stratum_of.items():
@@ -158,15 +149,11 @@ def draw_partition(
             raise InputError(f"stratum {stratum!r}: {len(names):,} examples; set allow_fewer")
     drawn: list[str] = []
     for stratum, names in members.items():
-        lots = sorted((_lot(seed, stratum, name), name) for name in names)
-        drawn += [name for _, name in lots[:per_stratum]]
+        # JSON makes the hashed keys unambiguous.
+        lots = [json.dumps([seed, stratum, name]).encode() for name in names]
+        order = sorted(zip((hashlib.sha256(lot).hexdigest() for lot in lots), names, strict=True))
+        drawn += [name for _, name in order[:per_stratum]]
     return sorted(drawn)
-
-
-def _lot(seed: int, stratum: str, name: str) -> str:
-    """An example's sort key; JSON makes the hashed keys unambiguous."""
-    key = json.dumps([seed, stratum, name])
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def partition_manifest(
@@ -177,11 +164,7 @@ def partition_manifest(
     stratify_by: StratifyBy = "auto",
     allow_fewer: bool = False,
 ) -> dict[str, Any]:
-    """Everything that is needed to draw or to check the same partition elsewhere.
-
-    Raises:
-        InputError: As `strata` and `draw_partition`.
-    """
+    """Everything needed to draw or check the same partition elsewhere; raises as `strata` and `draw_partition`."""
     stratum_of = strata(task, folder, stratify_by)
     ids = draw_partition(stratum_of, per_stratum, seed, allow_fewer)
     sizes = Counter(stratum_of.values())
@@ -237,8 +220,7 @@ def select_partition(
 ) -> list[Example]:
     """The examples of a partition, in the order of the data.
 
-    Raises:
-        InputError: The manifest is damaged, edited or of other files, or names an unknown example.
+    Raises InputError if the manifest is damaged, edited or of other files, or names an unknown example.
     """
     content = read_manifest(path)
     # In other files, a row's number or id may name another example.
@@ -287,8 +269,7 @@ def hidden_versions(
 def with_extra_splits(task: Task, extras: Sequence[str]) -> Task:
     """The task with an additional development split for each NAME=FOLDER: the folder's first one.
 
-    Raises:
-        InputError: No name, no folder, or the name of an existing split.
+    Raises InputError for a missing name or folder, or the name of an existing split.
     """
     folders: dict[str, Path] = {}
     for extra in extras:

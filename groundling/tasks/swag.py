@@ -29,17 +29,14 @@ def _full_file(folder: Path, split: str) -> Path:
 def _regular(folder: Path, split: str) -> list[Example]:
     path = _regular_file(folder, split)
     labelled = split != "test"
-    columns = ["sent1", "sent2", *ENDINGS]
-    if labelled:
-        columns.append("label")
+    columns = ("sent1", "sent2", *ENDINGS, *(["label"] if labelled else []))
     examples: list[Example] = []
     for number, (where, row) in enumerate(read_rows(path, columns)):
         endings = [row[name] for name in ENDINGS]
-        label = None
-        if labelled:
-            label = FORM.parse_label(row["label"], where)
+        label = FORM.parse_label(row["label"], where) if labelled else None
         examples.append(_example(f"swag-{split}", number, row, endings, label))
-    return _not_empty(path, examples)
+    require_nonempty(examples, f"{path}: contains no examples")
+    return examples
 
 
 def _full(folder: Path, split: str) -> list[Example]:
@@ -56,7 +53,8 @@ def _full(folder: Path, split: str) -> list[Example]:
         place = int(generator("swag", f"{name}-{number}").integers(4))
         endings.insert(place, row["gold-ending"])
         examples.append(_example(name, number, row, endings, place))
-    return _not_empty(path, examples)
+    require_nonempty(examples, f"{path}: contains no examples")
+    return examples
 
 
 def _example(
@@ -70,11 +68,6 @@ def _example(
         choices=tuple(f"{row['sent2']} {ending}" for ending in endings),
         official_id=str(number),
     )
-
-
-def _not_empty(path: Path, examples: list[Example]) -> list[Example]:
-    require_nonempty(examples, f"{path}: contains no examples")
-    return examples
 
 
 REGULAR = Task(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from sys import intern
 from typing import NamedTuple
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, prefix_errors, require_nonempty
+from groundling.core.errors import InputError, count_suffix, prefix_errors, require_nonempty
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN, Metric
 from groundling.core.output_types import Classification, OutputType, Regression
 from groundling.core.rng import derive_seed
@@ -60,10 +60,8 @@ def table_task(path: Path, options: TableTaskSettings) -> Task:
     """The task of a file with text columns `options.text` (one, or two separated by a comma) and `options.label`.
 
     Column `options.image`, if given, has image file names; without the ending they are the image ids in a region store.
-    Without `options.dev`, about a fifth of the rows is held out, see `held_out`.
-
-    Raises:
-        InputError: a file, line or column is missing or empty, or a label is invalid.
+    Without `options.dev`, about a fifth of the rows is held out, see `held_out`. Raises InputError if a file, line or
+    column is missing or empty, or a label is invalid.
     """
     reader = TableReader(path, options)
     metrics = metrics_of(reader.form)
@@ -133,12 +131,7 @@ def example_of(row: TableExampleRow, form: OutputType, path: Path, split: str) -
 def form_of(labels: Mapping[str, str], label_type: str) -> OutputType:
     """The output type as requested; `auto`: fractional numbers or many distinct numbers are a regression.
 
-    Args:
-        labels: distinct labels with the place of their first row, for messages.
-        label_type: auto, classify or regress.
-
-    Raises:
-        InputError: a classification has a single class.
+    `labels` are distinct, with the place of their first row. Raises InputError for a single class.
     """
     values = sorted(labels)
     if label_type == "regress" or (label_type == "auto" and _are_measurements(values)):
@@ -164,10 +157,7 @@ def held_out(path: Path, groups: Iterable[RowGroup]) -> set[RowGroup]:
     """The row groups of the dev split: about a fifth, at least one, never all.
 
     Each group's split depends only on the group, so appended rows do not move others (except in files with so few
-    groups that none or all are drawn: then one group changes its split).
-
-    Raises:
-        InputError: all rows are in one group.
+    groups that none or all are drawn: then one group changes its split). Raises InputError for a single group.
     """
     distinct = dict.fromkeys(groups)
     if len(distinct) < 2:
@@ -192,8 +182,8 @@ def _are_few(rows: Iterable[TableExampleRow]) -> bool:
 def table_notes(reader: TableReader) -> list[str]:
     """Notes on the file that matter for the scores, one line each.
 
-    They report classes with one row or in one split only, a dev split that is unusually large, small or has few
-    groups, and dev rows whose image or texts are in train.
+    They report a dev split that is unusually large, small or has few groups, classes in one split only, and dev rows
+    whose image or texts are in train.
     """
     train, dev = reader.split_rows
     notes = [] if reader.options.dev else _unusual_split(reader.path, reader.rows, len(dev))
@@ -216,38 +206,25 @@ def _unusual_split(path: Path, rows: Sequence[TableExampleRow], dev_rows: int) -
 def _odd_classes(
     form: Classification, train: Sequence[TableExampleRow], dev: Sequence[TableExampleRow]
 ) -> list[str]:
-    """Notes on classes with one row, in one split only, or with similar spellings; one line per kind."""
+    """Notes on classes that are in one split only, as misspelt ones are, and on names that mean the same."""
     in_train = Counter(row.label for row in train)
     in_dev = Counter(row.label for row in dev)
-    single, train_only, dev_only = [], [], []
-    for name in form.labels:
-        if in_train[name] + in_dev[name] == 1:
-            single.append(repr(name))
-        elif not in_dev[name]:
-            train_only.append(f"{name!r} is in train ({in_train[name]} rows)")
-        elif not in_train[name]:
-            dev_only.append(f"{name!r} is in dev ({in_dev[name]} rows)")
     notes = []
-    if len(single) == 1:
-        notes.append(f"class {single[0]} has one row; check its spelling")
-    elif single:
+    one_sided = [name for name in form.labels if not (in_train[name] and in_dev[name])]
+    if one_sided:
+        name = one_sided[0]
         notes.append(
-            f"{len(single):,} classes have one row each, such as {', '.join(single[:3])}; "
-            "check their spelling and the label column"
+            f"class {name!r} has {in_train[name]} rows in train and {in_dev[name]} in dev"
+            f"{count_suffix(one_sided)}; check its spelling and the label column"
         )
-    for examples, other in ((train_only, "dev"), (dev_only, "train")):
-        if examples:
-            others = f"; {len(examples):,} such classes" if len(examples) > 1 else ""
-            notes.append(f"class {examples[0]}, but not in {other}{others}")
     spellings: dict[str, list[str]] = {}
     for name in form.labels:
         spellings.setdefault(_meaning(name), []).append(ascii(name))
-    same_spelling = [names for names in spellings.values() if len(names) > 1]
-    if same_spelling:
-        others = f"; {len(same_spelling):,} such names" if len(same_spelling) > 1 else ""
+    alike = [names for names in spellings.values() if len(names) > 1]
+    if alike:
         notes.append(
-            f"classes {' and '.join(same_spelling[0])} are the same number, or differ only in case, spaces or Unicode "
-            f"form, and count as separate classes{others}"
+            f"classes {' and '.join(alike[0])} are the same number, or differ only in case, spaces or Unicode form, "
+            f"and count as separate classes{count_suffix(alike)}"
         )
     return notes
 
@@ -265,60 +242,39 @@ def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRo
 
     Texts are compared without regard to capitals, spaces and Unicode form.
     """
-    notes = []
-    advice = "scores include memorisation; see group and dev"
     train_images = {image for row in train for image in row.images}
     same_images = sum(not train_images.isdisjoint(row.images) for row in dev)
-    if same_images:
-        notes.append(
-            f"{same_images} of {len(dev)} dev rows have an image that is also in train: {advice}"
+    same_texts = same_first_text = 0
+    if not any(
+        row.images for row in dev
+    ):  # the same question about another image is another example
+        train_texts = {_spelt_alike(row.texts) for row in train}
+        first_of_two = {texts[0] for texts in train_texts if len(texts) == 2}
+        dev_texts = [_spelt_alike(row.texts) for row in dev]
+        same_texts = sum(texts in train_texts for texts in dev_texts)
+        same_first_text = sum(
+            texts[0] in first_of_two for texts in dev_texts if texts not in train_texts
         )
-    if any(row.images for row in dev):
-        return notes  # the same question about another image is another example
-    in_dev = {_spelt_alike(row.texts) for row in dev}
-    # Keep only training texts that are in dev, so the larger split is not in memory twice.
-    in_train = {texts for row in train if (texts := _spelt_alike(row.texts)) in in_dev}
-    same_texts = sum(_spelt_alike(row.texts) in in_train for row in dev)
-    if same_texts:
-        notes.append(
-            f"{same_texts} of {len(dev)} dev rows have texts that are also in train: {advice}"
-        )
-    same_first_text = _same_first_text(train, dev, in_train)
-    if same_first_text:
-        notes.append(
-            f"{same_first_text} of {len(dev)} dev rows have the first text of a training row: if this text determines "
-            "the answer, set group"
-        )
-    return notes
+    advice = "scores include memorisation; see group and dev"
+    shared = {
+        f"an image that is also in train: {advice}": same_images,
+        f"texts that are also in train: {advice}": same_texts,
+        "the first text of a training row: if this text determines the answer, set group": same_first_text,
+    }
+    return [
+        f"{count} of {len(dev)} dev rows have {what}" for what, count in shared.items() if count
+    ]
 
 
 def _spelt_alike(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(normalize, texts))
 
 
-def _same_first_text(
-    train: Sequence[TableExampleRow],
-    dev: Sequence[TableExampleRow],
-    in_train: Collection[tuple[str, ...]],
-) -> int:
-    """Number of dev rows that share the first of two texts with a training row, but not both."""
-    first = {normalize(row.texts[0]) for row in train if len(row.texts) == 2}
-    if not first:
-        return 0
-    return sum(
-        normalize(row.texts[0]) in first and _spelt_alike(row.texts) not in in_train for row in dev
-    )
-
-
 # -- rows of a file ----------------------------------------------------------------------------------------------------
 
 
 def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
-    """The rows of your own file, in order.
-
-    Raises:
-        InputError: the columns are contradictory or missing, or a row lacks a value.
-    """
+    """The rows of your own file, in order; raises InputError if a column is missing or a row lacks a value."""
     text_columns, expected = user_columns(options)
     rows = []
     for number, (where, cells) in enumerate(read_rows(path, tuple(expected))):

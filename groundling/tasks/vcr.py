@@ -21,23 +21,9 @@ SOURCE = "Zellers et al. 2019, VCR, visualcommonsense.com; read as github.com/ro
 CHOICES = 4
 """Number of answers per question, and of rationales."""
 FORM = MultipleChoice(tuple(map(str, range(CHOICES))))
-NAMES = (
-    "Casey",
-    "Riley",
-    "Jessie",
-    "Jackie",
-    "Avery",
-    "Jaime",
-    "Peyton",
-    "Kerry",
-    "Jody",
-    "Kendall",
-    "Peyton",
-    "Skyler",
-    "Frankie",
-    "Pat",
-    "Quinn",
-)
+NAMES_IN_ORDER = """Casey Riley Jessie Jackie Avery Jaime Peyton Kerry Jody Kendall Peyton Skyler Frankie
+Pat Quinn"""
+NAMES = tuple(NAMES_IN_ORDER.split())
 """R2C's names (with one repeated), assigned by object number, so a person has one name in all texts of an item."""
 PERSON = "person"
 """The class of persons, whom texts call by name; other objects are called by their class."""
@@ -77,9 +63,8 @@ def _file(folder: Path, split: str) -> Path:
 def read_items(folder: Path, split: str) -> list[VcrItem]:
     """The items of a split in file order, with valid tags.
 
-    Raises:
-        InputError: A line lacks a field, does not have four answers and rationales, tags an unknown object, or repeats
-            an annot_id; or only some lines have labels.
+    Raises InputError for a line that lacks a field, does not have four answers and rationales, tags an unknown object,
+    or repeats an annot_id, and if only some lines have labels.
     """
     path = _file(folder, split)
     by_id: dict[str, VcrItem] = {}
@@ -95,8 +80,7 @@ def read_items(folder: Path, split: str) -> list[VcrItem]:
 
 def _item(where: str, row: Mapping[str, Any], split: str) -> VcrItem:
     """The item of one line."""
-    answer = None
-    rationale = None
+    answer = rationale = None
     if not split.startswith("test") or "answer_label" in row:
         answer = FORM.parse_label(str(row["answer_label"]), where)
         rationale = FORM.parse_label(str(row["rationale_label"]), where)
@@ -245,7 +229,7 @@ def _rationale_hidden(folder: Path, split: str) -> list[tuple[Example, ...]]:
 
 
 def _both(folder: Path, split: str) -> list[Example]:
-    """All answer examples, then all rationale examples, with distinct official ids (see `joint_id`)."""
+    """All answer examples, then all rationale examples, with the part before each official id."""
     asked = read_items(folder, split)
     examples = [_of_both("answer", _answers_to(item)) for item in asked]
     for item in asked:
@@ -259,22 +243,13 @@ def _both_hidden(folder: Path, split: str) -> list[tuple[Example, ...]]:
 
 
 def _of_both(part: str, example: Example) -> Example:
-    return replace(example, official_id=joint_id(part, example.official_id))
-
-
-def joint_id(part: str, official: str) -> str:
-    """The official id in the joint task `vcr` of an example of part `answer` or `rationale`."""
-    return f"{part}/{official}"
+    return replace(example, official_id=f"{part}/{example.official_id}")
 
 
 def select_part(part: str, by_official: Mapping[str, T]) -> dict[str, T]:
-    """Select one part's values from values by the joint task's official ids; returns them by the part's own ids."""
-    prefix = joint_id(part, "")
-    return {
-        official.removeprefix(prefix): value
-        for official, value in by_official.items()
-        if official.startswith(prefix)
-    }
+    """Values of the joint task's examples of part `answer` or `rationale`, by the part's own official ids."""
+    pairs = [(official.partition("/"), value) for official, value in by_official.items()]
+    return {own: value for (of_part, _, own), value in pairs if of_part == part}
 
 
 def _joint(
@@ -291,13 +266,8 @@ def q_to_ar(
 ) -> dict[str, float]:
     """Accuracy, 0..1, of answers (Q->A), of rationales (QA->R), and of items with both right (Q->AR).
 
-    Args:
-        answers: The predicted answer by annot_id.
-        rationales: The predicted rationale by annot_id, each conditioned on the right answer.
-        items: The items to score.
-
-    Raises:
-        InputError: An item without a prediction.
+    Predicted answers and rationales are by annot_id, rationales conditioned on the right answer. Raises InputError
+    for an item without a prediction.
     """
     missing = [item.id for item in items if item.id not in answers or item.id not in rationales]
     raise_first([f"vcr: answer or rationale prediction missing for {item}" for item in missing])
@@ -313,26 +283,16 @@ def q_to_ar(
 def leaderboard(answers: Mapping[str, np.ndarray], rationales: Mapping[str, np.ndarray]) -> str:
     """The server's csv of probabilities, one line per item, from scores (4,) of both tasks' test examples.
 
-    Args:
-        answers: Scores by official id, which is the annot_id.
-        rationales: Scores by the official id of `conditioned_id`.
-
-    Raises:
-        InputError: Scores of a rationale example are missing.
+    Scores are by official id: the annot_id, and `conditioned_id`. Raises InputError if any of a rationale are missing.
     """
-    groups = ["answer"]
-    groups += [f"rationale_conditioned_on_a{answer}" for answer in range(CHOICES)]
-    heading = ["annot_id"]
-    for group in groups:
-        heading += [f"{group}_{choice}" for choice in range(CHOICES)]
-    lines = [",".join(heading)]
+    groups = ["answer", *(f"rationale_conditioned_on_a{answer}" for answer in range(CHOICES))]
+    columns = [f"{group}_{choice}" for group in groups for choice in range(CHOICES)]
+    lines = [",".join(["annot_id", *columns])]
     for annot_id, answer_scores in answers.items():
-        scores = [answer_scores]
-        for answer in range(CHOICES):
-            official = conditioned_id(annot_id, answer)
-            if official not in rationales:
-                raise InputError(f"vcr: no scores for {official!r}")
-            scores.append(rationales[official])
+        officials = [conditioned_id(annot_id, answer) for answer in range(CHOICES)]
+        missing = [f"vcr: no scores for {name!r}" for name in officials if name not in rationales]
+        raise_first(missing)
+        scores = [answer_scores, *(rationales[name] for name in officials)]
         shares = softmax(np.array(scores, float), axis=1)
         lines.append(",".join([annot_id, *(f"{share:.6g}" for share in shares.flat)]))
     return "\n".join(lines) + "\n"

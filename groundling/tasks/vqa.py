@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 
 from groundling.core.batch import IGNORE, Example
-from groundling.core.errors import (
-    InputError,
-    convert_read_errors,
-    duplicates,
-    require_nonempty,
-)
+from groundling.core.errors import InputError, convert_read_errors, duplicates, require_nonempty
 from groundling.core.metrics import SCORE
 from groundling.core.output_types import OpenAnswer
 from groundling.data.tables import lines_of
@@ -40,7 +35,6 @@ MARKS = ';/[]"{}()=+\\_-><@`,?!'
 """Punctuation that is deleted from an answer or replaced by a space."""
 COMMA_IN_NUMBER = re.compile(r"\d,\d", re.ASCII)
 PERIOD = re.compile(r"\.(?!\d)", re.ASCII)
-LONE_PERIOD = re.compile(r"(?<!\d)\.(?!\d)", re.ASCII)
 """Only ASCII digits match, as in Python 2, for which the official script was written."""
 MOST_PERIODS = 32
 """Number of periods that the official script deletes: the value of `re.UNICODE`, which it passes as `count`."""
@@ -58,28 +52,20 @@ wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're you've"""
 """Contractions in the official script's spelling."""
 
 
-def _without_one_apostrophe(spelt: str) -> dict[str, str]:
-    """Contractions by their spellings with any one apostrophe missing."""
-    fixes = {}
-    for contraction in spelt.split():
-        for place, character in enumerate(contraction):
-            if character == "'":
-                fixes[contraction[:place] + contraction[place + 1 :]] = contraction
-    return fixes
-
-
-CONTRACTIONS = _without_one_apostrophe(SPELT)
+CONTRACTIONS = {
+    contraction[:place] + contraction[place + 1 :]: contraction
+    for contraction in SPELT.split()
+    for place, character in enumerate(contraction)
+    if character == "'"
+} | {"somebody'd": "somebodyd"}
 """By spelling with a missing apostrophe; the script's `Im`, `Ive` and `Id've` never match a lower-cased word."""
-OFFICIAL_CONTRACTIONS = CONTRACTIONS | {"somebody'd": "somebodyd"}
-"""With the script's mistake: this entry is reversed."""
-MENDED_CONTRACTIONS = CONTRACTIONS | {"somebodyd": "somebody'd"}
 
 
-def normalise_answer(text: str, official: bool = True) -> str:
-    """An answer without punctuation and articles, and with digits for number words; `official` keeps three bugs.
+def normalise_answer(text: str) -> str:
+    """An answer without punctuation and articles, and with digits for number words, with the official script's bugs.
 
-    The official script's bugs: a misspelt look-behind also deletes a period after a digit; a flag passed as `count`
-    limits the deletion to 32 periods; and "somebody'd" loses its apostrophe where "somebodyd" should get one.
+    These are: a misspelt look-behind also deletes a period after a digit; a flag passed as `count` limits the
+    deletion to 32 periods; and "somebody'd" loses its apostrophe where "somebodyd" should get one.
 
     Source: GT-Vision-Lab/VQA, PythonEvaluationTools/vqaEvaluation/vqaEval.py, processPunctuation and
     processDigitArticle, as Python 2 runs them, except for lower-casing of characters that Unicode added later.
@@ -91,17 +77,12 @@ def normalise_answer(text: str, official: bool = True) -> str:
         beside_space = f"{mark} " in text or f" {mark}" in text
         goes = beside_space or has_comma_in_number
         out = out.replace(mark, "" if goes else " ")
-    if official:
-        out = PERIOD.sub("", out, count=MOST_PERIODS)
-        contractions = OFFICIAL_CONTRACTIONS
-    else:
-        out = LONE_PERIOD.sub("", out)
-        contractions = MENDED_CONTRACTIONS
+    out = PERIOD.sub("", out, count=MOST_PERIODS)
     words = []
     for word in out.lower().split():
         word = NUMBERS.get(word, word)
         if word not in ARTICLES:
-            words.append(contractions.get(word, word))
+            words.append(CONTRACTIONS.get(word, word))
     return " ".join(words)
 
 
@@ -149,10 +130,7 @@ def answers_of(folder: Path) -> tuple[str, ...]:
     """Answers by class, from the first of `ANSWER_FILES`.
 
     All repositories have the same 3,129 answers, each in the order of its own Python 2 dictionary, so the list is
-    always read, never generated.
-
-    Raises:
-        InputError: No such file, several, or one that is not a list of distinct answers without gaps.
+    always read, never generated. Raises InputError for several files, or answers that repeat or have gaps.
     """
     path = _answer_file(Path(folder))
     answers = lines_of(path) if path.suffix == ".txt" else read_json(path)
@@ -182,10 +160,8 @@ def _answer_file(folder: Path) -> Path:
 def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuestion]:
     """The questions of a split in file order, joined with their answers by id; a `test` split may have no answers.
 
-    `image` is the template of a region store's image ids, with `subset` (train2014, ...) and `number`.
-
-    Raises:
-        InputError: A file or field is missing, or questions and answers do not match.
+    `image` is the template of a region store's image ids, with `subset` (train2014, ...) and `number`. Raises
+    InputError if a file or field is missing, or questions and answers do not match.
     """
     path = file_of(folder, split)
     entries = _entries(path, "questions")
@@ -196,9 +172,7 @@ def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuest
             return _lxmert_questions(path, entries, image)
         questions = [
             VqaQuestion(
-                number,
-                entry["question"],
-                image.format(subset=subset, number=entry["image_id"]),
+                number, entry["question"], image.format(subset=subset, number=entry["image_id"])
             )
             for number, entry in entries.items()
         ]
@@ -242,14 +216,9 @@ def _lxmert_questions(
 
 def file_of(folder: Path, split: str, patterns: Sequence[str] = QUESTIONS) -> Path:
     """A split's question file: the official one if it exists, else LXMERT's; if neither exists, the official path."""
-    paths = []
-    for pattern in patterns:
-        name = pattern.format(year=YEARS.get(split, split), split=split)
-        paths.append(Path(folder) / name)
-    for path in paths:
-        if path.is_file():
-            return path
-    return paths[0]
+    names = [pattern.format(year=YEARS.get(split, split), split=split) for pattern in patterns]
+    paths = [Path(folder) / name for name in names]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def _entries(path: Path, key: str) -> dict[int, Mapping[str, Any]]:
@@ -275,12 +244,11 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
     A label is (K, 2) float32, pairs of class and score padded with (`IGNORE`, `IGNORE`), or None; `image` and errors
     are as for `read_questions`.
     """
-    examples, _ = _noted(folder, split, image)
-    return examples
+    return _noted(folder, split, image)[0]
 
 
 def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], list[str]]:
-    """The same, and a note on a labelled split's answers that are not in the answer list."""
+    """The same, and a note on a labelled split's questions without a listed answer."""
     questions = read_questions(folder, split, image)
     # An unlabelled split needs no answer list, and its folder may not have one.
     labelled = any(question.scores is not None for question in questions)
@@ -304,27 +272,9 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
                 official_id=str(question.id),
             )
         )
-    notes = []
-    if labelled:
-        outside, none = count_unknown_answers(questions, form)
-        answers = f"{outside:,} human answers are not in the answer list"
-        notes.append(
-            f"{answers}; {none:,} questions have no answer in it and are kept with all targets 0"
-        )
-    return examples, notes
-
-
-def count_unknown_answers(questions: Sequence[VqaQuestion], form: OpenAnswer) -> tuple[int, int]:
-    """Number of people's answers that are not in the answer list, and of questions without a listed answer."""
-    outside = 0
-    without = 0
-    for question in questions:
-        scores = question.scores or {}
-        for answer in question.answers or scores:
-            outside += answer not in form.class_index
-        if question.scores is not None and not any(answer in form.class_index for answer in scores):
-            without += 1
-    return outside, without
+    none = sum(pairs is not None and not len(pairs) for pairs in targets)
+    note = f"{none:,} questions have no answer in the answer list and are kept with all targets 0"
+    return examples, [note] if labelled else []
 
 
 def official_accuracy(
@@ -332,12 +282,7 @@ def official_accuracy(
 ) -> dict[str, float]:
     """Official accuracy, 0..1, overall and by answer and question type; the script prints it x 100, two decimals.
 
-    Args:
-        predictions: The predicted answer by question id.
-        questions: The questions with people's answers.
-
-    Raises:
-        InputError: A question without a prediction, or a prediction without a question.
+    `predictions` are by question id; raises InputError for one without a question, or a question without one.
     """
     ids = {question.id for question in questions}
     for number in sorted(ids ^ predictions.keys()):
@@ -363,10 +308,8 @@ def _extra(
 
 
 def _submission(officials: Sequence[str], answers: Sequence[str]) -> str:
-    entries = []
-    for number, answer in zip(officials, answers, strict=True):
-        entries.append({"question_id": int(number), "answer": answer})
-    return json_text(entries)
+    pairs = zip(officials, answers, strict=True)
+    return json_text([{"question_id": int(number), "answer": answer} for number, answer in pairs])
 
 
 SOURCE = "Goyal et al. 2017, VQA v2, visualqa.org; scored as github.com/GT-Vision-Lab/VQA does"

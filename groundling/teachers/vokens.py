@@ -192,8 +192,7 @@ class TokenIdTeacher(_TokenTeacher):
 
 def _ordinary(batch: Batch) -> Tensor:
     """(U, T) bool: tokens of the text."""
-    tokens = require(batch.text, "text", "vokens")
-    return tokens.attention_mask & ~tokens.special_tokens_mask
+    return require(batch.text, "text", "vokens").ordinary
 
 
 def make_voken_teacher(given: TeacherContext) -> Teacher:

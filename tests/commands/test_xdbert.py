@@ -27,9 +27,8 @@ from groundling.core.batch import IGNORE, Example, collate
 from groundling.data.corpora import full_blocks
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text.words import TokenizationCache, length_auc
-from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 from groundling.prediction.model_description import read_description
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments

@@ -102,7 +102,7 @@ def test_what_could_not_be_saved_is_told_before_training(monkeypatch: pytest.Mon
     kind = lambda sizes: with_method(Length, "saved_modules", lambda: {"a": 1})(sizes)  # noqa: E731
     monkeypatch.setattr(Length, "from_context", lambda context: kind(OutputSizes()))
     monkeypatch.setattr(making, "find_objective", {"text": Length}.__getitem__)
-    with pytest.raises(InputError, match="text: 'a' of `saved_modules` is an int, expected a"):
+    with pytest.raises(InputError, match="text: 'a' of `saved_modules` is int, expected Module"):
         make_objectives(["text"], ObjectiveContext(OutputSizes()), 0)
 
 
@@ -174,7 +174,7 @@ BROKEN = ModelFormat("broken", lambda source: True, lambda source: nn.Linear(2, 
 
 
 def test_a_kind_that_loads_no_student_is_told() -> None:
-    with pytest.raises(InputError, match="`load` returned a Linear, expected an Encoder"):
+    with pytest.raises(InputError, match="`load` returned Linear, expected Encoder"):
         load_encoder("anywhere", f"{__name__}:BROKEN")
 
 

@@ -59,10 +59,7 @@ def test_e14_what_a_reader_stumbles_over_is_one_line_that_names_the_file(
 
 
 def test_e14_what_the_system_refuses_is_one_line_that_names_the_file(
-    given: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    refusal: Callable[..., str],
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str]
 ) -> None:
     file = put(tmp_path / "damaged", b"\xff")
     monkeypatch.setattr(adapting, "corpus_samples", lambda *_: list(file.iterdir()))
@@ -75,8 +72,7 @@ def test_e14_a_message_is_one_line_whatever_it_quotes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "near"),
-    {"RTE": "glue/rte", "swga": "swag", "xyz": "", "": ""}.items(),
+    ("name", "near"), {"RTE": "glue/rte", "swga": "swag", "xyz": "", "": ""}.items()
 )
 def test_the_nearest_name_is_one_of_the_same_last_part(name: str, near: str) -> None:
     offered = ["rtee", "glue/rte", "swag"]

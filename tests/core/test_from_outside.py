@@ -36,12 +36,7 @@ from groundling.stats.finished_runs import collect_runs
 from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
 from groundling.studies.worlds.world import World
-from groundling.training.loop import (
-    MicroBatchContext,
-    ModelWithObjectives,
-    TrainingStep,
-    train,
-)
+from groundling.training.loop import MicroBatchContext, ModelWithObjectives, TrainingStep, train
 from groundling.training.training_steps.villa import zero_perturbation
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -781,21 +776,21 @@ WRONG = [
     (ARM, "mine.broken:THING", "cannot be imported (SyntaxError: "),
     (PRETRAINED, "sys:nothing", "has no 'nothing'"),
     (OBJECTIVE, "mine.lacks:THING", "No module named 'a_package_that_nobody_has'"),
-    (TASK, "mine.wrong:NUMBER", "found an int, expected a Task"),
-    (TASK, "mine.shorter:Shorter", "found the class Shorter, expected a Task"),
+    (TASK, "mine.wrong:NUMBER", "found int, expected Task"),
+    (TASK, "mine.shorter:Shorter", "found the class Shorter, expected Task"),
     (OBJECTIVE, "mine.wrong:LINES", NO_OBJECTIVE),
     (OBJECTIVE, "mine.bag:Bag", NO_OBJECTIVE),
     (ARM, "mine.dogs:DOGS", NO_OBJECTIVE),
     (TEACHER, "mine.wrong:NUMBER", "expected a Teacher"),
     (TEACHER, "mine.shorter:ShorterSettings", "expected a Teacher"),
     (TEACHER, "mine.wrong:made", "the call failed (KeyError: 'why')"),
-    (STEP, "mine.wrong:NUMBER", "expected a TrainingStep, found an int"),
+    (STEP, "mine.wrong:NUMBER", "expected a TrainingStep, found int"),
     (STEP, "mine.wrong:made", "the call failed (KeyError: 'why')"),
     (STEP, "mine.wrong:Needs", "the call failed (TypeError: "),
-    (STEP, "mine.bag:Bag", "expected a TrainingStep, found a Bag"),
-    (NEW_MODEL, "mine.plain:PlainEmbeddings", "class PlainEmbeddings, expected an Architecture"),
-    (FORMAT, "mine.average:Average", "found the class Average, expected a ModelFormat"),
-    (PRETRAINED, "mine.plain:build", "found a function, expected an Architecture"),
+    (STEP, "mine.bag:Bag", "expected a TrainingStep, found Bag"),
+    (NEW_MODEL, "mine.plain:PlainEmbeddings", "class PlainEmbeddings, expected Architecture"),
+    (FORMAT, "mine.average:Average", "found the class Average, expected ModelFormat"),
+    (PRETRAINED, "mine.plain:build", "found function, expected Architecture"),
     (OBJECTIVE, "mine.unfinished:Nameless", "objectives: expected distinct names, found ["),
     (OBJECTIVE, "mine.unfinished:Uncounted", "this objective has no method `count`"),
     (OBJECTIVE, "mine.unfinished:Unscored", "this objective has no method `forward`"),

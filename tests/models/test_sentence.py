@@ -27,8 +27,8 @@ from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import load_text_encoder
+from groundling.objectives.contrastive import pool_sentences
 from groundling.objectives.feature_distillation import ContrastiveDistillation, EmbeddingRetention
-from groundling.objectives.sentence_pooling import pool_sentences
 from groundling.prediction.similarity import sentence_vectors
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments

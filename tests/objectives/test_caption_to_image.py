@@ -1,37 +1,25 @@
-"""Cap2Img: its hinge by hand and in loops, what counts as a negative, and a run."""
+"""Cap2Img: its hinge by hand and in loops, and what counts as a negative."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tiny.homes import STEPS, log_of
-from tiny.pictured import pictured_captions
+from tiny.objectives import in_processes, tokens_of
 from torch import Tensor, nn
-from transformers import AutoModel
 
-from groundling.commands.adapt import COMMAND as adapt
-from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.models.heads import load_head
 from groundling.objectives import caption_to_image
 from groundling.objectives.caption_to_image import Cap2Img, number_images
-from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.fields import make_settings
 from groundling.settings.objectives import ObjectiveSettings
 
 
 def batch_of(images: Tensor) -> Batch:
     """Captions of three tokens each, the first and last special, with these image features (N, E)."""
     rows = len(images)
-    text = Tokens(
-        input_ids=torch.zeros(rows, 3, dtype=torch.long),
-        attention_mask=torch.ones(rows, 3, dtype=torch.bool),
-        special_tokens_mask=torch.tensor([[True, False, True]]).expand(rows, 3),
-        word_ids=torch.tensor([[-1, 0, -1]]).expand(rows, 3),
-        token_type_ids=torch.zeros(rows, 3, dtype=torch.long),
-    )
+    text = tokens_of(torch.tensor([[2, 1, 2]]).expand(rows, 3))
     return Batch(tuple(map(str, range(rows))), text=text, features={"clip_image": images})
 
 
@@ -96,23 +84,17 @@ def test_the_hinge_in_loops(margin: float) -> None:
     assert found["caption_to_image"].item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_processes_share_their_negatives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_their_negatives() -> None:
     captions, images = drawn()
-    whole: list[Tensor] = []
-    monkeypatch.setattr(
-        caption_to_image, "gather_across_processes", lambda rows: (whole.append(rows), (rows, 0))[1]
-    )
     objective = plain(6)
     expected = objective(encoded(captions), batch_of(images[SHOWN]))["caption_to_image"]
-    total = torch.zeros(())
-    for start, stop in ((0, 3), (3, 7)):
-        gathered = iter(whole)
-        monkeypatch.setattr(
-            caption_to_image, "gather_across_processes", lambda _, g=gathered, s=start: (next(g), s)
-        )
-        part = batch_of(images[SHOWN][start:stop])
-        total = total + objective(encoded(captions[start:stop]), part)["caption_to_image"]
-    torch.testing.assert_close(total, expected)
+
+    def part(rows: slice) -> Tensor:
+        batch = batch_of(images[SHOWN][rows])
+        return objective(encoded(captions[rows]), batch)["caption_to_image"]
+
+    found = in_processes(caption_to_image, lambda: part(slice(3)), lambda: part(slice(3, 7)))
+    torch.testing.assert_close(sum(found), expected)
 
 
 def test_images_are_told_apart_by_their_features() -> None:
@@ -128,17 +110,3 @@ def test_a_margin_of_0_is_refused() -> None:
     for margin in (0, -1):
         with pytest.raises(InputError, match=f"caption_to_image_margin = {margin}: expected"):
             make_settings(ObjectiveSettings, caption_to_image_margin=margin)
-
-
-def test_a_run_exports_a_plain_encoder(tmp_path: Path) -> None:
-    config = replace_settings(pictured_captions(tmp_path / "data"), arm="mlm+caption_to_image")
-    out = tmp_path / "run"
-    result = adapt(config, STEPS, out)
-    assert set(result["train_metrics"]) == {"mlm", "caption_to_image", "loss"}
-    assert all(line["caption_to_image"] > 0 for line in log_of(out))
-    student, model = (AutoModel.from_pretrained(f) for f in (config.student, out / "model"))
-    assert {k: v.shape for k, v in model.state_dict().items()} == {
-        k: v.shape for k, v in student.state_dict().items()
-    }
-    head = Cap2Img(OutputSizes(text=32, teacher_image=24))
-    assert load_head(out / "model", head, "caption_to_image")

@@ -11,19 +11,15 @@ import pytest
 import torch
 from tiny import homes
 from tiny.homes import STEPS, log_of
+from tiny.objectives import in_processes, tokens_of
 from tiny.pictured import pictured_captions
 from torch import Tensor, nn
-from transformers import AutoModel
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.models.heads import load_head
-from groundling.objectives import (
-    grounded_space,
-    unused_settings_note,
-)
+from groundling.objectives import grounded_space, unused_settings_note
 from groundling.objectives.grounded_space import (
     GroundedSpace,
     VisualCluster,
@@ -37,9 +33,7 @@ from groundling.settings.objectives import ObjectiveSettings
 def batch_of(images: Tensor, is_pair: list[int] | None = None) -> Batch:
     """Rows with these image features (N, E); pairs of captions if `is_pair` is given for each."""
     rows = len(images)
-    tokens = torch.zeros(rows, 3, dtype=torch.long)
-    special = torch.tensor([[True, False, True]]).expand(rows, 3)
-    text = Tokens(tokens, torch.ones_like(tokens, dtype=torch.bool), special, tokens, tokens)
+    text = tokens_of(torch.tensor([[2, 1, 2]]).expand(rows, 3))
     samples = rows if is_pair is None else len(is_pair)
     labels = {} if is_pair is None else {"is_pair": torch.tensor(is_pair)}
     ids = tuple(map(str, range(samples)))
@@ -153,25 +147,18 @@ def test_both_losses_in_loops(margin: float) -> None:
     torch.testing.assert_close(alone["visual_perceptual"], found["visual_perceptual"])
 
 
-def test_processes_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_a_batch() -> None:
     captions, images = drawn()
-    whole: list[Tensor] = []
-    monkeypatch.setattr(
-        grounded_space, "gather_across_processes", lambda rows: (whole.append(rows), (rows, 0))[1]
-    )
     objective = plain(8)
     expected = objective(encoded(captions), batch_of(images, IS_PAIR))
-    total = {term: torch.zeros(()) for term in expected}
-    for start, stop in ((0, 2), (2, 6)):
-        gathered = iter(whole)
-        monkeypatch.setattr(
-            grounded_space, "gather_across_processes", lambda _, g=gathered, s=start: (next(g), s)
-        )
+
+    def part(start: int, stop: int) -> dict[str, Tensor]:
         rows = slice(2 * start, 2 * stop)
-        part = objective(encoded(captions[rows]), batch_of(images[rows], IS_PAIR[start:stop]))
-        total = {term: total[term] + value for term, value in part.items()}
+        return objective(encoded(captions[rows]), batch_of(images[rows], IS_PAIR[start:stop]))
+
+    one, other = in_processes(grounded_space, lambda: part(0, 2), lambda: part(2, 6))
     for term, value in expected.items():
-        torch.testing.assert_close(total[term], value)
+        torch.testing.assert_close(one[term] + other[term], value)
 
 
 # -- where nothing can be compared -----------------------------------------------------------------------------------
@@ -252,31 +239,6 @@ def pictured(tmp_path_factory: pytest.TempPathFactory) -> AdaptConfig:
     return pictured_captions(tmp_path_factory.mktemp("pictured"))
 
 
-@pytest.mark.parametrize(
-    ("arm", "terms"),
-    [
-        ("mlm+grounded_space", {"mlm", "visual_cluster", "visual_perceptual"}),
-        ("visual_cluster", {"visual_cluster"}),
-        (
-            "mlm+visual_perceptual+caption_to_image",
-            {"mlm", "visual_perceptual", "caption_to_image"},
-        ),
-    ],
-)
-def test_a_run_exports_a_plain_encoder(
-    arm: str, terms: set[str], pictured: AdaptConfig, tmp_path: Path
-) -> None:
-    result = adapt(replace_settings(pictured, arm=arm), STEPS, tmp_path)
-    assert set(result["train_metrics"]) == terms | {"loss"}
-    assert all(set(line) >= terms for line in log_of(tmp_path))
-    student, model = (AutoModel.from_pretrained(f) for f in (pictured.student, tmp_path / "model"))
-    before, after = student.state_dict(), model.state_dict()
-    assert {k: v.shape for k, v in after.items()} == {k: v.shape for k, v in before.items()}
-    assert any(not torch.equal(value, before[name]) for name, value in after.items())
-    head = GroundedSpace(OutputSizes(text=32, teacher_image=24))
-    assert load_head(tmp_path / "model", head, "grounded_space")
-
-
 def test_texts_without_images_train_the_rest(pictured: AdaptConfig, tmp_path: Path) -> None:
     text = str(homes.text(tmp_path / "texts.txt"))
     both = replace_settings(
@@ -291,12 +253,6 @@ def test_texts_without_images_train_the_rest(pictured: AdaptConfig, tmp_path: Pa
     assert all("mlm" in line for line in lines)
     assert 0 < sum("visual_cluster" in line for line in lines) < 6
     assert {"visual_cluster", "visual_perceptual"} <= set(result["held"]["terms"])
-
-
-def test_a_stopped_run_resumes_with_the_same_pairs(pictured: AdaptConfig, tmp_path: Path) -> None:
-    config = replace_settings(pictured, arm="mlm+grounded_space")
-    whole, resumed = homes.whole_and_resumed(adapt, config, STEPS, tmp_path, "model")
-    assert whole == resumed
 
 
 def test_two_terms_in_two_spaces_are_refused(pictured: AdaptConfig, tmp_path: Path) -> None:

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from tiny import homes, toys
 from tiny.captioned import captioned_run
 from tiny.homes import STEPS, log_of
+from tiny.objectives import in_processes, tokens_of
 from torch import Tensor, nn
-from transformers import AutoModel
 
 from groundling.commands.adapt import COMMAND as adapt
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Tokens, collate
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, collate
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.samples import TextDataset, TextRowEncoder
@@ -32,22 +31,12 @@ TO_IMAGE, TO_TEXT = "lexi_contrastive_to_image", "lexi_contrastive_to_text"
 TWO = OutputSizes(text=2, teacher_image=2)
 
 
-def tokens_of(mask: Tensor) -> Tokens:
-    return Tokens(
-        input_ids=torch.zeros(mask.shape, dtype=torch.long),
-        attention_mask=mask,
-        special_tokens_mask=~mask,
-        word_ids=torch.zeros(mask.shape, dtype=torch.long),
-        token_type_ids=torch.zeros(mask.shape, dtype=torch.long),
-    )
-
-
 def batch_of(mask: Tensor, images: Tensor, **labels: Tensor) -> Batch:
     """A batch whose tokens are drawn in their order."""
     draws = torch.arange(mask.numel()).view_as(mask)
     return Batch(
         tuple(str(number) for number in range(len(mask))),
-        text=tokens_of(mask),
+        text=tokens_of(mask.long()),
         labels={"lexi_contrastive": draws.where(mask, IGNORE), **labels},
         features={"clip_image": images},
     )
@@ -202,36 +191,20 @@ def test_a_caption_alone_has_no_loss() -> None:
     assert states.grad is not None and states.grad.isfinite().all()
 
 
-def test_processes_share_their_negatives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_their_negatives() -> None:
     """The sums of two processes of two captions each are those of one process with all four."""
     torch.manual_seed(4)
     states, images = torch.randn(4, 3, 2), torch.randn(4, 2)
     mask = torch.tensor([[True] * 3, [True, True, False], [True] * 3, [True, False, False]])
     objective = LexiContrastiveGrounding(TWO)
     whole = objective(encoded(states), batch_of(mask, images))
-    parts = [(encoded(states[at]), batch_of(mask[at], images[at])) for at in ([0, 1], [2, 3])]
-    # What each process gives, in order: images, tokens, and the numbers of their captions.
-    every_image = objective._images(batch_of(mask, images), states)
-    given: list[list[Tensor]] = []
-    for rank, part in enumerate(parts):
-        gives: list[Tensor] = []
 
-        def note(rows: Tensor, rank: int = rank, gives: list[Tensor] = gives) -> tuple[Tensor, int]:
-            gives.append(rows)
-            return (every_image, 2 * rank) if len(gives) == 1 else (rows, 0)
+    def part(at: slice) -> dict[str, Tensor]:
+        return objective(encoded(states[at]), batch_of(mask[at], images[at]))
 
-        monkeypatch.setattr(module, "gather_across_processes", note)
-        objective(*part)
-        given.append(gives)
-    every = [torch.cat(rows) for rows in zip(*given, strict=True)]
-    torch.testing.assert_close(every[0], every_image)
-    halves = []
-    for rank, part in enumerate(parts):
-        starts = iter(zip(every, (2 * rank, None, None), strict=True))
-        monkeypatch.setattr(module, "gather_across_processes", lambda rows, it=starts: next(it))
-        halves.append(objective(*part))
+    one, other = in_processes(module, lambda: part(slice(1)), lambda: part(slice(1, 4)))
     for term, value in whole.items():
-        torch.testing.assert_close(halves[0][term] + halves[1][term], value)
+        torch.testing.assert_close(one[term] + other[term], value)
 
 
 # -- which tokens ------------------------------------------------------------------------------------------------------
@@ -364,36 +337,19 @@ def test_a_teacher_without_images_is_refused() -> None:
 # -- whole runs --------------------------------------------------------------------------------------------------------
 
 
-def test_adapt_exports_a_plain_encoder(tmp_path: Path) -> None:
+def test_texts_without_images_train_masked_lm_alone(tmp_path: Path) -> None:
     config = captioned_run(tmp_path, "mlm+lexi_contrastive", texts=16)
     result = adapt(config, replace(STEPS, steps=4), tmp_path / "run")
-    assert set(result["train_metrics"]) == {"loss", "mlm", TO_IMAGE, TO_TEXT}
     assert result["loss_weights"] == {"mlm": 1, TO_IMAGE: 0.3, TO_TEXT: 0.3}
     both = [TO_IMAGE in line for line in log_of(tmp_path / "run")]
-    assert any(both) and not all(both), "texts without images train masked LM alone"
-    student = AutoModel.from_pretrained(tmp_path / "student").state_dict()
-    model = AutoModel.from_pretrained(tmp_path / "run" / "model").state_dict()
-    assert {k: v.shape for k, v in model.items()} == {k: v.shape for k, v in student.items()}
-    assert any(not torch.equal(model[k], student[k]) for k in model)
-    heads = load_file(tmp_path / "run" / "model" / "groundling_heads.safetensors")
-    trained = {key for key in heads if key.startswith("lexi_contrastive.")}
-    assert {key.rpartition(".")[2] for key in trained} >= {"scale", "weight"}
+    assert any(both) and not all(both)
     assert not [note for note in result.get("notes", ()) if "has no effect" in note]
-
-
-def test_a_resumed_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
-    config = captioned_run(tmp_path, "lexi_contrastive", lcg_positions=20)
-    whole, resumed = homes.whole_and_resumed(adapt, config, STEPS, tmp_path, "model")
-    assert whole == resumed
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (
-            {"lcg_layer": 3},
-            "lexi_contrastive, lcg_layer: layer 3: this encoder has 2 layers",
-        ),
+        ({"lcg_layer": 3}, "lexi_contrastive, lcg_layer: layer 3: this encoder has 2 layers"),
         ({"teacher_images": ""}, "needs teacher_images=FOLDER"),
     ],
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +10,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from accelerate import PartialState
-from safetensors.torch import load_file
 from tiny import homes, toys
-from tiny.homes import STEPS, Killed, dying, log_of, training_with
+from tiny.homes import STEPS
+from tiny.objectives import in_processes, tokens_of
 from torch import Tensor, nn
-from transformers import AutoModel
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
@@ -26,6 +22,7 @@ from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives import Objective
+from groundling.objectives import state_distillation as module
 from groundling.objectives.state_distillation import (
     ContrastiveRepresentationDistillation,
     NeuronSelectivityTransfer,
@@ -36,7 +33,6 @@ from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.teachers import TeacherContext, add_features
 from groundling.teachers.text import TEXT_STATES, TextStatesTeacher
-from groundling.training import fit as fitting
 
 SIZES = OutputSizes(text=6, teacher=6)
 
@@ -55,17 +51,9 @@ def plain(objective: Objective) -> Objective:
 
 def batch_of(student: Tensor, teacher: Tensor, mask: Tensor) -> tuple[EncoderOutput, Batch]:
     """States (N, T, D), and a batch in which `mask` (N, T) marks tokens, 2 special ones and 0 padding."""
-    text = Tokens(
-        input_ids=torch.ones(mask.shape, dtype=torch.long),
-        attention_mask=mask > 0,
-        special_tokens_mask=mask != 1,
-        word_ids=torch.zeros(mask.shape, dtype=torch.long),
-        token_type_ids=torch.zeros(mask.shape, dtype=torch.long),
-    )
     ids = tuple(str(n) for n in range(len(mask)))
-    return EncoderOutput(text=student), Batch(
-        ids=ids, text=text, features={"teacher_states": teacher}
-    )
+    batch = Batch(ids, text=tokens_of(mask), features={"teacher_states": teacher})
+    return EncoderOutput(text=student), batch
 
 
 def value(objective: Objective, student: Tensor, teacher: Tensor, mask: Tensor) -> float:
@@ -282,35 +270,26 @@ def test_a_batch_without_others_trains_nothing_by_contrast() -> None:
 # -- two processes ---------------------------------------------------------------------------------------------------
 
 
-def halves(rank: int) -> slice:
-    return (slice(0, 2), slice(2, 5))[rank]
+def test_negatives_come_from_all_processes() -> None:
+    """Of two and three sentences; the first two are shorter, without the rest of the padding."""
+    drawn_states = [one.flip(0) for one in drawn()]
+    objectives = (
+        plain(ContrastiveRepresentationDistillation(SIZES, crd_temperature=0.5, crd_negatives=2)),
+        plain(NTXent(SIZES)),
+    )
 
+    def part(rows: slice) -> dict[str, Tensor]:
+        student, teacher, mask = (one[rows] for one in drawn_states)
+        length = int((mask > 0).sum(1).max())
+        cut = batch_of(student[:, :length], teacher[:, :length], mask[:, :length])
+        return {name: x for one in objectives for name, x in one(*cut).items()}
 
-def in_parts(place: str) -> None:
-    """The sums of this process's sentences; the first has shorter ones, without the rest of the padding."""
-    PartialState(cpu=True)
-    rank = int(os.environ["RANK"])
-    student, teacher, mask = (one.flip(0)[halves(rank)] for one in drawn())
-    length = int((mask > 0).sum(1).max())
-    encoded, batch = batch_of(student[:, :length], teacher[:, :length], mask[:, :length])
-    terms = {}
-    for objective in (
-        ContrastiveRepresentationDistillation(SIZES, crd_temperature=0.5, crd_negatives=2),
-        NTXent(SIZES),
-    ):
-        terms |= {name: float(x) for name, x in plain(objective)(encoded, batch).items()}
-    (Path(place) / f"{rank}.json").write_text(json.dumps(terms))
-    torch.distributed.destroy_process_group()
-
-
-def test_negatives_come_from_all_processes(two_machines, tmp_path: Path) -> None:
-    two_machines(in_parts, str(tmp_path))
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
-    student, teacher, mask = (one.flip(0) for one in drawn())
+    one, other = in_processes(module, lambda: part(slice(2)), lambda: part(slice(2, 5)))
+    student, teacher, mask = drawn_states
     flat = [x for losses in nt_xent_by_loops(student, teacher, mask == 1) for x in losses]
-    assert first["nt_xent"] + second["nt_xent"] == pytest.approx(sum(flat), rel=1e-4)
+    assert float(one["nt_xent"] + other["nt_xent"]) == pytest.approx(sum(flat), rel=1e-4)
     losses = crd_by_loops(student, teacher, mask, 0.5, 2)
-    assert first["crd"] + second["crd"] == pytest.approx(sum(losses), rel=1e-4)
+    assert float(one["crd"] + other["crd"]) == pytest.approx(sum(losses), rel=1e-4)
 
 
 # -- the teacher -----------------------------------------------------------------------------------------------------
@@ -375,121 +354,13 @@ def test_bad_settings_are_named() -> None:
             make_settings(ObjectiveSettings, **given)
 
 
-# -- whole runs ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> AdaptConfig:
-    """A student, a teacher of the same tokens, and a text beside captions of images."""
-    place = tmp_path_factory.mktemp("vidlankd")
-    torch.manual_seed(0)
-    teacher = toys.bert(len(homes.words()), hidden_dropout_prob=0.0)
-    with torch.no_grad():
-        for parameter in teacher.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    names = [(n, f"{n}.png") for n in range(8)]
-    captions = [(n, text) for n, text in enumerate(toys.sentences()[:8])]
-    return make_settings(
-        AdaptConfig,
-        student=str(homes.student(place / "student")),
-        kd_teacher=str(homes.home(place / "teacher", teacher, homes.words())),
-        text=(
-            str(homes.put(place / "text.txt", "\n".join(toys.sentences()[8:40]))),
-            str(homes.coco(place / "captions.json", names, captions)),
-        ),
-        arm="mlm+nst+crd",
-        crd_partition="first_batch",
-        max_length=40,
+def test_a_run_names_its_teacher_and_is_refused_without_it(tmp_path: Path) -> None:
+    teacher = str(homes.student(tmp_path / "teacher"))
+    config = make_settings(
+        AdaptConfig, student=teacher, text=(str(homes.text(tmp_path / "text.txt")),), arm="mlm+nst"
     )
-
-
-@pytest.fixture(scope="module")
-def adapted(
-    config: AdaptConfig, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, object]]:
-    out = tmp_path_factory.mktemp("adapted") / "out"
-    return out, adapt(config, STEPS, out)
-
-
-def test_a_run_leaves_a_plain_encoder(
-    adapted: tuple[Path, dict[str, object]], config: AdaptConfig
-) -> None:
-    out, result = adapted
-    model, student = (
-        AutoModel.from_pretrained(folder) for folder in (out / "model", config.student)
-    )
-    assert type(model) is type(student)
-    assert {k: v.shape for k, v in model.state_dict().items()} == {
-        k: v.shape for k, v in student.state_dict().items()
-    }
-    assert set(result["train_metrics"]) == {"mlm", "nst", "crd", "loss"}
-    assert all(line["nst"] > 0 and line["crd"] > 0 for line in log_of(out))
-    heads = load_file(out / "model" / "groundling_heads.safetensors")
-    assert {name.split(".")[0] for name in heads} == {"masked_lm", "nst", "crd"}
-    assert heads["crd.log_partition"].isfinite()
-    teacher = Path(config.objective_settings.state_distillation.kd_teacher)
-    card = (out / "model" / "README.md").read_text()
-    assert f"- teacher: `{teacher.parent.name}/{teacher.name}`" in card
-
-
-def test_a_killed_run_goes_on_with_the_first_batchs_partition(
-    adapted: tuple[Path, dict[str, object]],
-    config: AdaptConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr(fitting, "train", training_with(dying(3)))
-        with pytest.raises(Killed):
-            adapt(config, STEPS, out)
-    adapt(config, STEPS, out)
-    assert log_of(out) == log_of(adapted[0])
-    for name in ("model.safetensors", "groundling_heads.safetensors"):
-        one, other = load_file(adapted[0] / "model" / name), load_file(out / "model" / name)
-        assert [key for key in one if not torch.equal(one[key], other[key])] == []
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"kd_variant": "released"},
-        {"kd_weight": 0.5},
-        {"crd_temperature": 0.5},
-        {"crd_negatives": 1},
-        {"crd_cardinality": 1000},
-        {"arm": "mlm+nst+crd+nt_xent"},
-    ],
-)
-def test_every_setting_has_an_effect(
-    given: dict[str, object],
-    config: AdaptConfig,
-    plain_run: list[dict[str, float]],
-    tmp_path: Path,
-) -> None:
-    other = replace_settings(config, **{"crd_partition": "none", **given})
-    adapt(other, replace(STEPS, steps=1), tmp_path / "out")
-    first = log_of(tmp_path / "out")[0]
-    assert first["loss"] != pytest.approx(plain_run[0]["loss"], rel=1e-4)
-    assert first["mlm"] == pytest.approx(plain_run[0]["mlm"], rel=1e-4)
-
-
-@pytest.fixture(scope="module")
-def plain_run(
-    config: AdaptConfig, tmp_path_factory: pytest.TempPathFactory
-) -> list[dict[str, float]]:
-    out = tmp_path_factory.mktemp("plain") / "out"
-    adapt(replace_settings(config, crd_partition="none"), replace(STEPS, steps=1), out)
-    return log_of(out)
-
-
-def test_the_partition_has_an_effect(
-    plain_run: list[dict[str, float]], adapted: tuple[Path, dict[str, object]]
-) -> None:
-    assert log_of(adapted[0])[0]["crd"] != pytest.approx(plain_run[0]["crd"], rel=1e-3)
-
-
-def test_a_run_without_its_teacher_is_refused(config: AdaptConfig, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"arm=mlm\+nst\+crd needs kd_teacher"):
-        adapt(replace_settings(config, kd_teacher=""), STEPS, tmp_path / "out")
-    assert not (tmp_path / "out" / "model").exists()
+    with pytest.raises(InputError, match=r"arm=mlm\+nst needs kd_teacher"):
+        adapt(config, STEPS, tmp_path / "out")
+    adapt(replace_settings(config, kd_teacher=teacher), STEPS, tmp_path / "out")
+    card = (tmp_path / "out" / "model" / "README.md").read_text()
+    assert f"- teacher: `{tmp_path.name}/teacher`" in card

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import homes, toys
 from tiny.homes import STEPS, log_of, never
+from tiny.objectives import tokens_of
 from torch import Tensor, nn
 from transformers import AutoModel
 
@@ -42,8 +43,7 @@ from groundling.models.matching_heads import (
 )
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.token_image_matching import DRAW, IMAGE, TokenImageMatching
-from groundling.objectives.voken_classification import VokenClassification
+from groundling.objectives.vokenization import DRAW, IMAGE, TokenImageMatching, VokenClassification
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
 from groundling.teachers import TeacherContext
@@ -52,19 +52,12 @@ from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.vokens import VokenImages, VokenTeacher, make_voken_teacher
 
 
-def tokens_of(lengths: list[int]) -> Tokens:
+def texts_of(lengths: list[int]) -> Tokens:
     """Rows of [CLS], so many ordinary tokens, [SEP], and padding."""
-    width = max(lengths) + 2
-    place = torch.arange(width).expand(len(lengths), width)
+    place = torch.arange(max(lengths) + 2).expand(len(lengths), -1)
     last = torch.tensor(lengths)[:, None] + 1
     ordinary = (place > 0) & (place < last)
-    return Tokens(
-        input_ids=place.clone(),
-        attention_mask=place <= last,
-        special_tokens_mask=~ordinary,
-        word_ids=torch.where(ordinary, place - 1, -1),
-        token_type_ids=torch.zeros_like(place),
-    )
+    return tokens_of((place <= last).long() + ((place <= last) & ~ordinary))
 
 
 def matching_batch(
@@ -72,7 +65,7 @@ def matching_batch(
 ) -> Batch:
     return Batch(
         tuple(str(row) for row in range(len(lengths))),
-        text=tokens_of(lengths),
+        text=texts_of(lengths),
         features={"clip_image": images},
         labels={IMAGE: torch.tensor(numbers), DRAW: torch.tensor(draws)},
     )
@@ -128,9 +121,7 @@ def in_numpy(
     """The loss from its formula: one token after the other."""
 
     def head(part: str, vector: np.ndarray) -> np.ndarray:
-        weights = {
-            name: value.detach().double().numpy() for name, value in one.heads.named_parameters()
-        }
+        weights = {key: x.detach().double().numpy() for key, x in one.heads.named_parameters()}
         if f"{part}.0.weight" in weights:
             vector = weights[f"{part}.0.weight"] @ vector + weights[f"{part}.0.bias"]
             vector = np.where(vector > 0, vector, 0)
@@ -144,18 +135,14 @@ def in_numpy(
         if negative is None:
             continue
         for place in range(batch.text.input_ids.shape[1]):
-            if not batch.text.attention_mask[row, place]:
-                continue
-            if (
-                one.settings.vokenizer_hinge == "paper"
-                and batch.text.special_tokens_mask[row, place]
-            ):
+            special = batch.text.special_tokens_mask[row, place]
+            is_left_out = special and one.settings.vokenizer_hinge == "paper"
+            if is_left_out or not batch.text.attention_mask[row, place]:
                 continue
             state = np.concatenate([layer[row, place].double().numpy() for layer in layers])
             token = head("text", state)
-            total += max(
-                0.0, one.settings.vokenizer_margin - token @ images[row] + token @ images[negative]
-            )
+            gap = one.settings.vokenizer_margin - token @ images[row] + token @ images[negative]
+            total += max(0.0, gap)
     return total
 
 
@@ -173,14 +160,8 @@ def candidates(numbers: list[int], draws: list[int]) -> list[int | None]:
 def test_the_hinge_is_its_formula(head: str, hinge: str) -> None:
     torch.manual_seed(0)
     sizes = OutputSizes(text=6, teacher_image=5)
-    one = TokenImageMatching(
-        sizes,
-        vokenizer_head=head,
-        vokenizer_layers=2,
-        vokenizer_width=7,
-        vokenizer_margin=0.3,
-        vokenizer_hinge=hinge,
-    ).eval()
+    options = {"vokenizer_layers": 2, "vokenizer_width": 7, "vokenizer_margin": 0.3}
+    one = TokenImageMatching(sizes, vokenizer_head=head, vokenizer_hinge=hinge, **options).eval()
     numbers, draws = [4, 4, 9, 2, 9, 4], [0, 5, 17, 2, 1 << 61, 3]
     images = torch.randn(6, 5)
     images[[1, 5]] = images[0].clone()
@@ -208,7 +189,7 @@ def test_a_caption_without_another_image_adds_nothing() -> None:
 def test_the_negative_is_any_other_image_equally_often() -> None:
     one = plain_matching()
     sample = Sample("a", example=Example("a", "a dog", images=("photo",)))
-    draws = [one.corrupt(sample, generator(0, n), never).labels[DRAW] for n in range(3000)]
+    draws = [one.corrupt(sample, generator(0, n), never).labels[DRAW] for n in range(1200)]
     numbers = [1, 2, 1, 3, 4]
     found: Counter[int] = Counter()
     for draw in draws:
@@ -217,7 +198,7 @@ def test_the_negative_is_any_other_image_equally_often() -> None:
         assert has_negative.all()
         found[int(negative[0])] += 1
     assert set(found) == {1, 3, 4}
-    assert all(abs(count - 1000) < 5 * math.sqrt(3000 * 2 / 9) for count in found.values())
+    assert all(abs(count - 400) < 5 * math.sqrt(1200 * 2 / 9) for count in found.values())
 
 
 def test_labels_follow_from_the_key_and_the_image() -> None:
@@ -273,7 +254,7 @@ def test_more_layers_than_there_are_are_refused() -> None:
 
 def voken_batch(lengths: list[int], vokens: Tensor, **labels: Tensor) -> Batch:
     ids = tuple(str(row) for row in range(len(lengths)))
-    return Batch(ids, text=tokens_of(lengths), features={"voken": vokens}, labels=labels)
+    return Batch(ids, text=texts_of(lengths), features={"voken": vokens}, labels=labels)
 
 
 def test_voken_classification_by_hand() -> None:
@@ -302,12 +283,8 @@ def classified_in_numpy(
 ) -> float:
     """Cross-entropy of the head's formula; a negative target is not scored."""
     inner, _, norm, outer = one.head
-    w, b, gain, shift, out, bias = (
-        value.detach().double().numpy()
-        for value in (
-            inner.weight, inner.bias, norm.weight, norm.bias, outer.weight, outer.bias,
-        )
-    )  # fmt: skip
+    parameters = (one for layer in (inner, norm, outer) for one in (layer.weight, layer.bias))
+    w, b, gain, shift, out, bias = (one.detach().double().numpy() for one in parameters)
     total = 0.0
     for row, goals in enumerate(targets):
         for place, goal in enumerate(goals):
@@ -381,9 +358,8 @@ def test_reversed_vokens_are_those_of_the_text_backwards() -> None:
 def test_masking_and_controls_leave_each_other_alone() -> None:
     sizes = OutputSizes(text=2, input_embeddings=(300, 2), teacher=5)
     one = VokenClassification(sizes, voken_control="random")
-    both = one.corrupt(
-        MaskedLM(sizes).corrupt(text_sample(3), generator(1), never), generator(0), never
-    )
+    masked = MaskedLM(sizes).corrupt(text_sample(3), generator(1), never)
+    both = one.corrupt(masked, generator(0), never)
     alone = one.corrupt(text_sample(3), generator(0), never)
     name = "voken_classification"
     assert both.labels[name].tolist() == alone.labels[name].tolist()
@@ -401,15 +377,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(12):
         homes.noise(root / "photos" / f"{number}.png", (20, 16), number)
     for number in range(7):
-        homes.noise(
-            root / "bank" / ("deep" if number % 2 else "") / f"{number}.png", (16, 18), 50 + number
-        )
+        place = root / "bank" / ("deep" if number % 2 else "")
+        homes.noise(place / f"{number}.png", (16, 18), 50 + number)
     made = toys.sentences()
-    homes.coco(
-        root / "captions.json",
-        [(number, f"{number}.png") for number in range(12)],
-        [(number // 2, made[number]) for number in range(24)],
-    )
+    images = [(number, f"{number}.png") for number in range(12)]
+    homes.coco(root / "captions.json", images, [(n // 2, made[n]) for n in range(24)])
     homes.text(root / "text.txt")
     return root
 
@@ -445,11 +417,10 @@ def test_vokens_are_the_best_images(place: Path, tmp_path: Path, head: bool) -> 
     examples = [Example(name, "a", images=(name,)) for name in order]
     clip = FrozenClip(load_clip_image_tower(place / "clip"), None)
     options = TargetedDistillationSettings(teacher_images=str(place / "bank"))
-    seen = TeacherDataset(TextDataset(examples, TextRowEncoder(homes.words(), 8)),
-                          ClipTeacher(clip, ["clip_image"], options), FeatureCache())  # fmt: skip
-    features = torch.stack(
-        [torch.from_numpy(np.array(one.features["clip_image"])) for one in seen.get(range(7))]
-    )
+    shown = TextDataset(examples, TextRowEncoder(homes.words(), 8))
+    seen = TeacherDataset(shown, ClipTeacher(clip, ["clip_image"], options), FeatureCache())
+    every = [np.array(one.features["clip_image"]) for one in seen.get(range(7))]
+    features = torch.from_numpy(np.stack(every))
     heads = load_matching_heads(folder)
     images = heads.image(features)
     images = images / images.norm(dim=-1, keepdim=True)
@@ -476,9 +447,8 @@ def test_vokens_are_the_best_images(place: Path, tmp_path: Path, head: bool) -> 
 
 def test_vokens_are_in_the_space_of_the_teacher(place: Path) -> None:
     clip = FrozenClip(load_clip_image_tower(place / "clip"), None)
-    joint, before = (
-        VokenImages(place / "bank", clip, space) for space in ("joint", "pre_projection")
-    )
+    spaces = ("joint", "pre_projection")
+    joint, before = (VokenImages(place / "bank", clip, space) for space in spaces)
     assert joint.features().shape == (7, 24) and before.features().shape == (7, 32)
     assert joint.key != before.key
 
@@ -571,33 +541,26 @@ def vokenizer(place: Path, first: AdaptConfig) -> Path:
 
 
 @pytest.fixture(scope="module")
-def second(place: Path, vokenizer: Path) -> AdaptConfig:
-    return make_settings(
-        AdaptConfig,
-        student=str(place / "student"),
-        teacher=str(place / "clip"),
+def second(place: Path, first: AdaptConfig, vokenizer: Path) -> AdaptConfig:
+    return replace_settings(
+        first,
         text=(str(place / "text.txt"),),
         arm="mlm+voken_classification",
+        teacher_images="",
         voken_matcher=str(vokenizer),
         voken_images=str(place / "bank"),
         teacher_cache=str(place / "cache"),
-        max_length=40,
     )
 
 
-def weights(folder: Path) -> dict[str, Tensor]:
-    return dict(AutoModel.from_pretrained(folder).state_dict())
-
-
-def changed(one: dict[str, Tensor], other: dict[str, Tensor]) -> int:
-    assert one.keys() == other.keys()
-    return sum(not torch.equal(one[name], other[name]) for name in one)
+@pytest.fixture(scope="module")
+def classified(place: Path, second: AdaptConfig) -> tuple[Path, dict[str, Any]]:
+    return place / "classified", adapt(second, STEPS, place / "classified")
 
 
 def test_the_first_stage(place: Path, vokenizer: Path) -> None:
     log = log_of(vokenizer.parent)
     assert all(0 < line["token_image_matching"] < 1.5 for line in log)
-    assert changed(weights(place / "student"), weights(vokenizer)) == 0, "the encoder is frozen"
     heads = load_file(vokenizer / "groundling_heads.safetensors")
     assert {name.rsplit(".", 2)[0] for name in heads} == {
         "token_image_matching.text",
@@ -621,49 +584,49 @@ def test_the_first_stage_of_vidlankd(place: Path, first: AdaptConfig, tmp_path: 
     )  # fmt: skip
     adapt(config, STEPS, tmp_path / "out")
     assert {"mlm", "token_image_matching"} <= log_of(tmp_path / "out")[0].keys()
-    assert changed(weights(place / "student"), weights(tmp_path / "out" / "model")) > 10
     loaded = load_matching_heads(tmp_path / "out" / "model")
     assert (loaded.states_width, loaded.width) == (32, 32)
 
 
-def test_the_second_stage(place: Path, second: AdaptConfig, tmp_path: Path) -> None:
-    result = adapt(second, STEPS, tmp_path / "out")
+def voken_head(out: Path) -> Tensor:
+    heads = load_file(out / "model" / "groundling_heads.safetensors")
+    return heads["voken_classification.head.3.weight"]
+
+
+def test_the_second_stage(classified: tuple[Path, dict[str, Any]]) -> None:
+    out, result = classified
     assert set(result["train_metrics"]) == {"mlm", "voken_classification", "loss"}
     # Seven images: a new head knows no more than chance.
-    assert log_of(tmp_path / "out")[0]["voken_classification"] == pytest.approx(
-        math.log(7), abs=0.7
-    )
-    model = weights(tmp_path / "out" / "model")
-    assert {name: value.shape for name, value in model.items()} == {
-        name: value.shape for name, value in weights(place / "student").items()
-    }
-    assert changed(weights(place / "student"), model) > 10
-    heads = load_file(tmp_path / "out" / "model" / "groundling_heads.safetensors")
-    assert heads["voken_classification.head.3.weight"].shape == (7, 32)
+    chance = pytest.approx(math.log(7), abs=0.7)
+    assert log_of(out)[0]["voken_classification"] == chance
+    assert voken_head(out).shape == (7, 32)
 
 
 def test_vokens_are_computed_once(
-    place: Path, second: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    second: AdaptConfig,
+    classified: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    adapt(second, STEPS, tmp_path / "one")
     live = replace_settings(second, cache_gb=0.0)
     adapt(live, STEPS, tmp_path / "live")
     second = replace_settings(second, cache_gb=1e-9)
     monkeypatch.setattr(VokenTeacher, "features", never)
     adapt(second, STEPS, tmp_path / "two")
-    assert log_of(tmp_path / "one") == log_of(tmp_path / "two") == log_of(tmp_path / "live")
+    assert log_of(classified[0]) == log_of(tmp_path / "two") == log_of(tmp_path / "live")
 
 
 @pytest.mark.parametrize("control", ["random", "shuffled", "reversed", "token_id"])
-def test_controls(control: str, second: AdaptConfig, tmp_path: Path) -> None:
-    adapt(second, STEPS, tmp_path / "real")
-    adapt(replace_settings(second, voken_control=control), STEPS, tmp_path / control)
-    real, other = log_of(tmp_path / "real"), log_of(tmp_path / control)
+def test_controls(
+    control: str, second: AdaptConfig, classified: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    once = replace(STEPS, steps=1)
+    adapt(replace_settings(second, voken_control=control), once, tmp_path / control)
+    real, other = log_of(classified[0]), log_of(tmp_path / control)
     assert real[0]["mlm"] == other[0]["mlm"], "the same masks"
     assert real[0]["voken_classification"] != other[0]["voken_classification"]
-    heads = load_file(tmp_path / control / "model" / "groundling_heads.safetensors")
     vokens = len(homes.words()) if control == "token_id" else 7
-    assert len(heads["voken_classification.head.3.weight"]) == vokens
+    assert len(voken_head(tmp_path / control)) == vokens
 
 
 def test_the_teachers_images_are_the_bank_unless_another_is_given(
@@ -671,9 +634,9 @@ def test_the_teachers_images_are_the_bank_unless_another_is_given(
 ) -> None:
     config = replace_settings(second, voken_images="", teacher_images=str(place / "photos"))
     for control in ("none", "token_id"):
-        adapt(replace_settings(config, voken_control=control), STEPS, tmp_path / control)
-    heads = load_file(tmp_path / "none" / "model" / "groundling_heads.safetensors")
-    assert len(heads["voken_classification.head.3.weight"]) == 12
+        once = replace(STEPS, steps=1)
+        adapt(replace_settings(config, voken_control=control), once, tmp_path / control)
+    assert len(voken_head(tmp_path / "none")) == 12
 
 
 def test_the_weight_of_the_voken_loss(second: AdaptConfig, tmp_path: Path) -> None:
@@ -687,14 +650,3 @@ def test_another_vokenizer_is_another_run(place: Path, second: AdaptConfig, tmp_
     plain = replace_settings(second, voken_matcher="", voken_images="", arm="mlm")
     inputs = adapt.output.inputs(plain, STEPS)
     assert not {"voken_matcher", "voken_images"} & inputs.keys()
-
-
-def test_a_killed_run_goes_on(second: AdaptConfig, tmp_path: Path) -> None:
-    config = replace_settings(second, voken_control="random")
-    whole, resumed = homes.whole_and_resumed(adapt, config, STEPS, tmp_path, "model")
-    assert whole == resumed
-
-
-def test_a_killed_vokenizer_goes_on(first: AdaptConfig, tmp_path: Path) -> None:
-    whole, resumed = homes.whole_and_resumed(adapt, first, STEPS, tmp_path, "model")
-    assert whole == resumed

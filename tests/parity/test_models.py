@@ -27,10 +27,9 @@ from groundling.models.clip import ClipDualEncoder, make_clip_text_tower
 from groundling.models.cross_modal import CrossAttentionBlock, CrossModalEncoder, CrossModalLayer
 from groundling.models.heads import LMHead
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
-from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.feature_distillation import ContrastiveDistillation, L1Distillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 from groundling.studies.papers.info import count_parameters
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher

@@ -20,14 +20,7 @@ from groundling.core.registry import resolve
 from groundling.data.regions.annotations import read_detections, read_vcr_objects
 from groundling.tasks import Task, refcoco, vcr
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, read_captions
-from groundling.tasks.refcoco import (
-    UNITER,
-    VL_BERT,
-    VL_BERT_LABELS,
-    IouCriterion,
-    ReferringExpression,
-    read_expressions,
-)
+from groundling.tasks.refcoco import UNITER, VL_BERT, VL_BERT_LABELS, IouCriterion
 from groundling.tasks.vcr import ANSWER, RATIONALE, q_to_ar, read_items, render_text
 
 
@@ -49,35 +42,24 @@ def test_losses_over_regions_are_those_of_their_formulas() -> None:
             loss = RegionSelection(kind=kind).loss(outputs.masked_fill(labels < 0, fill), labels)
             (slope,) = torch.autograd.grad(loss, outputs)
             assert loss.item() == pytest.approx(value, rel=1e-5) and slope.isfinite().all()
-    assert RegionSelection().predict(
-        np.array([[0.5, 2, 2, -np.inf], [-3, -4, -np.inf, -np.inf]])
-    ).tolist() == [1, 0]
-    assert (
-        refused(RegionSelection().parse_label, "1", "f, line 2")
-        == "f, line 2: label '1', expected none for this task"
-    )
+    scores = np.array([[0.5, 2, 2, -np.inf], [-3, -4, -np.inf, -np.inf]])
+    assert RegionSelection().predict(scores).tolist() == [1, 0]
+    message = refused(RegionSelection().parse_label, "1", "f, line 2")
+    assert message == "f, line 2: label '1', expected none for this task"
 
 
 OBJECTS = ["person", "pottedplant", "person", "cellphone"]
 QUESTION = ["Why", "is", [0, 2], "near", [1], "?"]
-BOXES = [
-    [10.0, 5.0, 50.5, 95.0, 0.9],
-    [0, 0, 100, 50, 0.8],
-    [60, 10, 100, 100, 0.7],
-    [40, 40, 80, 80, 0.99],
-]
+BOXES = [[10.0, 5.0, 50.5, 95.0, 0.9], [0, 0, 100, 50, 0.8], [60, 10, 100, 100, 0.7]]
+BOXES += [[40, 40, 80, 80, 0.99]]
 UNREAD = """movie interesting_scores answer_likelihood metadata_fn answer_orig question_orig rationale_orig img_id
 answer_match_iter answer_sources rationale_sources rationale_match_iter question_number match_fold match_index"""
 
 
 def line(n: int, labelled: bool = True) -> dict[str, Any]:
     """All 23 keys of the real file."""
-    choices = [
-        ["Because", [2], "left", "."],
-        ["No", "."],
-        [[n % 4], "'s", "idea", "."],
-        ["Everyone", "did", "."],
-    ]
+    choices = [["Because", [2], "left", "."], ["No", "."], [[n % 4], "'s", "idea", "."]]
+    choices += [["Everyone", "did", "."]]
     row: dict[str, Any] = dict.fromkeys(UNREAD.split()) | {
         "img_fn": f"lsmdc_M/M_00.01.4{n % 3}@0.jpg",
         "annot_id": f"val-{n}",
@@ -109,37 +91,22 @@ def stills(tmp_path: Path) -> Path:
 
 def test_vcr_reads_tokens_and_tags(stills: Path) -> None:
     answers, reasons = ANSWER.read(stills, "val"), RATIONALE.read(stills, "val")
-    assert (resolve("tasks", Task, "vcr/answer"), resolve("tasks", Task, "vcr/rationale")) == (
-        ANSWER,
-        RATIONALE,
-    )
+    assert resolve("tasks", Task, "vcr/rationale") is RATIONALE
     first = answers[1]
     assert first.object_count == len(OBJECTS)  # B7: a store of another number is refused
-    assert (first.id, first.label, first.images) == (
-        "vcr-answer-val-1",
-        1,
-        ("lsmdc_M/M_00.01.41@0",),
-    )
+    told = (first.id, first.label, first.images)
+    assert told == ("vcr-answer-val-1", 1, ("lsmdc_M/M_00.01.41@0",))
     assert first.text == "Why is Casey Jessie near pottedplant ?"
-    assert [(first.text[a:b], n) for a, b, n in first.region_tags] == [
-        ("Casey", 0),
-        ("Jessie", 2),
-        ("pottedplant", 1),
-    ]
-    assert first.choices == (
-        "Because Jessie left .",
-        "No .",
-        "pottedplant 's idea .",
-        "Everyone did .",
-    )
+    tagged = [(first.text[a:b], n) for a, b, n in first.region_tags]
+    assert tagged == [("Casey", 0), ("Jessie", 2), ("pottedplant", 1)]
+    choices = "Because Jessie left .|No .|pottedplant 's idea .|Everyone did ."
+    assert "|".join(first.choices) == choices
     assert first.choice_region_tags == (((8, 14, 2),), (), ((0, 11, 1),), ())
     # The rationale is asked after the right answer, whose tags move along.
     assert (reasons[2].id, reasons[2].label) == ("vcr-rationale-val-2", 0)
     assert reasons[2].text == "Why is Casey Jessie near pottedplant ? Jessie 's idea ."
-    assert (reasons[2].choices, reasons[2].choice_region_tags) == (
-        answers[2].choices[::-1],
-        answers[2].choice_region_tags[::-1],
-    )
+    assert reasons[2].choices == answers[2].choices[::-1]
+    assert reasons[2].choice_region_tags == answers[2].choice_region_tags[::-1]
     assert render_text([[16]], ["person"] * 17) == ("Riley", ((0, 5, 16),))
 
 
@@ -158,10 +125,8 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
     for box in ([10, 5, 10, 95, 1], [60, 10, 104, 100, 1]):
         put(path, json.dumps(content | {"boxes": [*BOXES[:2], box, BOXES[3]]}))
         assert "expected a name, a box inside of the image" in refused(read_vcr_objects, path)
-    for text, told in (
-        ("{}", "cannot be read (KeyError: 'width')"),
-        ('{"boxes": [', "not valid JSON"),
-    ):
+    faults = {"{}": "cannot be read (KeyError: 'width')", '{"boxes": [': "not valid JSON"}
+    for text, told in faults.items():
         put(path, text)
         assert told in refused(read_vcr_objects, path)
 
@@ -219,9 +184,8 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
 )
 def test_faults_of_vcr_name_file_and_line(fault: Any, complaint: str, tmp_path: Path) -> None:
     second = lines(line(1, fault is not None) | (fault if isinstance(fault, dict) else {}))
-    path = put(
-        tmp_path / "val.jsonl", lines(line(0)) + (second[:300] if fault == "cut" else second)
-    )
+    second = second[:300] if fault == "cut" else second
+    path = put(tmp_path / "val.jsonl", lines(line(0)) + second)
     assert refused(read_items, tmp_path, "val").startswith(f"{path}, {complaint}")
     put(tmp_path / "test.jsonl", lines(line(0), line(1, False)))
     assert refused(read_items, tmp_path, "test").endswith("some have none")
@@ -272,11 +236,8 @@ def test_borders_of_overlaps() -> None:
     assert VL_BERT.iou(half, gold)[0, 0] == 66 / 121 and VL_BERT(*[[[0, 0, 9, 4]], [[0, 0, 9, 9]]])
     assert not VL_BERT_LABELS([0, 0, 9, 4], [0, 0, 9, 9]) and not UNITER(half, gold)
     assert (IouCriterion().iou(thin, gold)[0, 0], UNITER.iou(thin, gold)[0, 0]) == (10 / 190, 0)
-    assert (
-        VL_BERT.iou([10, 0, 20, 10], gold)[0, 0]
-        > 0
-        == IouCriterion().iou([10, 0, 20, 10], gold)[0, 0]
-    )
+    beside = [10, 0, 20, 10]
+    assert VL_BERT.iou(beside, gold)[0, 0] > 0 == IouCriterion().iou(beside, gold)[0, 0]
     assert IouCriterion().iou([3, 3, 3, 3], [3, 3, 3, 3])[0, 0] == 0
 
 
@@ -285,26 +246,12 @@ def ref(n: int, split: str, *said: str) -> dict[str, Any]:
         {"sent_id": 10 * n + k, "raw": s.title(), "sent": s, "tokens": s.split()}
         for k, s in enumerate(said)
     ]
-    ids = {
-        "ref_id": n,
-        "ann_id": 100 + n,
-        "image_id": n % 2,
-        "category_id": 1,
-        "sent_ids": [10 * n],
-    }
-    return ids | {
-        "split": split,
-        "sentences": sentences,
-        "file_name": f"COCO_train2014_{n % 2:012d}_{100 + n}.jpg",
-    }
+    ids = {"ref_id": n, "ann_id": 100 + n, "image_id": n % 2, "category_id": 1}
+    return ids | {"split": split, "sentences": sentences, "sent_ids": [10 * n]}
 
 
-REFS = [
-    ref(0, "train", "man left"),
-    ref(1, "testA", "woman in röd", "she"),
-    ref(2, "testB", "car"),
-    ref(3, "val", "x"),
-]
+REFS = [ref(0, "train", "man left"), ref(1, "testA", "woman in röd", "she")]
+REFS += [ref(2, "testB", "car"), ref(3, "val", "x")]
 
 
 @pytest.fixture
@@ -314,51 +261,30 @@ def referred(tmp_path: Path) -> Path:
         for n in range(4)
     ]
     notes.append({"id": 200, "image_id": 1, "category_id": 2, "bbox": [1, 1, 0, 4]})
-    images = [
-        {"id": n, "width": 40, "height": 30, "file_name": f"COCO_train2014_{n:012d}.jpg"}
-        for n in range(2)
-    ]
-    put(
-        tmp_path / "instances.json",
-        json.dumps({"images": images, "annotations": notes, "categories": []}),
-    )
+    images = [{"id": n, "width": 40, "height": 30, "file_name": f"{n}.jpg"} for n in range(2)]
+    content = {"images": images, "annotations": notes, "categories": []}
+    put(tmp_path / "instances.json", json.dumps(content))
     put(tmp_path / "refs(unc).p", pickle.dumps(REFS, protocol=2))
     return tmp_path
 
 
 def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
-    found = {split: read_expressions(referred, split) for split in refcoco.SPLITS}
-    assert [[e.id for e in own] for own in found.values()] == [
-        [0],
-        [30],
-        [10, 11],
-        [20],
-        [10, 11, 20],
-    ]
+    found = {split: refcoco.read(referred, split) for split in refcoco.SPLITS}
+    numbers = [" ".join(e.official_id for e in own) for own in found.values()]  # C4
+    assert numbers == ["0", "30", "10 11", "20", "10 11 20"]
     first = found["testA"][0]
-    assert (first.text, first.image, first.object) == (
-        "woman in röd",
-        "COCO_train2014_000000000001",
-        101,
-    )
-    assert first.box.tolist() == [1, 2.5, 11, 22.75]
-    assert read_expressions(referred, "val", image="{number}")[0].image == "1"
-    # C4
-    assert [e.official_id for e in refcoco.REFCOCO_PLUS.read(referred, "testA")] == ["10", "11"]
-    det = {
-        "image_id": 1,
-        "box": [1, 2, 3, 4.5],
-        "score": 0.5,
-        "category_id": 3,
-        "category_name": "car",
-    }
+    assert (first.text, first.images) == ("woman in röd", ("COCO_train2014_000000000001",))
+    assert first.gold_boxes.boxes.tolist() == [[1, 2.5, 11, 22.75]]
+    assert first.gold_boxes.image_size == (40, 30)
+    assert refcoco.read(referred, "val", image="{number}")[0].images == ("1",)
+    assert [e.id for e in refcoco.REFCOCO_PLUS.read(referred, "val")] == ["refcoco-val-30"]
+    det = {"image_id": 1, "box": [1, 2, 3, 4.5], "score": 0.5, "category_id": 3}
     path = put(referred / "dets.json", json.dumps([det, det]))
     for one in read_detections(path, json.loads(path.read_text())):
         assert (one.image, one.corners, one.confidence) == (1, [1, 2, 4, 6.5], 0.5)
-    assert "dets.json, entry 0: cannot be read (KeyError: 'box')" in refused(
-        read_detections, path, [{"image_id": 1}]
-    )
-    assert "no expressions of 'dev'; splits: train" in refused(read_expressions, referred, "dev")
+    message = refused(read_detections, path, [{"image_id": 1}])
+    assert "dets.json, entry 0: cannot be read (KeyError: 'box')" in message
+    assert "no expressions of 'dev'; splits: train" in refused(refcoco.read, referred, "dev")
 
 
 PYTHON_2 = (
@@ -369,7 +295,7 @@ PYTHON_2 = (
 
 def test_pickles_of_python_2(referred: Path) -> None:
     put(referred / "refs(unc).p", PYTHON_2)
-    assert [(e.id, e.text) for e in read_expressions(referred, "val")] == [(30, "café 's")]
+    assert [(e.official_id, e.text) for e in refcoco.read(referred, "val")] == [("30", "café 's")]
     path = referred / "p"  # SHORT_BINSTRING, BININT, BINUNICODE
     path.write_bytes(
         b"\x80\x02]q\x00(U\x04caf\xe9q\x01J\xff\xff\xff\xffX\x03\x00\x00\x00\xc3\xa9ae."
@@ -392,14 +318,8 @@ def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
     old = b"cos\nsystem\n(S'touch %s'\ntR." % str(Bomb.mark).encode()
     inst = b"(S'touch %s'\nios\nsystem\n." % str(Bomb.mark).encode()
     bad = [pickle.dumps([*REFS, Bomb()], protocol) for protocol in range(6)]
-    bad += [
-        old,
-        inst,
-        *(
-            pickle.dumps([one], 2)
-            for one in (Fraction(1, 2), len, Path("a"), np.float64(1), ReferringExpression)
-        ),
-    ]
+    some = (Fraction(1, 2), len, Path("a"), np.float64(1), RegionRow)
+    bad += [old, inst, *(pickle.dumps([one], 2) for one in some)]
     for content in bad:
         path.write_bytes(content)
         told = refused(refcoco.load_plain_pickle, path)
@@ -409,47 +329,37 @@ def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
 
 
 def test_faults_of_refcoco(referred: Path) -> None:
-    path, instances = (
-        referred / "refs(unc).p",
-        json.loads((referred / "instances.json").read_text()),
-    )
+    path = referred / "refs(unc).p"
+    instances = json.loads((referred / "instances.json").read_text())
     whole = path.read_bytes()
     for cut in (0, 3, 50, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        assert refused(read_expressions, referred, "val").startswith(f"{path}: cannot be read (")
-    for content in (
-        {"a": 1},
-        [3],
-        [{"split": "val"}],
-        [REFS[3] | {"sentences": [{"sent": "x"}]}],
-        [REFS[3] | {"sentences": [{"sent": "x", "sent_id": float("inf")}]}],  # E14
-        5,
-    ):
+        assert refused(refcoco.read, referred, "val").startswith(f"{path}: cannot be read (")
+    odd = [{"sentences": [{"sent": "x"}]}]
+    odd += [{"sentences": [{"sent": "x", "sent_id": float("inf")}]}]  # E14
+    for content in ({"a": 1}, [3], [{"split": "val"}], 5, *([REFS[3] | one] for one in odd)):
         path.write_bytes(pickle.dumps(content, 2))
-        assert f"{path}: cannot be read (" in refused(read_expressions, referred, "val")
+        assert f"{path}: cannot be read (" in refused(refcoco.read, referred, "val")
     path.write_bytes(pickle.dumps([REFS[0], REFS[3] | {"image_id": 0}], 2))
-    assert (
-        refused(read_expressions, referred, "val")
-        == f"{path}: annotation 103 does not belong to image 0"
-    )
+    message = refused(refcoco.read, referred, "val")
+    assert message == f"{path}: annotation 103 does not belong to image 0"
     path.write_bytes(whole)
     for box in ([35, 2, 10, 20], [-3, 2, 10, 20], [3, 2, 0, 20], [3, 2, 10, -1]):
         instances["annotations"][3]["bbox"] = box
         put(referred / "instances.json", json.dumps(instances))
-        told = refused(read_expressions, referred, "val")
+        told = refused(refcoco.read, referred, "val")
         assert told == f"{path}: the box of annotation 103 is empty or outside"
     path.unlink()
-    assert refused(read_expressions, referred, "val") == f"{path}: no such file"
-    for image, told in (
-        ({"width": 2**31}, "an image without a size in pixels"),
-        ({"id": "0"}, "image id '0' is not a whole number"),
-    ):
+    assert refused(refcoco.read, referred, "val") == f"{path}: no such file"
+    faults = {"an image without a size in pixels": {"width": 2**31}}
+    faults |= {"image id '0' is not a whole number": {"id": "0"}}
+    for told, image in faults.items():
         odd = [instances["images"][0] | image, instances["images"][1]]
         about = {"images": odd, "annotations": instances["annotations"][3:4], "categories": []}
         put(referred / "instances.json", json.dumps(about))
-        assert told in refused(read_expressions, referred, "val")
+        assert told in refused(refcoco.read, referred, "val")
     put(referred / "instances.json", "{}")
-    assert "not COCO's instances" in refused(read_expressions, referred, "val")
+    assert "not COCO's instances" in refused(refcoco.read, referred, "val")
 
 
 LINES = [
@@ -483,22 +393,15 @@ def flickr(tmp_path: Path) -> Path:
 
 def test_flickr_entities_reads_phrases_and_boxes_and_matches_regions(flickr: Path) -> None:
     one, two = read_captions(flickr, "val")
-    assert (one.id, one.text, one.image, one.size) == (
-        "3#0",
-        "A man and a man see it .",
-        "3",
-        (50, 40),
-    )
+    told = (one.id, one.text, one.image, one.size)
+    assert told == ("3#0", "A man and a man see it .", "3", (50, 40))
     assert two.text == "hat outside , nowhere ]: the red hat"
-    told = [
-        (p.chain, p.types, p.first_word, p.word_count, one.text[p.start : p.stop])
-        for p in (*one.phrases, *one.skipped)
-    ]
-    assert told[:2] == [(7, ("people", "other"), 0, 2, "A man"), (7, ("people",), 3, 2, "a man")]
-    assert told[2:] == [(0, ("notvisual",), 6, 1, "it")]
-    assert [(p.chain, p.first_word, two.text[p.start : p.stop]) for p in two.phrases[1:]] == [
-        (8, 5, "the red hat")
-    ]
+    every = (*one.phrases, *one.skipped)
+    told = [(p.chain, p.types, p.start, one.text[p.start : p.stop]) for p in every]
+    assert told[:2] == [(7, ("people", "other"), 0, "A man"), (7, ("people",), 10, "a man")]
+    assert told[2:] == [(0, ("notvisual",), 20, "it")]
+    (last,) = two.phrases[1:]
+    assert (last.chain, two.text[last.start : last.stop]) == (8, "the red hat")
     assert [p.chain for p in two.skipped] == [9, 5]  # a scene, and one without an object
     assert two.phrases[0].boxes.tolist() == [[21, 2, 31, 12], [5, 5, 50, 40]]
     examples = FLICKR30K.read(flickr, "val")
@@ -508,9 +411,7 @@ def test_flickr_entities_reads_phrases_and_boxes_and_matches_regions(flickr: Pat
     ]
     # C4: caption and phrase
     assert [e.official_id for e in examples] == ["3#0/0", "3#0/1", "3#1/0", "3#1/1"]
-    official = read_captions(flickr, "val", unrelated=False, official=True)
-    assert [c.id for c in official] == ["3#0"]
-    assert official[0].phrases[0].boxes.tolist() == [[0, 1, 10, 21], [20, 1, 30, 11]]
+    assert [c.id for c in read_captions(flickr, "val", unrelated=False)] == ["3#0"]
     phrase = one.phrases[0]
     row = regions_of(
         [[1, 2, 11, 12.5], [1, 2, 31, 22], [21, 2, 31, 12], [1, 2, 11, 11]], one.size
@@ -538,10 +439,10 @@ def regions_of(boxes: list[list[float]], size: tuple[int, int]) -> RegionRow:
 
 def test_recall_told_another_way() -> None:
     rng = np.random.default_rng(4)
-    scores = [rng.integers(0, 6, rng.integers(1, 30)) / 2 for _ in range(4000)]  # with many ties
+    scores = [rng.integers(0, 6, rng.integers(1, 30)) / 2 for _ in range(1000)]  # with many ties
     right = [rng.random(len(own)) < 0.08 for own in scores]
     hits = {1: 0, 5: 0, 10: 0, 100: 0}
-    outputs, labels = np.full((4000, 30), -np.inf), np.full((4000, 30), -100)
+    outputs, labels = np.full((1000, 30), -np.inf), np.full((1000, 30), -100)
     for row, (own, good) in enumerate(zip(scores, right, strict=True)):
         outputs[row, : len(own)], labels[row, : len(own)] = own, good
         better = [
@@ -551,55 +452,27 @@ def test_recall_told_another_way() -> None:
             hits[k] += any(g and place < k for g, place in zip(good, better, strict=True))
     found = FLICKR30K.score(FLICKR30K.form.predict(outputs), labels, outputs)
     assert list(found) == ["picked", "R@1", "R@5", "R@10", "upper bound"]
-    assert list(found.values()) == [n / 4000 for n in (hits[1], *hits.values())]
-    assert (
-        0 < hits[1] < hits[5] < hits[10] < hits[100] < 4000
-    )  # phrases that nothing matches count as well
+    assert list(found.values()) == [n / 1000 for n in (hits[1], *hits.values())]
+    # Phrases that nothing matches count as well.
+    assert 0 < hits[1] < hits[5] < hits[10] < hits[100] < 1000
+
+
+OPEN, OUTSIDE = "a phrase is not closed or has no words", "of chains [7] is empty or outside"
+NO_BOX = "<object><name>9</name></object>"
+FLAT = xml(((7,), 1, 2, 3, 4)).replace("<width>50", "<width>0")
 
 
 @pytest.mark.parametrize(
     ("file", "text", "complaint"),
     [
-        (
-            "Sentences",
-            LINES[0] + "\n[/EN#7/people A man and",
-            ", line 2: a phrase is not closed or has no words",
-        ),
-        (
-            "Sentences",
-            "[/EN#7/people A [/EN#8/other man] b]",
-            ", line 1: a phrase is not closed or has no words",
-        ),
-        (
-            "Sentences",
-            "see [/EN#7/people ]",
-            ", line 1: a phrase is not closed or has no words",
-        ),
-        (
-            "Annotations",
-            xml(((7,), 1, 2, 60, 22)),
-            ": box [1, 2, 60, 22] of chains [7] is empty or outside (50, 40)",
-        ),
-        (
-            "Annotations",
-            xml(flag="<object><name>9</name></object>"),
-            ": the object of chains [9] has no bndbox",
-        ),
-        (
-            "Annotations",
-            xml(((7,), 1, "x", 3, 4)),
-            ": not a complete annotation; expected size and objects",
-        ),
-        (
-            "Annotations",
-            xml(((7,), 1, 2, 3, "9" * 400)),  # E14
-            ": not a complete annotation",
-        ),
-        (
-            "Annotations",
-            xml(((7,), 1, 2, 3, 4)).replace("<width>50", "<width>0"),
-            ": box [1, 2, 3, 4] of chains [7] is empty or outside (0, 40)",
-        ),
+        ("Sentences", LINES[0] + "\n[/EN#7/people A man and", f", line 2: {OPEN}"),
+        ("Sentences", "[/EN#7/people A [/EN#8/other man] b]", f", line 1: {OPEN}"),
+        ("Sentences", "see [/EN#7/people ]", f", line 1: {OPEN}"),
+        ("Annotations", xml(((7,), 1, 2, 60, 22)), f": box [1, 2, 60, 22] {OUTSIDE} (50, 40)"),
+        ("Annotations", xml(flag=NO_BOX), ": the object of chains [9] has no bndbox"),
+        ("Annotations", xml(((7,), 1, "x", 3, 4)), ": not a complete annotation; expected size"),
+        ("Annotations", xml(((7,), 1, 2, 3, "9" * 400)), ": not a complete annotation"),  # E14
+        ("Annotations", FLAT, f": box [1, 2, 3, 4] {OUTSIDE} (0, 40)"),
         ("Annotations", xml()[:-9], ": not a complete annotation"),
         ("Annotations", "", ": the file is empty"),
     ],

@@ -18,8 +18,7 @@ from groundling.core.batch import collate
 from groundling.objectives import MaskingVocabulary, ObjectiveContext, built_in_objectives
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.masked_regions import MaskedRegionModeling
-from groundling.objectives.region_classes import UnmaskedRegionClassification
+from groundling.objectives.masked_regions import MaskedRegionModeling, UnmaskedRegionClassification
 from groundling.settings.fields import make_settings
 from groundling.training.batch_sampler import corrupt_samples
 from groundling.training.held_out_loss import ConstantBaseline, compare_with_baseline

@@ -23,7 +23,7 @@ from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.objectives import order_for_corruption
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.objectives.xdbert import SameSentencePrediction
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.training.batch_sampler import DataSource, corrupt_samples

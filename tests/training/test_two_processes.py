@@ -20,12 +20,11 @@ from groundling.data.corpora import corpus_samples, write_shard
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.clip import ClipDualEncoder, ClipImageTower, FrozenClip, make_clip_text_tower
 from groundling.objectives.caption_to_image import Cap2Img
-from groundling.objectives.clip_contrastive import ClipContrastiveLoss
-from groundling.objectives.clip_tokens import ClipTokenClassification
+from groundling.objectives.contrastive import ClipContrastiveLoss
 from groundling.objectives.feature_distillation import ContrastiveDistillation
 from groundling.objectives.grounded_space import GroundedSpace
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.settings.training import TrainingArguments
 from groundling.teachers import feature_cache as cache

@@ -26,13 +26,12 @@ from groundling.data.samples import MappedDataset, TextDataset, TextRowEncoder
 from groundling.models.clip import make_clip_text_tower
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
-from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.feature_distillation import ContrastiveDistillation
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegionModeling
-from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 from groundling.settings.objectives import TrainingStepSettings
 from groundling.settings.training import TrainingArguments
 from groundling.studies.attention.models.vilt import Vilt

@@ -40,7 +40,7 @@ from groundling.settings.fields import make_settings, replace_settings
 from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import VcrJointScoreConfig
 from groundling.tasks import Task
-from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, joint_id, q_to_ar, read_items, select_part
+from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, q_to_ar, read_items, select_part
 from groundling.vision_language import Architecture
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -391,7 +391,7 @@ def test_both_are_one_task_whose_ids_tell_them_apart(place: Path) -> None:
         assert [replace(e, official_id="") for e in mine] == [
             replace(e, official_id="") for e in own
         ]
-        assert [e.official_id for e in mine] == [joint_id(part, e.official_id) for e in own]
+        assert [e.official_id for e in mine] == [f"{part}/{e.official_id}" for e in own]
     secret = [e.official_id for e in BOTH.read(place / "vcr", "test")]
     assert secret[:3] == ["answer/v-0", "answer/v-1", "rationale/v-0-a0"] and len(secret) == 10
     rng = np.random.default_rng(0)

@@ -58,8 +58,7 @@ from groundling.data.text.words import replace_words
 from groundling.models.heads import init_layer, save_heads
 from groundling.models.task_heads import HeadContext, make_plain_head
 from groundling.objectives import ObjectiveContext, find_objective
-from groundling.objectives.masked_regions import MaskedRegionModeling
-from groundling.objectives.region_classes import UnmaskedRegionClassification
+from groundling.objectives.masked_regions import MaskedRegionModeling, UnmaskedRegionClassification
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.vision_language.end_to_end import EndToEndModel, make_end_to_end_model, mask_boxes

@@ -24,9 +24,8 @@ from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.sentence_modules import SentenceModules
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
-from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 from groundling.prediction.similarity import sentence_vectors
 from groundling.training.batch_sampler import corrupt_samples
 from groundling.training.held_out_loss import HELD_OUT_EPOCH

@@ -29,7 +29,7 @@ from groundling.data.image_samples import CaptionedImageDataset, PixelMaker
 from groundling.data.samples import ClipRowEncoder
 from groundling.models.clip import ClipDualEncoder, load_clip_dual_encoder
 from groundling.models.loading import load_tokenizer
-from groundling.objectives.clip_contrastive import ClipContrastiveLoss
+from groundling.objectives.contrastive import ClipContrastiveLoss
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
 from groundling.settings.training import EvaluationSettings, TrainingArguments

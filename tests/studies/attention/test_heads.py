@@ -642,7 +642,7 @@ def test_refcocos_expressions_are_phrases(place: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (("--model", "{0}/text"), "reads no regions: a TextEncoder, expected a RegionEncoder"),
+        (("--model", "{0}/text"), "reads no regions: TextEncoder, expected RegionEncoder"),
         (
             ("--task", "vqa"),
             "task=vqa: its answers are not regions; expected flickr30k, refcoco+",

@@ -1,9 +1,9 @@
-"""CLIP's contrastive loss, and the functions that feature distillation shares with it."""
+"""CLIP's contrastive loss, and what contrastive objectives share: rows of all processes, InfoNCE, sentence vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -43,20 +43,17 @@ def gather_across_processes(rows: Tensor) -> tuple[Tensor, int]:
     """Gather rows (n, D) or (n,) of all processes, differentiably; returns them and the offset of the own rows."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return rows, 0
-    sizes = [
-        torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(dist.get_world_size())
-    ]
-    dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
+    own = torch.tensor([len(rows)], device=rows.device)
+    sizes = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, own)
     counts = [int(size) for size in sizes]
     max_rows = max(counts)
     table = rows.unsqueeze(-1) if rows.ndim == 1 else rows
     gather_rows: Callable[[Tensor, int], Tensor] = _GatherRows.apply
     gather = gather_rows if table.is_floating_point() else _gather_padded
-    padded = gather(table, max_rows)
-    unpadded = [
-        padded[rank * max_rows : rank * max_rows + count] for rank, count in enumerate(counts)
-    ]
-    return torch.cat(unpadded).view(-1, *rows.shape[1:]), sum(counts[: dist.get_rank()])
+    padded = gather(table, max_rows).view(len(counts), max_rows, table.shape[-1])
+    unpadded = torch.cat([part[:count] for part, count in zip(padded, counts, strict=True)])
+    return unpadded.view(-1, *rows.shape[1:]), sum(counts[: dist.get_rank()])
 
 
 def info_nce(
@@ -110,3 +107,34 @@ class ClipContrastiveLoss(Objective):
         to_image = info_nce(text, images, is_same, start, scale)
         to_text = info_nce(image, texts, is_same, start, scale)
         return {"clip": (to_image + to_text) / 2}
+
+
+PoolingMode = Literal["own", "cls", "mean"]
+"""The values of `PoolingSettings.pooling`, which explains them."""
+
+
+def sentence_width(sizes: OutputSizes, pool: PoolingMode) -> int:
+    """Width S of the vectors of `pool_sentences`."""
+    if pool == "own" and sizes.sentence_embedding:
+        return sizes.sentence_embedding
+    return sizes.text
+
+
+def pool_sentences(
+    encoded: EncoderOutput, batch: Batch, sizes: OutputSizes, pool: PoolingMode, who: str
+) -> Tensor:
+    """The student's vector (N, S) of each text as the model read it, masked tokens included.
+
+    Raises InputError, in the name of `who`, for an output that the model lacks.
+    """
+    if pool == "own" and sizes.sentence_embedding:
+        return require(encoded.sentence_embedding, "sentence_embedding", who)
+    return pool_states(require(encoded.text, "text", who), batch, pool, who)
+
+
+def pool_states(states: Tensor, batch: Batch, pool: PoolingMode, who: str) -> Tensor:
+    """The first state, or the mean state without special tokens and padding: (N, D) of (N, T, D)."""
+    if pool != "mean":
+        return states[:, 0]
+    inside = require(batch.text, "text", who).ordinary.unsqueeze(-1)
+    return (states * inside).sum(1) / inside.sum(1).clamp(min=1)

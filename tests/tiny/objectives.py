@@ -1,0 +1,72 @@
+"""Inputs of objectives: tokens without a text, states of a teacher, and processes that gather each other's rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from groundling.core.batch import Sample, Tokens
+from groundling.core.rng import generator
+
+T = TypeVar("T")
+
+
+def tokens_of(kinds: Tensor) -> Tokens:
+    """Tokens of texts without words: `kinds` (N, T) are 0 padding, 1 the text's own tokens, 2 special ones."""
+    zeros = torch.zeros(kinds.shape, dtype=torch.long)
+    return Tokens(zeros, kinds > 0, kinds != 1, zeros, zeros)
+
+
+def in_processes(module: ModuleType, *calls: Callable[[], T]) -> list[T]:
+    """What calls return, each in a process of its own (here a thread), whose `gather_across_processes` joins rows."""
+    barrier = threading.Barrier(len(calls), timeout=60)
+    given: list[Tensor] = [torch.zeros(0)] * len(calls)
+    own = threading.local()
+
+    def gather(rows: Tensor) -> tuple[Tensor, int]:
+        given[own.rank] = rows
+        barrier.wait()
+        every = list(given)
+        barrier.wait()
+        return torch.cat(every), sum(map(len, every[: own.rank]))
+
+    def call(rank: int) -> T:
+        own.rank = rank
+        try:
+            return calls[rank]()
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(calls)) as pool:
+        patch.setattr(module, "gather_across_processes", gather)
+        return list(pool.map(call, range(len(calls))))
+
+
+class TokenStates:
+    """Samples with the feature `teacher_states` (T, 24) in each row."""
+
+    def __init__(self, samples: Any, width: int = 24) -> None:
+        self.samples, self.width = samples, width
+        self.ids, self.lengths, self.images = samples.ids, samples.lengths, samples.images
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
+        return [sample.each_row(self._with_states) for sample in self.samples.get(indices, rngs)]
+
+    def _with_states(self, row: Sample) -> Sample:
+        assert row.text is not None
+        shape = (len(row.text.input_ids), self.width)
+        drawn = generator("states", row.text.input_ids.tobytes().hex()).normal(size=shape)
+        return replace(row, features={**row.features, "teacher_states": drawn.astype(np.float32)})
