@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tiny import homes, toys
 from torch import nn
 from transformers import CLIPImageProcessorPil
 
+from groundling.cli import main
 from groundling.core.batch import Example, collate
 from groundling.core.rng import generator
 from groundling.data import corpora
@@ -221,3 +224,25 @@ def test_two_machines_read_what_one_reads_and_make_no_shard_twice(two, tmp_path)
     made = [file.name for file in (two / "read").glob("made-*/*")]
     assert sorted(made) == sorted(file.name for file in (tmp_path / "made-0").iterdir())
     assert len(made) > 5
+
+
+def test_torchrun_starts_a_command_that_trains_as_one_process_does(tmp_path):
+    """As README says it: the launcher's own rendezvous and environment."""
+    student, text = homes.student(tmp_path / "bert"), homes.text(tmp_path / "text.txt", 24)
+    words = ["adapt", "--student", str(student), "--text", str(text), "--arm", "mlm"]
+    words += ["--batch", "8", "--steps", "2", "--log-every", "1", "--cpu"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    shared = [*words, "--out", str(tmp_path / "two")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, *launch, "-m", "groundling.cli", *shared]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    alone = ["--gradient-accumulation-steps", "2", "--out", str(tmp_path / "one")]
+    assert main([*words, *alone]) == 0
+    two, one = (
+        [json.loads(line) for line in (tmp_path / name / "log.jsonl").open()]
+        for name in ("two", "one")
+    )
+    assert len(one) == 2
+    for a, b in zip(two, one, strict=True):
+        assert a | {"seconds": 0} == pytest.approx(b | {"seconds": 0}, rel=1e-5)
