@@ -56,7 +56,7 @@ from groundling.stats import finished_runs
 from groundling.stats import verdict_report as judging
 from groundling.stats.linear_probes import read_nouns
 from groundling.studies.attention.figures import figures_of
-from groundling.studies.attention.models.clip import load_clip_towers
+from groundling.studies.attention.models import load_clip_towers
 from groundling.studies.bench.engine import read_job
 from groundling.studies.clip_td import combined_runs as combined
 from groundling.studies.clip_td import shift as implicit

@@ -34,7 +34,7 @@ from groundling.objectives.supervised import SupervisedObjective
 from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 from groundling.settings.objectives import TrainingStepSettings
 from groundling.settings.training import TrainingArguments
-from groundling.studies.attention.models.vilt import Vilt
+from groundling.studies.attention.models import Vilt
 from groundling.teachers.feature_cache import TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
 from groundling.training.training_steps.villa import VillaStep

@@ -323,9 +323,9 @@ class SyntaxConfig(GroundingSettings):
     parses: Annotated[str, required] = ""
     """Dependency parses of the captions: a CoNLL-U file of any parser, a folder of such files, \
 spacy or spacy:MODEL, if it is installed, or gold: those of a rendered world."""
-    labels: Literal["stanford", "ud", "as-is"] = "stanford"
-    """Relation labels and structure: stanford: Stanford dependencies (the paper); ud: Universal \
-Dependencies; as-is: unchanged."""
+    labels: Literal["stanford", "as-is"] = "stanford"
+    """Relation labels and structure: stanford: converted to Stanford dependencies (the paper); as-is: \
+the parser's."""
     include_other_phrases: bool = False
     """Also use query words inside other phrases with boxes, which have a region of their own."""
     min_arcs: Annotated[int, Ge(1)] = 50

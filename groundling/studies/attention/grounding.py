@@ -20,13 +20,12 @@ import numpy as np
 import torch
 from scipy.special import entr
 
-from groundling.core.batch import Example, RegionRow, Sample, TextRow, require
-from groundling.core.errors import InputError, prefix_errors
+from groundling.core.batch import Example, RegionRow, Sample, require
+from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text.words import word_spans
 from groundling.models.attention import AttentionMap, PositionKind
-from groundling.runs.report import format_count
 from groundling.stats.resampling import bootstrap_sums, interval
 from groundling.studies.attention.commands import GroundingSettings
 from groundling.studies.attention.forward_passes import AttentionBatch, consume_attention
@@ -68,36 +67,34 @@ class PhraseSpan:
     """Its first character in the text."""
     stop: int
     """The character after its last one."""
+    group: int = 0
+    """Groups are scored separately."""
+    kinds: tuple[str, ...] = ()
+    """Its entity types, such as people; empty if not annotated."""
 
 
-def words_in_span(text: str, start: int, stop: int) -> tuple[range, bool]:
-    """Indices of the raw words in the characters `start` to `stop`, and whether they are whole.
+def query_tokens(phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
+    """Indices of the tokens of a phrase's words in its text's sample; `FIRST` if it is not scored.
 
     Raises InputError if the span is outside the text or has no word.
     """
+    text, start, stop = phrase.example.text, phrase.start, phrase.stop
     words = word_spans(text)
     touched = np.flatnonzero((words[:, 0] < stop) & (words[:, 1] > start))
     if not 0 <= start < stop <= len(text) or not len(touched):
         raise InputError(
-            f"a phrase from character {start} to {stop} is not in {text[:60]!r}, which has {len(text)} characters"
+            f"{phrase.example.id}: a phrase from character {start} to {stop} is not in {text[:60]!r}, which has "
+            f"{len(text)} characters"
         )
     first, last = int(touched[0]), int(touched[-1])
-    whole = bool(words[first, 0] >= start and words[last, 1] <= stop)
-    return range(first, last + 1), whole
-
-
-def tokens_of_words(
-    row: TextRow, words: range, dropped: int = 0
-) -> tuple[np.ndarray, PhraseStatus]:
-    """Indices of the tokens of a range of raw words, and whether the words are complete.
-
-    `dropped`: number of tokens truncated from the text's end.
-    """
-    tokens = np.flatnonzero((row.word_ids >= words.start) & (row.word_ids < words.stop))
-    if dropped and words.stop > row.word_ids.max(initial=-1):
-        return tokens, PhraseStatus.TRUNCATED
-    if not len(tokens) or row.word_ids[tokens[-1]] != words[-1]:
-        return tokens, PhraseStatus.NO_TOKENS
+    if words[first, 0] < start or words[last, 1] > stop:
+        return FIRST, PhraseStatus.SPLITS_WORD
+    word = require(sample.text, "text", "heads").word_ids
+    tokens = np.flatnonzero((word >= first) & (word <= last))
+    if sample.truncated_tokens and last >= word.max(initial=-1):
+        return FIRST, PhraseStatus.TRUNCATED
+    if not len(tokens) or word[tokens[-1]] != last:
+        return FIRST, PhraseStatus.NO_TOKENS
     return tokens, PhraseStatus.SCORED
 
 
@@ -170,12 +167,8 @@ class HeadGrounding:
         mark: RegionLabeler,
         half: Sequence[int],
         pooling: PhrasePooling = "last",
-        groups: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """`phrases` of each sample, their `groups` (from 0; None: one group), and its `half` (0 or 1).
-
-        `mark` gives a phrase's right regions.
-        """
+        """`phrases` of each sample and its `half` (0 or 1); `mark` gives a phrase's right regions."""
         self.phrases = phrases
         self.mark = mark
         self.pooling = pooling
@@ -183,7 +176,7 @@ class HeadGrounding:
         self.offsets = np.cumsum([0, *counts])
         count = int(self.offsets[-1])
         self.half = np.repeat(np.array(half, int), counts)
-        self.groups = np.zeros(count, int) if groups is None else np.concatenate(groups).astype(int)
+        self.groups = np.array([one.group for own in phrases for one in own], int)
         self.layers: list[tuple[str, int]] = []
         # Allocated at once: many small arrays would fragment memory between batches.
         self.baselines = PhraseBaselines(
@@ -263,7 +256,7 @@ class HeadGrounding:
         for row, (sample, place) in enumerate(zip(batch.samples, batch.places, strict=True)):
             regions = require(sample.regions, "regions", "heads")
             for number, phrase in enumerate(self.phrases[place], self.offsets[place]):
-                query, status = self._query_tokens(phrase, sample)
+                query, status = query_tokens(phrase, sample)
                 matches = self.mark(phrase.example, regions).astype(bool) & ~regions.is_whole_image
                 values = (status, *_baselines_of(matches, regions))
                 for column, value in zip(self.baselines, values, strict=True):
@@ -271,7 +264,7 @@ class HeadGrounding:
                 index.append(number)
                 rows.append(row)
                 right.append(matches)
-                tokens.append(query)
+                tokens.append(query[-1:] if self.pooling == "last" else query)
         most = max(len(one) for one in right)
         return _BatchPhrases(
             np.array(index),
@@ -280,18 +273,6 @@ class HeadGrounding:
             np.concatenate(tokens),
             np.cumsum([0, *(len(one) for one in tokens[:-1])]),
         )
-
-    def _query_tokens(self, phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
-        """A phrase's query tokens; the placeholder if it cannot be scored."""
-        with prefix_errors(phrase.example.id):
-            words, whole = words_in_span(phrase.example.text, phrase.start, phrase.stop)
-        if not whole:
-            return FIRST, PhraseStatus.SPLITS_WORD
-        text = require(sample.text, "text", "heads")
-        tokens, status = tokens_of_words(text, words, sample.truncated_tokens)
-        if status != PhraseStatus.SCORED:
-            return FIRST, status
-        return tokens[-1:] if self.pooling == "last" else tokens, status
 
     def result(self, group: int = 0) -> GroundingResult:
         """The result for a group's phrases; raises InputError without maps of text over regions."""
@@ -319,63 +300,39 @@ class HeadGrounding:
 # with the region features of other images.
 
 
-@dataclass(frozen=True)
-class GroundingQuestions:
-    """Texts with the phrases on which heads are scored."""
-
-    examples: Sequence[Example]
-    """Each text of an image, once."""
-    phrases: Sequence[Sequence[PhraseSpan]]
-    """Those of every text."""
-    groups: Sequence[Sequence[int]]
-    """The group of every phrase, from 0; groups are scored separately."""
-    kinds: Sequence[tuple[str, ...]] | None = None
-    """Of every phrase of all texts, its entity types; None: not annotated."""
-
-
 def score_heads(
     config: GroundingSettings,
-    questions: GroundingQuestions,
+    examples: Sequence[Example],
+    phrases: Sequence[Sequence[PhraseSpan]],
     task: Task,
     pooling: PhrasePooling,
     device: torch.device,
 ) -> tuple[PhraseBaselines, list[HeadLeaderboard]]:
     """The statistics of all phrases, and every group's scores, with the control if it is on.
 
-    `task` says which regions are right. Raises InputError if the model reads no regions or gives no
-    attention to them.
+    `examples`: each text of an image once; `phrases`: those of every text. `task` says which regions
+    are right. Raises InputError if the model reads no regions or gives no attention to them.
     """
     model = RegionModel(config, device)
     mark = model.mark(require(task.label_regions, "label_regions", task.name))
-    images = [one.images[0] for one in questions.examples]
+    images = [one.images[0] for one in examples]
     half_of = assign_halves(images, config.seed)
     passes = []
     for is_control in (False, True)[: 1 + config.shuffled_images_control]:
         partner = shuffle_images(images, config.seed) if is_control else None
-        samples = model.samples(questions.examples, partner)
-        scores = HeadGrounding(
-            questions.phrases, mark, [half_of[one] for one in images], pooling, questions.groups
-        )
-        consume_attention(model.model, samples, scores, config.batch)
+        scores = HeadGrounding(phrases, mark, [half_of[one] for one in images], pooling)
+        consume_attention(model.model, model.samples(examples, partner), scores, config.batch)
         passes.append(scores)
     number = {image: place for place, image in enumerate(half_of)}
-    counts = [len(own) for own in questions.phrases]
-    image = np.repeat([number[one] for one in images], counts)
-    kinds = questions.kinds or [()] * len(image)
+    image = np.repeat([number[one] for one in images], [len(own) for own in phrases])
+    kinds = [one.kinds for own in phrases for one in own]
     boards = []
     for group in range(1 + passes[0].groups.max(initial=0)):
         own = np.flatnonzero(passes[0].groups == group)
         result, *shuffled = (scores.result(group) for scores in passes)
-        boards.append(
-            HeadLeaderboard(
-                result,
-                image[own],
-                [kinds[place] for place in own.tolist()],
-                config.min_region_attention,
-                config.seed,
-                *shuffled,
-            )
-        )
+        own_kinds = [kinds[place] for place in own.tolist()]
+        share = config.min_region_attention
+        boards.append(HeadLeaderboard(result, image[own], own_kinds, share, config.seed, *shuffled))
     return passes[0].baselines, boards
 
 
@@ -419,6 +376,11 @@ class HeadLeaderboard:
         )
         sums = np.nan_to_num(self.result.means) * weight[:, None, None]
         return np.asarray(sums.sum(0) / weight.sum())
+
+    @property
+    def is_active(self) -> np.ndarray:
+        """(M,) bool: the active heads of all phrases."""
+        return np.asarray(self.means[:, 0] > self.min_region_share)
 
     def best_heads(self, hits: np.ndarray, rows: np.ndarray, among: np.ndarray) -> list[int | None]:
         """The best active head of each half by `hits` (Q, M), for masks of phrases and heads.
@@ -471,7 +433,8 @@ class HeadLeaderboard:
         """All numbers: overall, by layer, type and head; raises InputError without phrases."""
         if not self.scored_phrases.any():
             raise InputError("no phrase is left on which a head can be scored")
-        all_heads = np.ones(len(self.result.heads), bool)
+        heads = self.result.heads
+        all_heads = np.ones(len(heads), bool)
         accuracies, chosen = self._accuracies(self.scored_phrases, all_heads)
         kinds = {
             kind: self.scored_phrases & np.array([kind in own for own in self.kinds])
@@ -479,24 +442,14 @@ class HeadLeaderboard:
         }
         return {
             "measure": self.result.measure,
-            "active_heads": int((self.means[:, 0] > self.min_region_share).sum()),
+            "active_heads": int(self.is_active.sum()),
             **accuracies,
             "chosen": self._names(chosen),
             "best": self._best(self.scored_phrases, all_heads),
-            "layers": [self._layer(layer) for layer in self.layers],
+            "layers": [self._layer(layer) for layer in dict.fromkeys(one[:2] for one in heads)],
             "kinds": {kind: self._kind_report(rows, all_heads) for kind, rows in kinds.items()},
             "heads": self._heads(kinds),
         }
-
-    @cached_property
-    def has_confidence(self) -> bool:
-        """Whether regions differ in their confidence."""
-        return bool(self.result.baselines.has_confidence.any())
-
-    @cached_property
-    def layers(self) -> list[tuple[str, int]]:
-        """Name and number of every layer."""
-        return list(dict.fromkeys((name, layer) for name, layer, _ in self.result.heads))
 
     def name(self, head: int) -> str:
         """LAYER-HEAD, counted from 0, after the map's name if there are several maps."""
@@ -516,7 +469,7 @@ class HeadLeaderboard:
             "upper_bound": facts.has_matching_region,
             "chance": facts.chance,
         }
-        if self.has_confidence:
+        if facts.has_confidence.any():
             columns["confidence"] = facts.confident_is_right
         chosen = self.best_heads(self.result.is_right, rows, among)
         best = self.held_out(self.result.is_right, chosen)
@@ -538,7 +491,7 @@ class HeadLeaderboard:
 
     def _best(self, rows: np.ndarray, among: np.ndarray) -> dict[str, Any] | None:
         """The best active head on all phrases, selected and scored on the same phrases."""
-        heads = np.flatnonzero(among & (self.means[:, 0] > self.min_region_share))
+        heads = np.flatnonzero(among & self.is_active)
         if not len(heads) or not rows.any():
             return None
         head = int(heads[self.result.is_right[rows][:, heads].sum(0).argmax()])
@@ -557,7 +510,7 @@ class HeadLeaderboard:
         return {
             "attention": layer[0],
             "layer": layer[1],
-            "active_heads": int((self.means[among, 0] > self.min_region_share).sum()),
+            "active_heads": int(self.is_active[among].sum()),
             "mean": _round(100 * accuracy.mean()),
             "best": self._best(self.scored_phrases, among),
             "chosen": self._names(chosen),
@@ -587,7 +540,7 @@ class HeadLeaderboard:
         return [
             {
                 **{"attention": name, "layer": layer, "head": head, "other_images": None},
-                "active": bool(self.means[place, 0] > self.min_region_share),
+                "active": bool(self.is_active[place]),
                 **_rounded_measures(self.means[place]),
                 **{column: _round(values[place]) for column, values in accuracies.items()},
             }
@@ -625,32 +578,38 @@ def _round(value: float) -> float:
 # -- counts, notes and tables ------------------------------------------------------------------------------------------
 
 COUNTED = "layers and heads count from 0"
-PHRASE_COUNTS = {
-    "cut_off": "left out: truncated with the end of a text (max_length, or the model's limit)",
-    "without_tokens": "left out: no token from the tokenizer",
-    "split_a_word": "left out: begins or ends within a word",
-    "in_images_without_regions": "counted as wrong: no region in the image",
+LEFT_OUT = {
+    "cut_off": "phrases truncated with the end of a text (max_length, or the model's limit)",
+    "without_tokens": "phrases without a token",
+    "split_a_word": "phrases that begin or end within a word",
 }
-"""Counts of phrases that are not scored as usual, and the notes on them."""
+"""Counts of phrases that are not scored, and the notes on them."""
 
 
 def count_phrases(baselines: PhraseBaselines) -> dict[str, int]:
-    """Number of scored phrases (`asked`), and the `PHRASE_COUNTS`."""
+    """Number of scored phrases (`asked`), of those in `LEFT_OUT`, and of those without a region."""
     statuses = Counter(baselines.status.tolist())
-    names = ("asked", *PHRASE_COUNTS)
-    counts = {name: statuses[status] for name, status in zip(names, PhraseStatus, strict=False)}
+    names = ("asked", *LEFT_OUT)
+    counts = {name: statuses[status] for name, status in zip(names, PhraseStatus, strict=True)}
     return counts | {"in_images_without_regions": int((baselines.region_count == 0).sum())}
 
 
 def notes_of_reports(
-    counts: Mapping[str, Any], noun: str, reports: Sequence[Mapping[str, Any]], min_share: float
+    counts: Mapping[str, Any],
+    left_out: Mapping[str, str],
+    reports: Sequence[Mapping[str, Any]],
+    min_share: float,
 ) -> list[str]:
-    """Notes on counts of phrases, called `noun`, and on the groups' reports."""
+    """Notes on counts (`LEFT_OUT`, and more that are `left_out`), and on the groups' reports."""
     notes = [
-        f"{format_count(counts[name], noun)} {why}"
-        for name, why in PHRASE_COUNTS.items()
+        f"left out: {counts[name]:,} {what}"
+        for name, what in {**left_out, **LEFT_OUT}.items()
         if counts[name]
     ]
+    if counts["in_images_without_regions"]:
+        notes.append(
+            f"counted as wrong: {counts['in_images_without_regions']:,} in images without regions"
+        )
     if all(one["confidence"] is None for one in reports):
         notes.append(
             "these regions have no detector confidence, so there is no confidence baseline; chance is the accuracy "

@@ -15,7 +15,6 @@ from groundling.runs.run import Run
 from groundling.studies.attention.commands import HeadsConfig
 from groundling.studies.attention.grounding import (
     COUNTED,
-    GroundingQuestions,
     PhraseSpan,
     count_phrases,
     format_interval,
@@ -35,18 +34,20 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
             malformed, a phrase is not in its text, or no phrase is left.
     """
     task = resolve("tasks", Task, config.task)
-    questions, skipped = read_phrases(
+    phrases, skipped = read_phrases(
         task, Path(config.data), config.split, config.include_unrelated_captions
     )
-    baselines, (board,) = score_heads(config, questions, task, config.query, run.state.device)
+    firsts = [own[0].example for own in phrases]
+    texts = [Example(one.id, one.text, images=one.images) for one in firsts]
+    baselines, (board,) = score_heads(config, texts, phrases, task, config.query, run.state.device)
     report = board.report()
     counts = {
-        "images": len({one.images for one in questions.examples}),
-        "texts": len(questions.examples),
+        "images": len({one.images for one in texts}),
+        "texts": len(texts),
         **count_phrases(baselines),
         "without_box": skipped,
     }
-    run.note(*notes_of_reports(counts, "phrase", [report], config.min_region_attention))
+    run.note(*notes_of_reports(counts, {}, [report], config.min_region_attention))
     if not report["upper_bound"]["value"]:
         run.note(
             "no region matches any phrase's box, so no head can be right; use a store with smaller or other boxes"
@@ -70,8 +71,8 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
 
 def read_phrases(
     task: Task, folder: Path, split: str, unrelated: bool
-) -> tuple[GroundingQuestions, dict[str, int]]:
-    """The phrases of a split, and the number of those without a box by reason.
+) -> tuple[list[list[PhraseSpan]], dict[str, int]]:
+    """The phrases of each text of a split, and the number of those without a box by reason.
 
     `unrelated`: with Flickr30k's UNRELATED_CAPTIONS. Raises InputError for a task without boxes.
     """
@@ -103,23 +104,17 @@ def _skip_reason(phrase: entities.EntityPhrase) -> str:
     return next((kind for kind in ("notvisual", "scene") if kind in phrase.types), "nobox")
 
 
-def _by_text(examples: Sequence[Example], kinds: dict[str, tuple[str, ...]]) -> GroundingQuestions:
+def _by_text(
+    examples: Sequence[Example], kinds: dict[str, tuple[str, ...]]
+) -> list[list[PhraseSpan]]:
     """Merge examples of the same text and image, so that each text is read once."""
     phrases: dict[tuple[str, tuple[str, ...]], list[PhraseSpan]] = {}
     for example in examples:
         # Without a tag, the whole text is the phrase, as in RefCOCO.
         (start, stop, _), *_ = example.region_tags or ((0, len(example.text), 0),)
-        same_text = phrases.setdefault((example.text, example.images), [])
-        same_text.append(PhraseSpan(example, start, stop))
-    texts = [
-        Example(own[0].example.id, text, images=images) for (text, images), own in phrases.items()
-    ]
-    return GroundingQuestions(
-        texts,
-        list(phrases.values()),
-        [[0] * len(own) for own in phrases.values()],
-        [kinds.get(one.example.official_id, ()) for own in phrases.values() for one in own],
-    )
+        phrase = PhraseSpan(example, start, stop, kinds=kinds.get(example.official_id, ()))
+        phrases.setdefault((example.text, example.images), []).append(phrase)
+    return list(phrases.values())
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ that are its head and its dependent.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,7 +30,7 @@ from groundling.data.text.parses import (
 )
 from groundling.runs.folder import write_whole
 from groundling.runs.progress import CommandContext
-from groundling.runs.report import TableRow, format_count, format_table
+from groundling.runs.report import TableRow, format_table
 from groundling.runs.run import Run
 from groundling.studies.attention.commands import (
     GOLD_PARSES,
@@ -38,11 +38,8 @@ from groundling.studies.attention.commands import (
     SyntaxConfig,
     parses_of,
 )
-from groundling.studies.attention.dependency_labels import LabelScheme, relabel
 from groundling.studies.attention.grounding import (
     COUNTED,
-    GroundingQuestions,
-    HeadLeaderboard,
     PhraseBaselines,
     PhraseSpan,
     count_phrases,
@@ -54,6 +51,7 @@ from groundling.studies.attention.grounding import (
 from groundling.tasks.flickr_entities import FLICKR30K, PROTOCOLS, EntitiesCaption, read_captions
 from groundling.tasks.flickr_entities import EntityPhrase as Entity
 
+LabelScheme = Literal["stanford", "as-is"]
 ArcEnd = Literal["head", "dependent"]
 """The end of an arc that is the phrase."""
 BOX_PROTOCOL = "any-box"
@@ -83,16 +81,12 @@ class ParsedCaption:
     """(W, 2): character offsets of each word in the caption, start and end (exclusive)."""
 
 
-@dataclass(frozen=True)
-class Arc:
-    """An arc between a phrase's head word and another word."""
+class Relation(NamedTuple):
+    """A relation, scored separately for phrases that are its head and its dependent."""
 
-    relation: str
+    name: str
     phrase_end: ArcEnd
     """The end that is the phrase."""
-    phrase: Entity
-    other_word: int
-    """Index of the other word in the parse."""
 
 
 class MatchedParses(NamedTuple):
@@ -152,27 +146,31 @@ def match_parses(
 
 def arcs_of(
     parsed: ParsedCaption, include_other_phrases: bool = False
-) -> tuple[list[Arc], Counter[str]]:
+) -> tuple[list[tuple[Relation, PhraseSpan]], Counter[str]]:
     """The arcs at the head words of a caption's phrases with boxes, and counts of what was skipped.
 
-    Arcs inside a phrase are included. `include_other_phrases`: include arcs to words in another phrase with
-    boxes, which may attend to their own region.
+    The span of an arc is the other word, its gold boxes are those of the phrase. Arcs inside a phrase
+    are included. `include_other_phrases`: include arcs to words in another phrase with boxes, which
+    may attend to their own region.
     """
     skip_counts: Counter[str] = Counter()
-    members = [_members(phrase, parsed.spans) for phrase in parsed.caption.phrases]
+    caption = parsed.caption
+    members = [_members(phrase, parsed.spans) for phrase in caption.phrases]
     arcs = []
-    for number, phrase in enumerate(parsed.caption.phrases):
+    for number, phrase in enumerate(caption.phrases):
         own = members[number]
         tops = [place for place in own if parsed.words[place].head not in own]
         if len(tops) != 1:
             skip_counts["phrases_of_several_heads"] += 1
             continue
+        gold = GoldBoxes(PROTOCOLS[BOX_PROTOCOL](phrase.boxes), caption.size)
+        example = Example(caption.id, caption.text, images=(caption.image,), gold_boxes=gold)
         other_members = set().union(*members[:number], *members[number + 1 :]) - own
-        for relation, entity, place in _arcs_at(parsed.words, tops[0]):
+        for relation, place in _arcs_at(parsed.words, tops[0]):
             if place in other_members and not include_other_phrases:
                 skip_counts["arcs_to_other_phrases"] += 1
                 continue
-            arcs.append(Arc(relation, entity, phrase, place))
+            arcs.append((relation, PhraseSpan(example, *parsed.spans[place].tolist())))
     return arcs, skip_counts
 
 
@@ -182,26 +180,27 @@ def _members(phrase: Entity, spans: np.ndarray) -> set[int]:
     return set(np.flatnonzero(touched).tolist())
 
 
-def _arcs_at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, ArcEnd, int]]:
-    """The arcs at word `top`: relation, its own end, and the index of the other word."""
-    arcs: list[tuple[str, ArcEnd, int]] = []
+def _arcs_at(words: Sequence[ParsedWord], top: int) -> list[tuple[Relation, int]]:
+    """The arcs at word `top`, and the index of the other word."""
+    arcs = [
+        (Relation(word.relation, "head"), place)
+        for place, word in enumerate(words)
+        if word.head == top
+    ]
     if words[top].head != ROOT:
-        arcs.append((words[top].relation, "dependent", words[top].head))
-    for place, word in enumerate(words):
-        if word.head == top:
-            arcs.append((word.relation, "head", place))
+        arcs.insert(0, (Relation(words[top].relation, "dependent"), words[top].head))
     return arcs
 
 
 class ArcQuestions(NamedTuple):
     """The arcs of a split's captions that heads are scored on."""
 
-    questions: GroundingQuestions
-    """Captions with at least one arc; a phrase is an arc: its span is the other word, its gold boxes
-    are the phrase's, its group is the relation's index in `names`.
-    """
-    names: list[tuple[str, ArcEnd]]
-    """Every relation with the end that is the phrase, the most frequent first."""
+    examples: list[Example]
+    """Captions with at least one arc."""
+    phrases: list[list[PhraseSpan]]
+    """The arcs of every caption, see `arcs_of`; the group of an arc is its relation's index."""
+    relations: list[Relation]
+    """The most frequent first."""
     skip_counts: Counter[str]
     """Counts of what was skipped."""
 
@@ -211,32 +210,152 @@ def make_arc_questions(
 ) -> ArcQuestions:
     """The arcs of all captions, see `arcs_of`."""
     skip_counts: Counter[str] = Counter()
-    of_captions: list[tuple[ParsedCaption, list[Arc]]] = []
+    examples = []
+    arcs_of_captions = []
     for one in parsed:
         arcs, skipped = arcs_of(one, include_other_phrases)
         skip_counts += skipped
         if arcs:
-            of_captions.append((one, arcs))
-    counts = Counter((arc.relation, arc.phrase_end) for _, arcs in of_captions for arc in arcs)
-    names = sorted(counts, key=lambda name: (-counts[name], name))
-    number = {name: place for place, name in enumerate(names)}
-    questions = GroundingQuestions(
-        [
-            Example(one.caption.id, one.caption.text, images=(one.caption.image,))
-            for one, _ in of_captions
-        ],
-        [[_arc_phrase(one, arc) for arc in arcs] for one, arcs in of_captions],
-        [[number[arc.relation, arc.phrase_end] for arc in arcs] for _, arcs in of_captions],
-    )
-    return ArcQuestions(questions, names, skip_counts)
+            caption = one.caption
+            examples.append(Example(caption.id, caption.text, images=(caption.image,)))
+            arcs_of_captions.append(arcs)
+    counts = Counter(relation for arcs in arcs_of_captions for relation, _ in arcs)
+    relations = sorted(counts, key=lambda relation: (-counts[relation], relation))
+    number = {relation: place for place, relation in enumerate(relations)}
+    phrases = [
+        [replace(arc, group=number[relation]) for relation, arc in arcs]
+        for arcs in arcs_of_captions
+    ]
+    return ArcQuestions(examples, phrases, relations, skip_counts)
 
 
-def _arc_phrase(parsed: ParsedCaption, arc: Arc) -> PhraseSpan:
-    start, stop = parsed.spans[arc.other_word].tolist()
-    caption = parsed.caption
-    gold = GoldBoxes(PROTOCOLS[BOX_PROTOCOL](arc.phrase.boxes), caption.size)
-    example = Example(caption.id, caption.text, images=(caption.image,), gold_boxes=gold)
-    return PhraseSpan(example, start, stop)
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+TO_STANFORD = {
+    "acl": "partmod",
+    "acl:relcl": "rcmod",
+    "agent": "prep",
+    "aux:pass": "auxpass",
+    "cc:preconj": "preconj",
+    "compound": "nn",
+    "compound:prt": "prt",
+    "csubj:pass": "csubjpass",
+    "det:predet": "predet",
+    "fixed": "mwe",
+    "intj": "discourse",
+    "nmod:npmod": "npadvmod",
+    "nmod:poss": "poss",
+    "nmod:tmod": "tmod",
+    "nmod:unmarked": "npadvmod",
+    "nsubj:pass": "nsubjpass",
+    "nummod": "num",
+    "obj": "dobj",
+    "obl:npmod": "npadvmod",
+    "obl:tmod": "tmod",
+    "obl:unmarked": "npadvmod",
+    "relcl": "rcmod",
+}
+"""Stanford's names for relations of UD and ClearNLP, where they differ."""
+POSSESSIVE = ("nmod:poss", "poss")
+"""Relations of a possessor, whose `case` is 's."""
+OBLIQUE = ("nmod", "obl")
+"""UD's relations of a noun with a preposition, with any subtype."""
+IN_A_NOUN_PHRASE = (
+    *("acl", "amod", "appos", "case", "compound", "conj", "cc", "det", "fixed", "flat"),
+    *("goeswith", "nmod", "nummod", "poss", "relcl"),
+)
+"""Relations whose children stay with a noun when a copula becomes the predicate in its place."""
+
+
+def relabel(words: Sequence[ParsedWord], scheme: LabelScheme) -> tuple[ParsedWord, ...]:
+    """The words of a parse with the relations of `scheme`; `as-is` changes nothing.
+
+    `stanford`: de Marneffe and Manning 2008, basic dependencies, as in AllenNLP's parser, which the
+    VisualBERT paper uses; from Universal Dependencies (v2) or ClearNLP (spaCy's English models).
+    Most relations differ in their name alone. A preposition is a child of its noun in UD (`case`); in
+    the others it is the noun's parent (`prep`), and the noun its `pobj`. UD attaches `cc` to the
+    conjunct that follows, the others to the first conjunct. A relation without a counterpart keeps
+    its name. Words that the schemes attach to different parents (punctuation, copulas except before
+    a preposition) keep the parser's parent.
+    """
+    if scheme == "as-is":
+        return tuple(words)
+    tree = _Tree(words)
+    tree.to_stanford()
+    changed = zip(words, tree.head, tree.relation, strict=True)
+    return tuple(word._replace(head=head, relation=name) for word, head, name in changed)
+
+
+def base_relation(relation: str) -> str:
+    """A relation without its subtype, the part after the colon."""
+    return relation.partition(":")[0]
+
+
+class _Tree:
+    """A parse that can be changed."""
+
+    def __init__(self, words: Sequence[ParsedWord]) -> None:
+        self.original_words = words
+        self.head = [word.head for word in words]
+        self.relation = [word.relation for word in words]
+
+    def children(self, place: int, fits: Callable[[str], bool]) -> list[int]:
+        """Indices of the children of word `place` whose relations fit, in order."""
+        return [
+            child
+            for child, head in enumerate(self.head)
+            if head == place and fits(self.relation[child])
+        ]
+
+    def to_stanford(self) -> None:
+        for place, head in enumerate(self.head):
+            if self.relation[place] == "cc" and head != ROOT and self.relation[head] == "conj":
+                self.head[place] = self.head[head]
+        for place in range(len(self.head)):
+            cases = self.children(place, lambda name: base_relation(name) == "case")
+            if cases:
+                self._put_prepositions_between(place, cases)
+        for place, name in enumerate(self.relation):
+            if base_relation(name) == "acl" and name != "acl:relcl" and self._is_infinitive(place):
+                self.relation[place] = "infmod"
+            elif name == "dative" and not self.children(place, lambda name: name == "pobj"):
+                self.relation[place] = "iobj"
+            elif name == "dative":
+                self.relation[place] = "prep"
+            else:
+                self.relation[place] = TO_STANFORD.get(
+                    name, TO_STANFORD.get(base_relation(name), base_relation(name))
+                )
+
+    def _put_prepositions_between(self, noun: int, cases: Sequence[int]) -> None:
+        """Attach a noun to its last preposition; the first one takes its place."""
+        name = self.relation[noun]
+        if name in POSSESSIVE:
+            for case in cases:
+                self.relation[case] = "possessive"
+            return
+        copulas = self.children(noun, lambda name: base_relation(name) == "cop")
+        if base_relation(name) in OBLIQUE:
+            above = self.head[noun]
+        elif copulas:
+            above = copulas[0]
+            self._make_predicate(above, noun)
+        else:
+            return
+        for case in cases:
+            self.head[case], self.relation[case] = above, "prep"
+            above = case
+        self.head[noun], self.relation[noun] = above, "pobj"
+
+    def _make_predicate(self, verb: int, noun: int) -> None:
+        """Put a copula in its noun's place, as "is" in "the dog is on the grass"."""
+        self.head[verb], self.relation[verb] = self.head[noun], self.relation[noun]
+        for child in self.children(noun, lambda name: base_relation(name) not in IN_A_NOUN_PHRASE):
+            self.head[child] = verb
+
+    def _is_infinitive(self, place: int) -> bool:
+        marks = self.children(place, lambda name: name in ("mark", "aux"))
+        return any(self.original_words[mark].form.lower() == "to" for mark in marks)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -267,13 +386,24 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
     arcs = make_arc_questions(parsed.parsed, config.include_other_phrases)
     relations: list[dict[str, Any]] = []
     rare: dict[str, int] = {}
-    if arcs.names:
-        baselines, boards = score_heads(config, arcs.questions, FLICKR30K, "mean", run.state.device)
+    if arcs.relations:
+        baselines, boards = score_heads(
+            config, arcs.examples, arcs.phrases, FLICKR30K, "mean", run.state.device
+        )
         counts = _counts(len(every), parsed, arcs, baselines)
-        relations, rare = _relations(arcs.names, boards, config.min_arcs)
+        for (name, end), board in zip(arcs.relations, boards, strict=True):
+            number = int(board.scored_phrases.sum())
+            if number < config.min_arcs:
+                rare[f"{name}, phrase is {end}"] = number
+                continue
+            row = {"relation": name, "phrase_is": end, "table_2": TABLE_2.get(name) == end}
+            relations.append({**row, "arcs": number, **board.report()})
     if not relations:
-        raise InputError(_too_rare(config.min_arcs, rare, parsed))
-    run.note(*_notes(counts, parsed, relations, config.min_region_attention))
+        raise InputError(
+            f"no relation has {config.min_arcs} arcs at a phrase with boxes, the most frequent has "
+            f"{max(rare.values(), default=0)}; lower min_arcs"
+        )
+    run.note(*notes_of_reports(counts, LEFT_OUT, relations, config.min_region_attention))
     return {
         "task": FLICKR30K.name,
         "split": config.split,
@@ -314,45 +444,13 @@ def _ask_parser(parser: str, captions: Sequence[EntitiesCaption], run: Run) -> P
     path = run.folder / GOLD_PARSES
     with run.state.main_process_first():
         if not path.exists():
-            write_parses(
-                path, parse_texts(parser, [caption.text for caption in captions]), captions
-            )
+            parses = parse_texts(parser, [caption.text for caption in captions])
+            lines = []
+            for parse, caption in zip(parses, captions, strict=True):
+                if parse.words:  # CoNLL-U has no empty sentence
+                    lines += format_conllu(replace(parse, id=caption.id))
+            write_whole(path, "".join(f"{line}\n" for line in lines))
     return path
-
-
-def write_parses(path: Path, parses: Sequence[Parse], captions: Sequence[EntitiesCaption]) -> None:
-    """Write the parses as a CoNLL-U file with the captions' ids."""
-    lines = []
-    for parse, caption in zip(parses, captions, strict=True):
-        if parse.words:  # CoNLL-U has no empty sentence
-            lines += format_conllu(replace(parse, id=caption.id))
-    write_whole(path, "".join(f"{line}\n" for line in lines))
-
-
-def _too_rare(min_arcs: int, rare: Mapping[str, int], matched: MatchedParses) -> str:
-    """The error that no relation has enough arcs."""
-    most = max(rare, key=lambda name: rare[name], default="")
-    least = f"the most frequent, {most}, has {rare[most]}" if most else "there are none"
-    unaligned = format_count(len(matched.unaligned), "sentence") + " not aligned with its caption"
-    return (
-        f"no relation has {min_arcs} arcs at a phrase with boxes: {least} ({unaligned}, "
-        f"{len(matched.unparsed)} without a parse); lower min_arcs"
-    )
-
-
-def _relations(
-    names: Sequence[tuple[str, ArcEnd]], boards: Sequence[HeadLeaderboard], min_arcs: int
-) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The report of every relation with enough arcs, and the number of arcs of the others."""
-    reports, rare = [], {}
-    for (name, end), board in zip(names, boards, strict=True):
-        arcs = int(board.scored_phrases.sum())
-        if arcs < min_arcs:
-            rare[f"{name}, phrase is {end}"] = arcs
-            continue
-        row = {"relation": name, "phrase_is": end, "table_2": TABLE_2.get(name) == end}
-        reports.append({**row, "arcs": arcs, **board.report()})
-    return reports, rare
 
 
 def _counts(
@@ -372,34 +470,13 @@ def _counts(
     }
 
 
-NOTES_OF_COUNTS = {
-    "unparsed": ("caption", "left out: without a parse"),
-    "phrases_of_several_heads": ("phrase", "left out: more than one head word"),
-    "arcs_to_other_phrases": (
-        "arc",
-        "left out: to another phrase with boxes (include_other_phrases)",
-    ),
+LEFT_OUT = {
+    "unparsed": "captions without a parse",
+    "unaligned_sentences": "sentences whose words differ from the caption that they name",
+    "phrases_of_several_heads": "phrases with more than one head word",
+    "arcs_to_other_phrases": "arcs to another phrase with boxes (include_other_phrases)",
 }
-"""Counts that become notes: the noun that is counted, and the reason."""
-
-
-def _notes(
-    counts: dict[str, int],
-    matched: MatchedParses,
-    relations: Sequence[dict[str, Any]],
-    min_share: float,
-) -> list[str]:
-    notes = [
-        f"{format_count(counts[name], noun)} {why}"
-        for name, (noun, why) in NOTES_OF_COUNTS.items()
-        if counts[name]
-    ]
-    if matched.unaligned:
-        notes.append(
-            f"{format_count(len(matched.unaligned), 'sentence')} left out: the words differ from the "
-            f"caption that the sentence names; the first is {matched.unaligned[0]}"
-        )
-    return notes + notes_of_reports(counts, "word", relations, min_share)
+"""Counts of what is left out, and the notes on them."""
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -412,10 +489,9 @@ def format_syntax(result: dict[str, Any]) -> str:
         f"{counts['asked']:,} arcs of {counts['parsed']:,} captions; labels: {result['labels']}; {COUNTED}"
     ]
     order = list(TABLE_2)
-    relations = result["relations"]
-    of_paper = [one for one in relations if one["table_2"]]
+    of_paper = [one for one in result["relations"] if one["table_2"]]
     of_paper.sort(key=lambda one: order.index(one["relation"]))
-    others = [one for one in relations if not one["table_2"]]
+    others = [one for one in result["relations"] if not one["table_2"]]
     for heading, rows in (
         ("relations of the paper's Table 2", of_paper),
         ("other relations", others),

@@ -25,6 +25,7 @@ from groundling.core.batch import Batch, EncoderOutput, Example, GoldBoxes, Regi
 from groundling.core.errors import InputError
 from groundling.data.regions.samples import RegionDataset
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
+from groundling.data.text.words import word_spans
 from groundling.models.attention import (
     AttentionMap,
     SequencePositions,
@@ -33,7 +34,7 @@ from groundling.models.attention import (
 )
 from groundling.studies.attention.forward_passes import consume_attention
 from groundling.studies.attention.grounding import (
-    PHRASE_COUNTS,
+    LEFT_OUT,
     GroundingResult,
     HeadGrounding,
     HeadLeaderboard,
@@ -42,8 +43,7 @@ from groundling.studies.attention.grounding import (
     PhraseStatus,
     assign_halves,
     notes_of_reports,
-    tokens_of_words,
-    words_in_span,
+    query_tokens,
 )
 from groundling.studies.attention.inspected_models import (
     OtherImageStore,
@@ -167,15 +167,15 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, batch: int,
         for s in samples.get([0, 2], ())
     )
     halves = [n % 2 for n in range(14)]
-    groups = [[n % 2 for n in range(len(own))] for own in phrases]
-    grounding = HeadGrounding(phrases, FLICKR30K.label_regions, halves, reading, groups)
+    grouped = [[replace(one, group=n % 2) for n, one in enumerate(own)] for own in phrases]
+    grounding = HeadGrounding(grouped, FLICKR30K.label_regions, halves, reading)
     consume_attention(StubAttention(), samples, grounding, batch)
     hits, shares = plainly(samples, phrases, reading)
     assert 0.2 < hits.mean() < 0.9 and len(set(hits.mean(0))) > 3
     half = np.repeat(halves, [len(own) for own in phrases])
     for group in (0, 1):
         found = grounding.result(group)
-        own = np.concatenate(groups) == group
+        own = np.array([one.group for own in grouped for one in own]) == group
         assert (found.is_right == hits[own]).all() and (found.half == half[own]).all()
         assert found.heads == [("self", n, h) for n in range(LAYERS) for h in range(HEADS)]
         for side in (0, 1):
@@ -309,25 +309,26 @@ def test_the_rule_takes_the_most_confident_region(text: TextRowEncoder) -> None:
 def test_where_a_phrase_is_asked(text: TextRowEncoder) -> None:
     example = Example("t", "a naïve clown's 3 hats")
     (sample,) = TextDataset([example], text).get([0])
-    words, whole = words_in_span(example.text, 2, 15)
-    assert (list(words), whole) == ([1, 2, 3, 4], True), "a, naïve, clown, ', s, 3, hats"
-    assert words_in_span(example.text, 2, 13) == (range(1, 3), True)
-    assert words_in_span(example.text, 2, 11) == (range(1, 3), False)
-    tokens, state = tokens_of_words(sample.text, range(1, 3))
-    assert state == PhraseStatus.SCORED and set(sample.text.word_ids[tokens]) == {1, 2}
-    assert tokens[-1] + 1 == np.flatnonzero(sample.text.word_ids == 3)[0]
+    word_ids = sample.text.word_ids
+
+    def asked(start: int, stop: int, of: Any = sample) -> tuple[np.ndarray, PhraseStatus]:
+        return query_tokens(PhraseSpan(example, start, stop), of)
+
+    for stop, words in ((15, [1, 2, 3, 4]), (13, [1, 2])):  # a, naïve, clown, ', s, 3, hats
+        tokens, state = asked(2, stop)
+        assert state == PhraseStatus.SCORED and sorted(set(word_ids[tokens])) == words
+        assert tokens[-1] + 1 == np.flatnonzero(word_ids == words[-1] + 1)[0]
+    assert asked(2, 11)[1] == asked(3, 13)[1] == PhraseStatus.SPLITS_WORD
     (cut,) = TextDataset([example], TextRowEncoder(toys.bert_words(), 8)).get([0])
-    assert cut.truncated_tokens
     last = int(cut.text.word_ids.max())
-    assert tokens_of_words(cut.text, range(0, last), cut.truncated_tokens)[1] == PhraseStatus.SCORED
-    for words in (
-        range(0, last + 1),
-        range(last + 1, last + 2),
-    ):  # perhaps truncated, and truncated
-        assert tokens_of_words(cut.text, words, cut.truncated_tokens)[1] == PhraseStatus.TRUNCATED
+    spans = word_spans(example.text)
+    assert cut.truncated_tokens and last == 2
+    assert asked(0, spans[last - 1][1], cut)[1] == PhraseStatus.SCORED
+    for word in (last, last + 1):  # perhaps truncated, and truncated
+        assert asked(0, spans[word][1], cut)[1] == PhraseStatus.TRUNCATED
     for start, stop in ((3, 3), (4, 2), (-1, 3), (20, 23), (1, 2)):
-        with pytest.raises(InputError, match=f"from character {start} to {stop} is not in "):
-            words_in_span(example.text, start, stop)
+        with pytest.raises(InputError, match=f"^t: .* from character {start} to {stop} is not in "):
+            asked(start, stop)
 
 
 def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
@@ -521,8 +522,8 @@ def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
     assert [layer and layer["value"] for layer in three] == [50, 50, 75, None]
     told = board(np.stack(columns, 1), half, active * 0.1).report()
     assert told["held_out"] is None and told["chosen"] == [None, None] and told["best"] is None
-    counts = dict.fromkeys(PHRASE_COUNTS, 0)
-    assert "sends more than 20%" in notes_of_reports(counts, "phrase", [told], 0.2)[-1]
+    counts = dict.fromkeys((*LEFT_OUT, "in_images_without_regions"), 0)
+    assert "sends more than 20%" in notes_of_reports(counts, {}, [told], 0.2)[-1]
     lonely = board(np.stack(columns, 1)[:1], half[:1], active).report()
     assert lonely["held_out"] is None and lonely["chosen"] == ["0-0", None]
 

@@ -40,9 +40,16 @@ from groundling.studies.attention.commands import (
     VisualizeConfig,
 )
 from groundling.studies.attention.inspected_models import RegionModel, randomize_weights
-from groundling.studies.attention.models import PatchReader, PatchStore, cut_patches, pointing_game
-from groundling.studies.attention.models.clip import ClipTowers, visible_part
-from groundling.studies.attention.models.vilt import Vilt, load_vilt
+from groundling.studies.attention.models import (
+    ClipTowers,
+    PatchReader,
+    PatchStore,
+    Vilt,
+    cut_patches,
+    load_vilt,
+    pointing_game,
+    visible_part,
+)
 from groundling.studies.attention.page.inspected_model import InspectedModel
 from groundling.vision_language.loading import load_encoder, load_for_inspection
 
