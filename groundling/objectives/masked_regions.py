@@ -21,7 +21,7 @@ from groundling.core.batch import (
     require,
     select,
 )
-from groundling.models.multimodal_embeddings import init_linears
+from groundling.models.heads import init_linears
 from groundling.objectives import LossTargets, Objective
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require, select
 from groundling.core.rng import derive_seed
-from groundling.models.matching_heads import (
+from groundling.models.heads import (
     MATCHING_HEADS,
     TokenImageMatchingHeads,
     concatenated_layers,

@@ -18,12 +18,12 @@ from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_digest, read_image
 from groundling.models.clip import FrozenClip, load_frozen_clip
-from groundling.models.loading import weights_sha256
-from groundling.models.matching_heads import (
+from groundling.models.heads import (
     TokenImageMatchingHeads,
     concatenated_layers,
     load_matching_heads,
 )
+from groundling.models.loading import weights_sha256
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.runs.progress import Progress
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec

@@ -16,12 +16,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 from groundling.core.batch import Batch, EncoderOutput, Example, require
 from groundling.core.errors import InputError
 from groundling.models.formats import ModelFormat
+from groundling.models.heads import init_linears
 from groundling.models.loading import load_config, load_tokenizer
-from groundling.models.multimodal_embeddings import (
-    MultimodalEmbeddings,
-    RoiAlignSpec,
-    init_linears,
-)
 from groundling.models.task_heads import HeadContext, MaskTokenHead, make_output_layer
 from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching
@@ -30,6 +26,8 @@ from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
 from groundling.vision_language.single_stream import (
     BERT,
+    MultimodalEmbeddings,
+    RoiAlignSpec,
     SingleStreamModel,
     WeightNames,
     load_released_weights,
