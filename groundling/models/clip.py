@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,7 +45,6 @@ from groundling.data.samples import ClipRowEncoder
 from groundling.data.text.words import word_spans
 from groundling.models.attention import (
     AttentionCallback,
-    AttentionMap,
     capture_attention,
     window_positions,
 )
@@ -114,7 +112,8 @@ class ClipTextTower(nn.Module):
 
         `attention` is called with every layer's map over the positions of a window, named `self`.
         """
-        with nullcontext() if attention is None else self._capture_attention(windows, attention):
+        # SigLIP attends to its padding too, which is left out of the maps.
+        with capture_attention(self.tower, attention, lambda: window_positions(windows)):
             states = self._states(windows)
         return self._with_ends(self.projection(states), windows)
 
@@ -142,19 +141,6 @@ class ClipTextTower(nn.Module):
         padded = F.pad(windows.input_ids, (0, missing), value=windows.pad_token_id)
         states = self.tower(input_ids=padded).last_hidden_state
         return states
-
-    def _capture_attention(
-        self, windows: ClipWindows, attention: AttentionCallback
-    ) -> AbstractContextManager[None]:
-        places = window_positions(windows)
-        tokens = windows.input_ids.shape[1]
-
-        def report(layer: int, weights: Tensor) -> None:
-            # SigLIP attends to its padding too, which is left out of rows and columns.
-            inside = weights[:, :, :tokens, :tokens]
-            attention(AttentionMap("self", layer, inside, places, places))
-
-        return capture_attention(self.tower, report)
 
 
 def last_token_positions(word: Tensor, words: int) -> Tensor:

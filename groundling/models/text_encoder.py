@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from groundling.data.samples import TextRowEncoder, check_vocabulary
 from groundling.data.tables import lines_of
 from groundling.models.attention import (
     AttentionCallback,
-    AttentionMap,
     capture_attention,
     text_positions,
 )
@@ -235,12 +234,6 @@ class TextEncoder(Encoder):
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """Encode `batch.text`; `attention` is called with every layer's map, named `self`."""
         tokens = require(batch.text, "text", "a text encoder")
-
-        def report(layer: int, weights: Tensor) -> None:
-            places = text_positions(tokens)
-            if attention is not None:
-                attention(AttentionMap("self", layer, weights, places, places))
-
         arguments = self._encoder_arguments(batch)
         again = pool = None
         if self.has_layer_outputs:
@@ -248,7 +241,7 @@ class TextEncoder(Encoder):
             again = partial(self._encode_again, batch)
             if self.sentence is not None:
                 pool = partial(self.sentence.pooling, mask=tokens.attention_mask)
-        with nullcontext() if attention is None else capture_attention(self.encoder, report):
+        with capture_attention(self.encoder, attention, lambda: text_positions(tokens)):
             out = self.encoder(**arguments)
         return EncoderOutput(
             text=out.last_hidden_state,

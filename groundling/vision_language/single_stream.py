@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -22,7 +21,6 @@ from groundling.core.errors import InputError, convert_errors, convert_read_erro
 from groundling.data.samples import TextRowEncoder
 from groundling.models.attention import (
     AttentionCallback,
-    AttentionMap,
     SequencePositions,
     added_positions,
     capture_attention,
@@ -236,10 +234,9 @@ class SingleStreamModel(RegionEncoder):
         """
         bert = self.text.encoder
         joined = self.join(bert.embeddings, batch)
-        with (
-            nullcontext()
-            if attention is None
-            else self._capture_attention(batch, joined, attention)
+        # The whole model, to include the fusion layer.
+        with capture_attention(
+            self, attention, lambda: self._positions(batch, joined), configured=bert
         ):
             states = self.encode(joined)
         return EncoderOutput(
@@ -270,24 +267,14 @@ class SingleStreamModel(RegionEncoder):
             config=self.text.encoder.config, inputs_embeds=states, attention_mask=mask.long()
         )
 
-    def _capture_attention(
-        self, batch: Batch, joined: EmbeddedSequence, attention: AttentionCallback
-    ) -> AbstractContextManager[None]:
-        text = text_positions(require(batch.text, "text", "a single-stream model"))
-        parts = [text]
+    def _positions(self, batch: Batch, joined: EmbeddedSequence) -> SequencePositions:
+        parts = [text_positions(require(batch.text, "text", "a single-stream model"))]
         if batch.regions is not None:
             parts.append(region_positions(batch.regions))
         added = joined.states.shape[1] - joined.regions.stop
         if added:
             parts.append(added_positions(len(joined.states), added, joined.states.device))
-        every = SequencePositions.concatenate(*parts)
-
-        def report(layer: int, weights: Tensor) -> None:
-            places = every if weights.shape[-1] == every.kinds.shape[1] else text
-            attention(AttentionMap("self", layer, weights, places, places))
-
-        # The whole model, to include the fusion layer.
-        return capture_attention(_AttentionCaptureWrapper(self), report)
+        return SequencePositions.concatenate(*parts)
 
     def add_images(self, images: int) -> None:
         """As its embeddings need."""
@@ -318,15 +305,6 @@ class SingleStreamModel(RegionEncoder):
         }
         save_file(weights, folder / "join.safetensors")
         write_description(folder, self, early=self.fusion is None, options=self.join.options)
-
-
-class _AttentionCaptureWrapper:
-    """Wraps a single-stream model for `capture_attention`: BERT's configuration, and all modules of the model."""
-
-    def __init__(self, model: SingleStreamModel) -> None:
-        self.modules = model.modules
-        self.config = model.text.encoder.config
-        self.set_attn_implementation = model.text.encoder.set_attn_implementation
 
 
 JOIN = "join.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,6 @@ from groundling.core.errors import InputError
 from groundling.data.samples import TextRowEncoder
 from groundling.models.attention import (
     AttentionCallback,
-    AttentionMap,
-    SequencePositions,
     capture_attention,
     patch_positions,
     text_positions,
@@ -132,31 +129,17 @@ class ClipTowers(PatchReader):
         # Reassemble the tower's pixels from the patches.
         cut = regions.features[:, 1:].view(-1, across, across, 3, side, side)
         pixels = cut.permute(0, 3, 1, 4, 2, 5).reshape(-1, 3, across * side, across * side)
-        places = patch_positions(regions)
-        with _capture(tower, IMAGE, places, attention):
+        with capture_attention(tower, attention, lambda: patch_positions(regions), IMAGE):
             states: Tensor = tower(pixel_values=pixels).last_hidden_state
         return states
 
     def _text_states(self, tokens: Tokens, attention: AttentionCallback | None) -> Tensor:
         tower = require(self.text, "text", "words")
-        with _capture(tower, TEXT, text_positions(tokens), attention):
+        with capture_attention(tower, attention, lambda: text_positions(tokens), TEXT):
             states: Tensor = tower(
                 input_ids=tokens.input_ids, attention_mask=tokens.attention_mask.long()
             ).last_hidden_state
         return states
-
-
-def _capture(
-    tower: Any, name: str, places: SequencePositions, attention: AttentionCallback | None
-) -> AbstractContextManager[None]:
-    """A context in which `attention` receives a tower's maps."""
-    if attention is None:
-        return nullcontext()
-
-    def record(layer: int, weights: Tensor) -> None:
-        attention(AttentionMap(name, layer, weights, places, places))
-
-    return capture_attention(tower, record)
 
 
 def visible_part(processor: Any, size: tuple[int, int], side: int) -> np.ndarray:

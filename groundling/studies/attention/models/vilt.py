@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from groundling.core.batch import (
 from groundling.data.samples import subsample
 from groundling.models.attention import (
     AttentionCallback,
-    AttentionMap,
     SequencePositions,
     capture_attention,
     patch_positions,
@@ -83,7 +81,11 @@ class Vilt(PatchReader, TransformersRegionReader):
         features = regions.features
         if "regions" in batch.perturbation:
             features = features + batch.perturbation["regions"]
-        with nullcontext() if attention is None else self._watching(batch, attention):
+
+        def read() -> SequencePositions:
+            return SequencePositions.concatenate(text_positions(tokens), patch_positions(regions))
+
+        with capture_attention(self.model, attention, read):
             out = self.model(
                 inputs_embeds=embed_words(self.word_embeddings(), batch, "a ViLT"),
                 attention_mask=tokens.attention_mask.long(),
@@ -127,17 +129,6 @@ class Vilt(PatchReader, TransformersRegionReader):
             positions[number, to_device(inner, table.device)] = stretched[0][:, row, column].T
             positions[number, to_device(whole.nonzero().squeeze(1), table.device)] = table[0]
         return positions
-
-    def _watching(self, batch: Batch, attention: AttentionCallback) -> AbstractContextManager[None]:
-        text = text_positions(require(batch.text, "text", "a ViLT"))
-        every = SequencePositions.concatenate(
-            text, patch_positions(require(batch.regions, "regions", "a ViLT"))
-        )
-
-        def record(layer: int, weights: Tensor) -> None:
-            attention(AttentionMap("self", layer, weights, every, every))
-
-        return capture_attention(self.model, record)
 
     def patch_parameters(self) -> list[nn.Parameter]:
         """The convolution's weights, the class token and the positions."""
