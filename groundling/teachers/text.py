@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -56,10 +56,10 @@ class StandardizedTextTeacher(Teacher):
         """The features before they are standardised. Abstract."""
         raise NotImplementedError
 
-    def to(self, device: torch.device | str) -> StandardizedTextTeacher:
-        """Move the mean and standard deviation to a device."""
+    def to(self, device: torch.device | str) -> Self:
+        """Move its modules, mean and standard deviation to a device."""
         self.stats = {part: (m.to(device), s.to(device)) for part, (m, s) in self.stats.items()}
-        return self
+        return super().to(device)
 
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """`sentence` (U, E), `words` (U, K, E), and `has` (U, K), True for words with a feature."""
@@ -132,12 +132,6 @@ class ClipTextTeacher(StandardizedTextTeacher):
     def device(self) -> torch.device:
         """The tower's device."""
         return self.clip.logit_scale.device
-
-    def to(self, device: torch.device | str) -> ClipTextTeacher:
-        """Move the tower to a device."""
-        self.clip.to(device)
-        super().to(device)
-        return self
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Windows and words of each row's text, tokenized once; equal ones have equal ids."""
@@ -233,11 +227,6 @@ class FrozenCopy(Teacher):
         """The copy's device."""
         return next(self.text.parameters()).device
 
-    def to(self, device: torch.device | str) -> FrozenCopy:
-        """Move the copy to a device."""
-        self.text.to(device)
-        return self
-
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Each row's tokens before masking; equal ones have equal ids."""
         texts = [require(row.text, "text", self.name) for row in rows]
@@ -294,11 +283,6 @@ class TextStatesTeacher(Teacher):
         self.width = text.sizes.text
         self.display_name = f"the teacher {source}"
 
-    def to(self, device: torch.device | str) -> TextStatesTeacher:
-        """Move the encoder to a device."""
-        self.text.to(device)
-        return self
-
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
         """`teacher_states` (N, T, D) of a batch's texts, without a perturbation.
 
@@ -346,12 +330,6 @@ class ClipBertTeacher(Teacher):
         """`head`: its masked-LM head."""
         self.model = model.eval().requires_grad_(False)
         self.head = head.eval().requires_grad_(False)
-
-    def to(self, device: torch.device | str) -> ClipBertTeacher:
-        """Move the model and its head to a device."""
-        self.model.to(device)
-        self.head.to(device)
-        return self
 
     def key(self) -> dict[str, Any]:
         """The weights of the model and of its head."""

@@ -321,6 +321,21 @@ def write_description(folder: Path, model: RegionEncoder, **options: Any) -> Non
     (folder / JOIN).write_text(json_text(description, indent=1) + "\n", encoding="utf-8")
 
 
+BERT_SETTINGS = (
+    "vocab_size",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "initializer_range",
+)
+"""Settings that BERT's configuration shares with those of VisualBERT and LXMERT."""
+
+
 def get_bert(start: object) -> tuple[BertModel, PreTrainedTokenizerBase]:
     """The BERT in a loaded text encoder, and its tokenizer; raises InputError for another encoder."""
     if not isinstance(start, TextEncoder) or not isinstance(start.encoder, BertModel):
@@ -383,12 +398,6 @@ class WeightNames:
     optional_weights: tuple[str, ...] = ()
     """Prefixes in `SingleStreamModel` that a checkpoint may lack, as well as the pooler."""
 
-    def strip_prefixes(self, name: str) -> str:
-        """A weight's name without the outer prefixes."""
-        for prefix in self.optional_prefixes:
-            name = name.removeprefix(prefix)
-        return name
-
 
 def rename_weights(
     weights: Mapping[str, Tensor], names: WeightNames
@@ -400,7 +409,9 @@ def rename_weights(
     renamed: dict[str, Tensor] = {}
     unused = []
     for name, value in weights.items():
-        inner = names.strip_prefixes(name)
+        inner = name
+        for prefix in names.optional_prefixes:
+            inner = inner.removeprefix(prefix)
         prefixes = [
             one
             for one in (*names.renamed_prefixes, *names.unused_prefixes)

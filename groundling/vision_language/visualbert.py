@@ -26,6 +26,7 @@ from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
 from groundling.vision_language.single_stream import (
     BERT,
+    BERT_SETTINGS,
     MultimodalEmbeddings,
     RoiAlignSpec,
     SingleStreamModel,
@@ -240,22 +241,6 @@ RELEASED = WeightNames(
 )
 """Weight names in the authors' and Hugging Face's checkpoints, for `load_released_weights`."""
 
-SHARED = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-    "layer_norm_eps",
-)
-"""Settings that VisualBERT's and BERT's configurations share, except the padding id (HF: 1 and 0)."""
-
 
 def load_hf_visualbert(
     folder: str | Path, tokenizer: str | Path | None = None
@@ -266,7 +251,9 @@ def load_hf_visualbert(
     """
     config = load_config(folder)
     every = config.to_dict()
-    bert = BertModel(BertConfig(**{name: every[name] for name in SHARED}))
+    names = ("num_hidden_layers", "layer_norm_eps", *BERT_SETTINGS)
+    # Not the padding id, which differs (HF: 1 and 0).
+    bert = BertModel(BertConfig(**{name: every[name] for name in names}))
     words = load_tokenizer(tokenizer or folder)
     early = not config.bypass_transformer
     model = visualbert(bert, words, config.visual_embedding_dim, early=early)

@@ -33,7 +33,8 @@ from groundling.core.batch import (
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.samples import TextDataset, TextRowEncoder
-from groundling.models.clip import FrozenClip, load_clip_image_tower
+from groundling.models.clip import load_clip_image_tower
+from groundling.models.frozen_clip import FrozenClip
 from groundling.models.heads import (
     MATCHING_HEADS,
     TokenImageMatchingHeads,

@@ -27,7 +27,7 @@ from groundling.models.attention import (
     patch_positions,
     text_positions,
 )
-from groundling.models.formats import InspectedModelFormat
+from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
 from groundling.studies.attention.models import PatchReader, cut_patches, preprocess_photo
 
@@ -198,4 +198,4 @@ def _is_clip(source: str) -> bool:
     return model_type(source) in MODEL_CLASSES
 
 
-CLIP = InspectedModelFormat("CLIP's towers", _is_clip, load_clip_towers)
+CLIP = ModelFormat("CLIP's towers", _is_clip, load_clip_towers, for_inspection=True)
