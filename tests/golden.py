@@ -35,7 +35,7 @@ from tiny import toys  # noqa: E402, F401 - keeps libraries offline and on one t
 from safetensors import safe_open  # noqa: E402
 
 import groundling  # noqa: E402
-from groundling.models.small_encoder import new_encoder  # noqa: E402
+from groundling.models.text_encoder import new_encoder  # noqa: E402
 
 WORLD = {
     "nouns": 24,

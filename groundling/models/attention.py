@@ -39,6 +39,10 @@ class SequencePositions:
     indices: Tensor
     """(N, S) long: index of the token in its text, or of the region in its image."""
 
+    def first(self, count: int) -> SequencePositions:
+        """The first `count` positions."""
+        return SequencePositions(self.kinds[:, :count], self.indices[:, :count])
+
     @staticmethod
     def concatenate(*parts: SequencePositions) -> SequencePositions:
         """Concatenate the positions of several sequences."""
@@ -115,13 +119,31 @@ def added_positions(rows: int, count: int, device: torch.device) -> SequencePosi
 
 
 @contextmanager
-def capture_attention(encoder: Any, callback: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Within the context, call `callback(layer, weights)` with the weights (N, heads, S, S) of each self-attention.
+def capture_attention(
+    encoder: Any,
+    attention: AttentionCallback | None,
+    places: Callable[[], SequencePositions],
+    name: str = "self",
+    configured: Any = None,
+) -> Iterator[None]:
+    """Within the context, `attention`, if given, is called with the map of each self-attention of an encoder.
 
-    Only eager attention returns weights, so the encoder uses it within the context. Raises
-    InputError if the encoder returned none.
+    Only eager attention returns weights, so the encoder uses it within the context. Raises InputError if it
+    returned none.
+
+    Args:
+        encoder: the module that attends.
+        attention: receives the maps; of layers over fewer or more positions those that both have.
+        places: returns the positions.
+        name: the maps' name.
+        configured: the Hugging Face model with the configuration, if it is a part of `encoder`.
     """
-    before = encoder.config._attn_implementation
+    if attention is None:
+        yield
+        return
+    positions = places()
+    configured = configured or encoder
+    before = configured.config._attn_implementation
     latest: list[Tensor] = []
     count = 0
 
@@ -134,10 +156,12 @@ def capture_attention(encoder: Any, callback: Callable[[int, Tensor], None]) -> 
         if latest and latest[0] is weights:
             return
         latest[:] = [weights]
-        callback(count, weights)
+        size = min(weights.shape[-1], positions.kinds.shape[1])
+        here = positions.first(size)
+        attention(AttentionMap(name, count, weights[:, :, :size, :size], here, here))
         count += 1
 
-    encoder.set_attn_implementation("eager")
+    configured.set_attn_implementation("eager")
     hooks = [module.register_forward_hook(hook) for module in encoder.modules()]
     # With `output_attentions` the whole encoder would collect the weights of all layers: set it on its modules only.
     for module in list(encoder.modules())[1:]:
@@ -146,11 +170,11 @@ def capture_attention(encoder: Any, callback: Callable[[int, Tensor], None]) -> 
     try:
         yield
     finally:
-        encoder.set_attn_implementation(before)
+        configured.set_attn_implementation(before)
         for registered in hooks:
             registered.remove()
     if count == 0:
-        raise InputError(f"a {encoder.config.model_type} model returns no attention weights")
+        raise InputError(f"a {configured.config.model_type} model returns no attention weights")
 
 
 ON_REQUEST = "output_attentions"

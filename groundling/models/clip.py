@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +29,13 @@ from groundling.core.batch import (
     Batch,
     ClipWindows,
     EncoderOutput,
-    Example,
     OutputSizes,
-    Sample,
-    TextRow,
-    collate,
     require,
 )
 from groundling.core.errors import InputError, require_known
-from groundling.core.registry import registered
 from groundling.data.samples import ClipRowEncoder
-from groundling.data.text.words import word_spans
 from groundling.models.attention import (
     AttentionCallback,
-    AttentionMap,
     capture_attention,
     window_positions,
 )
@@ -57,7 +46,6 @@ from groundling.models.loading import (
     load_tokenizer,
     load_weights,
     model_type,
-    weights_sha256,
 )
 
 
@@ -97,11 +85,6 @@ class ClipTextTower(nn.Module):
         return int(self.tower.config.max_position_embeddings)
 
     @property
-    def token_embedding_weight(self) -> Tensor:
-        """The tower's token embeddings (vocabulary, D)."""
-        return self.token_embedding.weight
-
-    @property
     def token_embedding(self) -> nn.Embedding:
         """The tower's token embedding module."""
         table: nn.Embedding = self.tower.get_input_embeddings()
@@ -114,7 +97,8 @@ class ClipTextTower(nn.Module):
 
         `attention` is called with every layer's map over the positions of a window, named `self`.
         """
-        with nullcontext() if attention is None else self._capture_attention(windows, attention):
+        # SigLIP attends to its padding too, which is left out of the maps.
+        with capture_attention(self.tower, attention, lambda: window_positions(windows)):
             states = self._states(windows)
         return self._with_ends(self.projection(states), windows)
 
@@ -142,19 +126,6 @@ class ClipTextTower(nn.Module):
         padded = F.pad(windows.input_ids, (0, missing), value=windows.pad_token_id)
         states = self.tower(input_ids=padded).last_hidden_state
         return states
-
-    def _capture_attention(
-        self, windows: ClipWindows, attention: AttentionCallback
-    ) -> AbstractContextManager[None]:
-        places = window_positions(windows)
-        tokens = windows.input_ids.shape[1]
-
-        def report(layer: int, weights: Tensor) -> None:
-            # SigLIP attends to its padding too, which is left out of rows and columns.
-            inside = weights[:, :, :tokens, :tokens]
-            attention(AttentionMap("self", layer, inside, places, places))
-
-        return capture_attention(self.tower, report)
 
 
 def last_token_positions(word: Tensor, words: int) -> Tensor:
@@ -271,150 +242,6 @@ IMAGE_TOWERS: dict[str, Any] = {
     "siglip_vision_model": SiglipVisionModel,
 }
 """The HF class that loads the image tower of each CLIP-like model type."""
-
-
-class FrozenClip:
-    """A frozen CLIP-like image tower and text tower; one may be absent, and they may come from two models."""
-
-    def __init__(
-        self,
-        image: ClipImageTower | None,
-        text: ClipTextTower | None,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        share_space: bool = True,
-    ) -> None:
-        """`tokenizer`: the text tower's; `share_space`: both towers are of one model, with one space."""
-        for tower in (image, text):
-            if tower is not None:
-                tower.eval().requires_grad_(False)
-        self.image = image
-        self.text = text
-        self.tokenizer = tokenizer
-        self.share_space = share_space
-        self.windows: ClipRowEncoder | None = None
-        if text is not None:
-            own = require(tokenizer, "tokenizer", "a text side")
-            self.windows = ClipRowEncoder(own, text.context_length, max_windows=1)
-
-    def to(self, device: torch.device | str) -> None:
-        """Move both towers to a device."""
-        for tower in (self.image, self.text):
-            if tower is not None:
-                tower.to(device)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the towers."""
-        tower = self.text if self.text is not None else require(self.image, "image", "a teacher")
-        return next(tower.parameters()).device
-
-    def encode_images(self, batch: Batch, names: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Pooled features (U, D) of each row's image, and embeddings (U, E) in the joint space.
-
-        `names` (U,) identify the images; rows of one image share one forward pass.
-        """
-        tower = require(self.image, "image", "this teacher")
-        first = {name: place for place, name in reversed(list(enumerate(names)))}
-        order = {name: number for number, name in enumerate(first)}
-        pixels = require(batch.pixels, "pixels", "a teacher of images")
-        pooled = tower(pixels[list(first.values())])[[order[name] for name in names]]
-        return pooled, tower.projection(pooled)
-
-    def encode_texts(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Token states (U, V, D) of each row's text, and the state (U, D) at its end, before the projection."""
-        tower = require(self.text, "text", "this teacher")
-        windows = require(batch.clip, "clip", "a teacher of texts")
-        states, ends = tower.forward_unprojected(windows)
-        return windows.flatten_states(states), ends
-
-    def project_texts(self, states: Tensor) -> Tensor:
-        """Unit-length embeddings (..., E) in the joint space, of the text tower's states (..., D)."""
-        return F.normalize(require(self.text, "text", "this teacher").projection(states), dim=-1)
-
-    def tokenize(self, texts: Sequence[str]) -> list[tuple[TextRow, int]]:
-        """Each text in one window, and its number of truncated tokens."""
-        windows = require(self.windows, "text", "this teacher")
-        examples = [Example(str(number), text) for number, text in enumerate(texts)]
-        return windows.rows(examples, [(word_spans(text),) for text in texts])
-
-    @torch.no_grad()
-    def embed_texts(self, rows: Sequence[TextRow], batch: int = 64) -> Tensor:
-        """Unit-length embeddings (len(rows), E) in the joint space, of tokenized texts.
-
-        Encodes `batch` texts at a time, on the towers' device.
-        """
-        embedded = []
-        for start in range(0, len(rows), batch):
-            some = rows[start : start + batch]
-            samples = [Sample(str(number), clip=row) for number, row in enumerate(some)]
-            _, ends = self.encode_texts(collate(samples).to(self.device))
-            embedded.append(self.project_texts(ends))
-        return torch.cat(embedded)
-
-    def tokenize_words(self, text: str) -> TextRow:
-        """Each raw word of a text in a window of its own, as if it were a text; an empty text has one window."""
-        words = [text[start:stop] for start, stop in word_spans(text)]
-        rows = [row for row, _ in self.tokenize(words or [""])]
-        window = [np.full(len(row.input_ids), number, np.int64) for number, row in enumerate(rows)]
-        return TextRow(
-            input_ids=np.concatenate([row.input_ids for row in rows]),
-            special_tokens_mask=np.concatenate([row.special_tokens_mask for row in rows]),
-            word_ids=np.concatenate([row.word_ids for row in rows]),
-            token_type_ids=np.concatenate([row.token_type_ids for row in rows]),
-            pad_token_id=rows[0].pad_token_id,
-            window_index=np.concatenate(window),
-        )
-
-    @cached_property
-    def image_key(self) -> dict[str, Any]:
-        """Hash of the image tower's weights, and its preprocessing, as JSON."""
-        tower = require(self.image, "image", "this teacher")
-        return {"weights": weights_sha256(tower), "preprocessing": tower.preprocessing}
-
-    @cached_property
-    def text_key(self) -> dict[str, Any]:
-        """Hashes of the text tower's weights and tokenizer, and its context length, as JSON."""
-        tower = require(self.text, "text", "this teacher")
-        windows = require(self.windows, "text", "this teacher")
-        tokenizer = hashlib.sha256(windows.engine.to_str().encode()).hexdigest()
-        return {
-            "weights": weights_sha256(tower),
-            "tokenizer": tokenizer,
-            "positions": tower.context_length,
-        }
-
-
-@dataclass(frozen=True)
-class FrozenClipFormat:
-    """A kind of CLIP-like teachers other than Hugging Face's own."""
-
-    name: str
-    """Its name in messages."""
-    matches: Callable[[str], bool]
-    """Whether a source has this format."""
-    load: Callable[[str, bool, bool], FrozenClip]
-    """Load it from a source, with or without the image tower, and with or without the text tower."""
-
-
-def load_frozen_clip(source: str | Path, image: bool = True, text: bool = True) -> FrozenClip:
-    """Load the towers of a CLIP-like model: hub id or folder of Hugging Face, or any `FrozenClipFormat`.
-
-    Raises InputError if a tower is missing.
-    """
-    for kind in registered("models", FrozenClipFormat).values():
-        if kind.matches(str(source)):
-            return kind.load(str(source), image, text)
-    tower = load_clip_image_tower(source) if image else None
-    return FrozenClip(tower, *(load_clip_text_tower(source) if text else (None,)))
-
-
-def load_teacher_text(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokenizerBase]:
-    """Load the text tower and its tokenizer, as `load_frozen_clip` does."""
-    clip = load_frozen_clip(source, image=False)
-    return (
-        require(clip.text, "text", str(source)),
-        require(clip.tokenizer, "tokenizer", str(source)),
-    )
 
 
 class ClipTextEncoder(Encoder):
@@ -537,8 +364,6 @@ def _published_processor(side: int) -> CLIPImageProcessorPil:
     return CLIPImageProcessorPil(
         size={"shortest_edge": side},
         crop_size={"height": side, "width": side},
-        image_mean=IMAGE_MEAN,
-        image_std=IMAGE_STD,
     )
 
 
@@ -559,7 +384,3 @@ def _is_tower(source: str) -> bool:
 TOWER = ModelFormat(
     "CLIP-like text tower", _is_tower, lambda source: ClipTextEncoder(*load_clip_text_tower(source))
 )
-
-IMAGE_MEAN = [0.48145466, 0.4578275, 0.40821073]
-IMAGE_STD = [0.26862954, 0.26130258, 0.27577711]
-"""Mean and standard deviation per channel of CLIP's published preprocessing (RGB, 0..1)."""

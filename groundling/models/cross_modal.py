@@ -185,7 +185,7 @@ class CrossModalEncoder(Encoder):
         self.clip_tokenizer = clip_tokenizer
         self.text_tokenizer = text.text_tokenizer
         self.cross = make_cross_modal_layers(text.encoder.config, clip, layers)
-        vocabulary, width = clip.token_embedding_weight.shape
+        vocabulary, width = clip.token_embedding.weight.shape
         # No pooler: the text encoder's pooler was not trained on states that include CLIP.
         self.sizes = text.sizes._replace(
             visual=clip.embed_dim, clip_input_embeddings=(vocabulary, width), pooler_output=0
@@ -214,7 +214,7 @@ class CrossModalEncoder(Encoder):
             visual=visual,
             joint_text=text,
             joint_visual=clip,
-            clip_input_embeddings=self.clip.token_embedding_weight,
+            clip_input_embeddings=self.clip.token_embedding.weight,
         )
 
     def return_layers(self) -> None:

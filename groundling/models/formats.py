@@ -60,15 +60,5 @@ class ModelFormat:
     """Whether a hub id or folder has this format."""
     load: Callable[[str], Encoder]
     """Load the model from that hub id or folder."""
-
-
-@dataclass(frozen=True)
-class InspectedModelFormat:
-    """A format of model folders that `groundling visualize` loads differently than fine-tuning does."""
-
-    name: str
-    """Its name in messages."""
-    matches: Callable[[str], bool]
-    """Whether a hub id or folder has this format."""
-    load: Callable[[str], Encoder]
-    """Load the model to show from that hub id or folder."""
+    for_inspection: bool = False
+    """Whether `groundling visualize` alone loads it so."""

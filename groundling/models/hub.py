@@ -41,14 +41,6 @@ def local_only(source: str | Path) -> dict[str, Any]:
     return {"local_files_only": True}
 
 
-def describe_load_error(source: str | Path, error: BaseException) -> str:
-    """A short reason why a hub id or folder could not be loaded."""
-    if not local_only(source):
-        return flatten_message(error).partition(ADVICE)[0]
-    reason = "HF_HUB_OFFLINE forbids requests" if is_offline_mode() else "the hub does not answer"
-    return f"no such folder, not in the hub's cache, and {reason}"
-
-
 @contextmanager
 def library_errors(source: str | Path, message: str) -> Iterator[None]:
     """Within the context, turn any error of transformers, tokenizers and huggingface_hub into an InputError."""
@@ -57,7 +49,15 @@ def library_errors(source: str | Path, message: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # the libraries raise many types
-        raise InputError(f"{source}: {message} ({describe_load_error(source, error)})") from None
+        reason = flatten_message(error).partition(ADVICE)[0]
+        if local_only(source):
+            why = (
+                "HF_HUB_OFFLINE forbids requests"
+                if is_offline_mode()
+                else "the hub does not answer"
+            )
+            reason = f"no such folder, not in the hub's cache, and {why}"
+        raise InputError(f"{source}: {message} ({reason})") from None
 
 
 # Whether a hub id or a model folder exists, decided by file names alone.

@@ -13,8 +13,7 @@ from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, re
 from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
 from groundling.data.samples import mask_id_of
-from groundling.models.heads import Pooler
-from groundling.models.multimodal_embeddings import init_linears
+from groundling.models.heads import Pooler, init_linears
 
 HEAD = 64
 """Width of an attention head in every BERT."""

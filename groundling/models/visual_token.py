@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from groundling.core.errors import InputError, convert_errors, convert_read_erro
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.attention import (
     AttentionCallback,
-    AttentionMap,
     PositionKind,
     SequencePositions,
     capture_attention,
@@ -82,14 +80,8 @@ class VisualTokenEncoder(Encoder):
         if vectors.shape[-1] != self.project.in_features:
             raise InputError("the visual token was trained with another CLIP")
         tokens = require(batch.text, "text", "a CLIP-BERT")
-
-        def tell(layer: int, weights: Tensor) -> None:
-            places = _positions(tokens)
-            if attention is not None:
-                attention(AttentionMap("self", layer, weights, places, places))
-
         encoder = self.text.encoder
-        with nullcontext() if attention is None else capture_attention(encoder, tell):
+        with capture_attention(encoder, attention, lambda: _positions(tokens)):
             out = encoder(**self._arguments(batch, tokens, vectors))
         states = out.last_hidden_state[:, :-1]
         sentence = self.text.sentence

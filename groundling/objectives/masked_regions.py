@@ -23,7 +23,7 @@ from groundling.core.batch import (
     select,
 )
 from groundling.core.errors import InputError
-from groundling.models.multimodal_embeddings import init_linears
+from groundling.models.heads import init_linears
 from groundling.models.task_heads import make_transform
 from groundling.objectives import LossTargets, Objective
 

@@ -19,7 +19,7 @@ from groundling.core.batch import (
     select,
 )
 from groundling.core.rng import derive_seed
-from groundling.models.matching_heads import (
+from groundling.models.heads import (
     MATCHING_HEADS,
     TokenImageMatchingHeads,
     concatenated_layers,

@@ -15,7 +15,7 @@ from groundling.core.batch import Example, collate, require
 from groundling.core.errors import InputError, raise_first
 from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
-from groundling.models.clip import load_frozen_clip
+from groundling.models.frozen_clip import load_frozen_clip
 from groundling.models.heads import load_head
 from groundling.models.sentence_modules import SentenceModules
 from groundling.models.text_encoder import TextEncoder

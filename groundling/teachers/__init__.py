@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, Self, TypeGuard
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Sample
@@ -99,8 +99,11 @@ class Teacher:
         """Compute statistics of the data that it needs, such as the features' mean; by default nothing."""
         return self
 
-    def to(self, device: torch.device | str) -> object:
-        """Move its weights to a device, if it has any."""
+    def to(self, device: torch.device | str) -> Self:
+        """Move its modules, which are attributes of it, to a device."""
+        for part in vars(self).values():
+            if isinstance(part, nn.Module):
+                part.to(device)
         return self
 
     def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -30,7 +30,8 @@ from groundling.data.text.keywords import (
     token_scores,
 )
 from groundling.data.text.words import word_spans
-from groundling.models.clip import FrozenClip, last_token_positions
+from groundling.models.clip import last_token_positions
+from groundling.models.frozen_clip import FrozenClip
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import Teacher, code_hash
 from groundling.teachers.feature_cache import BATCH, iterate_samples
@@ -239,7 +240,7 @@ class ClipTeacher(Teacher):
         one._compute_only(computed, computed & set(self.feature_names))
         return [one]
 
-    def to(self, device: torch.device | str) -> ClipTeacher:
+    def to(self, device: torch.device | str) -> Self:
         """Move the models to a device."""
         self.clip.to(device)
         self.scorer.to(device)

@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from accelerate import PartialState
@@ -42,20 +41,29 @@ RecordFactory = Callable[[Sequence[str]], list[Record]]
 """Computes the records of some ids, in their order; called with at most `BATCH` ids."""
 
 
-class FeatureStore(Protocol):
-    """One teacher's cached features, by record number, after `fill` has computed the missing ones."""
+class FeatureStore:
+    """One teacher's cached features, by record number, in the memory of this process."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.numbers: dict[str, int] = {}
 
     def fill(self, ids: Sequence[str], make: RecordFactory, title: str) -> None:
         """Compute the missing records of `ids` with `make`; `title` is the progress bar's title."""
-        ...
+        missing = [one for one in ids if one not in self.numbers]
+        progress = Progress(title, len(missing), "input")
+        for record in _compute_records(missing, make, progress):
+            self.numbers[record.id] = len(self.records)
+            self.records.append(record)
+        progress.close()
 
     def index_of(self, record_id: str) -> int:
         """The number of a record."""
-        ...
+        return self.numbers[record_id]
 
     def get(self, number: int) -> Record:
         """The record; do not write to its arrays."""
-        ...
+        return self.records[number]
 
 
 class FeatureCache:
@@ -72,7 +80,7 @@ class FeatureCache:
         """
         self.folder = None if folder is None else Path(folder)
         self.limit_gb = limit_gb
-        self.in_memory: dict[int, tuple[Teacher, MemoryFeatureStore]] = {}
+        self.in_memory: dict[int, tuple[Teacher, FeatureStore]] = {}
 
     def store(self, teacher: Teacher) -> FeatureStore:
         """The store of a teacher's features; call it after the teacher's `fit`."""
@@ -82,7 +90,7 @@ class FeatureCache:
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]
             return DiskFeatureStore(self.folder / f"{teacher.name}-{digest}", key)
         # Keep the teacher with its features, so that no other object gets its `id`.
-        _, store = self.in_memory.setdefault(id(teacher), (teacher, MemoryFeatureStore()))
+        _, store = self.in_memory.setdefault(id(teacher), (teacher, FeatureStore()))
         return store
 
 
@@ -91,32 +99,7 @@ def cache_folder(teacher_cache: str, out: Path) -> Path:
     return Path(teacher_cache) if teacher_cache else out / PREPARED / "teacher"
 
 
-class MemoryFeatureStore:
-    """Features in the memory of this process."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.numbers: dict[str, int] = {}
-
-    def fill(self, ids: Sequence[str], make: RecordFactory, title: str) -> None:
-        """Compute the missing records."""
-        missing = [one for one in ids if one not in self.numbers]
-        progress = Progress(title, len(missing), "input")
-        for record in _compute_records(missing, make, progress):
-            self.numbers[record.id] = len(self.records)
-            self.records.append(record)
-        progress.close()
-
-    def index_of(self, record_id: str) -> int:
-        """The number of a record."""
-        return self.numbers[record_id]
-
-    def get(self, number: int) -> Record:
-        """The record."""
-        return self.records[number]
-
-
-class DiskFeatureStore:
+class DiskFeatureStore(FeatureStore):
     """Features in a folder of shards: many runs read it, one run at a time writes, with all its processes.
 
     Only the ids are in memory.

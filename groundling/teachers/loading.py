@@ -15,7 +15,7 @@ from groundling.core.registry import import_object, instantiate, is_import_path,
 from groundling.core.rng import derive_seed
 from groundling.data.text.keywords import KeywordExtractor
 from groundling.models.adapters import IMAGE, TEXT, AdapterClipBackbone
-from groundling.models.clip import FrozenClip, load_frozen_clip, load_teacher_text
+from groundling.models.frozen_clip import FrozenClip, load_frozen_clip, load_teacher_text
 from groundling.objectives import ObjectiveContext, required_features
 from groundling.settings.objectives import TargetedDistillationSettings, parse_options
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, is_teacher

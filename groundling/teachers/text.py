@@ -1,4 +1,4 @@
-"""Teachers of text: a CLIP-like text tower, the student before training, and a text encoder of the same tokens."""
+"""Teachers of text: a CLIP-like text tower, the student before training, and models of the student's own tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,12 +16,18 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Example, Sample, TextRow, collate, require
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset
 from groundling.models.clip import ClipTextTower, last_token_positions
+from groundling.models.heads import LM_HEAD, LMHead, load_head
 from groundling.models.loading import weights_sha256
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.models.visual_token import (
+    FEATURE,
+    VisualTokenEncoder,
+    load_visual_token_encoder,
+)
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec
 
 CALIBRATION = 2048
@@ -49,10 +56,10 @@ class StandardizedTextTeacher(Teacher):
         """The features before they are standardised. Abstract."""
         raise NotImplementedError
 
-    def to(self, device: torch.device | str) -> StandardizedTextTeacher:
-        """Move the mean and standard deviation to a device."""
+    def to(self, device: torch.device | str) -> Self:
+        """Move its modules, mean and standard deviation to a device."""
         self.stats = {part: (m.to(device), s.to(device)) for part, (m, s) in self.stats.items()}
-        return self
+        return super().to(device)
 
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """`sentence` (U, E), `words` (U, K, E), and `has` (U, K), True for words with a feature."""
@@ -125,12 +132,6 @@ class ClipTextTeacher(StandardizedTextTeacher):
     def device(self) -> torch.device:
         """The tower's device."""
         return self.clip.logit_scale.device
-
-    def to(self, device: torch.device | str) -> ClipTextTeacher:
-        """Move the tower to a device."""
-        self.clip.to(device)
-        super().to(device)
-        return self
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Windows and words of each row's text, tokenized once; equal ones have equal ids."""
@@ -226,11 +227,6 @@ class FrozenCopy(Teacher):
         """The copy's device."""
         return next(self.text.parameters()).device
 
-    def to(self, device: torch.device | str) -> FrozenCopy:
-        """Move the copy to a device."""
-        self.text.to(device)
-        return self
-
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Each row's tokens before masking; equal ones have equal ids."""
         texts = [require(row.text, "text", self.name) for row in rows]
@@ -287,11 +283,6 @@ class TextStatesTeacher(Teacher):
         self.width = text.sizes.text
         self.display_name = f"the teacher {source}"
 
-    def to(self, device: torch.device | str) -> TextStatesTeacher:
-        """Move the encoder to a device."""
-        self.text.to(device)
-        return self
-
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
         """`teacher_states` (N, T, D) of a batch's texts, without a perturbation.
 
@@ -315,6 +306,72 @@ def _make_text_states(context: TeacherContext) -> TextStatesTeacher:
 
 
 TEXT_STATES = TeacherSpec("text_states", (STATES,), _make_text_states)
+
+
+JOINT_FOLDER = (
+    "the folder `joint` that `groundling adapt --arm visual_token_mlm --save-joint` writes into its "
+    "run folder"
+)
+
+
+class ClipBertTeacher(Teacher):
+    """Masked-LM logits of a frozen CLIP-BERT, which reads the student's masked captions and their images.
+
+    A batch without images gets no logits.
+    """
+
+    name = "visual_token"
+    feature_names = ("mlm_logits",)
+    reads_images = True
+    reads_student_input = True
+    display_name = "the CLIP-BERT"
+
+    def __init__(self, model: VisualTokenEncoder, head: LMHead) -> None:
+        """`head`: its masked-LM head."""
+        self.model = model.eval().requires_grad_(False)
+        self.head = head.eval().requires_grad_(False)
+
+    def key(self) -> dict[str, Any]:
+        """The weights of the model and of its head."""
+        return {"weights": weights_sha256(self.model), "head": weights_sha256(self.head)}
+
+    @torch.no_grad()
+    def features(self, batch: Batch) -> Mapping[str, Tensor]:
+        """`mlm_logits` (N, T, vocabulary) of every position, padding included; empty without images."""
+        if FEATURE not in batch.features:
+            return {}
+        encoded = self.model(batch)
+        return {"mlm_logits": self.head(encoded.text, encoded.input_embeddings)}
+
+
+def load_visual_token_teacher(
+    source: str | Path, tokenizer: PreTrainedTokenizerBase | None
+) -> ClipBertTeacher:
+    """Load a CLIP-BERT with its masked-LM head as a teacher of a student with this `tokenizer`.
+
+    Raises InputError for another folder, one without the head, or a student with other tokens.
+    """
+    model = load_visual_token_encoder(source)
+    sizes = model.sizes
+    head = LMHead(sizes.text, sizes.input_embeddings, sizes.config)
+    if not load_head(Path(source), head, LM_HEAD):
+        raise InputError(f"{source}: has no masked-LM head; expected {JOINT_FOLDER}")
+    student = require(tokenizer, "tokenizer", "mlm_distillation")
+    own = model.text.tokenizer
+    if own.get_vocab() != student.get_vocab() or type(own) is not type(student):
+        raise InputError(f"{source}: its tokenizer differs from the student's")
+    return ClipBertTeacher(model, head)
+
+
+def _make_clip_bert(context: TeacherContext) -> ClipBertTeacher:
+    source = context.settings.masked_lm_distillation.mlm_teacher
+    if not source:
+        raise InputError(f"mlm_distillation needs mlm_teacher=FOLDER, {JOINT_FOLDER}")
+    with prefix_errors("mlm_teacher"):
+        return load_visual_token_teacher(source, context.tokenizer)
+
+
+VISUAL_TOKEN = TeacherSpec("CLIP-BERT", ("mlm_logits",), _make_clip_bert, reads=(FEATURE,))
 
 
 def _input_key(sample: Sample) -> str:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -17,13 +17,13 @@ from groundling.core.batch import Batch, Sample, require, select
 from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_digest, read_image
-from groundling.models.clip import FrozenClip, load_frozen_clip
-from groundling.models.loading import weights_sha256
-from groundling.models.matching_heads import (
+from groundling.models.frozen_clip import FrozenClip, load_frozen_clip
+from groundling.models.heads import (
     TokenImageMatchingHeads,
     concatenated_layers,
     load_matching_heads,
 )
+from groundling.models.loading import weights_sha256
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.runs.progress import Progress
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec
@@ -137,14 +137,12 @@ class VokenTeacher(_TokenTeacher):
         """Where the vokenizer was loaded from."""
         return f"voken_matcher={self.matcher.tokenizer.name_or_path}"
 
-    def to(self, device: torch.device | str) -> VokenTeacher:
+    def to(self, device: torch.device | str) -> Self:
         """Move vokenizer and image tower to a device."""
-        self.matcher.to(device)
-        self.heads.to(device)
         self.images.clip.to(device)
         if self.image_vectors is not None:
             self.image_vectors = self.image_vectors.to(device)
-        return self
+        return super().to(device)
 
     def key(self) -> dict[str, Any]:
         """Weights of the vokenizer, and the images in their order."""

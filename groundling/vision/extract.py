@@ -116,7 +116,7 @@ class Backbone:
         states = self._map(images)
         scale = torch.tensor([states.shape[3], states.shape[2]] * 2)
         places = [torch.from_numpy(of_image) * scale for of_image in boxes]
-        features = roi_align(states, places, BINS, sampling=SAMPLES).mean((2, 3))
+        features = roi_align(states, places, BINS, 1.0, SAMPLES).mean((2, 3))
         parts = features.split([len(of_image) for of_image in boxes])
         return [part.cpu().numpy() for part in parts]
 

@@ -22,90 +22,48 @@ from groundling.vision_language import RegionEncoder
 from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.vlbert import vlbert
 
-# RoIAlign: torchvision's if it is installed, else this one, which returns the same values.
-# He et al. 2017, "Mask R-CNN", Section 3; with a half-pixel shift (torchvision's `aligned=True`).
-
-try:
-    from torchvision.ops import roi_align as torchvision_roi_align
-except (ImportError, RuntimeError):  # RuntimeError: a torchvision built for another torch
-    torchvision_roi_align = None
+# RoIAlign (He et al. 2017, "Mask R-CNN", Section 3) with a half-pixel shift, as torchvision's with `aligned=True`.
 
 
 def roi_align(
-    features: Tensor, boxes: Sequence[Tensor], size: int, scale: float = 1.0, sampling: int = 0
+    features: Tensor, boxes: Sequence[Tensor], size: int, scale: float, sampling: int
 ) -> Tensor:
-    """Bilinearly sampled features of boxes: (R, C, size, size) for all R boxes, image by image.
+    """Bilinearly sampled features of boxes, (R, C, size, size), image by image, with one `grid_sample` each.
 
     Args:
         features: (N, C, H, W).
         boxes: N tensors (R_i, 4) of x1, y1, x2, y2; times `scale`, in pixels of the feature map.
         size: bins per side.
         scale: pixels of the feature map per unit of `boxes`.
-        sampling: points per bin and direction; 0: one per pixel, as in Mask R-CNN.
+        sampling: points per bin and direction.
     """
-    if torchvision_roi_align is None:
-        return own_roi_align(features, boxes, size, scale, sampling)
-    typed_boxes = [box.to(features) for box in boxes]
-    pooled: Tensor = torchvision_roi_align(
-        features, typed_boxes, size, scale, sampling, aligned=True
-    )
-    return pooled
-
-
-def own_roi_align(
-    features: Tensor, boxes: Sequence[Tensor], size: int, scale: float, sampling: int
-) -> Tensor:
-    """`roi_align` (R, C, size, size) without torchvision: one `grid_sample` per image and number of samples."""
-    total = sum(len(image_boxes) for image_boxes in boxes)
-    out = features.new_zeros(total, features.shape[1], size, size)
-    first = 0
+    found = [features.new_zeros(0, features.shape[1], size, size)]
     for image, image_boxes in zip(features, boxes, strict=True):
         corners = image_boxes.to(features) * scale - 0.5  # the centre of the first pixel is at 0
-        spans = corners[:, 2:] - corners[:, :2]
-        rows = slice(first, first + len(image_boxes))
-        first = rows.stop
-        if not len(image_boxes):
-            continue
-        if sampling:
-            out[rows] = _sample(image, corners, spans, size, sampling, sampling)
-        else:
-            out[rows] = _sample_per_pixel(image, corners, spans, size)
-    return out
+        if len(image_boxes):
+            found.append(_sample(image, corners, size, sampling))
+    return torch.cat(found)
 
 
-def _sample_per_pixel(image: Tensor, corners: Tensor, spans: Tensor, size: int) -> Tensor:
-    """(R, C, size, size) with one sample per pixel of a bin; boxes with equal bins are sampled together."""
-    out = image.new_zeros(len(corners), len(image), size, size)
-    counts = (spans / size).ceil()
-    for pair in counts.unique(dim=0):
-        chosen = (counts == pair).all(1).nonzero().squeeze(1)
-        wide, high = pair.long().tolist()
-        if wide > 0 and high > 0:
-            out[chosen] = _sample(image, corners[chosen], spans[chosen], size, wide, high)
-    return out
-
-
-def _sample(
-    image: Tensor, corners: Tensor, spans: Tensor, size: int, wide: int, high: int
-) -> Tensor:
-    """Sample (C, H, W) in boxes (R, 4), `wide` x `high` points per bin: (R, C, size, size)."""
-    x, counts_x = _sample_positions(corners[:, 0], spans[:, 0], size, wide, image.shape[2])
-    y, counts_y = _sample_positions(corners[:, 1], spans[:, 1], size, high, image.shape[1])
-    shape = (len(corners), size * high, size * wide)
+def _sample(image: Tensor, corners: Tensor, size: int, each: int) -> Tensor:
+    """Sample (C, H, W) in boxes (R, 4), `each` x `each` points per bin: (R, C, size, size)."""
+    x, counts_x = _sample_positions(corners[:, 0], corners[:, 2], size, each, image.shape[2])
+    y, counts_y = _sample_positions(corners[:, 1], corners[:, 3], size, each, image.shape[1])
+    shape = (len(corners), size * each, size * each)
     columns = x[:, None].expand(shape)
     rows = y[:, :, None].expand(shape)
-    grid = torch.stack([columns, rows], -1)  # (R, size * high, size * wide, 2)
+    grid = torch.stack([columns, rows], -1)  # (R, size * each, size * each, 2)
     # All boxes of an image in one grid, so that the features are not copied per box.
     stacked = grid.view(1, -1, shape[2], 2)
     values = F.grid_sample(image[None], stacked, padding_mode="border", align_corners=False)
-    values = values[0].view(-1, *shape)  # (C, R, size * high, size * wide)
+    values = values[0].view(-1, *shape)  # (C, R, size * each, size * each)
     values = values * (counts_y[:, :, None] & counts_x[:, None])
-    bins = values.view(-1, shape[0], size, high, size, wide)
+    bins = values.view(-1, shape[0], size, each, size, each)
     return bins.mean((3, 5)).transpose(0, 1)
 
 
 def _sample_positions(
-    low: Tensor, span: Tensor, size: int, samples_per_bin: int, limit: int
+    low: Tensor, high: Tensor, size: int, samples_per_bin: int, limit: int
 ) -> tuple[Tensor, Tensor]:
     """Positions (R, size * each) of samples in `grid_sample`'s range -1..1, and a mask of the valid ones.
 
@@ -114,7 +72,7 @@ def _sample_positions(
     """
     bins = torch.arange(size, device=low.device)[:, None]
     middles = torch.arange(samples_per_bin, device=low.device) + 0.5
-    span_of_bin = (span / size)[:, None, None]
+    span_of_bin = ((high - low) / size)[:, None, None]
     place = low[:, None, None] + bins * span_of_bin + middles * span_of_bin / samples_per_bin
     place = place.flatten(1)
     counts = (place >= -1) & (place <= limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from groundling.core.registry import (
 )
 from groundling.data.regions.store import RegionStore
 from groundling.models.adapters import ClipAdapterHead
-from groundling.models.formats import Encoder, InspectedModelFormat, ModelFormat
+from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import CNN
 from groundling.models.task_heads import HeadContext, TaskHead, UnpooledClsHead, make_plain_head
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
@@ -41,19 +42,25 @@ def load_encoder(source: str | Path, model_format: str = "", architecture: str =
         model = _architecture_of(source, architecture).open(source)
         return load_end_to_end(model, source) if (Path(source) / CNN).exists() else model
     kinds = registered("models", ModelFormat) | registered("vision_language", ModelFormat)
-    for one in kinds.values():
-        if one.matches(str(source)):
-            return one.load(str(source))
-    return load_text_encoder(source)
+    return _load_format(kinds, source, for_inspection=False) or load_text_encoder(source)
 
 
 def load_for_inspection(source: str | Path) -> Encoder:
-    """Load the model of a hub id or folder for inspection, in an `InspectedModelFormat` or as `load_encoder` does."""
-    if not is_region_encoder(source):
-        for one in registered("models", InspectedModelFormat).values():
-            if one.matches(str(source)):
-                return one.load(str(source))
-    return load_encoder(source)
+    """Load the model of a hub id or folder for inspection, in a format `for_inspection` or as `load_encoder` does."""
+    if is_region_encoder(source):
+        return load_encoder(source)
+    kinds = registered("models", ModelFormat)
+    return _load_format(kinds, source, for_inspection=True) or load_encoder(source)
+
+
+def _load_format(
+    kinds: Mapping[str, ModelFormat], source: str | Path, for_inspection: bool
+) -> Encoder | None:
+    """The model in the first of these formats that matches; None without one."""
+    for one in kinds.values():
+        if one.for_inspection == for_inspection and one.matches(str(source)):
+            return one.load(str(source))
+    return None
 
 
 def is_region_encoder(source: str | Path) -> bool:

@@ -52,6 +52,7 @@ from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase, RegionEncoder
 from groundling.vision_language.single_stream import (
+    BERT_SETTINGS,
     JOIN,
     read_join_description,
     read_weights,
@@ -242,19 +243,6 @@ RELEASED_HEADS = {
     },
 }
 """Weight names of `LxmertForPreTraining` and ours, by objective; those of masked LM are BERT's."""
-SHARED = (
-    "vocab_size",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-)
-"""Settings that LXMERT's and BERT's configurations share."""
 
 
 def lxmert(bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 2048) -> Lxmert:
@@ -266,7 +254,7 @@ def lxmert(bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 204
     """
     layers = bert.config.num_hidden_layers
     others = max(1, min(5, layers * 5 // 12))
-    shared = {name: getattr(bert.config, name) for name in SHARED}
+    shared = {name: getattr(bert.config, name) for name in BERT_SETTINGS}
     model = LxmertModel(
         LxmertConfig(
             **shared,

@@ -26,12 +26,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
 from groundling.data.samples import TextRowEncoder, Tokens, texts_of
 from groundling.data.text.words import align_words
-from groundling.models.multimodal_embeddings import (
-    MultimodalEmbeddings,
-    add_token_types,
-    check_segments,
-    init_linears,
-)
+from groundling.models.heads import init_linears
 from groundling.models.task_heads import (
     HeadContext,
     ImagePairHead,
@@ -48,8 +43,11 @@ from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
 from groundling.vision_language.single_stream import (
     BERT,
+    MultimodalEmbeddings,
     SingleStreamModel,
     WeightNames,
+    add_token_types,
+    check_segments,
     load_single_stream,
 )
 

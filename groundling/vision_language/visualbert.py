@@ -16,12 +16,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 from groundling.core.batch import Batch, EncoderOutput, Example, require
 from groundling.core.errors import InputError
 from groundling.models.formats import ModelFormat
+from groundling.models.heads import init_linears
 from groundling.models.loading import load_config, load_tokenizer
-from groundling.models.multimodal_embeddings import (
-    MultimodalEmbeddings,
-    RoiAlignSpec,
-    init_linears,
-)
 from groundling.models.task_heads import HeadContext, MaskTokenHead, make_output_layer
 from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching
@@ -30,6 +26,9 @@ from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
 from groundling.vision_language.single_stream import (
     BERT,
+    BERT_SETTINGS,
+    MultimodalEmbeddings,
+    RoiAlignSpec,
     SingleStreamModel,
     WeightNames,
     load_released_weights,
@@ -242,22 +241,6 @@ RELEASED = WeightNames(
 )
 """Weight names in the authors' and Hugging Face's checkpoints, for `load_released_weights`."""
 
-SHARED = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "initializer_range",
-    "layer_norm_eps",
-)
-"""Settings that VisualBERT's and BERT's configurations share, except the padding id (HF: 1 and 0)."""
-
 
 def load_hf_visualbert(
     folder: str | Path, tokenizer: str | Path | None = None
@@ -268,7 +251,9 @@ def load_hf_visualbert(
     """
     config = load_config(folder)
     every = config.to_dict()
-    bert = BertModel(BertConfig(**{name: every[name] for name in SHARED}))
+    names = ("num_hidden_layers", "layer_norm_eps", *BERT_SETTINGS)
+    # Not the padding id, which differs (HF: 1 and 0).
+    bert = BertModel(BertConfig(**{name: every[name] for name in names}))
     words = load_tokenizer(tokenizer or folder)
     early = not config.bypass_transformer
     model = visualbert(bert, words, config.visual_embedding_dim, early=early)

@@ -16,12 +16,6 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer, OutputType, RegionSelection
 from groundling.core.rng import generator
 from groundling.data.text.words import replace_words
-from groundling.models.multimodal_embeddings import (
-    MultimodalEmbeddings,
-    RoiAlignSpec,
-    add_token_types,
-    check_segments,
-)
 from groundling.models.task_heads import (
     HeadContext,
     ImagePairHead,
@@ -38,8 +32,12 @@ from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.vision_language import Architecture, PretrainingPhase
 from groundling.vision_language.single_stream import (
+    MultimodalEmbeddings,
+    RoiAlignSpec,
     SingleStreamModel,
     WeightNames,
+    add_token_types,
+    check_segments,
     load_single_stream,
 )
 

@@ -22,7 +22,6 @@ from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.formats import ModelFormat
-from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective, ObjectiveContext, make_objectives
 from groundling.objectives.supervised import SupervisedObjective
@@ -32,6 +31,7 @@ from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.training.loop import train
 from groundling.vision_language.loading import load_encoder
+from groundling.vision_language.single_stream import MultimodalEmbeddings
 
 STEP = TrainingArguments(steps=1, batch=4, lr=1e-3, cpu=True)
 

@@ -1,4 +1,4 @@
-"""Every kind of addition from a package of one's own, no file of groundling edited; the examples are docs/extending.md's.
+"""Every kind of addition from a package of one's own, no file of groundling edited: docs/extending.md's.
 
 C5, C6, C8: a teacher reached `adapt` alone, no inner step could be VILLA's, and a task of one's own could not be named.
 """

@@ -21,7 +21,7 @@ from groundling.cli import main
 from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset
-from groundling.models.clip import load_frozen_clip
+from groundling.models.frozen_clip import load_frozen_clip
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import add_features
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet

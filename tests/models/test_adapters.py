@@ -28,7 +28,7 @@ from groundling.core.output_types import Classification, MultipleChoice, OpenAns
 from groundling.core.registry import resolve
 from groundling.data.samples import TextDataset
 from groundling.models.adapters import ClipAdapterHead, ClipFeatureAdapter, load_adapter_backbone
-from groundling.models.clip import FrozenClip
+from groundling.models.frozen_clip import FrozenClip
 from groundling.models.task_heads import HeadContext
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.input_settings import ClipAdapterSettings

@@ -287,6 +287,6 @@ def test_an_encoder_that_knows_no_eager_attention_is_one_line(student: Any) -> N
     model = Convolutional()
     with (
         pytest.raises(InputError, match="returns no attention weights"),
-        capture_attention(model, lambda layer, weights: None),
+        capture_attention(model, lambda one: None, lambda: None),
     ):
         model(torch.zeros(1, 2, 3))

@@ -12,7 +12,8 @@ from tiny import toys
 from tiny.homes import put, tokens
 
 from groundling.core.errors import InputError
-from groundling.models.clip import load_clip_text_tower, load_frozen_clip
+from groundling.models.clip import load_clip_text_tower
+from groundling.models.frozen_clip import load_frozen_clip
 from groundling.models.hub import check_model, is_open_clip
 from groundling.models.loading import load_config, model_type
 

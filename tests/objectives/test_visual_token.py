@@ -34,7 +34,7 @@ from groundling.settings.fields import make_settings, replace_settings
 from groundling.studies.knowledge.commands import PROBE_FACTS, ProbeFactsConfig
 from groundling.studies.knowledge.probing_modes import score_by_fill_mask
 from groundling.studies.knowledge.visual_facts import VisualFact
-from groundling.teachers.visual_token import load_visual_token_teacher
+from groundling.teachers.text import load_visual_token_teacher
 from groundling.vision_language.loading import load_encoder
 
 WIDTH = 6

@@ -34,12 +34,13 @@ from groundling.core.batch import (
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.samples import TextDataset, TextRowEncoder
-from groundling.models.clip import FrozenClip, load_clip_image_tower
-from groundling.models.heads import save_heads
-from groundling.models.matching_heads import (
+from groundling.models.clip import load_clip_image_tower
+from groundling.models.frozen_clip import FrozenClip
+from groundling.models.heads import (
     MATCHING_HEADS,
     TokenImageMatchingHeads,
     load_matching_heads,
+    save_heads,
 )
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives.masked_lm import MaskedLM

@@ -14,14 +14,13 @@ from transformers import BertConfig, BertModel, VisualBertConfig, VisualBertForP
 from groundling.core.batch import RegionRow, collate
 from groundling.core.errors import InputError
 from groundling.models.attention import PositionKind
-from groundling.models.multimodal_embeddings import add_token_types
 from groundling.studies.papers.info import count_parameters
 from groundling.vision_language import single_stream as released_weights
 from groundling.vision_language import uniter as uniter_file
 from groundling.vision_language import visualbert as visualbert_file
 from groundling.vision_language import vlbert as vlbert_file
 from groundling.vision_language.loading import load_encoder
-from groundling.vision_language.single_stream import JOIN
+from groundling.vision_language.single_stream import JOIN, add_token_types
 from groundling.vision_language.uniter import UniterEmbeddings, uniter
 from groundling.vision_language.visualbert import VisualBertEmbeddings, visualbert
 from groundling.vision_language.vlbert import VLBertEmbeddings, embed_boxes, vlbert

@@ -15,7 +15,7 @@ import torch
 import transformers as hf
 
 from groundling.cli import main
-from groundling.models.small_encoder import new_encoder
+from groundling.models.text_encoder import new_encoder
 from groundling.studies.knowledge.visual_facts import COLOURS
 from tiny import homes, toys, vcr_files, wordnets
 from tiny.homes import home, put, table

@@ -21,7 +21,8 @@ from groundling.core.rng import generator
 from groundling.data import corpora
 from groundling.data.corpora import corpus_samples, write_shard
 from groundling.data.samples import TextDataset, TextRowEncoder
-from groundling.models.clip import ClipDualEncoder, ClipImageTower, FrozenClip, make_clip_text_tower
+from groundling.models.clip import ClipDualEncoder, ClipImageTower, make_clip_text_tower
+from groundling.models.frozen_clip import FrozenClip
 from groundling.objectives.caption_to_image import Cap2Img
 from groundling.objectives.contrastive import ClipContrastiveLoss
 from groundling.objectives.feature_distillation import ContrastiveDistillation

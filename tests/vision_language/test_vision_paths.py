@@ -30,8 +30,8 @@ from groundling.core.output_types import Classification, MultipleChoice, OpenAns
 from groundling.core.registry import registered, resolve
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextDataset
-from groundling.models.small_encoder import new_encoder
 from groundling.models.task_heads import HeadContext, ImagePairHead, PairPooler, PooledClsHead
+from groundling.models.text_encoder import new_encoder
 from groundling.objectives import MaskingVocabulary, ObjectiveContext
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.objectives.supervised import SupervisedObjective

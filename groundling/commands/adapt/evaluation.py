@@ -20,7 +20,7 @@ from groundling.core.metrics import SPEARMAN
 from groundling.data.samples import SampleDataset, subsample
 from groundling.data.tables import lines_of
 from groundling.data.text.words import TELLING, length_auc
-from groundling.models.cross_modal import CrossModalEncoder
+from groundling.models.formats import Encoder
 from groundling.models.sentence_modules import SentenceModules
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
@@ -68,7 +68,7 @@ def length_note(auc: float | None, text_layout: str) -> list[str]:
 
 @torch.no_grad()
 def evaluate_objectives(
-    model: CrossModalEncoder, objectives: Sequence[Objective], samples: SampleDataset, seed: int
+    model: Encoder, objectives: Sequence[Objective], samples: SampleDataset, seed: int
 ) -> dict[str, float]:
     """Scores of a trained model's objectives, in eval mode on its own device, with new masks and pairs.
 
@@ -97,13 +97,13 @@ def evaluate_objectives(
     return report
 
 
-def _batches(model: CrossModalEncoder, samples: Sequence[Sample]) -> Iterator[Batch]:
+def _batches(model: Encoder, samples: Sequence[Sample]) -> Iterator[Batch]:
     device = next(model.parameters()).device
     for start in range(0, len(samples), BATCH):
         yield collate(samples[start : start + BATCH]).to(device)
 
 
-def _loss(model: CrossModalEncoder, objective: Objective, samples: Sequence[Sample]) -> float:
+def _loss(model: Encoder, objective: Objective, samples: Sequence[Sample]) -> float:
     total = 0.0
     count = 0
     for batch in _batches(model, samples):
@@ -112,9 +112,7 @@ def _loss(model: CrossModalEncoder, objective: Objective, samples: Sequence[Samp
     return total / max(1, count)
 
 
-def _accuracy(
-    model: CrossModalEncoder, match: SameSentencePrediction, samples: Sequence[Sample]
-) -> float:
+def _accuracy(model: Encoder, match: SameSentencePrediction, samples: Sequence[Sample]) -> float:
     right = 0
     for batch in _batches(model, samples):
         right += int((match.logits(model(batch)).argmax(-1) == batch.labels[match.name]).sum())

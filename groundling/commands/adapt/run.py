@@ -134,7 +134,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result["training_parameters"] = _count(nn.ModuleList([model, *objectives]))
     result |= {"text_layout": layout, "max_length": max_length}
-    if isinstance(model, CrossModalEncoder) and windows:
+    if windows is not None:
         result |= {"max_windows": windows.max_windows, "match_by_length": by_length}
         learned = evaluate_objectives(model, objectives, eval_texts or texts, seed)
         result["learned"] = {**learned, "held_out": eval_texts is not None}

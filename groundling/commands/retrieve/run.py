@@ -23,7 +23,7 @@ from groundling.data.captions import (
 )
 from groundling.data.image_samples import split_decodable
 from groundling.data.samples import TextDataset
-from groundling.models.clip import load_frozen_clip, load_teacher_text
+from groundling.models.frozen_clip import load_frozen_clip, load_teacher_text
 from groundling.models.text_encoder import load_text_encoder
 from groundling.prediction.similarity import sentence_vectors, text_length_limit
 from groundling.runs.report import format_table

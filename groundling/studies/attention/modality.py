@@ -15,7 +15,7 @@ import torch
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
 from groundling.data.samples import subsample
-from groundling.models.clip import load_frozen_clip
+from groundling.models.frozen_clip import load_frozen_clip
 from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
 from groundling.settings.objectives import TargetedDistillationSettings

@@ -6,7 +6,6 @@ Their regions are a photo's patches.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,12 @@ from groundling.data.regions.store import RegionSource
 from groundling.data.samples import TextRowEncoder, check_vocabulary, subsample
 from groundling.models.attention import (
     AttentionCallback,
-    AttentionMap,
     SequencePositions,
     capture_attention,
     patch_positions,
     text_positions,
 )
-from groundling.models.formats import InspectedModelFormat, ModelFormat
+from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
 from groundling.models.text_encoder import embed_words
 from groundling.vision_language import RegionEncoder
@@ -156,19 +154,6 @@ def pointing_game(example: Example, row: RegionRow) -> np.ndarray:
     return np.asarray(inside.all(2).any(1), np.int64)
 
 
-def _capture(
-    encoder: Any, name: str, places: SequencePositions, attention: AttentionCallback | None
-) -> AbstractContextManager[None]:
-    """A context in which `attention`, if it is not None, receives the encoder's maps."""
-    if attention is None:
-        return nullcontext()
-
-    def record(layer: int, weights: Tensor) -> None:
-        attention(AttentionMap(name, layer, weights, places, places))
-
-    return capture_attention(encoder, record)
-
-
 # -- ViLT (Kim et al. 2021): one stream of text and patches ------------------------------------------------------------
 
 
@@ -236,8 +221,11 @@ class Vilt(PatchReader):
         features = regions.features
         if "regions" in batch.perturbation:
             features = features + batch.perturbation["regions"]
-        every = SequencePositions.concatenate(text_positions(tokens), patch_positions(regions))
-        with _capture(self.model, "self", every, attention):
+
+        def every() -> SequencePositions:
+            return SequencePositions.concatenate(text_positions(tokens), patch_positions(regions))
+
+        with capture_attention(self.model, attention, every):
             out = self.model(
                 inputs_embeds=embed_words(self.word_embeddings(), batch, "a ViLT"),
                 attention_mask=tokens.attention_mask.long(),
@@ -386,11 +374,12 @@ class ClipTowers(PatchReader):
         text = visual = None
         if self.image is not None and batch.regions is not None:
             pixels = self._reassemble(batch.regions.features)
-            with _capture(self.image, IMAGE, patch_positions(batch.regions), attention):
+            regions = batch.regions
+            with capture_attention(self.image, attention, lambda: patch_positions(regions), IMAGE):
                 visual = self.image(pixel_values=pixels).last_hidden_state
         if self.text is not None and batch.text is not None:
             tokens = batch.text
-            with _capture(self.text, TEXT, text_positions(tokens), attention):
+            with capture_attention(self.text, attention, lambda: text_positions(tokens), TEXT):
                 text = self.text(
                     input_ids=tokens.input_ids, attention_mask=tokens.attention_mask.long()
                 ).last_hidden_state
@@ -459,4 +448,4 @@ def _is_clip(source: str) -> bool:
     return model_type(source) in MODEL_CLASSES
 
 
-CLIP = InspectedModelFormat("CLIP's towers", _is_clip, load_clip_towers)
+CLIP = ModelFormat("CLIP's towers", _is_clip, load_clip_towers, for_inspection=True)

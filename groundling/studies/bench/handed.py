@@ -20,7 +20,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.commands.train_clip import COMMAND as TRAIN_CLIP
 from groundling.core.rng import generator
 from groundling.data.images import open_image
-from groundling.models.small_encoder import new_encoder
+from groundling.models.text_encoder import new_encoder
 from groundling.runs.folder import json_text, read_json, write_whole
 from groundling.runs.hashing import sha256_of
 from groundling.settings.fields import make_settings, replace_settings

@@ -20,7 +20,7 @@ from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
 from groundling.data.images import open_image
 from groundling.data.tables import lines_of
-from groundling.models.clip import load_frozen_clip
+from groundling.models.frozen_clip import load_frozen_clip
 from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import read_json, write_whole
 from groundling.settings.fields import replace_settings

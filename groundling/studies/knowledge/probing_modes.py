@@ -498,7 +498,7 @@ def _tower(source: str | Path, layer: int | None) -> WordStateExtractor:
         samples=lambda spans: tokenize_spans(spans, None, windows),
         row=lambda sample: require(sample.clip, "clip", "a state"),
         states=states,
-        table=tower.token_embedding_weight.float().cpu(),
+        table=tower.token_embedding.weight.float().cpu(),
         # OpenAI's CLIP has its end token as unknown token, which says nothing.
         unknown=None
         if tokenizer.unk_token_id == tokenizer.eos_token_id

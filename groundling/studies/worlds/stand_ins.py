@@ -25,8 +25,7 @@ from groundling.core.output_types import Classification, OutputType
 from groundling.core.rng import derive_seed
 from groundling.data.regions.store import RegionStore
 from groundling.data.tables import lines_of
-from groundling.models.small_encoder import new_encoder
-from groundling.models.text_encoder import TextEncoder
+from groundling.models.text_encoder import TextEncoder, new_encoder
 from groundling.recipes import Input, slug
 from groundling.recipes.miniature import LENGTH, SIDE
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole

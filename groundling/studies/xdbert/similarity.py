@@ -192,7 +192,7 @@ def word_table(
         return _random_table(partner, width, seed)
     if load_config(source).model_type in CLIP_LIKE:
         tower, tokenizer = load_clip_text_tower(source)
-        table = tower.token_embedding_weight
+        table = tower.token_embedding.weight
     else:
         text = load_text_encoder(source)
         tokenizer = text.tokenizer

@@ -36,7 +36,7 @@ from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.data.samples import MappedDataset, TextDataset, TextRowEncoder
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
-from groundling.models.clip import load_frozen_clip
+from groundling.models.frozen_clip import load_frozen_clip
 from groundling.models.heads import LM_HEAD, save_heads
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM

@@ -13,7 +13,7 @@ from tiny.bench import CONFIG, Ran
 from tiny.homes import digests, never, stay_here
 
 from groundling.core.errors import InputError
-from groundling.models.small_encoder import new_encoder
+from groundling.models.text_encoder import new_encoder
 from groundling.runs.folder import read_json
 from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.curves import (

@@ -117,7 +117,7 @@ def test_from_nothing_to_the_report_and_again(
     monkeypatch.setattr("groundling.runs.jobs.ProcessPoolExecutor", Here)
     monkeypatch.setattr("groundling.training.fit.train", never)
     monkeypatch.setattr(World, "write", never)
-    monkeypatch.setattr("groundling.models.small_encoder.BertModel", never)
+    monkeypatch.setattr("groundling.models.text_encoder.BertModel", never)
     before = digests(out)
     assert quickstart(replace(CONFIG, processes=2), out)["arms"] == result["arms"]
     again = capsys.readouterr().out

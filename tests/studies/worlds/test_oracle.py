@@ -25,7 +25,7 @@ from groundling.core.errors import InputError
 from groundling.core.registry import resolve
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextDataset, TextRowEncoder, rows_of
-from groundling.models.small_encoder import new_encoder
+from groundling.models.text_encoder import new_encoder
 from groundling.settings.fields import make_settings
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.studies.worlds.commands import DATA_TRUE_REGIONS as true_regions

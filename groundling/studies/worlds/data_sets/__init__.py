@@ -93,7 +93,7 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -
 
     Returns the number of examples by data set and split. Raises InputError if the folder cannot be written.
     """
-    from groundling.models.small_encoder import (
+    from groundling.models.text_encoder import (
         new_encoder,  # imports torch, which `render_world` does not need
     )
 

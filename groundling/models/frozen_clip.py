@@ -1,14 +1,13 @@
-"""Teachers that open_clip loads, any model of its own: a folder with open_clip_config.json, or open_clip:NAME/TAG.
-
-The towers are open_clip's modules as they are. Texts are tokenised by the Hugging Face engine of its
-tokenizer, which knows words, without the repair of broken characters (ftfy, HTML entities) before it.
-"""
+"""A frozen pair of CLIP-like towers, as teachers are: of Hugging Face, or any model of open_clip."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import string
 import warnings
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,154 @@ from tokenizers import Regex, normalizers
 from torch import Tensor, nn
 from transformers import CLIPTokenizer, PreTrainedTokenizerBase
 
-from groundling.core.batch import ClipWindows
+from groundling.core.batch import Batch, ClipWindows, Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError, convert_errors, require_known
+from groundling.data.samples import ClipRowEncoder
+from groundling.data.text.words import word_spans
 from groundling.models.attention import AttentionCallback
-from groundling.models.clip import ClipImageTower, ClipTextTower, FrozenClip, FrozenClipFormat
+from groundling.models.clip import (
+    ClipImageTower,
+    ClipTextTower,
+    load_clip_image_tower,
+    load_clip_text_tower,
+)
 from groundling.models.hub import OPEN_CLIP, is_open_clip, library_errors, parse_open_clip
-from groundling.models.loading import check_finite
+from groundling.models.loading import check_finite, weights_sha256
+
+
+class FrozenClip:
+    """A frozen CLIP-like image tower and text tower; one may be absent, and they may come from two models."""
+
+    def __init__(
+        self,
+        image: ClipImageTower | None,
+        text: ClipTextTower | None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        share_space: bool = True,
+    ) -> None:
+        """`tokenizer`: the text tower's; `share_space`: both towers are of one model, with one space."""
+        for tower in (image, text):
+            if tower is not None:
+                tower.eval().requires_grad_(False)
+        self.image = image
+        self.text = text
+        self.tokenizer = tokenizer
+        self.share_space = share_space
+        self.windows: ClipRowEncoder | None = None
+        if text is not None:
+            own = require(tokenizer, "tokenizer", "a text side")
+            self.windows = ClipRowEncoder(own, text.context_length, max_windows=1)
+
+    def to(self, device: torch.device | str) -> None:
+        """Move both towers to a device."""
+        for tower in (self.image, self.text):
+            if tower is not None:
+                tower.to(device)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the towers."""
+        tower = self.text if self.text is not None else require(self.image, "image", "a teacher")
+        return next(tower.parameters()).device
+
+    def encode_images(self, batch: Batch, names: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Pooled features (U, D) of each row's image, and embeddings (U, E) in the joint space.
+
+        `names` (U,) identify the images; rows of one image share one forward pass.
+        """
+        tower = require(self.image, "image", "this teacher")
+        first = {name: place for place, name in reversed(list(enumerate(names)))}
+        order = {name: number for number, name in enumerate(first)}
+        pixels = require(batch.pixels, "pixels", "a teacher of images")
+        pooled = tower(pixels[list(first.values())])[[order[name] for name in names]]
+        return pooled, tower.projection(pooled)
+
+    def encode_texts(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Token states (U, V, D) of each row's text, and the state (U, D) at its end, before the projection."""
+        tower = require(self.text, "text", "this teacher")
+        windows = require(batch.clip, "clip", "a teacher of texts")
+        states, ends = tower.forward_unprojected(windows)
+        return windows.flatten_states(states), ends
+
+    def project_texts(self, states: Tensor) -> Tensor:
+        """Unit-length embeddings (..., E) in the joint space, of the text tower's states (..., D)."""
+        return F.normalize(require(self.text, "text", "this teacher").projection(states), dim=-1)
+
+    def tokenize(self, texts: Sequence[str]) -> list[tuple[TextRow, int]]:
+        """Each text in one window, and its number of truncated tokens."""
+        windows = require(self.windows, "text", "this teacher")
+        examples = [Example(str(number), text) for number, text in enumerate(texts)]
+        return windows.rows(examples, [(word_spans(text),) for text in texts])
+
+    @torch.no_grad()
+    def embed_texts(self, rows: Sequence[TextRow], batch: int = 64) -> Tensor:
+        """Unit-length embeddings (len(rows), E) in the joint space, of tokenized texts.
+
+        Encodes `batch` texts at a time, on the towers' device.
+        """
+        embedded = []
+        for start in range(0, len(rows), batch):
+            some = rows[start : start + batch]
+            samples = [Sample(str(number), clip=row) for number, row in enumerate(some)]
+            _, ends = self.encode_texts(collate(samples).to(self.device))
+            embedded.append(self.project_texts(ends))
+        return torch.cat(embedded)
+
+    def tokenize_words(self, text: str) -> TextRow:
+        """Each raw word of a text in a window of its own, as if it were a text; an empty text has one window."""
+        words = [text[start:stop] for start, stop in word_spans(text)]
+        rows = [row for row, _ in self.tokenize(words or [""])]
+        window = [np.full(len(row.input_ids), number, np.int64) for number, row in enumerate(rows)]
+        return TextRow(
+            input_ids=np.concatenate([row.input_ids for row in rows]),
+            special_tokens_mask=np.concatenate([row.special_tokens_mask for row in rows]),
+            word_ids=np.concatenate([row.word_ids for row in rows]),
+            token_type_ids=np.concatenate([row.token_type_ids for row in rows]),
+            pad_token_id=rows[0].pad_token_id,
+            window_index=np.concatenate(window),
+        )
+
+    @cached_property
+    def image_key(self) -> dict[str, Any]:
+        """Hash of the image tower's weights, and its preprocessing, as JSON."""
+        tower = require(self.image, "image", "this teacher")
+        return {"weights": weights_sha256(tower), "preprocessing": tower.preprocessing}
+
+    @cached_property
+    def text_key(self) -> dict[str, Any]:
+        """Hashes of the text tower's weights and tokenizer, and its context length, as JSON."""
+        tower = require(self.text, "text", "this teacher")
+        windows = require(self.windows, "text", "this teacher")
+        tokenizer = hashlib.sha256(windows.engine.to_str().encode()).hexdigest()
+        return {
+            "weights": weights_sha256(tower),
+            "tokenizer": tokenizer,
+            "positions": tower.context_length,
+        }
+
+
+def load_frozen_clip(source: str | Path, image: bool = True, text: bool = True) -> FrozenClip:
+    """Load the towers of a CLIP-like model: hub id or folder of Hugging Face, or a model of open_clip.
+
+    Raises InputError if a tower is missing.
+    """
+    if is_open_clip(source):
+        return load_open_clip(str(source), image, text)
+    tower = load_clip_image_tower(source) if image else None
+    return FrozenClip(tower, *(load_clip_text_tower(source) if text else (None,)))
+
+
+def load_teacher_text(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokenizerBase]:
+    """Load the text tower and its tokenizer, as `load_frozen_clip` does."""
+    clip = load_frozen_clip(source, image=False)
+    return (
+        require(clip.text, "text", str(source)),
+        require(clip.tokenizer, "tokenizer", str(source)),
+    )
+
+
+# Teachers that open_clip loads. The towers are its modules as they are. Texts are tokenised by the Hugging Face engine
+# of its tokenizer, which knows words, without the repair of broken characters (ftfy, HTML entities) before it.
 
 NO_OPEN_CLIP = "open_clip cannot be imported; install it: pip install 'groundling[open_clip]'"
 PUNCTUATION = Regex(f"[{''.join(chr(92) + one for one in string.punctuation)}]")
@@ -203,6 +344,3 @@ def _hugging_face_tokenizer(tokenizer: Any) -> PreTrainedTokenizerBase:
     engine = own.backend_tokenizer
     engine.normalizer = normalizers.Sequence([*steps, *filter(None, [engine.normalizer])])
     return own
-
-
-LOADED_BY_OPEN_CLIP = FrozenClipFormat("open_clip", is_open_clip, load_open_clip)
