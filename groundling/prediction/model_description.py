@@ -20,9 +20,8 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.data.regions.store import RegionStore
-from groundling.runs.folder import read_object, write_json
+from groundling.runs.folder import keep_path, kept_path, read_object, write_json
 from groundling.runs.hashing import sha256_of
-from groundling.runs.local_paths import keep_path, kept_path
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN
 

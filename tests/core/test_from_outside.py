@@ -42,7 +42,7 @@ from groundling.training.loop import (
     TrainingStep,
     train,
 )
-from groundling.training.training_steps.villa import zero_perturbation
+from groundling.training.training_steps import zero_perturbation
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import uniter

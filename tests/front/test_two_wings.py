@@ -89,7 +89,7 @@ PUBLISHED = {"MINE-b": {"glue/rte": 70.0}}
 FOUND = """
 from groundling import cli
 from groundling.core.registry import resolve
-from groundling.command_line.registered_names import published_scores
+from groundling.command_line.names import published_scores
 from groundling.tasks import Task
 
 assert resolve("tasks", Task, "mine").name == "mine"

@@ -28,7 +28,7 @@ from groundling.objectives.feature_distillation import ContrastiveDistillation, 
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.runs import checkpoints as checkpoint
+from groundling.runs import run as checkpoint
 from groundling.runs.run import RunFolder
 from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
