@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ class RenderedBench(Experiment):
         """What grows; empty for a bench without curves."""
         return find_axes(self.config.curve)
 
-    @property
+    @cached_property
     def fixed(self) -> object:
         """The protocol at this scale."""
         return protocol_of(self.config.scale)
