@@ -11,7 +11,7 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from groundling.command_line import COMMANDS, Command, flag_prefix
-from groundling.command_line.registered_names import as_options, own_settings
+from groundling.command_line.names import as_options, own_settings
 from groundling.core.errors import convert_os_errors, prefix_errors
 from groundling.settings.fields import (
     SYNONYMS,

@@ -247,7 +247,7 @@ def killed_and_resumed(at: Folder, out: str) -> object:
 
 def adapt_and_die(root: str, out: str) -> None:
     """Train until the third step is written, and kill this process."""
-    from groundling.runs import checkpoints
+    from groundling.runs import run as checkpoints
 
     saved = checkpoints.save_file
     calls = 0

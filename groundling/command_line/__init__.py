@@ -12,9 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from groundling.core.errors import InputError, printable
-from groundling.runs.dry_run import dry_run
 from groundling.runs.outputs import CommandOutput
-from groundling.runs.progress import is_main_process
+from groundling.runs.progress import dry_run, is_main_process
 from groundling.settings.fields import required, settings_of
 
 TITLES = ("Train", "Use", "Judge", "Data")
@@ -108,7 +107,7 @@ printed."""
         self, values: Sequence[Any], skip: Callable[[str], bool] = lambda path: False
     ) -> None:
         """Raises InputError for files, folders and models that do not exist; `skip` decides which are not checked."""
-        from groundling.command_line.input_paths import check_inputs
+        from groundling.command_line.names import check_inputs
 
         for prefix, settings in zip(self.settings, values, strict=False):  # the last value is `out`
             check_inputs(settings, flag_prefix(prefix), skip)

@@ -14,7 +14,7 @@ from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
 from groundling.command_line import Command, flag_prefix
-from groundling.command_line.registered_names import as_options, own_settings
+from groundling.command_line.names import as_options, own_settings
 from groundling.core.errors import InputError, did_you_mean, duplicates, prefix_errors
 from groundling.settings.fields import (
     SYNONYMS,

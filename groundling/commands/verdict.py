@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from groundling.command_line import Command
-from groundling.command_line.registered_names import published_scores
+from groundling.command_line.names import published_scores
 from groundling.core.errors import InputError, require_known
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext

@@ -30,8 +30,7 @@ from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import ADAPTER, is_adapter
 from groundling.models.loading import weights_sha256
 from groundling.models.task_heads import HEAD, HeadContext, TaskHead, make_output_layer
-from groundling.runs.folder import disk_errors, json_text, read_object
-from groundling.runs.local_paths import keep_path, kept_path
+from groundling.runs.folder import disk_errors, json_text, keep_path, kept_path, read_object
 from groundling.settings.input_settings import ClipAdapterSettings
 
 WEIGHTS = "adapter.safetensors"

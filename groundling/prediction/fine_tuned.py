@@ -51,7 +51,6 @@ from groundling.prediction.inputs import (
 from groundling.prediction.model_description import (
     FILE,
     detection_settings,
-    hashes_of_settings,
     read_description,
 )
 from groundling.prediction.predictions import (
@@ -114,12 +113,6 @@ class FineTunedModel:
         self.notes: list[str] = []
         self.other_seeds: Sequence[FineTunedModel] = ()
         self._check_code(description.model_format, description.architecture)
-        there = hashes_of_settings(folder)
-        changed = [name for name, sha256 in description.files.items() if there.get(name) != sha256]
-        if changed:
-            self.notes.append(
-                f"{folder}: {', '.join(changed)} changed after training; predictions may be wrong"
-            )
         self.student: Encoder = load_encoder(
             str(folder), description.model_format, description.architecture
         )

@@ -20,9 +20,7 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.data.regions.store import RegionStore
-from groundling.runs.folder import read_object, write_json
-from groundling.runs.hashing import sha256_of
-from groundling.runs.local_paths import keep_path, kept_path
+from groundling.runs.folder import keep_path, kept_path, read_object, write_json
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN
 
@@ -90,8 +88,6 @@ class ModelDescription:
     """SHA-256 of the file of each of your own modules, by MODULE:NAME."""
     regions: Mapping[str, Any] = field(default_factory=dict)
     """Manifest fields of the training region stores; see `region_facts`."""
-    files: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the configurations and tokenizers beside the weights, by path in the folder."""
     format: Literal[1] = 1
     """Increases with every change that an older reader would misread."""
 
@@ -101,17 +97,7 @@ class ModelDescription:
         made_with = content["regions"].get("made_with") or {}
         for role in MODELS & made_with.keys():
             made_with[role] = keep_path(folder, made_with[role])
-        write_json(folder / FILE, content | {"files": hashes_of_settings(folder)})
-
-
-def hashes_of_settings(folder: Path) -> dict[str, str]:
-    """SHA-256 of what decides beside the weights how a model computes: configurations and tokenizer files."""
-    files = [*folder.glob("*"), *folder.glob("*/*")]
-    return {
-        file.relative_to(folder).as_posix(): sha256_of(file)
-        for file in sorted(files)
-        if file.suffix in {".json", ".txt", ".model", ".codes"} and file.name != FILE
-    }
+        write_json(folder / FILE, content)
 
 
 def read_description(folder: Path) -> ModelDescription:

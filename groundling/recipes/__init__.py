@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from groundling.command_line import COMMANDS
-from groundling.command_line.registered_names import published_scores
+from groundling.command_line.names import published_scores
 from groundling.core.errors import InputError, prefix_errors
 from groundling.settings.fields import fill_settings, replace_settings, setting_values
 

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from groundling.command_line.registered_names import TASKS_WITH_ANSWERS
+from groundling.command_line.names import TASKS_WITH_ANSWERS
 from groundling.core.errors import InputError
 from groundling.recipes import (
     Input,

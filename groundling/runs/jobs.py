@@ -32,8 +32,7 @@ from groundling.core.errors import (
     prefix_errors,
     printable,
 )
-from groundling.runs.dry_run import end_dry_run
-from groundling.runs.progress import print_line
+from groundling.runs.progress import end_dry_run, print_line
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",

@@ -10,9 +10,8 @@ from typing import Any
 
 from groundling.core.errors import InputError
 from groundling.core.registry import files_of_object, is_import_path
-from groundling.runs.dry_run import DryRunEnd
 from groundling.runs.folder import SETTINGS, open_run
-from groundling.runs.progress import CommandContext
+from groundling.runs.progress import CommandContext, DryRunEnd
 from groundling.settings.fields import InputKind, setting_values, settings_of
 
 Inputs = Mapping[str, str | Path]

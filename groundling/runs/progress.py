@@ -1,4 +1,4 @@
-"""Progress of commands on stderr: bars in a terminal, occasional lines elsewhere; and notes."""
+"""Progress of commands on stderr: bars in a terminal, occasional lines elsewhere; notes; and the end of a dry run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,37 @@ import math
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from groundling.core.errors import printable
-from groundling.runs.dry_run import end_dry_run
+
+_ACTIVE: ContextVar[bool] = ContextVar("dry_run", default=False)
+
+
+class DryRunEnd(BaseException):
+    """The command has read its inputs; the message says what it would do next. No library catches it."""
+
+
+@contextmanager
+def dry_run() -> Iterator[None]:
+    """Make `end_dry_run` end the command inside."""
+    token = _ACTIVE.set(True)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
+def end_dry_run(work: str) -> None:
+    """End a dry run before `work` begins; nothing in an ordinary run."""
+    if _ACTIVE.get():
+        raise DryRunEnd(work)
+
 
 T = TypeVar("T")
 SECONDS = 30.0

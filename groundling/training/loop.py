@@ -30,10 +30,10 @@ from groundling.data.samples import SampleDataset
 from groundling.models.formats import Encoder
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
 from groundling.objectives import Objective
-from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
 from groundling.runs.jobs import use_cpu
 from groundling.runs.progress import Progress, print_line
+from groundling.runs.run import Checkpoints, Counters
 from groundling.settings.training import TrainingArguments
 from groundling.teachers import Teacher, add_features
 from groundling.training.batch_sampler import (

@@ -17,7 +17,7 @@ from tiny.homes import STEPS, digests, log_of, never
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining
 
 from groundling.cli import main
-from groundling.command_line.registered_names import parse_arm
+from groundling.command_line.names import parse_arm
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError

@@ -37,7 +37,7 @@ from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
 from groundling.studies.worlds.world import World
 from groundling.training.loop import MicroBatchContext, ModelWithObjectives, TrainingStep, train
-from groundling.training.training_steps.villa import zero_perturbation
+from groundling.training.training_steps import zero_perturbation
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import uniter

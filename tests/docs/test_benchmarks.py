@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from multiprocessing import dummy
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from documents import ROOT
 from tiny import standins
 from transformers.utils import logging
+
+from groundling.data import corpora
 
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 SMALL = "--layers 2 --width 64 --batch 2 --steps 1"
@@ -29,11 +36,7 @@ ALONE: dict[str, tuple[str, ...]] = {
     "region_store": ("--images 3 --regions 4 --rounds 1",),
 }
 """The arguments of each way, which a benchmark would run in a process of its own."""
-WHOLE = {
-    "corpus": "--sizes .00002 --processes 1 --rounds 1 --steps 1 --forms lines",
-    "vision_step": SMALL,
-}
-"""Those whose processes ask each other, run as a user does."""
+CORPUS = "--sizes .00002 --processes 1 --rounds 1 --steps 1 --forms lines"
 SIMULATIONS = {
     "verdict_groups": {"TRIALS": 20, "EXAMPLES": 60, "DRAWS": 20, "CHECKED": 2},
     "verdict_power": {"TRIALS": 2, "FEWER_TRIALS": 2, "DRAWS": 20, "SEEDS": (3,)},
@@ -63,7 +66,7 @@ def script(name: str) -> str:
 
 
 def test_every_benchmark_is_run() -> None:
-    assert {path.stem for path in BENCHMARKS} == {*ALONE, *WHOLE, *SIMULATIONS}
+    assert {path.stem for path in BENCHMARKS} == {*ALONE, *SIMULATIONS, "corpus", "vision_step"}
 
 
 @pytest.mark.parametrize(
@@ -80,12 +83,34 @@ def test_one_way(
     assert "nan" not in said
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_whole(name: str) -> None:
-    command = [sys.executable, script(name), *WHOLE[name].split()]
-    said = subprocess.run(command, capture_output=True, text=True)
-    assert said.returncode == 0, said.stderr
-    assert "groundling" in said.stdout or "here" in said.stdout
+def main_of(name: str, arguments: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sys, "argv", [script(name), *arguments.split()])
+    return runpy.run_path(script(name))["main"]
+
+
+def test_processes_that_answer_in_turn(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Threads stand for them, which need no imports of their own."""
+    threads = SimpleNamespace(Pool=dummy.Pool, Pipe=dummy.Pipe, Process=Thread)
+    monkeypatch.setattr("multiprocessing.get_context", lambda _: threads)
+    main_of("vision_step", SMALL, monkeypatch)()
+    assert "here is " in capsys.readouterr().out
+
+
+def test_processes_one_after_the_other(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(corpora, "cores", corpora.cores)  # which a way replaces
+    for name in ("TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(name, "1")
+    main = main_of("corpus", CORPUS, monkeypatch)
+
+    def run_here(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["corpus", *words])
+        with redirect_stdout(StringIO()) as said:
+            main()
+        return said.getvalue().splitlines()[-1]
+
+    main.__globals__["run_in_new_process"] = run_here
+    main()
+    assert "groundling" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", SIMULATIONS)

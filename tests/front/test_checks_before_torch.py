@@ -13,7 +13,7 @@ import pytest
 
 import groundling
 from groundling.cli import COMMANDS
-from groundling.command_line.input_paths import check_inputs
+from groundling.command_line.names import check_inputs
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.models import hub as folders

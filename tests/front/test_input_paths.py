@@ -1,6 +1,6 @@
 """The inputs that identify a run: every file, folder and model that a setting names."""
 
-from groundling.command_line.input_paths import input_paths
+from groundling.command_line.names import input_paths
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
 from groundling.settings.fields import make_settings

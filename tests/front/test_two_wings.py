@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +14,16 @@ PACKAGE = Path(groundling.__file__).parent
 CORE_ALONE = """
 import importlib, pkgutil, sys
 import groundling, groundling.commands
+from groundling import cli
 from groundling.command_line import Command
 
 def loaded():  # a study's own folder is looked into for modules of a name, such as `tasks`
     studies = [name for name in sys.modules if name.startswith("groundling.studies.")]
     return [name for name in studies if name.count(".") > 2]
 
+for words in ("finetune", "data show", "regions nowhere"):
+    assert cli.main([*words.split(), "--nope", "3"]) == 2
+    assert not [name for name in sys.modules if name.startswith("groundling.studies.")], words
 names = set()
 for one in pkgutil.walk_packages(groundling.commands.__path__, "groundling.commands."):
     module = importlib.import_module(one.name)
@@ -87,11 +90,14 @@ PUBLISHED = {"MINE-b": {"glue/rte": 70.0}}
 """A study, which imports of the core what it needs, and which nothing names."""
 
 FOUND = """
-from groundling import cli
-from groundling.core.registry import resolve
-from groundling.command_line.registered_names import published_scores
+import groundling.studies
+from groundling import command_line
+from groundling.core.registry import public_modules, resolve
+from groundling.command_line.names import published_scores
 from groundling.tasks import Task
 
+groundling.studies.__path__.append(sys.argv[2])
+public_modules.cache_clear(), command_line._study_commands.cache_clear()
 assert resolve("tasks", Task, "mine").name == "mine"
 assert published_scores()["MINE-b"] == {"glue/rte": 70.0} and published_scores()["XDBERT-b"]
 assert cli.main(["mine", "--word", "Hello"]) == 0
@@ -99,46 +105,21 @@ cli.main(["--help"])
 """
 
 
-def run(code: str, place: Path, *arguments: str) -> str:
-    """What Python says that finds the package in `place`."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=place,
-        env={**os.environ, "PYTHONPATH": str(place), "HF_HUB_OFFLINE": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_the_core_loads_no_study(tmp_path: Path) -> None:
+def test_the_core_loads_no_study_and_a_study_is_found_by_being_there(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a dog\n")
-    told = run(CORE_ALONE, PACKAGE.parent, str(text))
-    assert int(told) > 10
-
-
-def test_the_command_line_loads_no_study_for_a_command_of_the_core() -> None:
-    code = """
-import sys
-from groundling import cli
-
-assert cli.main(["finetune", "--nope", "3"]) == 2
-assert cli.main(["data", "show", "--nope", "3"]) == 2
-assert cli.main(["regions", "nowhere", "--nope", "3"]) == 2
-print([name for name in sys.modules if name.startswith("groundling.studies.")])
-"""
-    assert run(code, PACKAGE.parent).strip() == "[]"
-
-
-def test_a_study_is_found_by_being_there(tmp_path: Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__")
-    copy = Path(shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=ignored))
-    study = copy / "studies" / "mine"
-    study.mkdir()
-    for name, text in STUDY.items():
-        (study / name).write_text(text)
-    said = run(FOUND, tmp_path)
-    assert said.startswith("Hello, world\n")
-    assert "says a word" in said
+    study = tmp_path / "studies/mine"
+    study.mkdir(parents=True)
+    for name, code in STUDY.items():
+        (study / name).write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-c", CORE_ALONE + FOUND, str(text), str(study.parent)],
+        capture_output=True,
+        text=True,
+        cwd=PACKAGE.parent,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent), "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    count, hello, *listed = done.stdout.splitlines()
+    assert int(count) > 10
+    assert hello == "Hello, world" and any("says a word" in line for line in listed)

@@ -10,7 +10,7 @@ from tiny import homes
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.command_line.registered_names import check_teacher, parse_arm
+from groundling.command_line.names import check_teacher, parse_arm
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError

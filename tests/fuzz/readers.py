@@ -48,9 +48,8 @@ from groundling.prediction.fine_tuned import load
 from groundling.prediction.model_description import FILE as DESCRIPTION
 from groundling.prediction.model_description import ModelDescription, read_description
 from groundling.prediction.predictions import read_predictions
-from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import open_run, read_json, read_result
-from groundling.runs.run import RunFolder
+from groundling.runs.run import Checkpoints, Counters, RunFolder
 from groundling.settings.input_settings import ClipAdapterSettings, TableTaskSettings
 from groundling.stats import finished_runs
 from groundling.stats import verdict_report as judging

@@ -44,6 +44,10 @@ def result(score: object, metric: str = "accuracy", **more: object) -> dict[str,
     return done | {"scores": {"dev": {metric: score}, "test": {metric: 1.0}}} | more
 
 
+def constant(score: float) -> dict[str, object]:
+    return result(score, scores={"dev": {"accuracy": score, "constant": 1.0}})
+
+
 @pytest.mark.parametrize(
     ("results", "best", "words"),
     [
@@ -62,6 +66,8 @@ def result(score: object, metric: str = "accuracy", **more: object) -> dict[str,
         ),
         ({0: result(0.9, trained_on=["dev"]), 1: result(0.95)}, 0, "the best on test"),
         ({2: result(0.1), 10: result(0.2)}, 10, "the best on dev"),
+        # Of equals a seed with one answer to everything is the last.
+        ({0: constant(0.5), 1: result(0.5), 2: constant(0.5)}, 1, "the best on dev"),
     ],
 )
 def test_the_best_on_held_out_data_answers_and_it_is_said(
@@ -86,6 +92,14 @@ def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
     assert choose_seed_models(folder, 1, "all") == choose_seed_models(folder, 1)
     with pytest.raises(InputError, match="no saved model of seed 1; there are: none"):
         choose_seed_models(folder / "seed-0", 1)
+
+
+def test_seeds_of_an_earlier_command_do_not_answer(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", {0: result(0.5), 1: result(0.6), 2: result(0.9)})
+    put(folder / "result.json", json.dumps({"seeds": [0, 1]}))
+    assert choose_seed_models(folder)[0] == [folder / "seed-1/model"]
+    assert len(choose_seed_models(folder, seeds="all")[0]) == 2
+    assert choose_seed_models(folder, 2)[0] == [folder / "seed-2/model"]
 
 
 def said(*outputs: list[float], form: object) -> EvaluationOutput:

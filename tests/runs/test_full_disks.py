@@ -19,7 +19,7 @@ from transformers import BertTokenizer
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
-from groundling.runs import checkpoints as checkpoint
+from groundling.runs import run as checkpoint
 from groundling.training import fit as fitting
 
 

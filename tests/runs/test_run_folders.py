@@ -31,7 +31,6 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
-from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import (
     LOCK,
     NO_RESULTS,
@@ -46,7 +45,7 @@ from groundling.runs.folder import (
     write_whole,
 )
 from groundling.runs.hashing import data_hash, input_state, sha256_of
-from groundling.runs.run import Run
+from groundling.runs.run import Checkpoints, Counters, Run
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.studies.clip_td.combined_runs import _files
@@ -233,14 +232,14 @@ def test_others_may_read_all_that_a_run_and_its_checkpoints_wrote(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes: dict[str, int] = {}
-    clear = groundling.runs.checkpoints.Checkpoints.clear
+    clear = groundling.runs.run.Checkpoints.clear
 
-    def look(self: groundling.runs.checkpoints.Checkpoints) -> None:
+    def look(self: groundling.runs.run.Checkpoints) -> None:
         files = [path for path in self.folder.rglob("*") if path.is_file()]
         modes.update({path.name: stat.S_IMODE(path.stat().st_mode) for path in files})
         clear(self)
 
-    monkeypatch.setattr("groundling.runs.checkpoints.Checkpoints.clear", look)
+    monkeypatch.setattr("groundling.runs.run.Checkpoints.clear", look)
     line = [*commands(shelf)["finetune"], "--save-model", "--out", str(tmp_path / "out")]
     before = os.umask(0o022)
     try:
@@ -369,7 +368,7 @@ def _writes(call: ast.Call) -> bool:
 
 WHOLE = {
     "runs/folder.py": "what sees to it",
-    "runs/checkpoints.py": "into a folder that is renamed",
+    "runs/run.py": "into a folder that is renamed",
     "training/loop.py": "a line more of a log; half a line at its end is none to a reader",
     "commands/adapt/run.py": "into a folder that is renamed",
     "studies/bench/engine.py": "a switch of Linux that resets a process's peak memory, no file of ours",

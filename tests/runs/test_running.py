@@ -45,10 +45,10 @@ from groundling.models.loading import load_config, load_tokenizer, load_weights
 from groundling.models.text_encoder import gradient_checkpointing
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs import progress
-from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import whole_folder
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.progress import Progress, print_line, track
+from groundling.runs.run import Checkpoints, Counters
 from groundling.settings.training import TrainingArguments
 from groundling.training.loop import train
 

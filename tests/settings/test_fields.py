@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import field, is_dataclass
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Interval
+from tiny.homes import put
 
 import groundling
 from groundling.cli import COMMANDS, main
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.pretrain import PretrainConfig
 from groundling.core.errors import InputError
 from groundling.settings.fields import (
     Settings,
@@ -27,6 +31,7 @@ from groundling.settings.fields import (
     settings,
     settings_of,
 )
+from groundling.settings.training import TrainingArguments
 
 Share = Annotated[float, Interval(ge=0, lt=1)]
 
@@ -127,6 +132,102 @@ def test_every_road_checks_the_same(tmp_path: Path, capsys: pytest.CaptureFixtur
         groundling.adapt(mask_rate=2)
     assert main(["adapt", "--mask-rate", "2"]) == 2
     assert "mask_rate = '2': expected less than 1" in capsys.readouterr().err
+
+
+NUMBERS = {
+    "td_weight": (nan, -0.1, inf),
+    "td_temperature": (nan, inf, 0.0, -1.0),
+    "temperature": (nan, inf, 0.0, -0.07),
+    "distill_weight": (nan, -1.0),
+    "sentence_weight": (inf,),
+    "word_weight": (-0.5,),
+    "num_words": (0,),
+    "max_windows": (-1,),
+    "cache_gb": (nan, -1.0),
+    "mask_rate": (1.5, nan),
+    "adversarial_lr": (nan,),
+}
+OF_TRAINING = {
+    "max_grad_norm": (-1.0, nan),
+    "lr": (nan,),
+    "epsilon": (0.0,),
+    "momentum": (-0.1,),
+    "warmup_ratio": (1.5,),
+    "warmup_steps": (-1,),
+    "weight_decay": (nan,),
+    "batch_tokens": (-1,),
+    "milestone_factor": (-1.0,),
+    "batch": (0,),
+    "gradient_accumulation_steps": (0,),
+    "save_every": (0,),
+    "epochs": (0.0,),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        *((one, NUMBERS) for one in (AdaptConfig, PretrainConfig, FinetuneConfig)),
+        (TrainingArguments, OF_TRAINING),
+    ],
+)
+def test_numbers_out_of_range_are_told_by_name(kind: Any, numbers: Any) -> None:
+    for name, values in numbers.items():
+        for value in values:
+            with pytest.raises(InputError) as told:
+                make_settings(kind, **{name: value})
+            assert str(told.value).startswith(f"{name} = {value}: expected ")
+    assert "cache_gb" not in numbers or make_settings(kind, cache_gb=inf, td_weight=0.0)
+
+
+@pytest.mark.parametrize("given", [{"milestones": (3.0,)}, {"schedule": "steps"}])
+def test_milestones_and_their_schedule_need_each_other(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="schedule=steps, and only that, needs milestones"):
+        TrainingArguments(**given)
+
+
+TUNE = "finetune --model STUDENT --data GLUE --task"
+SEEING = "pretrain --model STUDENT --regions R --captions C"
+REFUSED = {
+    "adapt": "needs student",
+    "adapt --student x": "needs teacher",
+    "adapt --student x --arm mlm+nonsense": "no objective is called 'nonsense'; there are: ",
+    "adapt --student STUDENT --arm mlm": "no text to adapt on",
+    "train-clip": "needs captions",
+    "finetune": "needs model",
+    f"{TUNE} glue/x": "no task is called 'glue/x'",
+    "finetune --model STUDENT --data absent --task glue/rte": "absent: no such file or folder",
+    f"{TUNE} glue/rte --label y": "finetune needs either task, or text and label",
+    f"{TUNE} glue/rte --zero-region-features": "zero_region_features: needs regions; pass regions",
+    f"{TUNE} glue/rte --max-regions 3": "max_regions=3: needs regions",
+    f"{TUNE} cola --limit-train=-1": "limit_train = '-1': expected greater than or equal to 0",
+    "probe": "needs model",
+    "probe --model STUDENT --data GLUE": "expected a folder `probes`",
+    "compare --arms mlm": "compare needs either tasks, or text and label",
+    "compare --arms nonsense --no-control --tasks glue/rte --data GLUE": "is called 'nonsense'",
+    "data make-world --nouns 3": "nouns = '3': expected greater than or equal to 4",
+    "info nonsense": "nonsense: neither a model folder nor a preset",
+    f"{SEEING} --max-total-length -1": "max_total_length = '-1': expected greater than or equal",
+    f"{SEEING} --max-regions -1": "max_regions = '-1': expected greater than or equal to 0",
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_settings_that_are_missing_or_unknown(
+    command: str, given: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    names = {"STUDENT": str(given / "student"), "GLUE": str(given / "glue")}
+    words = [names.get(word, word) for word in command.split()]
+    out = [] if words[0] == "info" else ["--out", str(tmp_path / "out")]
+    assert REFUSED[command] in refusal(*words, *out)
+
+
+def test_numbers_of_a_recipe_are_told_by_their_line(
+    tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    code = 'from groundling.recipes import step\nstep("finetune", name="a", td_weight=-1.0)\n'
+    told = refusal("run", str(put(tmp_path / "s.py", code)), "--out", str(tmp_path / "out"))
+    assert "s.py, line 2: a: td_weight = -1.0: expected greater than or equal to 0" in told
 
 
 def every_class() -> Iterator[Any]:

@@ -17,7 +17,7 @@ from tiny.results import both, judge_folders, write_runs
 from verdict_power import power
 
 from groundling.cli import main
-from groundling.command_line.registered_names import published_scores as reported
+from groundling.command_line.names import published_scores as reported
 from groundling.core.errors import InputError
 from groundling.core.metrics import (
     ACCURACY,

@@ -27,7 +27,7 @@ from groundling.objectives.feature_distillation import ContrastiveDistillation, 
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
-from groundling.runs import checkpoints as checkpoint
+from groundling.runs import run as checkpoint
 from groundling.runs.run import RunFolder
 from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments

@@ -38,9 +38,9 @@ from groundling.training.training_steps import (
     MicroBatchContext,
     PlainTrainingStep,
     TrainingStep,
+    VillaStep,
     load_training_step,
 )
-from groundling.training.training_steps.villa import VillaStep
 from groundling.vision_language.uniter import UniterBinaryChoiceHead, uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert

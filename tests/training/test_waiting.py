@@ -37,7 +37,7 @@ from groundling.settings.training import TrainingArguments
 from groundling.studies.attention.models import Vilt
 from groundling.teachers.feature_cache import TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
-from groundling.training.training_steps.villa import VillaStep
+from groundling.training.training_steps import VillaStep
 from groundling.vision_language.end_to_end import EndToEndModel
 from groundling.vision_language.vlbert import vlbert
 

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
-from groundling.command_line.input_paths import input_paths
-from groundling.command_line.registered_names import (
+from groundling.command_line.names import (
     check_unread,
+    input_paths,
     parse_arm,
     teacher_settings,
 )

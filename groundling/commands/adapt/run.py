@@ -1,18 +1,18 @@
-"""Adapt a text encoder: XDBERT's objectives, distillation, or the text-only control without a
-teacher.
-"""
+"""Adapt a text encoder: XDBERT's objectives, distillation, or the text-only control without a teacher."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from groundling.command_line.registered_names import parse_arm
+from groundling.command_line.names import parse_arm
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.evaluation import (
     evaluate_objectives,
@@ -22,12 +22,12 @@ from groundling.commands.adapt.evaluation import (
     retention_report,
     similarity_agreement,
 )
-from groundling.commands.adapt.sources import text_sources
 from groundling.core.batch import OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
+from groundling.data.captions import IS_PAIR, CaptionPairs
 from groundling.data.corpora import CorpusDataset, corpus_samples, stores_folder
-from groundling.data.samples import ClipRowEncoder, TextRowEncoder
+from groundling.data.samples import ClipRowEncoder, SampleDataset, TextRowEncoder
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder
@@ -43,15 +43,16 @@ from groundling.objectives import (
 )
 from groundling.objectives.feature_distillation import EmbeddingRetention, FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.runs.model_card import MLM_HEAD_TEXTS, end_of_path, library_of
 from groundling.runs.run import Run
 from groundling.settings.fields import replace_settings
 from groundling.settings.input_settings import WeightedFile, parse_weighted_files
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
+from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
+from groundling.training.batch_sampler import DataSource, split_by_file
 from groundling.training.fit import Data, fit, save_trained, taught_objectives
 from groundling.training.held_out_loss import BASELINE_SHARE, training_overlap_note
 
@@ -373,3 +374,92 @@ A stock `transformers` encoder with {result["parameters"]:,} parameters; for {li
 Heads used in training are in `groundling_heads.safetensors`, which transformers ignores. The licences of the
 student, the teacher and the text apply.
 """
+
+
+def text_sources(
+    texts: CorpusDataset,
+    files: Sequence[WeightedFile],
+    teacher_set: TeacherSet,
+    objectives: Sequence[Objective],
+    setting: str,
+) -> Data:
+    """The sources of a run's texts with teacher features, and the teachers that run in every step.
+
+    If a teacher reads images, each file is a source of its own: texts without images train only objectives
+    that read no features of images, and objectives on pairs of captions pair each caption of an image with another.
+    """
+    if not any(teacher.reads_images for teacher in teacher_set.teachers):
+        samples, teachers = teacher_set.wrap(texts)
+        return split_by_file(DataSource(samples, name=setting), texts.bounds, files), teachers
+    if not any(texts.images):
+        raise InputError(f"{setting}: no file has images, which an objective reads")
+    if not sum(each.weight for each in files):
+        spans = zip(texts.bounds[:-1], texts.bounds[1:], strict=True)
+        files = [
+            each._replace(weight=stop - start)
+            for each, (start, stop) in zip(files, spans, strict=True)
+        ]
+    sources = []
+    live: dict[str, Teacher] = {}
+    for source in split_by_file(DataSource(texts, name=setting), texts.bounds, files):
+        if not len(source.samples):
+            continue
+        sees = _has_images(source.samples, source.name)
+        samples, teachers = teacher_set.wrap(source.samples, texts_only=not sees)
+        live |= {teacher.name: teacher for teacher in teachers}
+        source = replace(source, samples=samples)
+        sources.append(_readable(source, sees, objectives, teacher_set))
+    return sources, list(live.values())
+
+
+def _has_images(samples: SampleDataset, name: str) -> bool:
+    """Whether the lines of a file have images; raises InputError if only some have."""
+    has_image = [bool(images) for images in samples.images]
+    if any(has_image) and not all(has_image):
+        lacking = samples.ids[has_image.index(False)]
+        raise InputError(f"{name}: {lacking} has no image, but other lines have")
+    return all(has_image)
+
+
+def _readable(
+    source: DataSource, sees: bool, objectives: Sequence[Objective], teacher_set: TeacherSet
+) -> DataSource:
+    """The source with the objectives that its texts can train, and with pairs of captions if one reads them."""
+    if sees:
+        pairing = [one.name for one in objectives if f"labels.{IS_PAIR}" in one.required_fields]
+        if not pairing:
+            return source
+        return replace(source, samples=CaptionPairs(source.samples, f"{source.name}: {pairing[0]}"))
+    seeing = [teacher for teacher in teacher_set.teachers if teacher.reads_images]
+    of_images = {f"features.{name}" for teacher in seeing for name in teacher.feature_names}
+    textual = tuple(one.name for one in objectives if of_images.isdisjoint(one.required_fields))
+    if not textual:
+        raise InputError(f"{source.name}: its lines have no images, which every objective reads")
+    return replace(source, objectives=textual)
+
+
+MLM_HEAD_TEXTS = {
+    "this run's": "`AutoModelForMaskedLM.from_pretrained` loads the masked-LM head that was trained in this run. "
+    "`AutoModel`, which needs no head, reports its weights as UNEXPECTED.",
+    "the student's": "`AutoModelForMaskedLM.from_pretrained` loads the student's own masked-LM head, "
+    "which was not trained in this run. "
+    "`AutoModel`, which needs no head, reports its weights as UNEXPECTED.",
+    "none": "There is no masked-LM head: `AutoModelForMaskedLM` would initialise one randomly.",
+}
+"""Text of a model card on the masked-LM head, by the head's origin."""
+
+
+def end_of_path(place: str) -> str:
+    """The last two parts of a local path, without the folders of this machine; a hub id as it is."""
+    if not Path(place).exists():
+        return place
+    path = Path(os.path.abspath(place))
+    top = Path.home() if path.is_relative_to(Path.home()) else Path(path.anchor)
+    return "/".join(path.relative_to(top).parts[-2:])
+
+
+def library_of(folder: Path) -> str:
+    """The library that loads a model folder."""
+    if (folder / "modules.json").exists():
+        return "sentence-transformers"
+    return "transformers" if (folder / "config.json").exists() else "groundling"

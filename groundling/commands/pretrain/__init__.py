@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt
 
 from groundling.command_line import Command
-from groundling.command_line.input_paths import input_paths
-from groundling.command_line.registered_names import check_teacher, check_unread
+from groundling.command_line.names import check_teacher, check_unread, input_paths
 from groundling.core.errors import InputError
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (

@@ -10,7 +10,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from groundling.command_line import Command
-from groundling.command_line.input_paths import input_paths
+from groundling.command_line.names import input_paths
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
-from groundling.command_line.registered_names import parse_arm, teacher_settings
+from groundling.command_line.names import parse_arm, teacher_settings
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError, convert_read_errors

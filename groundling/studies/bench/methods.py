@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from groundling.command_line.input_paths import NAMES
-from groundling.command_line.registered_names import parse_arm, teacher_settings
+from groundling.command_line.names import NAMES, parse_arm, teacher_settings
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.registry import (

@@ -11,7 +11,7 @@ import pytest
 from tiny.recipes import FILES, recipe_of, steps_by_name
 
 from groundling.cli import main
-from groundling.command_line.registered_names import TASKS_WITH_ANSWERS
+from groundling.command_line.names import TASKS_WITH_ANSWERS
 from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import registered
 from groundling.recipes.plan import exposure_notes

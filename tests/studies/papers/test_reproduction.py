@@ -13,7 +13,7 @@ import pytest
 from tiny.recipes import PAPERS, RECIPES, recipe_of, steps_by_name
 
 from groundling.cli import main
-from groundling.command_line.registered_names import published_scores as reported
+from groundling.command_line.names import published_scores as reported
 from groundling.recipes import format_setting, paper, read_printed, slug
 
 FILE = """
