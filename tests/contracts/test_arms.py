@@ -13,8 +13,7 @@ from tiny.homes import STEPS, log_of
 from transformers import AutoModel
 
 from groundling.commands.adapt import COMMAND as adapt
-from groundling.models.heads import save_heads
-from groundling.models.matching_heads import MATCHING_HEADS, TokenImageMatchingHeads
+from groundling.models.heads import MATCHING_HEADS, TokenImageMatchingHeads, save_heads
 from groundling.models.text_encoder import load_text_encoder
 from groundling.objectives import Objective, built_in_objectives, find_objective
 from groundling.settings.fields import replace_settings
