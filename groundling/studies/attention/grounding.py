@@ -28,8 +28,12 @@ from groundling.data.text.words import word_spans
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.stats.resampling import bootstrap_sums, interval
 from groundling.studies.attention.commands import GroundingSettings
-from groundling.studies.attention.forward_passes import AttentionBatch, consume_attention
-from groundling.studies.attention.inspected_models import RegionModel, shuffle_images
+from groundling.studies.attention.inspected_models import (
+    AttentionBatch,
+    RegionModel,
+    consume_attention,
+    shuffle_images,
+)
 from groundling.studies.attention.models import pointing_game
 from groundling.tasks import Task
 

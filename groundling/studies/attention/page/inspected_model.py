@@ -26,8 +26,9 @@ from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.model_description import detection_settings
 from groundling.prediction.predictions import make_predictions, model_folder
 from groundling.settings.input_settings import DetectionSettings, RegionSettings
+from groundling.studies.attention.answers import load_match_head
 from groundling.studies.attention.commands import VisualizeConfig
-from groundling.studies.attention.inspected_models import is_fine_tuned, load_match_head
+from groundling.studies.attention.inspected_models import is_fine_tuned
 from groundling.studies.attention.models import PatchReader, PatchStore
 from groundling.studies.attention.page.attention_views import (
     ModelAnswer,
