@@ -189,7 +189,7 @@ folder of a --task."""
     """--task: split to show; empty: the first with labels."""
     example: str = ""
     """--task: show only examples of this image, this Flickr30k caption (IMAGE#NUMBER) or this id."""
-    limit: Annotated[int, Ge(0)] = 200
+    limit: Annotated[int, Ge(0)] = 10
     """Show only the first N pairs; 0: all."""
     regions: Annotated[str, InputKind.FOLDER] = ""
     """Region store; photos that it lacks get regions extracted like those of the store."""
@@ -209,8 +209,6 @@ regions."""
     heat_maps: tuple[str, ...] = ()
     """Also draw heat maps of these heads, LAYER-HEAD such as 2-0, of the first model on the first \
 pair, as SVG, PDF and PNG."""
-    per_page: Annotated[int, Ge(1)] = 10
-    """Pairs per page; further pairs go to linked pages."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
@@ -218,7 +216,7 @@ pair, as SVG, PDF and PNG."""
 VISUALIZE = Command(
     "visualize",
     "an HTML page of the regions that each word attends to, head by head, on your own photo",
-    "groundling.studies.attention.page:write_pages",
+    "groundling.studies.attention.page:write_page",
     {"_own": VisualizeConfig()},
     title=TITLE,
     example='groundling visualize runs/read --image pier.jpg --text "is it a dog ?" --out look.html',
