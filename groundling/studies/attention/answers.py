@@ -256,27 +256,17 @@ class InputCondition(NamedTuple):
     text: InputState = "own"
     """blank: padding for every token; shuffled: own words reordered; swapped: another text."""
 
-    @property
-    def name(self) -> str:
-        """Its label in tables."""
-        if self.image == self.text:
-            return "as it is" if self.image == "own" else "both blank"
-        if self.text == "own":
-            return f"image {self.image}"
-        return f"text {self.text}"
 
-
-OWN = InputCondition()
-INPUT_CONDITIONS = (
-    OWN,
-    InputCondition(image="blank"),
-    InputCondition(image="shuffled"),
-    InputCondition(image="swapped"),
-    InputCondition(text="blank"),
-    InputCondition(text="shuffled"),
-    InputCondition(text="swapped"),
-    InputCondition("blank", "blank"),
-)
+INPUT_CONDITIONS = {
+    "as it is": InputCondition(),
+    "image blank": InputCondition(image="blank"),
+    "image shuffled": InputCondition(image="shuffled"),
+    "image swapped": InputCondition(image="swapped"),
+    "text blank": InputCondition(text="blank"),
+    "text shuffled": InputCondition(text="shuffled"),
+    "text swapped": InputCondition(text="swapped"),
+    "both blank": InputCondition("blank", "blank"),
+}
 """All conditions, in the order of the table."""
 
 
@@ -347,50 +337,36 @@ def shuffle_words(sample: Sample, special_ids: Sequence[int], seed: int) -> Samp
     return sample.each_row(row)
 
 
-def choose_swap_partners(examples: Sequence[Example], seed: int) -> list[int]:
-    """For each example, the index of one with other text and images; depends on the seed only.
+def swap_texts(examples: Sequence[Example], seed: int) -> list[Example]:
+    """The examples, each with the text of one with other text and images; choices stay.
 
-    Raises InputError if there is none for an example.
+    The swap depends on the seed only. Raises InputError if there is none for an example.
     """
     order = generator(seed, "strangers").permutation(len(examples))
     place = np.argsort(order)
-    partners = []
+    swapped = []
     for number, example in enumerate(examples):
-        for step in range(1, len(examples)):
-            other = int(order[(place[number] + step) % len(examples)])
-            stranger = examples[other]
-            if stranger.text != example.text and set(stranger.images).isdisjoint(example.images):
-                partners.append(other)
-                break
-        else:
+        others = (
+            examples[order[(place[number] + step) % len(order)]] for step in range(len(order))
+        )
+        stranger = next(
+            (
+                one
+                for one in others
+                if one.text != example.text and set(one.images).isdisjoint(example.images)
+            ),
+            None,
+        )
+        if stranger is None:
             raise InputError(
                 f"{example.id}: no example differs in both text and image, so there is nothing to swap in; use more "
                 "examples, or pass perturbed_inputs=False"
             )
-    return partners
-
-
-def swap_texts(examples: Sequence[Example], partners: Sequence[int]) -> list[Example]:
-    """The examples, each with the text or texts of the example at `partners`; choices stay."""
-    swapped = []
-    for example, number in zip(examples, partners, strict=True):
-        stranger = examples[number]
         objects = example.object_count
         tags = tuple(tag for tag in stranger.region_tags if not objects or tag[2] < objects)
-        swapped.append(
-            replace(
-                example,
-                text=stranger.text,
-                text_pair=stranger.text_pair,
-                region_tags=tags,
-                part_starts=stranger.part_starts,
-            )
-        )
+        own = {"text": stranger.text, "text_pair": stranger.text_pair, "region_tags": tags}
+        swapped.append(replace(example, **own, part_starts=stranger.part_starts))
     return swapped
-
-
-SHUFFLED = InputCondition(image="shuffled")
-SWAPPED = InputCondition(image="swapped")
 
 
 def ablate_inputs(
@@ -406,28 +382,26 @@ def ablate_inputs(
     """
     if outcome is None:
         return {"undefined": "the model has no image-text matching head"}, []
-    values: dict[InputCondition, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
     rows = []
-    for condition in INPUT_CONDITIONS:
-        row: dict[str, Any] = {"given": condition.name, **condition._asdict()}
+    for name, condition in INPUT_CONDITIONS.items():
+        row: dict[str, Any] = {"given": name, **condition._asdict()}
         reason = undefined_reason(condition, outcome, subject.form, examples)
         if reason:
             rows.append(row | {"undefined": reason})
             continue
         samples = _samples_under(condition, subject, outcome, examples, config.seed)
-        values[condition] = measure_outcomes(subject.model, outcome, samples, config.batch)
-        row["values"] = intervals(bootstrap.means(values[condition]))
-        row["changes"] = intervals(bootstrap.means(values[condition] - values[OWN]))
+        values[name] = measure_outcomes(subject.model, outcome, samples, config.batch)
+        row["values"] = intervals(bootstrap.means(values[name]))
+        row["changes"] = intervals(bootstrap.means(values[name] - values["as it is"]))
         rows.append(row)
-    shuffled, swapped = values[SHUFFLED], values.get(SWAPPED)
+    shuffled, swapped = values["image shuffled"], values.get("image swapped")
     notes = []
     if swapped is not None and np.array_equal(shuffled, swapped, equal_nan=True):
         notes.append(
-            f"{SHUFFLED.name} and {SWAPPED.name} give this model the same input: images differ only in their "
-            "features, because all have the same number of regions and equal boxes (as in a grid), or because the "
-            "model reads no boxes"
+            "image shuffled and image swapped give this model the same input: boxes are equal, or it reads none"
         )
-    without = int((~np.isfinite(values[OWN][:, 0])).sum())
+    without = int((~np.isfinite(values["as it is"][:, 0])).sum())
     return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}, notes
 
 
@@ -447,7 +421,7 @@ def _samples_under(
             replace(one, images=tuple(partner[image] for image in one.images)) for one in examples
         ]
     if condition.text == "swapped":
-        examples = swap_texts(examples, choose_swap_partners(examples, seed))
+        examples = swap_texts(examples, seed)
     shuffled = partner if condition.image == "shuffled" else None
     model = subject.model
     samples = outcome.prepare(subject.samples(examples, shuffled))

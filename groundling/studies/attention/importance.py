@@ -42,10 +42,12 @@ AttentionQuery = Literal["cls", "all"]
 
 def modality_mask(positions: SequencePositions) -> Tensor:
     """Which positions are of which kind, (N, 3, S) float of 1 and 0; padding is of none."""
-    each = []
-    for kinds in POSITIONS_OF_MODALITY:
-        each.append(torch.isin(positions.kinds, torch.tensor(kinds, device=positions.kinds.device)))
+    each = [torch.isin(positions.kinds, _kinds(positions, k)) for k in range(3)]
     return torch.stack(each, 1).float()
+
+
+def _kinds(positions: SequencePositions, target: int) -> Tensor:
+    return torch.tensor(POSITIONS_OF_MODALITY[target], device=positions.kinds.device)
 
 
 def query_attention(attention_map: AttentionMap, query: AttentionQuery) -> Tensor:
@@ -68,21 +70,14 @@ def covers_regions(attention_map: AttentionMap) -> bool:
             f"modality importance is not defined for a two-stream model (its maps are {attention_map.name!r}): "
             "self-attention covers one modality only; use `groundling heads` for its cross-attention"
         )
-    return bool(
-        torch.isin(
-            attention_map.columns.kinds,
-            torch.tensor(POSITIONS_OF_MODALITY[0]).to(attention_map.columns.kinds),
-        ).any()
-    )
+    visual = _kinds(attention_map.columns, 0)
+    return bool(torch.isin(attention_map.columns.kinds, visual).any())
 
 
 def attention_by_modality(attention_map: AttentionMap, query: AttentionQuery) -> Tensor:
     """Attention (N, heads, 3) of the query positions to each of `ATTENTION_TARGETS`."""
-    return torch.einsum(
-        "nhc,nkc->nhk",
-        query_attention(attention_map, query).float(),
-        modality_mask(attention_map.columns),
-    )
+    attention = query_attention(attention_map, query).float()
+    return torch.einsum("nhc,nkc->nhk", attention, modality_mask(attention_map.columns))
 
 
 class ModalityImportance:
@@ -122,14 +117,10 @@ class ModalityImportance:
         self.heads[layer] += by_sample.sum(0)
         self.rows.put(batch.places, layer, by_sample.mean(1).astype(np.float32))
         if layer == self.layers[0]:
-            self._count(batch, modality_mask(attention_map.columns))
-
-    def _count(self, batch: AttentionBatch, kinds: Tensor) -> None:
-        """Add the share of positions of each kind, and count truncated tokens."""
-        count = kinds.sum(-1)
-        shares = (count / count.sum(-1, keepdim=True)).view(len(batch.samples), -1, 3).mean(1)
-        self.even.put(batch.places, 0, shares.cpu().numpy())
-        self.truncated_tokens += sum(sample.truncated_tokens for sample in batch.samples)
+            count = modality_mask(attention_map.columns).sum(-1)
+            even = (count / count.sum(-1, keepdim=True)).view(len(batch.samples), -1, 3).mean(1)
+            self.even.put(batch.places, 0, even.cpu().numpy())
+            self.truncated_tokens += sum(sample.truncated_tokens for sample in batch.samples)
 
     @property
     def layers(self) -> list[int]:

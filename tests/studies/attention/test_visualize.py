@@ -166,7 +166,7 @@ def test_a_photo_of_ones_own(place: Path, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_regions_of_other_photos_are_found(place: Path, tmp_path: Path) -> None:
-    """With a grid; a detector's settings come from a store that was made with one."""
+    """Like those of the store."""
     model = hf.ViTModel(
         hf.ViTConfig(
             image_size=16,
@@ -180,30 +180,20 @@ def test_regions_of_other_photos_are_found(place: Path, tmp_path: Path) -> None:
     vit = homes.home(tmp_path / "vit", model, None)
     hf.CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(vit)
     settings = {"image": place / "photos/two.jpg", "text": TEXT, "cpu": True}
-    made = groundling.visualize(place / "seer", grid=2, backbone=vit, **settings)
-    (entry,) = made.entries
-    assert entry["views"][0]["boxes"] == [
-        [0, 0, 0.5, 0.5],
-        [0.5, 0, 1, 0.5],
-        [0, 0.5, 0.5, 1],
-        [0.5, 0.5, 1, 1],
-    ]
-    grid = tmp_path / "grid"
-    photos = ["--grid", "2", "--backbone", str(vit), "--cpu"]
+    grid = ["--grid", "2", "--backbone", str(vit), "--cpu"]
+    assert main(["regions", str(place / "photos"), *grid, "--out", str(tmp_path / "both")]) == 0
     shutil.copytree(place / "photos", tmp_path / "photos")
     (tmp_path / "photos/two.jpg").unlink()
-    assert main(["regions", str(tmp_path / "photos"), *photos, "--out", str(grid)]) == 0
-    again = groundling.visualize([place / "seer"], regions=grid, **settings)
-    assert again.entries[0]["views"][0]["layers"] == entry["views"][0]["layers"]
-    # Other boxes get features from the store's image encoder, also for a store of boxes from files.
-    (finer,) = groundling.visualize(place / "seer", regions=grid, grid=3, **settings).entries
-    assert len(finer["views"][0]["boxes"]) == 9
-    manifest = json.loads((grid / "manifest.json").read_text())
-    del manifest["made_with"]
-    homes.put(grid / "manifest.json", json.dumps(manifest))
-    (same,) = groundling.visualize(place / "seer", regions=grid, grid=3, **settings).entries
-    assert same["views"] == finer["views"]
-    assert "srcdoc=" in again._repr_html_() and "<script" not in again._repr_html_()
+    assert main(["regions", str(tmp_path / "photos"), *grid, "--out", str(tmp_path / "one")]) == 0
+    stored, found = (
+        groundling.visualize(place / "seer", regions=tmp_path / name, **settings)
+        for name in ("both", "one")
+    )
+    boxes = [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]
+    assert found.entries[0]["views"][0]["boxes"] == boxes
+    layers = [one.entries[0]["views"][0]["layers"] for one in (stored, found)]
+    assert layers[0] == layers[1]
+    assert "srcdoc=" in found._repr_html_() and "<script" not in found._repr_html_()
 
 
 def test_many_pairs(place: Path, tmp_path: Path) -> None:
@@ -250,10 +240,6 @@ OWN = {"text": "", "image": ""}
             {"regions": ""},
             "this photo is not in the regions store, and neither model nor store records",
         ),
-        (
-            {"regions": "", "grid": "2"},
-            "neither model nor store records how regions were found",
-        ),
         ({"heat-maps": "0-0|1-9"}, "heat_maps=1-9: no such head"),
         ({"layers": "7"}, "layers: the model has 2 layers with attention maps"),
         ({**OWN, "data": "pairs.csv"}, "visualize needs images=FOLDER"),
@@ -261,10 +247,6 @@ OWN = {"text": "", "image": ""}
         (
             {**OWN, "data": "pairs.csv", "images": "photos", "image-column": "text"},
             "no photo 'a dog",
-        ),
-        (
-            {"grid": "17"},
-            "grid = '17': expected less than or equal to 16",
         ),
         ({"out": "look.txt"}, "out=look.txt: expected a file name ending in .html"),
         (

@@ -25,7 +25,7 @@ from groundling.models.formats import Encoder
 from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.model_description import detection_settings
 from groundling.prediction.predictions import make_predictions, model_folder
-from groundling.settings.input_settings import DetectionSettings, RegionSettings
+from groundling.settings.input_settings import RegionSettings
 from groundling.studies.attention.answers import load_match_head
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.studies.attention.inspected_models import is_fine_tuned
@@ -102,32 +102,18 @@ class InspectedModel:
 
     @cached_property
     def region_finder(self) -> StoreRegionExtractor:
-        """Finds regions of photos that the store lacks, like those of training or else of the store.
-
-        A `grid` or `detector` gives other boxes. Raises InputError if no image encoder is known.
-        """
-        config = self.config
-        expected = self.facts
-        manifests = [expected, *([] if self.store is None else [self.store.manifest])]
+        """Finds regions of photos that the store lacks, like those of training or else of the store."""
+        manifests = [self.facts, *([] if self.store is None else [self.store.manifest])]
         recorded = next((one for one in manifests if one.get("made_with")), None)
-        start = DetectionSettings() if recorded is None else detection_settings(recorded)
-        backbone = start.backbone if recorded else _backbone_of_files(manifests)
-        own_boxes = bool(config.grid or config.detector)
-        if own_boxes:
-            detector = config.detector or start.detector
-            start = replace(start, grid=config.grid, detector=detector)
-            expected = {"identity": expected.get("identity")}
-        backbone = config.backbone or backbone
-        is_known = bool(backbone or not self._features)
-        if not is_known or (recorded is None and not own_boxes):
+        if recorded is None:
             raise InputError(
                 f"model={self.name}: this photo is not in the regions store, and neither model nor store records "
-                "how regions were found; pass grid=N or detector=NAME, with backbone=NAME"
+                "how regions were found; make a store of it with `groundling regions`"
             )
-        if config.allow_region_mismatch:
-            expected = {}
-        start = replace(start, backbone=backbone or start.backbone)
-        return StoreRegionExtractor(start, expected, self.device, self._features)
+        expected = {} if self.config.allow_region_mismatch else self.facts
+        return StoreRegionExtractor(
+            detection_settings(recorded), expected, self.device, self._features
+        )
 
     def _image_inputs(self, image: str, photo: Path) -> ImageInputs:
         """A photo as the model reads it; raises InputError if it cannot, or without regions."""
@@ -222,15 +208,6 @@ class InspectedModel:
         if not isinstance(self.student, RegionEncoder):
             return texts
         return self.inputs.samples(texts, self.student, sources)
-
-
-def _backbone_of_files(manifests: Sequence[Mapping[str, Any]]) -> str:
-    """The image encoder recorded with boxes from files; empty if not recorded."""
-    for manifest in manifests:
-        models = manifest.get("model")
-        if isinstance(models, dict) and isinstance(models.get("backbone"), str):
-            return str(models["backbone"])
-    return ""
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
