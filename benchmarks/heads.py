@@ -30,16 +30,16 @@ from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionDataset
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.attention import AttentionMap
-from groundling.studies.attention.forward_passes import (
-    BATCH,
-    AttentionBatch,
-    consume_attention,
-)
 from groundling.studies.attention.grounding import HeadGrounding, PhraseSpan
 from groundling.studies.attention.importance import (
     Bootstrap,
     ImportanceEstimate,
     ModalityImportance,
+)
+from groundling.studies.attention.inspected_models import (
+    BATCH,
+    AttentionBatch,
+    consume_attention,
 )
 from groundling.tasks.flickr_entities import FLICKR30K
 from groundling.vision_language.single_stream import SingleStreamModel

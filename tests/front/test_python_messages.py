@@ -28,7 +28,7 @@ def test_a_function_and_its_command_name_the_same_setting(tmp_path: Path, capsys
 
 
 def missing_photo(folder: Path) -> Any:
-    return groundling.visualize(folder / "bert", image=folder / "x.png", grid=2, cpu=True)
+    return groundling.visualize(folder / "bert", image=folder / "x.png", cpu=True)
 
 
 def missing_store(folder: Path) -> Any:

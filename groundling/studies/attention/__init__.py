@@ -3,14 +3,13 @@
 - `commands`: the settings of all commands, their checks, and the inputs that identify a run.
 - `heads`: every head as a classifier of phrases (`grounding`), with the best heads scored on
   held-out images.
-- `syntax`: the same from a word to the region of its syntactic neighbour (`dependency_labels`:
-  parsers' label schemes).
+- `syntax`: the same from a word to the region of its syntactic neighbour.
 - `modality`: the shares of attention on text and image (`importance`), answers with ablated inputs
-  and integrated gradients (`attribution`), and attention to the words that CLIP-TD's teacher
-  selects (`selected_words`).
+  (`answers`), integrated gradients, and attention to the words that CLIP-TD's teacher selects
+  (`attribution`).
 - `figures`: figures of all these results.
 - `page`: the page of `groundling visualize`.
 
-These use the analysed models with their inputs, controls and answers (`inspected_models`), passes
-that keep no attention maps (`passes`), and models that can be inspected but not trained (`models`).
+These use the analysed models, with passes that keep no attention maps and controls
+(`inspected_models`), and models that can be inspected but not trained (`models`).
 """

@@ -1,25 +1,21 @@
-"""How much an answer depends on each input: ablation (Frank et al. 2021), integrated gradients.
-
-Attention cannot show this: a model may attend to inputs that do not change its answer.
-"""
+"""Integrated gradients of an answer, and whether attention agrees with them and with CLIP-TD's words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
 
-from groundling.core.batch import Batch, Example, Sample, TextRow, require
-from groundling.core.errors import InputError
-from groundling.core.output_types import OutputType, RegionSelection
-from groundling.core.rng import generator
-from groundling.data.samples import MappedDataset, SampleDataset
-from groundling.studies.attention.forward_passes import SampleArrays, iterate_batches
+from groundling.core.batch import Batch, Sample, require
+from groundling.data.samples import SampleDataset
+from groundling.data.text.keywords import select_tokens
+from groundling.data.text.words import word_spans
+from groundling.studies.attention.answers import Outcome
 from groundling.studies.attention.importance import (
     Bootstrap,
     ClsAttention,
@@ -27,264 +23,9 @@ from groundling.studies.attention.importance import (
     mean_with_interval,
     right_choice_row,
 )
-from groundling.studies.attention.inspected_models import (
-    HiddenWordsOutcome,
-    ModalityModel,
-    Outcome,
-    shuffle_images,
-)
+from groundling.studies.attention.inspected_models import iterate_batches
+from groundling.teachers.clip import ClipTeacher, text_for_clip
 from groundling.vision_language import RegionEncoder
-
-InputState = Literal["own", "blank", "shuffled", "swapped"]
-
-
-class InputCondition(NamedTuple):
-    """The inputs of an example that a model receives, each its own or ablated."""
-
-    image: InputState = "own"
-    """blank: boxes with zero features; shuffled: own boxes, features of another image; swapped:
-    boxes and features of another image.
-    """
-    text: InputState = "own"
-    """blank: padding for every token; shuffled: own words reordered; swapped: another text."""
-
-    @property
-    def name(self) -> str:
-        """Its label in tables."""
-        if self.image == self.text:
-            return "as it is" if self.image == "own" else "both blank"
-        if self.text == "own":
-            return f"image {self.image}"
-        return f"text {self.text}"
-
-
-OWN = InputCondition()
-INPUT_CONDITIONS = (
-    OWN,
-    InputCondition(image="blank"),
-    InputCondition(image="shuffled"),
-    InputCondition(image="swapped"),
-    InputCondition(text="blank"),
-    InputCondition(text="shuffled"),
-    InputCondition(text="swapped"),
-    InputCondition("blank", "blank"),
-)
-"""All conditions, in the order of the table."""
-
-
-def undefined_reason(
-    condition: InputCondition,
-    outcome: Outcome,
-    form: OutputType | None,
-    examples: Sequence[Example],
-) -> str:
-    """Why a condition is undefined for a model and its examples; empty if it is defined."""
-    if condition.image == "swapped":
-        if isinstance(form, RegionSelection):
-            return "the right answer is a region of the example's own image"
-        if any(example.object_count for example in examples):
-            return "the texts name objects of their own images"
-    if condition.text in ("shuffled", "swapped"):
-        if isinstance(outcome, HiddenWordsOutcome):
-            return "the hidden words belong to the example's own text"
-        if form is not None and form.head_input == "phrase":
-            return "the question is about a phrase of the example's own text"
-    return ""
-
-
-# -- the image ---------------------------------------------------------------------------------------------------------
-
-
-def zero_region_features(width: int) -> Callable[[Sample], Sample]:
-    """Returns a function that zeroes region features, as `finetune --zero-region-features` does; boxes stay."""
-
-    def change(sample: Sample) -> Sample:
-        return replace(sample.each_row(row), pixels=None)
-
-    def row(sample: Sample) -> Sample:
-        if sample.regions is None:
-            return sample
-        zeros = np.zeros((len(sample.regions), width), np.float32)
-        return replace(sample, pixels=None, regions=replace(sample.regions, features=zeros))
-
-    return change
-
-
-# -- the text ----------------------------------------------------------------------------------------------------------
-
-
-def word_token_mask(row: TextRow, special_ids: Sequence[int]) -> np.ndarray:
-    """Which tokens (T,) belong to words, without special ones and `special_ids` (a head's [MASK])."""
-    return ~row.special_tokens_mask & ~np.isin(row.input_ids, special_ids)
-
-
-def blank_words(special_ids: Sequence[int]) -> Callable[[Sample], Sample]:
-    """Returns a function that replaces all tokens but special ones by padding; lengths stay."""
-
-    def row(sample: Sample) -> Sample:
-        if sample.text is None:
-            return sample
-        ids = np.where(
-            word_token_mask(sample.text, special_ids),
-            sample.text.pad_token_id,
-            sample.text.input_ids,
-        )
-        return replace(sample, text=replace(sample.text, input_ids=ids))
-
-    return lambda sample: sample.each_row(row)
-
-
-def shuffle_words(special_ids: Sequence[int], seed: int) -> Callable[[Sample], Sample]:
-    """Returns a function that shuffles the words of each text; a word's tokens stay together."""
-
-    def row(sample: Sample, rng: np.random.Generator) -> Sample:
-        if sample.text is None:
-            return sample
-        inner = word_token_mask(sample.text, special_ids)
-        part = (
-            sample.text.token_type_ids if sample.text.part_index is None else sample.text.part_index
-        )
-        places = np.arange(len(inner))
-        for number in np.unique(part[inner]):
-            own = np.flatnonzero(inner & (part == number))
-            words = sample.text.word_ids[own]
-            order = rng.permutation(np.unique(words))
-            places[own] = np.concatenate([own[words == word] for word in order])
-        return replace(sample, text=sample.text.take(places))
-
-    def change(sample: Sample) -> Sample:
-        return sample.each_row(lambda one: row(one, generator(seed, "order", sample.id)))
-
-    return change
-
-
-def choose_swap_partners(examples: Sequence[Example], seed: int) -> list[int]:
-    """For each example, the index of one with other text and images; depends on the seed only.
-
-    Raises InputError if there is none for an example.
-    """
-    order = generator(seed, "strangers").permutation(len(examples))
-    place = np.argsort(order)
-    partners = []
-    for number, example in enumerate(examples):
-        for step in range(1, len(examples)):
-            other = int(order[(place[number] + step) % len(examples)])
-            stranger = examples[other]
-            if stranger.text != example.text and set(stranger.images).isdisjoint(example.images):
-                partners.append(other)
-                break
-        else:
-            raise InputError(
-                f"{example.id}: no example differs in both text and image, so there is nothing to swap in; use more "
-                "examples, or pass perturbed_inputs=False"
-            )
-    return partners
-
-
-def swap_texts(examples: Sequence[Example], partners: Sequence[int]) -> list[Example]:
-    """The examples, each with the text or texts of the example at `partners`; choices stay."""
-    swapped = []
-    for example, number in zip(examples, partners, strict=True):
-        stranger = examples[number]
-        objects = example.object_count
-        tags = tuple(tag for tag in stranger.region_tags if not objects or tag[2] < objects)
-        swapped.append(
-            replace(
-                example,
-                text=stranger.text,
-                text_pair=stranger.text_pair,
-                region_tags=tags,
-                part_starts=stranger.part_starts,
-            )
-        )
-    return swapped
-
-
-# -- ablation ----------------------------------------------------------------------------------------------------------
-
-
-SHUFFLED = InputCondition(image="shuffled")
-SWAPPED = InputCondition(image="swapped")
-
-
-def ablate_inputs(
-    subject: ModalityModel, examples: Sequence[Example], seed: int, batch: int, bootstrap: Bootstrap
-) -> tuple[dict[str, Any], list[str]]:
-    """A model's answers with ablated inputs, as `inputs` in `result.json`, and notes on them.
-
-    `bootstrap` over the examples.
-    """
-    outcome = subject.outcome
-    if outcome is None:
-        return {"undefined": "the model has no image-text matching head"}, []
-    values: dict[InputCondition, np.ndarray] = {}
-    rows = []
-    for condition in INPUT_CONDITIONS:
-        row: dict[str, Any] = {"given": condition.name, **condition._asdict()}
-        reason = undefined_reason(condition, outcome, subject.form, examples)
-        if reason:
-            rows.append(row | {"undefined": reason})
-            continue
-        samples = _samples_under(condition, subject, outcome, examples, seed)
-        values[condition] = measure_outcomes(subject.model, outcome, samples, batch)
-        row["values"] = intervals(bootstrap.means(values[condition]))
-        row["changes"] = intervals(bootstrap.means(values[condition] - values[OWN]))
-        rows.append(row)
-    shuffled, swapped = values[SHUFFLED], values.get(SWAPPED)
-    notes = []
-    if swapped is not None and np.array_equal(shuffled, swapped, equal_nan=True):
-        notes.append(
-            f"{SHUFFLED.name} and {SWAPPED.name} give this model the same input: images differ only in their "
-            "features, because all have the same number of regions and equal boxes (as in a grid), or because the "
-            "model reads no boxes"
-        )
-    without = int((~np.isfinite(values[OWN][:, 0])).sum())
-    return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}, notes
-
-
-def _samples_under(
-    condition: InputCondition,
-    subject: ModalityModel,
-    outcome: Outcome,
-    examples: Sequence[Example],
-    seed: int,
-) -> SampleDataset:
-    """The examples as the model reads them under a condition."""
-    partner: Mapping[str, str] | None = None
-    if condition.image in ("shuffled", "swapped"):
-        partner = shuffle_images([name for one in examples for name in one.images], seed)
-    if condition.image == "swapped" and partner is not None:
-        examples = [
-            replace(one, images=tuple(partner[image] for image in one.images)) for one in examples
-        ]
-    if condition.text == "swapped":
-        examples = swap_texts(examples, choose_swap_partners(examples, seed))
-    shuffled = partner if condition.image == "shuffled" else None
-    model = subject.model
-    samples = outcome.prepare(subject.samples(examples, shuffled))
-    if condition.image == "blank":
-        samples = MappedDataset(samples, zero_region_features(model.sizes.regions))
-    if condition.text == "blank":
-        samples = MappedDataset(samples, blank_words(model.special_ids))
-    if condition.text == "shuffled":
-        samples = MappedDataset(samples, shuffle_words(model.special_ids, seed))
-    return samples
-
-
-@torch.no_grad()
-def measure_outcomes(
-    model: RegionEncoder, outcome: Outcome, samples: SampleDataset, batch: int
-) -> np.ndarray:
-    """The outcome of every sample, (samples, numbers of the outcome).
-
-    `samples`: prepared by the outcome's `prepare`.
-    """
-    rows = SampleArrays()
-    for inputs, _, places in iterate_batches(model, samples, batch):
-        values = outcome.values(model(inputs), inputs)
-        rows.put(places, 0, values.double().cpu().numpy())
-    return rows.stacked()[:, 0]
-
 
 # Integrated gradients over words and regions (Sundararajan et al. 2017), and whether attention
 # agrees with them. The attribution of an input is the gradient of the answer with respect to its
@@ -331,11 +72,10 @@ def attribute_answers(
     `samples` as in `measure_outcomes`; `steps`: points on the line.
     """
     model.requires_grad_(False)
-    special_ids = model.special_ids
     found: dict[int, Attribution] = {}
-    for inputs, batch_samples, places in iterate_batches(model, samples, batch):
-        attributions = _attribute_batch(model, outcome, inputs, batch_samples, special_ids, steps)
-        found |= zip(places, attributions, strict=True)
+    for seen in iterate_batches(model, samples, batch):
+        attributions = _attribute_batch(model, outcome, seen.batch, seen.samples, steps)
+        found |= zip(seen.places, attributions, strict=True)
     return [found[place] for place in sorted(found)]
 
 
@@ -344,11 +84,9 @@ def _attribute_batch(
     outcome: Outcome,
     batch: Batch,
     samples: Sequence[Sample],
-    special_ids: Sequence[int],
     steps: int,
 ) -> list[Attribution]:
-    """The attributions of a batch."""
-    blank, path = _blank_and_path(model, batch, special_ids)
+    blank, path = _blank_and_path(model, batch)
 
     def answer(point: Sequence[Tensor]) -> Tensor:
         text, regions = point
@@ -391,9 +129,7 @@ def quadrature_points(steps: int) -> tuple[np.ndarray, np.ndarray]:
     return places**POINT_POWER, weights / weights.sum()
 
 
-def _blank_and_path(
-    model: RegionEncoder, batch: Batch, special_ids: Sequence[int]
-) -> tuple[Batch, list[Tensor]]:
+def _blank_and_path(model: RegionEncoder, batch: Batch) -> tuple[Batch, list[Tensor]]:
     """The baseline batch, and its differences to `batch`: words (N, T, E), regions (N, R, D).
 
     Points are the baseline plus a multiple of the difference, which is exact near the baseline;
@@ -403,10 +139,8 @@ def _blank_and_path(
     regions = require(batch.regions, "regions", "an attribution")
     table = model.word_embeddings()
     padding = 0 if model.text_tokenizer is None else model.text_tokenizer.pad_token_id or 0
-    special = (
-        torch.isin(tokens.input_ids, torch.tensor(special_ids, device=tokens.input_ids.device))
-        | tokens.special_tokens_mask
-    )
+    kept = torch.tensor(model.special_ids, device=tokens.input_ids.device)
+    special = torch.isin(tokens.input_ids, kept) | tokens.special_tokens_mask
     ids = torch.where(special, tokens.input_ids, padding)
     features = regions.features.float()
     blank = replace(
@@ -423,8 +157,6 @@ COMPLETE_RELATIVE = 0.05
 """Relative tolerance: a complete attribution has a residual of at most this share of the change."""
 COMPLETE_ABSOLUTE = 0.01
 """Absolute tolerance: a smaller residual counts as complete even if the change is close to 0."""
-MIN_COMPLETE_SHARE = 0.9
-"""A note is written if the share of complete examples is below this."""
 
 
 def attribution_summary(
@@ -462,17 +194,6 @@ def attribution_summary(
             "regions": bootstrap.by_layer(agreeing[..., 1], layers),
         },
     }
-
-
-def completeness_notes(summary: Mapping[str, Any]) -> list[str]:
-    """A note if many attributions are incomplete; `summary` is the result of `attribution_summary`."""
-    if summary["complete"] >= MIN_COMPLETE_SHARE:
-        return []
-    return [
-        f"integrated gradients are off by more than {COMPLETE_RELATIVE:.0%} of the change, and by more than "
-        f"{COMPLETE_ABSOLUTE}, in {1 - summary['complete']:.0%} of examples; double ig_steps "
-        f"({summary['ig_steps']}) until `complete` no longer rises"
-    ]
 
 
 def text_share(attributions: Sequence[Attribution]) -> np.ndarray:
@@ -515,3 +236,130 @@ def attribution_agreement(
         words = rank_correlation(sum_by_word(layer[:tokens], word), size_of_words)
         correlations.append([words, rank_correlation(layer[tokens:], size_of_regions)])
     return np.array(correlations)
+
+
+# -- the words that CLIP-TD's teacher selects (Figure 2) ---------------------------------------------------------------
+
+MIN_CANDIDATES = 4
+"""Least number of candidate words in the text that is shown as an example."""
+
+
+@dataclass(frozen=True)
+class TeacherWordScores:
+    """The teacher's selection scores of the K raw words of a row."""
+
+    scores: np.ndarray
+    """(K,) selection scores; 0 for words that are no candidates."""
+    candidates: np.ndarray
+    """(K,) bool: words that may be selected."""
+    words: tuple[str, ...]
+    """The words as written in the text."""
+    text: str
+
+
+def teacher_word_scores(
+    teacher: ClipTeacher, samples: Sequence[Sample], batch: int
+) -> list[TeacherWordScores]:
+    """A teacher's scores for each sample's row of `right_choice_row`; it is fitted to these samples."""
+    rows = [sample.rows[right_choice_row(sample)] for sample in samples]
+    found = []
+    for start in range(0, len(rows), batch):
+        batch_rows = rows[start : start + batch]
+        for row, (scores, candidates) in zip(
+            batch_rows, teacher.word_scores(batch_rows), strict=True
+        ):
+            text = text_for_clip(require(row.example, "example", "a teacher"))
+            words = tuple(text[first:last] for first, last in word_spans(text))
+            found.append(
+                TeacherWordScores(scores[: len(words)], candidates[: len(words)], words, text)
+            )
+    return found
+
+
+def selection_agreement(
+    attention: np.ndarray, words: TeacherWordScores, num_words: int
+) -> np.ndarray:
+    """Agreement of attention (layers, K) with scores, by layer and for their mean: (layers + 1, 3).
+
+    Over candidates: Spearman's correlation with the scores; the overlap of the `num_words` selected
+    words with the words that get the most attention, as a share; and the overlap expected by
+    chance. NaN with too few candidates.
+    """
+    places = np.flatnonzero(words.candidates)
+    many = min(num_words, len(places))
+    agreement = []
+    for row in (*attention, attention.mean(0)):
+        if not many:
+            agreement.append([np.nan] * 3)
+            continue
+        chosen = select_tokens(words.scores, words.candidates, num_words)
+        attended = select_tokens(row, words.candidates, num_words)
+        shared = len(np.intersect1d(chosen, attended)) / many
+        ranks = rank_correlation(row[places], words.scores[places])
+        agreement.append([ranks, shared, many / len(places)])
+    return np.array(agreement)
+
+
+def attention_to_words(
+    cls_attention: ClsAttention, rows: Sequence[Sample], texts: Sequence[TeacherWordScores]
+) -> list[np.ndarray]:
+    """[CLS]'s attention (layers, K) to each raw word of each text, which the model reads as `rows`.
+
+    The sum over a word's tokens; 0 for truncated words.
+    """
+    found = []
+    for own, sample, text in zip(cls_attention.attention.by_sample(), rows, texts, strict=True):
+        row = sample.rows[right_choice_row(sample)]
+        word = require(row.text, "text", "a student").word_ids
+        inside = (word >= 0) & (word < len(text.words))
+        of_words = np.zeros((len(own), len(text.words)))
+        np.add.at(of_words.T, word[inside], own[:, : len(word)][:, inside].T)
+        found.append(of_words)
+    return found
+
+
+def selected_words_summary(
+    texts: Sequence[TeacherWordScores],
+    attentions: Sequence[Sequence[np.ndarray]],
+    layers: Sequence[Sequence[int]],
+    num_words: int,
+    bootstrap: Bootstrap,
+) -> dict[str, Any]:
+    """Agreement of attention with the `num_words` words that the teacher selects, as in `result.json`.
+
+    `attentions` of each model to the words of each text, and numbers of its `layers`; `bootstrap` over
+    the examples of the texts.
+    """
+    scores = [
+        np.stack([selection_agreement(*one, num_words) for one in zip(each, texts, strict=True)])
+        for each in attentions
+    ]
+    difference = None
+    if len(scores) == 2:
+        change = bootstrap.means(scores[1][:, -1, :2] - scores[0][:, -1, :2])
+        difference = dict(zip(("ranks", "overlap"), intervals(change), strict=True))
+    place = next((n for n, one in enumerate(texts) if one.candidates.sum() >= MIN_CANDIDATES), 0)
+    return {
+        "examples": len(texts),
+        "models": [
+            {
+                "ranks": bootstrap.by_layer(one[..., 0], own),
+                "overlap": bootstrap.by_layer(one[..., 1], own),
+            }
+            for one, own in zip(scores, layers, strict=True)
+        ],
+        "overlap_by_chance": mean_with_interval(bootstrap.means(scores[0][:, -1, 2])),
+        "difference": difference,
+        "shown": example_scores(texts[place], [each[place] for each in attentions]),
+    }
+
+
+def example_scores(text: TeacherWordScores, attentions: Sequence[np.ndarray]) -> dict[str, Any]:
+    """JSON of a text's words, the teacher's scores and the models' mean attention (Figure 2)."""
+    means = [attention.mean(0) for attention in attentions]
+    rows = []
+    for number, word in enumerate(text.words):
+        score = round(float(text.scores[number]), 6) if text.candidates[number] else None
+        attention = [round(float(mean[number]), 6) for mean in means]
+        rows.append({"word": word, "score": score, "attention": attention})
+    return {"text": text.text, "words": rows}

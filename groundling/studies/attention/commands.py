@@ -128,11 +128,6 @@ phrase), or MODULE:NAME."""
     """Query position of a phrase: its last token, or the mean over its tokens."""
 
 
-def inputs_of_heads(config: HeadsConfig) -> Inputs:
-    """Inputs that identify a run."""
-    return {"data": config.data, **config.model_inputs}
-
-
 HEADS = Command(
     "heads",
     "which attention heads ground phrases: every head as a phrase-grounding classifier",
@@ -143,22 +138,13 @@ HEADS = Command(
     "runs/heads",
     common_flags="model data regions images task split min-region-attention cpu",
     prints_output=True,
-    output=ResumableRun(inputs_of_heads),
+    output=ResumableRun(lambda config: {"data": config.data, **config.model_inputs}),
     formatter="groundling.studies.attention.heads:format_heads",
 )
 
 
 GOLD_PARSES = "parses.conllu"
 """File of gold parses that a rendered world has beside its captions."""
-MOST_BOXES = 16
-"""Maximum boxes per side of a grid in `visualize`: on a page 360 pixels wide each box is then 20 \
-pixels wide."""
-
-
-def check_visualize(config: VisualizeConfig, out: str | Path) -> None:
-    """Raises InputError without a text."""
-    if not config.data:
-        require_settings(config, "visualize", "text")
 
 
 @settings
@@ -189,19 +175,10 @@ folder of a --task."""
     """--task: split to show; empty: the first with labels."""
     example: str = ""
     """--task: show only examples of this image, this Flickr30k caption (IMAGE#NUMBER) or this id."""
-    limit: Annotated[int, Ge(0)] = 200
+    limit: Annotated[int, Ge(0)] = 10
     """Show only the first N pairs; 0: all."""
     regions: Annotated[str, InputKind.FOLDER] = ""
     """Region store; photos that it lacks get regions extracted like those of the store."""
-    detector: Annotated[str, InputKind.MODEL] = ""
-    """Object detector for regions extracted now: hub id or folder; empty: the detector of the \
-training regions."""
-    backbone: Annotated[str, InputKind.MODEL] = ""
-    """Image encoder for the features of regions extracted now: hub id or folder; empty: the \
-backbone of the training regions."""
-    grid: Annotated[int, Interval(ge=0, le=MOST_BOXES)] = 0
-    """Boxes per side of a regular grid, at most 16, instead of a detector; 0: as in the training \
-regions."""
     allow_region_mismatch: bool = False
     """Accept regions made by another detector or backbone than those the model was trained on."""
     layers: tuple[Annotated[int, Ge(0)], ...] = ()
@@ -209,8 +186,6 @@ regions."""
     heat_maps: tuple[str, ...] = ()
     """Also draw heat maps of these heads, LAYER-HEAD such as 2-0, of the first model on the first \
 pair, as SVG, PDF and PNG."""
-    per_page: Annotated[int, Ge(1)] = 10
-    """Pairs per page; further pairs go to linked pages."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
@@ -218,7 +193,7 @@ pair, as SVG, PDF and PNG."""
 VISUALIZE = Command(
     "visualize",
     "an HTML page of the regions that each word attends to, head by head, on your own photo",
-    "groundling.studies.attention.page:write_pages",
+    "groundling.studies.attention.page:write_page",
     {"_own": VisualizeConfig()},
     title=TITLE,
     example='groundling visualize runs/read --image pier.jpg --text "is it a dog ?" --out look.html',
@@ -226,7 +201,9 @@ VISUALIZE = Command(
     positional=("--model",),
     file="look.html",
     out_help="Output HTML page; an older page is replaced, any other file is refused.",
-    validate=check_visualize,
+    validate=lambda config, out: (
+        None if config.data else require_settings(config, "visualize", "text")
+    ),
     output=OutputFile(),
 )
 
@@ -281,23 +258,6 @@ without the file ending."""
 (isolated)."""
 
 
-def check_modality(config: ModalityConfig, out: str | Path) -> None:
-    """Raises InputError for a teacher without images."""
-    if config.teacher:
-        require_settings(config, "modality teacher", "teacher_images")
-
-
-def inputs_of_modality(config: ModalityConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {
-        "other": config.other,
-        "data": config.data,
-        "teacher": config.teacher,
-        "teacher_images": config.teacher_images,
-        **config.model_inputs,
-    }
-
-
 MODALITY = Command(
     "modality",
     "how much a model attends to and depends on text and image, e.g. before and after distillation",
@@ -308,8 +268,18 @@ MODALITY = Command(
     "--out runs/modality",
     common_flags="model data regions images other ig-examples cpu",
     prints_output=True,
-    validate=check_modality,
-    output=ResumableRun(inputs_of_modality),
+    validate=lambda config, out: (
+        require_settings(config, "modality teacher", "teacher_images") if config.teacher else None
+    ),
+    output=ResumableRun(
+        lambda config: {
+            "other": config.other,
+            "data": config.data,
+            "teacher": config.teacher,
+            "teacher_images": config.teacher_images,
+            **config.model_inputs,
+        }
+    ),
     formatter="groundling.studies.attention.modality:format_modality",
 )
 
@@ -341,11 +311,6 @@ def parses_of(config: SyntaxConfig) -> Path | None:
     return None if is_parser and not path.exists() else path
 
 
-def inputs_of_syntax(config: SyntaxConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {"data": config.data, "parses": parses_of(config) or "", **config.model_inputs}
-
-
 SYNTAX = Command(
     "syntax",
     "which attention heads attend from a word to the region of its syntactic neighbour",
@@ -356,7 +321,13 @@ SYNTAX = Command(
     "--regions runs/store --out runs/syntax",
     common_flags="model data regions parses split labels cpu",
     prints_output=True,
-    output=ResumableRun(inputs_of_syntax),
+    output=ResumableRun(
+        lambda config: {
+            "data": config.data,
+            "parses": parses_of(config) or "",
+            **config.model_inputs,
+        }
+    ),
     formatter="groundling.studies.attention.syntax:format_syntax",
 )
 

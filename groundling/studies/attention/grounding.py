@@ -28,8 +28,12 @@ from groundling.data.text.words import word_spans
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.stats.resampling import bootstrap_sums, interval
 from groundling.studies.attention.commands import GroundingSettings
-from groundling.studies.attention.forward_passes import AttentionBatch, consume_attention
-from groundling.studies.attention.inspected_models import RegionModel, shuffle_images
+from groundling.studies.attention.inspected_models import (
+    AttentionBatch,
+    RegionModel,
+    consume_attention,
+    shuffle_images,
+)
 from groundling.studies.attention.models import pointing_game
 from groundling.tasks import Task
 
@@ -41,8 +45,8 @@ MEASURES = ("region_share", "special_share", "entropy")
 """Measures of a phrase's attention that are summed over phrases: the shares on regions and on
 special tokens (such as [CLS] and [SEP]), and the entropy over all positions, in nats.
 """
-FIRST = np.zeros(1, np.int64)
-"""Placeholder token for a phrase that cannot be scored; its attention is ignored."""
+NONE = np.zeros(0, np.int64)
+"""The tokens of a phrase that cannot be scored."""
 
 
 class PhraseStatus(IntEnum):
@@ -74,7 +78,7 @@ class PhraseSpan:
 
 
 def query_tokens(phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
-    """Indices of the tokens of a phrase's words in its text's sample; `FIRST` if it is not scored.
+    """Indices of the tokens of a phrase's words in its text's sample; `NONE` if it is not scored.
 
     Raises InputError if the span is outside the text or has no word.
     """
@@ -88,13 +92,13 @@ def query_tokens(phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, Phrase
         )
     first, last = int(touched[0]), int(touched[-1])
     if words[first, 0] < start or words[last, 1] > stop:
-        return FIRST, PhraseStatus.SPLITS_WORD
+        return NONE, PhraseStatus.SPLITS_WORD
     word = require(sample.text, "text", "heads").word_ids
     tokens = np.flatnonzero((word >= first) & (word <= last))
     if sample.truncated_tokens and last >= word.max(initial=-1):
-        return FIRST, PhraseStatus.TRUNCATED
+        return NONE, PhraseStatus.TRUNCATED
     if not len(tokens) or word[tokens[-1]] != last:
-        return FIRST, PhraseStatus.NO_TOKENS
+        return NONE, PhraseStatus.NO_TOKENS
     return tokens, PhraseStatus.SCORED
 
 
@@ -143,19 +147,17 @@ def _baselines_of(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
     return float(own.any()), float(own[best]), float(own.mean()), float(ranked), len(candidates)
 
 
-class _BatchPhrases(NamedTuple):
-    """The N phrases of a batch, with P query tokens in all."""
+class _Query(NamedTuple):
+    """A scored phrase of a batch."""
 
-    phrase: np.ndarray
-    """(N,) index of each one among the Q phrases."""
-    row: np.ndarray
-    """(N,) its row of the batch."""
+    number: int
+    """Its index among the Q phrases."""
+    row: int
+    """Its row of the batch."""
+    tokens: np.ndarray
+    """Indices of the tokens whose attention is pooled."""
     right: np.ndarray
-    """(N, R) bool: the regions that match its gold boxes."""
-    token: np.ndarray
-    """(P,) token indices, phrase by phrase; `FIRST` for a phrase that is not scored."""
-    first: np.ndarray
-    """(N,) index in `token` of each phrase's first token."""
+    """(R,) bool: the regions that match its gold boxes."""
 
 
 class HeadGrounding:
@@ -191,44 +193,40 @@ class HeadGrounding:
 
         Raises InputError if a head gives regions no attention, or a phrase is not in its text.
         """
-        kinds = attention_map.columns.kinds.cpu().numpy()
-        reads_text = (attention_map.rows.kinds == PositionKind.TOKEN).any()
-        if (
-            not reads_text
-            or not np.isin(kinds, (PositionKind.REGION, PositionKind.WHOLE_IMAGE)).any()
-        ):
+        columns, rows = attention_map.columns, attention_map.rows
+        kinds = columns.kinds.cpu().numpy()
+        has_regions = np.isin(kinds, (PositionKind.REGION, PositionKind.WHOLE_IMAGE)).any()
+        if not has_regions or not (rows.kinds == PositionKind.TOKEN).any():
             return
         if self._batch is not batch:
             self._batch = batch
-            self._phrases = self._find_phrases(batch)
-        phrases = self._phrases
-        attention = self._attention(attention_map, phrases)
-        is_region = (kinds == PositionKind.REGION)[phrases.row][:, None]
-        is_special = (kinds == PositionKind.SPECIAL)[phrases.row][:, None]
-        share = np.where(is_region, attention, 0).sum(-1)
-        is_scored = self.baselines.status[phrases.phrase] == PhraseStatus.SCORED
-        can_be_right = is_scored & (self.baselines.region_count[phrases.phrase] > 0)
-        if not (share[can_be_right] > 0).all():
-            raise InputError(
-                f"a head of layer {attention_map.layer} gives the regions no attention, or NaN; the model is damaged, "
-                "or masks its regions as padding"
-            )
-        # Ties go to the first; -1 excludes text.
-        best_column = np.where(is_region, attention, -1).argmax(-1)
-        indices = attention_map.columns.indices.cpu().numpy()[phrases.row]
-        region = np.take_along_axis(indices, best_column, 1)
-        # An image without regions gives the index of a token, which may exceed those of regions.
-        region = np.minimum(region, phrases.right.shape[1] - 1)
-        number = self._index_of_layer(attention_map)
-        right = np.take_along_axis(phrases.right, region, 1)
-        self.hits[number][phrases.phrase] = right & can_be_right[:, None]
-        special = np.where(is_special, attention, 0).sum(-1)
-        measures = np.stack([share, special, entr(attention.astype(float)).sum(-1)], -1)
-        own = phrases.phrase[is_scored]
-        np.add.at(self.sums[number], (self.groups[own], self.half[own]), measures[is_scored])
+            self._queries = self._find_queries(batch)
+        hits, sums = self._arrays_of(attention_map)
+        is_text = np.isin(rows.kinds.cpu().numpy(), (PositionKind.TOKEN, PositionKind.SPECIAL))
+        tokens = rows.indices.cpu().numpy()
+        regions = columns.indices.cpu().numpy()
+        weights = attention_map.weights.float().cpu().numpy()
+        for query in self._queries:
+            row = query.row
+            asked = is_text[row] & np.isin(tokens[row], query.tokens)
+            attention = weights[row][:, asked].sum(1).astype(float) / asked.sum()
+            is_region = kinds[row] == PositionKind.REGION
+            share = np.where(is_region, attention, 0).sum(-1)
+            if is_region.any():
+                if not (share > 0).all():
+                    raise InputError(
+                        f"a head of layer {attention_map.layer} gives the regions no attention, or NaN; the model is "
+                        "damaged, or masks its regions as padding"
+                    )
+                # Ties go to the first; -1 excludes text.
+                best = np.where(is_region, attention, -1).argmax(-1)
+                hits[query.number] = query.right[regions[row][best]]
+            special = np.where(kinds[row] == PositionKind.SPECIAL, attention, 0).sum(-1)
+            measures = np.stack([share, special, entr(attention).sum(-1)], -1)
+            sums[self.groups[query.number], self.half[query.number]] += measures
 
-    def _index_of_layer(self, attention_map: AttentionMap) -> int:
-        """Index of a map among those of text over regions; a new one is appended with its arrays."""
+    def _arrays_of(self, attention_map: AttentionMap) -> tuple[np.ndarray, np.ndarray]:
+        """The hits and sums of a layer, which are made at its first map."""
         layer = (attention_map.name, attention_map.layer)
         if layer not in self.layers:
             heads = attention_map.weights.shape[1]
@@ -236,43 +234,24 @@ class HeadGrounding:
             self.hits.append(np.zeros((len(self.groups), heads), bool))
             groups = int(self.groups.max(initial=0)) + 1
             self.sums.append(np.zeros((groups, 2, heads, len(MEASURES))))
-        return self.layers.index(layer)
+        place = self.layers.index(layer)
+        return self.hits[place], self.sums[place]
 
-    def _attention(self, attention_map: AttentionMap, phrases: _BatchPhrases) -> np.ndarray:
-        """Attention (N, H, S) from each phrase, the mean over its query tokens."""
-        counts = np.diff([*phrases.first, len(phrases.token)])
-        owner = np.repeat(phrases.row, counts)
-        kinds = attention_map.rows.kinds.cpu().numpy()[owner]
-        is_text = np.isin(kinds, (PositionKind.TOKEN, PositionKind.SPECIAL))
-        indices = attention_map.rows.indices.cpu().numpy()[owner]
-        position = (is_text & (indices == phrases.token[:, None])).argmax(-1)
-        weights = attention_map.weights[owner, :, position].float().cpu().numpy()
-        mean: np.ndarray = np.add.reduceat(weights, phrases.first) / counts[:, None, None]
-        return mean
-
-    def _find_phrases(self, batch: AttentionBatch) -> _BatchPhrases:
-        """The phrases of a batch; their statistics that do not depend on heads are kept."""
-        index, rows, right, tokens = [], [], [], []
+    def _find_queries(self, batch: AttentionBatch) -> list[_Query]:
+        """The scored phrases of a batch; the statistics of all that do not depend on heads are kept."""
+        queries = []
         for row, (sample, place) in enumerate(zip(batch.samples, batch.places, strict=True)):
             regions = require(sample.regions, "regions", "heads")
             for number, phrase in enumerate(self.phrases[place], self.offsets[place]):
-                query, status = query_tokens(phrase, sample)
-                matches = self.mark(phrase.example, regions).astype(bool) & ~regions.is_whole_image
-                values = (status, *_baselines_of(matches, regions))
+                tokens, status = query_tokens(phrase, sample)
+                right = self.mark(phrase.example, regions).astype(bool) & ~regions.is_whole_image
+                values = (status, *_baselines_of(right, regions))
                 for column, value in zip(self.baselines, values, strict=True):
                     column[number] = value
-                index.append(number)
-                rows.append(row)
-                right.append(matches)
-                tokens.append(query[-1:] if self.pooling == "last" else query)
-        most = max(len(one) for one in right)
-        return _BatchPhrases(
-            np.array(index),
-            np.array(rows),
-            np.stack([np.pad(one, (0, most - len(one))) for one in right]),
-            np.concatenate(tokens),
-            np.cumsum([0, *(len(one) for one in tokens[:-1])]),
-        )
+                if status == PhraseStatus.SCORED:
+                    asked = tokens[-1:] if self.pooling == "last" else tokens
+                    queries.append(_Query(number, row, asked, right))
+        return queries
 
     def result(self, group: int = 0) -> GroundingResult:
         """The result for a group's phrases; raises InputError without maps of text over regions."""

@@ -21,7 +21,7 @@ from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
 from groundling.stats.resampling import bootstrap_sums, interval
-from groundling.studies.attention.forward_passes import AttentionBatch, SampleArrays
+from groundling.studies.attention.inspected_models import AttentionBatch, SampleArrays
 
 ATTENTION_TARGETS = ("visual", "textual", "special")
 """Kinds of positions that attention goes to."""
@@ -42,10 +42,12 @@ AttentionQuery = Literal["cls", "all"]
 
 def modality_mask(positions: SequencePositions) -> Tensor:
     """Which positions are of which kind, (N, 3, S) float of 1 and 0; padding is of none."""
-    each = []
-    for kinds in POSITIONS_OF_MODALITY:
-        each.append(torch.isin(positions.kinds, torch.tensor(kinds, device=positions.kinds.device)))
+    each = [torch.isin(positions.kinds, _kinds(positions, k)) for k in range(3)]
     return torch.stack(each, 1).float()
+
+
+def _kinds(positions: SequencePositions, target: int) -> Tensor:
+    return torch.tensor(POSITIONS_OF_MODALITY[target], device=positions.kinds.device)
 
 
 def query_attention(attention_map: AttentionMap, query: AttentionQuery) -> Tensor:
@@ -68,21 +70,14 @@ def covers_regions(attention_map: AttentionMap) -> bool:
             f"modality importance is not defined for a two-stream model (its maps are {attention_map.name!r}): "
             "self-attention covers one modality only; use `groundling heads` for its cross-attention"
         )
-    return bool(
-        torch.isin(
-            attention_map.columns.kinds,
-            torch.tensor(POSITIONS_OF_MODALITY[0]).to(attention_map.columns.kinds),
-        ).any()
-    )
+    visual = _kinds(attention_map.columns, 0)
+    return bool(torch.isin(attention_map.columns.kinds, visual).any())
 
 
 def attention_by_modality(attention_map: AttentionMap, query: AttentionQuery) -> Tensor:
     """Attention (N, heads, 3) of the query positions to each of `ATTENTION_TARGETS`."""
-    return torch.einsum(
-        "nhc,nkc->nhk",
-        query_attention(attention_map, query).float(),
-        modality_mask(attention_map.columns),
-    )
+    attention = query_attention(attention_map, query).float()
+    return torch.einsum("nhc,nkc->nhk", attention, modality_mask(attention_map.columns))
 
 
 class ModalityImportance:
@@ -122,14 +117,10 @@ class ModalityImportance:
         self.heads[layer] += by_sample.sum(0)
         self.rows.put(batch.places, layer, by_sample.mean(1).astype(np.float32))
         if layer == self.layers[0]:
-            self._count(batch, modality_mask(attention_map.columns))
-
-    def _count(self, batch: AttentionBatch, kinds: Tensor) -> None:
-        """Add the share of positions of each kind, and count truncated tokens."""
-        count = kinds.sum(-1)
-        shares = (count / count.sum(-1, keepdim=True)).view(len(batch.samples), -1, 3).mean(1)
-        self.even.put(batch.places, 0, shares.cpu().numpy())
-        self.truncated_tokens += sum(sample.truncated_tokens for sample in batch.samples)
+            count = modality_mask(attention_map.columns).sum(-1)
+            even = (count / count.sum(-1, keepdim=True)).view(len(batch.samples), -1, 3).mean(1)
+            self.even.put(batch.places, 0, even.cpu().numpy())
+            self.truncated_tokens += sum(sample.truncated_tokens for sample in batch.samples)
 
     @property
     def layers(self) -> list[int]:
@@ -246,13 +237,6 @@ def _round(value: float) -> float:
     return round(float(value), 6)
 
 
-def to_nested_lists(values: np.ndarray) -> Any:
-    """An array as nested lists, rounded; None for NaN and infinity."""
-    if values.ndim:
-        return [to_nested_lists(one) for one in values]
-    return _round(values.item()) if np.isfinite(values) else None
-
-
 class ImportanceEstimate:
     """Modality importance of one model, for the data and the resamples."""
 
@@ -261,7 +245,9 @@ class ImportanceEstimate:
         self.layers = importance.layers
         self.by_head = importance.by_head
         """For the data alone, (layers, heads, 3)."""
-        self.by_layer = _with_gap(bootstrap.means(importance.rows.stacked()))
+        shares = bootstrap.means(importance.rows.stacked())
+        gap = shares[..., 1:2] - shares[..., :1]
+        self.by_layer = np.concatenate([shares, gap], -1)
         """Mean over heads, and the gap, textual less visual: (1 + draws, layers, 4)."""
         self.uniform = bootstrap.means(importance.uniform)
         """(1 + draws, 3)."""
@@ -269,16 +255,15 @@ class ImportanceEstimate:
     @property
     def overall(self) -> np.ndarray:
         """Means over layers of `by_layer`, then of the absolute gap: (1 + draws, 5)."""
-        by_layer = self.by_layer
-        size = np.abs(by_layer[..., 3:]).mean(1)
-        return np.concatenate([by_layer.mean(1), size], -1)
+        size = np.abs(self.by_layer[..., 3:]).mean(1)
+        return np.concatenate([self.by_layer.mean(1), size], -1)
 
     def to_json(self) -> dict[str, Any]:
         """The model's importance as in `result.json`."""
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = self.overall[:, :3] / self.uniform
         return {
-            "layers": list(self.layers),
+            "layers": self.layers,
             "heads": self.by_head.shape[1],
             "by_head": _by_head(self.by_head),
             "by_layer": _by_layer(self.layers, self.by_layer),
@@ -299,13 +284,9 @@ def _by_layer(layers: Sequence[int], draws: np.ndarray) -> list[dict[str, Any]]:
 
 def _by_head(values: np.ndarray) -> dict[str, Any]:
     return {
-        name: to_nested_lists(values[..., place]) for place, name in enumerate(ATTENTION_TARGETS)
+        name: [[_round(share) for share in heads] for heads in values[..., place]]
+        for place, name in enumerate(ATTENTION_TARGETS)
     }
-
-
-def _with_gap(masses: np.ndarray) -> np.ndarray:
-    visual, textual = masses[..., 0], masses[..., 1]
-    return np.concatenate([masses, (textual - visual)[..., None]], -1)
 
 
 def compare_importance(first: ImportanceEstimate, second: ImportanceEstimate) -> dict[str, Any]:

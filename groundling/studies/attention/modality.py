@@ -19,10 +19,10 @@ from groundling.models.frozen_clip import load_frozen_clip
 from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
 from groundling.settings.objectives import TargetedDistillationSettings
-from groundling.studies.attention import attribution, selected_words
+from groundling.studies.attention import attribution
+from groundling.studies.attention.answers import Outcome, ablate_inputs, outcome_of
 from groundling.studies.attention.attribution import COMPLETE_ABSOLUTE, COMPLETE_RELATIVE
 from groundling.studies.attention.commands import ModalityConfig
-from groundling.studies.attention.forward_passes import AttentionConsumer, consume_attention
 from groundling.studies.attention.grounding import COUNTED
 from groundling.studies.attention.importance import (
     ATTENTION_TARGETS,
@@ -34,13 +34,17 @@ from groundling.studies.attention.importance import (
     compare_importance,
 )
 from groundling.studies.attention.inspected_models import (
-    ModalityModel,
-    load_modality_model,
+    AttentionConsumer,
+    RegionModel,
+    consume_attention,
+    open_region_model,
     read_analysis_examples,
 )
 from groundling.teachers.clip import ClipTeacher
 
 JsonObject = dict[str, Any]
+MIN_COMPLETE_SHARE = 0.9
+"""A note is written if the share of complete attributions is below this."""
 
 
 def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
@@ -54,10 +58,10 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
     models = [config]
     if config.other:
         models.append(replace(config, model=config.other, untrained=False))
-    subjects = [load_modality_model(one, config.outcome, device, config.trust) for one in models]
+    subjects = [open_region_model(one, device, config.trust) for one in models]
     examples = _read_examples(config, subjects, run)
     analyses = [
-        _ModelAnalysis(one, subject, examples)
+        _ModelAnalysis(one, subject, examples, device)
         for one, subject in zip(models, subjects, strict=True)
     ]
     notes = [note for analysis in analyses for note in analysis.notes]
@@ -96,7 +100,7 @@ class _AnalysedExamples(NamedTuple):
 
 
 def _read_examples(
-    config: ModalityConfig, subjects: Sequence[ModalityModel], run: Run
+    config: ModalityConfig, subjects: Sequence[RegionModel], run: Run
 ) -> _AnalysedExamples:
     every, notes = read_analysis_examples(subjects[0], config)
     run.note(*dict.fromkeys([*notes, *(note for subject in subjects for note in subject.notes)]))
@@ -127,8 +131,9 @@ class _ModelAnalysis:
     def __init__(
         self,
         config: ModalityConfig,
-        subject: ModalityModel,
+        subject: RegionModel,
         examples: _AnalysedExamples,
+        device: torch.device,
     ) -> None:
         """Raises InputError if no layer covers regions."""
         self.config = config
@@ -148,14 +153,15 @@ class _ModelAnalysis:
         """[CLS]'s attention to every position of the word-level examples, where it is needed."""
         if config.teacher or config.ig_examples:
             self._read(examples.word_level, self.cls_attention)
+        self.outcome = outcome_of(subject, config, device)
         self.inputs: JsonObject | None = None
         """Its answers with ablated inputs."""
         if config.perturbed_inputs:
-            self.inputs, notes = attribution.ablate_inputs(
-                subject, examples.every, config.seed, config.batch, examples.bootstrap
+            self.inputs, notes = ablate_inputs(
+                subject, self.outcome, examples.every, config, examples.bootstrap
             )
-            self._note(notes)
-        self.attribution = self._attribute() if config.ig_examples else None
+            self.notes += [f"{config.model}: {note}" for note in notes]
+        self.attribution = self._attribute(self.outcome) if config.ig_examples else None
 
     def _read(self, examples: Sequence[Example], consumer: AttentionConsumer) -> None:
         samples = self.subject.samples(examples)
@@ -167,28 +173,24 @@ class _ModelAnalysis:
         samples = self.subject.samples(self.examples.word_level)
         return list(samples.get(range(len(samples)), ()))
 
-    def _attribute(self) -> JsonObject:
-        """Attributions of its answers, if it has any."""
-        steps = self.config.ig_steps
-        outcome = self.subject.outcome
+    def _attribute(self, outcome: Outcome | None) -> JsonObject:
+        model = self.subject.model
         if outcome is None:
             return {"undefined": "the model has no head whose answer can be attributed"}
-        if self.subject.model.region_source != "features":
+        if model.region_source != "features":
             return {"undefined": "the model reads pixels; attributions need stored features"}
-        model = self.subject.model
         samples = outcome.prepare(self.subject.samples(self.examples.word_level))
-        attributions = attribution.attribute_answers(
-            model, outcome, samples, self.config.batch, steps
+        steps = self.config.ig_steps
+        found = attribution.attribute_answers(model, outcome, samples, self.config.batch, steps)
+        summary = attribution.attribution_summary(
+            found, self.cls_attention, self.rows, self.examples.word_level_bootstrap
         )
-        summary: JsonObject = {"explains": outcome.target_name, "ig_steps": steps}
-        summary |= attribution.attribution_summary(
-            attributions, self.cls_attention, self.rows, self.examples.word_level_bootstrap
-        )
-        self._note(attribution.completeness_notes(summary))
-        return summary
-
-    def _note(self, notes: Sequence[str]) -> None:
-        self.notes += [f"{self.config.model}: {note}" for note in notes]
+        if summary["complete"] < MIN_COMPLETE_SHARE:
+            self.notes.append(
+                f"{self.config.model}: integrated gradients are incomplete in {1 - summary['complete']:.0%} of "
+                f"examples; double ig_steps ({steps}) until `complete` no longer rises"
+            )
+        return {"explains": outcome.target_name, "ig_steps": steps, **summary}
 
     def to_json(self) -> JsonObject:
         """The model's entry in `result.json`."""
@@ -213,12 +215,12 @@ def _selected_words(
     examples = analyses[0].examples
     teacher = ClipTeacher(clip, {"clip_words"}, options)
     teacher.to(device).fit(analyses[0].subject.samples(examples.word_level))
-    texts = selected_words.teacher_word_scores(teacher, analyses[0].rows, config.batch)
+    texts = attribution.teacher_word_scores(teacher, analyses[0].rows, config.batch)
     attentions = [
-        selected_words.attention_to_words(one.cls_attention, one.rows, texts) for one in analyses
+        attribution.attention_to_words(one.cls_attention, one.rows, texts) for one in analyses
     ]
     layers = [one.cls_attention.attention.layers for one in analyses]
-    summary = selected_words.selected_words_summary(
+    summary = attribution.selected_words_summary(
         texts, attentions, layers, config.num_words, examples.word_level_bootstrap
     )
     header = {"teacher": config.teacher, "words": config.num_words, "relevance": config.relevance}

@@ -16,7 +16,7 @@ from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.studies.attention import attribution
-from groundling.studies.attention.inspected_models import MatchOutcome
+from groundling.studies.attention.answers import MatchOutcome
 from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.vlbert import vlbert

@@ -32,7 +32,6 @@ from groundling.models.attention import (
     region_positions,
     text_positions,
 )
-from groundling.studies.attention.forward_passes import consume_attention
 from groundling.studies.attention.grounding import (
     LEFT_OUT,
     GroundingResult,
@@ -47,6 +46,7 @@ from groundling.studies.attention.grounding import (
 )
 from groundling.studies.attention.inspected_models import (
     OtherImageStore,
+    consume_attention,
     randomize_weights,
     shuffle_images,
 )

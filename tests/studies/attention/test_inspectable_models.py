@@ -27,12 +27,13 @@ from groundling.studies.attention.commands import (
     ModalityConfig,
     VisualizeConfig,
 )
-from groundling.studies.attention.forward_passes import (
+from groundling.studies.attention.inspected_models import (
     AttentionBatch,
+    RegionModel,
     SampleArrays,
     consume_attention,
+    shuffle_images,
 )
-from groundling.studies.attention.inspected_models import RegionModel, shuffle_images
 from groundling.studies.attention.page.inspected_model import InspectedModel
 from groundling.vision_language.loading import load_encoder
 

@@ -44,19 +44,21 @@ from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.settings.objectives import TargetedDistillationSettings
-from groundling.studies.attention import attribution, selected_words
-from groundling.studies.attention.attribution import (
+from groundling.studies.attention import attribution
+from groundling.studies.attention.answers import (
     INPUT_CONDITIONS,
+    HiddenWordsOutcome,
+    MatchOutcome,
+    RightAnswerOutcome,
     blank_words,
-    choose_swap_partners,
     measure_outcomes,
+    right_answer_probability,
     shuffle_words,
     swap_texts,
     undefined_reason,
     zero_region_features,
 )
 from groundling.studies.attention.commands import MODALITY, ModalityConfig
-from groundling.studies.attention.forward_passes import AttentionBatch
 from groundling.studies.attention.importance import (
     Bootstrap,
     ClsAttention,
@@ -66,12 +68,7 @@ from groundling.studies.attention.importance import (
     compare_importance,
     right_choice_row,
 )
-from groundling.studies.attention.inspected_models import (
-    HiddenWordsOutcome,
-    MatchOutcome,
-    RightAnswerOutcome,
-    right_answer_probability,
-)
+from groundling.studies.attention.inspected_models import AttentionBatch
 from groundling.teachers.clip import ClipTeacher
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
@@ -320,7 +317,7 @@ def test_blank_and_shuffled_texts() -> None:
     words = toys.bert_words()
     kept = words.all_special_ids
     own = row(pair="a girl waits on the beach")
-    blank = text_of(blank_words(kept)(own))
+    blank = text_of(blank_words(own, kept))
     before = text_of(own)
     is_kept = np.isin(before.input_ids, kept)
     assert is_kept.sum() == 4, "[CLS], [MASK] and two [SEP]"
@@ -328,7 +325,7 @@ def test_blank_and_shuffled_texts() -> None:
     assert (blank.input_ids[~is_kept] == words.pad_token_id).all() and len(blank.input_ids) == len(
         before.input_ids
     )
-    other = text_of(shuffle_words(kept, 0)(own))
+    other = text_of(shuffle_words(own, kept, 0))
     assert (other.input_ids != before.input_ids).any()
     assert (other.input_ids[is_kept] == before.input_ids[is_kept]).all()
     assert (other.token_type_ids == before.token_type_ids).all()
@@ -337,20 +334,19 @@ def test_blank_and_shuffled_texts() -> None:
             other.input_ids[other.word_ids == number] == before.input_ids[before.word_ids == number]
         ).all()
         assert (np.diff(np.flatnonzero(other.word_ids == number)) == 1).all(), "in one token"
-    again = text_of(shuffle_words(kept, 0)(own))
+    again = text_of(shuffle_words(own, kept, 0))
     assert (again.input_ids == other.input_ids).all()
 
 
 def test_a_stranger_has_another_text_and_image() -> None:
-    texts = [("a", "i"), ("a", "j"), ("b", "i"), ("b", "j"), ("c", "k")]
-    examples = [Example(str(n), text, images=(image,)) for n, (text, image) in enumerate(texts)]
-    found = choose_swap_partners(examples, 0)
-    for example, other in zip(examples, found, strict=True):
-        assert examples[other].text != example.text and examples[other].images != example.images
-    swapped = swap_texts(examples, found)
-    assert [one.images for one in swapped] == [one.images for one in examples]
-    with pytest.raises(InputError, match="0: no example differs"):
-        choose_swap_partners(examples[:2], 0)
+    image_of = {"a": "i", "b": "i", "c": "j", "d": "j", "e": "k"}
+    examples = [Example(text, text, images=(image,)) for text, image in image_of.items()]
+    for example, other in zip(examples, swap_texts(examples, 0), strict=True):
+        assert (image_of[other.text],) != example.images == other.images
+    same = [replace(one, text="same") for one in examples[:4]] + examples[4:]
+    assert [one.text for one in swap_texts(same[2:], 0)] == ["e", "e", "same"]
+    with pytest.raises(InputError, match="a: no example differs"):
+        swap_texts(examples[:2], 0)
 
 
 def test_what_cannot_be_asked_is_said() -> None:
@@ -362,12 +358,12 @@ def test_what_cannot_be_asked_is_said() -> None:
 
     def asked(outcome: Any, form: Any, example: Example) -> set[str]:
         return {
-            one.name
-            for one in INPUT_CONDITIONS
+            name
+            for name, one in INPUT_CONDITIONS.items()
             if not undefined_reason(one, outcome, form, [example])
         }
 
-    every = {one.name for one in INPUT_CONDITIONS}
+    every = set(INPUT_CONDITIONS)
     assert asked(right, Classification(("a",)), plain) == every
     assert every - asked(right, RegionSelection(), plain) == {"image swapped"}
     assert every - asked(right, Classification(("a",)), tagged) == {"image swapped"}
@@ -392,7 +388,7 @@ def test_attributions_add_up_to_what_the_answer_loses_on_a_blank_input(seer) -> 
     outcome = MatchOutcome(head)
     found = attribution.attribute_answers(model, outcome, samples, 2, 24)
     kept = model.text.tokenizer.all_special_ids
-    blank = MappedDataset(MappedDataset(samples, zero_region_features(12)), blank_words(kept))
+    blank = MappedDataset(samples, lambda one: blank_words(zero_region_features(one, 12), kept))
     own, none = (measure_outcomes(model, outcome, some, 2)[:, 0] for some in (samples, blank))
     np.testing.assert_allclose([one.change for one in found], own - none, atol=1e-5)
     for one, sample in zip(found, samples.get(range(3), ()), strict=True):
@@ -464,25 +460,28 @@ def test_agreement_with_attention() -> None:
 
 
 def test_attention_to_words_against_their_scores() -> None:
-    worth = selected_words.TeacherWordScores(
+    worth = attribution.TeacherWordScores(
         np.array([0.5, 0.4, 0.0, 0.1, 0.2]),
         np.array([True, True, False, True, True]),
         ("a", "b", ".", "c", "d"),
         "a b . c d",
     )
     attention = np.array([[0.4, 0.3, 0.9, 0.1, 0.2], [0.1, 0.2, 0.9, 0.4, 0.3]])
-    found = selected_words.selection_agreement(attention, worth, 2)
+    found = attribution.selection_agreement(attention, worth, 2)
     np.testing.assert_allclose(found[0], [1, 1, 0.5])
     np.testing.assert_allclose(found[1], [-1, 0, 0.5])
-    shown = selected_words.example_scores(worth, [attention])
+    shown = attribution.example_scores(worth, [attention])
     assert shown["words"][2] == {"word": ".", "score": None, "attention": [0.9]}
     none = replace(worth, candidates=np.zeros(5, bool))
-    assert np.isnan(selected_words.selection_agreement(attention, none, 2)).all()
+    assert np.isnan(attribution.selection_agreement(attention, none, 2)).all()
     sample = row("red dogs wait")
     word = text_of(sample).word_ids
-    looks = np.arange(float(len(word) + 3))[None]
-    of_words = selected_words.sum_word_attention(looks, sample, 4)[0]
-    assert of_words.tolist() == [sum(np.flatnonzero(word == w)) for w in range(4)]
+    looks = ClsAttention()
+    looks.attention.put([0], 0, [np.arange(float(len(word) + 3))])
+    (of_words,) = attribution.attention_to_words(
+        looks, [sample], [replace(worth, words=tuple("abcd"))]
+    )
+    assert of_words[0].tolist() == [sum(np.flatnonzero(word == w)) for w in range(4)]
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -22,14 +22,18 @@ from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.models.attention import AttentionMap
 from groundling.studies.attention.commands import VisualizeConfig
-from groundling.studies.attention.page import MAX_PAGE_CHARACTERS, AttentionPage, make_page
+from groundling.studies.attention.page import (
+    MAX_PAGE_CHARACTERS,
+    AttentionPage,
+    ImageTextPair,
+    make_page,
+)
 from groundling.studies.attention.page.attention_views import (
     ModelAttentionView,
     RegionBoxesView,
     WordView,
     pack_attention,
 )
-from groundling.studies.attention.page.image_text_pairs import ImageTextPair
 from groundling.studies.attention.page.inspected_model import InspectedModel
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -143,7 +147,7 @@ def test_a_photo_of_ones_own(place: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "look.html"
     line = ["visualize", *words_of(place, model=f"{place / 'seer'}|{place / 'bert'}"), "--cpu"]
     assert main([*line, "--out", str(out)]) == 0
-    assert json.loads(capsys.readouterr().out)["pages"] == [str(out)]
+    assert json.loads(capsys.readouterr().out)["page"] == str(out)
     content = content_of(out.read_text())
     (pair,) = content["pairs"]
     seer, bert = pair["views"]
@@ -162,7 +166,7 @@ def test_a_photo_of_ones_own(place: Path, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_regions_of_other_photos_are_found(place: Path, tmp_path: Path) -> None:
-    """With a grid; a detector's settings come from a store that was made with one."""
+    """Like those of the store."""
     model = hf.ViTModel(
         hf.ViTConfig(
             image_size=16,
@@ -176,40 +180,28 @@ def test_regions_of_other_photos_are_found(place: Path, tmp_path: Path) -> None:
     vit = homes.home(tmp_path / "vit", model, None)
     hf.CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(vit)
     settings = {"image": place / "photos/two.jpg", "text": TEXT, "cpu": True}
-    made = groundling.visualize(place / "seer", grid=2, backbone=vit, **settings)
-    (entry,) = made.entries
-    assert entry["views"][0]["boxes"] == [
-        [0, 0, 0.5, 0.5],
-        [0.5, 0, 1, 0.5],
-        [0, 0.5, 0.5, 1],
-        [0.5, 0.5, 1, 1],
-    ]
-    grid = tmp_path / "grid"
-    photos = ["--grid", "2", "--backbone", str(vit), "--cpu"]
+    grid = ["--grid", "2", "--backbone", str(vit), "--cpu"]
+    assert main(["regions", str(place / "photos"), *grid, "--out", str(tmp_path / "both")]) == 0
     shutil.copytree(place / "photos", tmp_path / "photos")
     (tmp_path / "photos/two.jpg").unlink()
-    assert main(["regions", str(tmp_path / "photos"), *photos, "--out", str(grid)]) == 0
-    again = groundling.visualize([place / "seer"], regions=grid, **settings)
-    assert again.entries[0]["views"][0]["layers"] == entry["views"][0]["layers"]
-    # Other boxes get features from the store's image encoder, also for a store of boxes from files.
-    (finer,) = groundling.visualize(place / "seer", regions=grid, grid=3, **settings).entries
-    assert len(finer["views"][0]["boxes"]) == 9
-    manifest = json.loads((grid / "manifest.json").read_text())
-    del manifest["made_with"]
-    homes.put(grid / "manifest.json", json.dumps(manifest))
-    (same,) = groundling.visualize(place / "seer", regions=grid, grid=3, **settings).entries
-    assert same["views"] == finer["views"]
-    assert "srcdoc=" in again._repr_html_() and "<script" not in again._repr_html_()
+    assert main(["regions", str(tmp_path / "photos"), *grid, "--out", str(tmp_path / "one")]) == 0
+    stored, found = (
+        groundling.visualize(place / "seer", regions=tmp_path / name, **settings)
+        for name in ("both", "one")
+    )
+    boxes = [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]
+    assert found.entries[0]["views"][0]["boxes"] == boxes
+    layers = [one.entries[0]["views"][0]["layers"] for one in (stored, found)]
+    assert layers[0] == layers[1]
+    assert "srcdoc=" in found._repr_html_() and "<script" not in found._repr_html_()
 
 
-def test_many_pairs_are_on_pages_with_links(place: Path, tmp_path: Path) -> None:
+def test_many_pairs(place: Path, tmp_path: Path) -> None:
     settings = {"data": place / "pairs.csv", "images": place / "photos", "regions": place / "store"}
-    made = groundling.visualize(place / "seer", per_page=1, **settings)
-    assert "Page 1 of 2" in made._repr_html_()
-    first, second = made.save(tmp_path / "a.html")
-    assert (first.name, second.name) == ("a.html", "a-2.html")
-    assert content_of(second.read_text())["page"]["links"] == ["a.html", "a-2.html"]
-    assert [pair["text"] for pair in content_of(second.read_text())["pairs"]] == ["two cats wait"]
+    made = groundling.visualize(place / "seer", **settings)
+    made.save(tmp_path / "a.html")
+    texts = [pair["text"] for pair in content_of((tmp_path / "a.html").read_text())["pairs"]]
+    assert texts == ["a dog runs", "two cats wait"]
     assert len(groundling.visualize(place / "seer", limit=1, **settings).entries) == 1
 
 
@@ -219,10 +211,10 @@ NASTY = '</script><script>alert(1)</script><!-- <b>bold</b> & \u2028 "quotes" {{
 
 
 def test_a_text_cannot_leave_the_page_s_data() -> None:
-    made = AttentionPage("<b>title</b>", [(NASTY, [NASTY])])
+    made = AttentionPage([(NASTY, [NASTY])])
     made.add(
         ImageTextPair(Example("own", NASTY)),
-        [ModelAttentionView([WordView(NASTY, 0)], RegionBoxesView.empty(), [])],
+        [ModelAttentionView([WordView(NASTY, 0)], RegionBoxesView(), [])],
     )
     page = made.html()
     assert content_of(page)["pairs"][0]["text"] == NASTY
@@ -248,10 +240,6 @@ OWN = {"text": "", "image": ""}
             {"regions": ""},
             "this photo is not in the regions store, and neither model nor store records",
         ),
-        (
-            {"regions": "", "grid": "2"},
-            "neither model nor store records how regions were found",
-        ),
         ({"heat-maps": "0-0|1-9"}, "heat_maps=1-9: no such head"),
         ({"layers": "7"}, "layers: the model has 2 layers with attention maps"),
         ({**OWN, "data": "pairs.csv"}, "visualize needs images=FOLDER"),
@@ -260,11 +248,6 @@ OWN = {"text": "", "image": ""}
             {**OWN, "data": "pairs.csv", "images": "photos", "image-column": "text"},
             "no photo 'a dog",
         ),
-        (
-            {"grid": "17"},
-            "grid = '17': expected less than or equal to 16",
-        ),
-        ({"per-page": "0"}, "per_page = '0': expected greater than or equal to 1"),
         ({"out": "look.txt"}, "out=look.txt: expected a file name ending in .html"),
         (
             {"out": "mine.html"},
@@ -286,14 +269,14 @@ def test_a_mistake_is_one_line(
 def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
     monkeypatch.setattr("groundling.studies.attention.page.MAX_PAGE_CHARACTERS", 1000)
     assert MAX_PAGE_CHARACTERS > 2**24
-    made = AttentionPage("title", [("m", [])])
+    made = AttentionPage([("m", [])])
     made.add(
         ImageTextPair(Example("own", "a dog")),
-        [ModelAttentionView([WordView("a", 0)], RegionBoxesView.empty(), [])],
+        [ModelAttentionView([WordView("a", 0)], RegionBoxesView(), [])],
     )
     with pytest.raises(
         InputError,
-        match=r"a page of 1 pairs and 1 models would be 0 MB; pass a smaller per_page",
+        match=r"a page of 1 pairs and 1 models would be 0 MB; pass a smaller limit",
     ):
         made.html()
 

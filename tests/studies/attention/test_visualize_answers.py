@@ -75,7 +75,7 @@ def test_a_fine_tuned_models_answer_is_the_one_of_predict(place: Path) -> None:
     told = content_of(made.html())["pairs"][0]["views"][0]["answer"]
     model = groundling.load(place / "run", device="cpu")
     own = model.predict(TEXT, image="one.jpg", top_k=3, regions=place / "store")
-    assert told["about"] == "Answer"
+    assert told["title"] == "Answer"
     assert [text for text, _ in told["ranked"]] == [one.answer for one in own.best]
     shares = [share for _, share in told["ranked"]]
     assert shares == pytest.approx([one.probability for one in own.best])

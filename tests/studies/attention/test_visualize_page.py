@@ -16,7 +16,7 @@ from tiny import homes
 
 import groundling
 from groundling.core.batch import Example
-from groundling.studies.attention.page import AttentionPage
+from groundling.studies.attention.page import AttentionPage, ImageTextPair
 from groundling.studies.attention.page.attention_views import (
     LayerView,
     ModelAnswer,
@@ -24,7 +24,6 @@ from groundling.studies.attention.page.attention_views import (
     RegionBoxesView,
     WordView,
 )
-from groundling.studies.attention.page.image_text_pairs import ImageTextPair
 
 NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"
 LONG = "w" * 300
@@ -86,15 +85,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One pair and one model; two pairs and two models."""
     folder = tmp_path_factory.mktemp("page")
     photo = homes.picture(folder / "photo.jpg", size=(900, 600))
-    alone = AttentionPage("Look & see", [("mine", [NASTY])])
+    alone = AttentionPage([("mine", [NASTY])])
     example = Example("own", f"red dog {NASTY} {LONG}")
     gold = np.array([[0.4, 0.2, 0.9, 0.9]])
     alone.add(ImageTextPair(example, photo, gold), [view(WORDS)])
     alone.save(folder / "alone.html")
-    nearly = AttentionPage("Even", [("grid", [])])
+    nearly = AttentionPage([("grid", [])])
     nearly.add(ImageTextPair(example, photo), [even_view()])
     nearly.save(folder / "even.html")
-    both = AttentionPage("Two", [("a", []), ("b", [])])
+    both = AttentionPage([("a", []), ("b", [])])
     for _ in range(2):
         both.add(ImageTextPair(example, photo), [view(WORDS), view(TOKENS, 3)])
     both.save(folder / "both.html")
@@ -248,7 +247,10 @@ def test_clicking_a_box_shades_the_words(alone: Page) -> None:
     assert np.isnan(alone.shares(".boxes .box")).all()
     # Texts stay texts.
     assert words[3].text == NASTY
-    assert (alone.all(".note")[0].text, alone.all("h1")[0].text) == (NASTY, "Look & see")
+    assert (alone.all(".note")[0].text, alone.all("h1")[0].text) == (
+        NASTY,
+        "What does the model attend to?",
+    )
     assert alone.all("main b, main i, img[src='x']") == [] and len(alone.all(".gold")) == 1
 
 

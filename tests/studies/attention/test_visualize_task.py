@@ -13,7 +13,7 @@ from tiny import homes, toys
 from groundling.cli import main
 from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.studies.attention.commands import VisualizeConfig
-from groundling.studies.attention.page.image_text_pairs import select_pairs
+from groundling.studies.attention.page import select_pairs
 
 CAPTION = (
     "a [/EN#1/people wet dog] sees [/EN#2/other 3 $2 trees] and [/EN#1/people the dog] runs to "

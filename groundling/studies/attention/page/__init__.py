@@ -6,17 +6,21 @@ import base64
 import html
 import io
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from PIL import Image
 
-from groundling.core.batch import require
-from groundling.core.errors import InputError, convert_os_errors, prefix_errors
-from groundling.data.images import read_image
+from groundling.core.batch import Example, require
+from groundling.core.errors import InputError, convert_os_errors, prefix_errors, require_nonempty
+from groundling.core.registry import resolve
+from groundling.data.image_samples import files_below, single_file
+from groundling.data.images import image_id, read_image
+from groundling.data.tables import read_all_columns, row_texts, text_columns
 from groundling.runs.folder import check_file, disk_errors, write_whole
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import render
@@ -24,13 +28,14 @@ from groundling.settings.fields import make_settings
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
 from groundling.studies.attention.page.attention_views import ModelAttentionView, draw_heads
-from groundling.studies.attention.page.image_text_pairs import ImageTextPair, select_pairs
 from groundling.studies.attention.page.inspected_model import InspectedModel
+from groundling.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+TITLE = "What does the model attend to?"
 MAX_PHOTO_SIDE = 640
 """Largest long side of an embedded photo, in pixels."""
 JPEG_QUALITY = 82
@@ -45,14 +50,10 @@ FRAME_HEIGHT = 760
 
 @dataclass
 class AttentionPage:
-    """Pages of what several models attend to in images and texts; displays itself in a notebook."""
+    """A page of what several models attend to in images and texts; displays itself in a notebook."""
 
-    title: str
-    """Title of the page."""
     models: Sequence[tuple[str, Sequence[str]]] = ()
     """Name and notes of each model."""
-    per_page: int = 10
-    """Pairs per page."""
     entries: list[dict[str, Any]] = field(default_factory=list)
     """The pairs as JSON objects of the page."""
     first_view: ModelAttentionView | None = None
@@ -81,55 +82,34 @@ class AttentionPage:
         """
         return draw_heads(require(self.first_view, "first_view", "a figure of heads"), heads)
 
-    @property
-    def pages(self) -> int:
-        """Number of pages."""
-        return max(1, -(-len(self.entries) // self.per_page))
-
-    def html(self, page: int = 0, links: Sequence[str] = ()) -> str:
-        """The HTML of one page; `links`: the file names of all pages.
-
-        Raises InputError for a page that is too large for browsers (`MAX_PAGE_CHARACTERS`).
-        """
-        first = page * self.per_page
-        shown = self.entries[first : first + self.per_page]
-        content = {
-            "models": [{"name": name, "notes": list(notes)} for name, notes in self.models],
-            "pairs": shown,
-            "page": {"number": page, "before": first, "links": list(links)},
-        }
-        text = render(__package__, "visualize.html", title=self.title, data=content)
+    def html(self) -> str:
+        """The HTML; raises InputError if it is too large for browsers (`MAX_PAGE_CHARACTERS`)."""
+        models = [{"name": name, "notes": list(notes)} for name, notes in self.models]
+        content = {"models": models, "pairs": self.entries}
+        text = render(__package__, "visualize.html", title=TITLE, data=content)
         if len(text) > MAX_PAGE_CHARACTERS:
             raise InputError(
-                f"a page of {len(shown)} pairs and {len(self.models)} models would be {len(text) / 2**20:.0f} MB; "
-                "pass a smaller per_page or fewer layers"
+                f"a page of {len(self.entries)} pairs and {len(models)} models would be "
+                f"{len(text) / 2**20:.0f} MB; pass a smaller limit or fewer layers"
             )
         return text
 
-    def save(self, path: str | Path) -> list[Path]:
-        """Write the pages to `path`, NAME-2.html and so on; returns the files.
+    def save(self, path: str | Path) -> None:
+        """Write the page; an older page is overwritten.
 
-        Older pages are overwritten. Raises InputError if another file has such a name.
+        Raises InputError if `path` is another file.
         """
         path = Path(path)
-        paths = [path, *(path.with_stem(f"{path.stem}-{n}") for n in range(2, self.pages + 1))]
-        for one in paths:
-            check_page_file(one)
+        check_page_file(path)
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        links = [one.name for one in paths] if len(paths) > 1 else ()
-        for number, one in enumerate(paths):
-            write_whole(one, self.html(number, links))
-        return paths
+        write_whole(path, self.html())
 
     def _repr_html_(self) -> str:
-        """The first page in an iframe, for notebooks."""
+        """The page in an iframe, for notebooks."""
         inside = html.escape(self.html(), quote=True)
-        more = ""
-        if self.pages > 1:
-            more = f"<p>Page 1 of {self.pages}; .save(path) writes all of them.</p>"
         style = f"width:100%;height:{FRAME_HEIGHT}px;border:0"
-        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{inside}"></iframe>{more}'
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{inside}"></iframe>'
 
 
 def check_page_file(path: Path) -> None:
@@ -158,9 +138,104 @@ def _embedded(photo: Path) -> dict[str, Any]:
     }
 
 
-# The page as a command, and as a function for notebooks.
+# -- pairs -------------------------------------------------------------------------------------------------------------
 
-TITLE = "What does the model attend to?"
+
+@dataclass(frozen=True)
+class ImageTextPair:
+    """An image-text pair."""
+
+    example: Example
+    photo: Path | None = None
+    """The image's file; None for a text alone."""
+    gold: np.ndarray | None = None
+    """(G, 4) gold boxes as shares of width and height; None if unknown."""
+    phrase: str = ""
+    """The phrase that these boxes belong to; empty: the whole text."""
+    full_example: Example | None = None
+    """The example with all choices, if `example` has the right one alone; None without choices."""
+
+
+def select_pairs(config: VisualizeConfig) -> list[ImageTextPair]:
+    """The pairs of the settings; raises InputError for bad data."""
+    most = config.limit or None
+    if config.task:
+        task = resolve("tasks", Task, config.task)
+        examples = task.read(Path(config.data), config.split or task.dev[0])
+        examples = [one for one in examples if _is_selected(one, config.example)]
+        message = f"example={config.example}: {config.data} has no such image, caption or example"
+        require_nonempty(examples, message)
+        find = _photos(config.images)
+        return [_pair_of(example, find, config.data) for example in examples[:most]]
+    if config.data:
+        return list(_file_pairs(config))[:most]
+    images = (image_id(Path(config.image).name),) if config.image else ()
+    example = Example("own", config.text, config.pair or None, images=images)
+    return [ImageTextPair(example, Path(config.image) if config.image else None)]
+
+
+def _photos(images: str) -> Callable[[str], Path]:
+    """Finds a photo by its file name, with or without extension; raises InputError for none or several."""
+    if not images:
+        raise InputError("visualize needs images=FOLDER, the folder of the photos")
+    files = files_below(Path(images))
+
+    def find(name: str) -> Path:
+        candidates = files.get(image_id(name), [])
+        require_nonempty(candidates, f"no photo {name!r} in {images}")
+        exact = [path for path in candidates if path.name == Path(name).name]
+        return single_file(exact or candidates)
+
+    return find
+
+
+def _is_selected(example: Example, selector: str) -> bool:
+    """Whether the setting `example` is empty, or names the example, its caption or its image."""
+    caption = example.official_id.rpartition("/")[0]
+    return selector in ("", example.id, example.official_id, caption, *example.images)
+
+
+def _pair_of(example: Example, find: Callable[[str], Path], data: str) -> ImageTextPair:
+    """A task's example; of multiple choice with the right choice, or the first."""
+    with prefix_errors(f"{data}, {example.id}"):
+        if len(example.images) != 1:
+            raise InputError(f"{len(example.images)} images; expected one image for each text")
+        photo = find(example.images[0])
+    gold = None
+    if example.gold_boxes is not None:
+        gold = example.gold_boxes.boxes / np.array([*example.gold_boxes.image_size] * 2)
+    full_example = None
+    if example.choices:
+        full_example = example
+        number = int(example.label) if isinstance(example.label, int) else 0
+        example = replace(
+            example, text_pair=example.choices[number], choices=(), choice_region_tags=()
+        )
+    phrase = ""
+    if gold is not None and example.region_tags:
+        (start, stop, _), *_ = example.region_tags
+        phrase = example.text[start:stop]
+    return ImageTextPair(example, photo, gold, phrase, full_example)
+
+
+def _file_pairs(config: VisualizeConfig) -> Iterator[ImageTextPair]:
+    """The rows of your own file."""
+    path = Path(config.data)
+    columns = (*text_columns(config.text_column, "text_column"), config.image_column)
+    _, rows = read_all_columns(path, columns)
+    find = _photos(config.images)
+    for number, (where, cells) in enumerate(rows):
+        with prefix_errors(where):
+            text, *second, file = row_texts(cells, columns)
+        file = file.strip().removeprefix("./")
+        example = Example(
+            f"{path.stem}-{number}", text, second[0] if second else None, images=(image_id(file),)
+        )
+        with prefix_errors(where):
+            yield ImageTextPair(example, find(file))
+
+
+# -- the command, and the function for notebooks -----------------------------------------------------------------------
 
 
 def visualize(
@@ -192,23 +267,19 @@ def visualize(
 
 
 def make_page(config: VisualizeConfig) -> AttentionPage:
-    """The pages of the settings; raises InputError for bad inputs."""
+    """The page of the settings; raises InputError for bad inputs."""
     pairs = select_pairs(config)
     device = "cuda" if torch.cuda.is_available() and not config.cpu else "cpu"
     models = [InspectedModel(source, device, config) for source in config.model]
-    notes = [(model.name, model.notes) for model in models]
-    page = AttentionPage(TITLE, notes, per_page=config.per_page)
+    page = AttentionPage([(model.name, model.notes) for model in models])
     for pair in pairs:
-        shown = (pair.example, pair.photo, config.layers, pair.full_example)
+        shown = (pair.example, pair.photo, pair.full_example)
         page.add(pair, (model.view(*shown) for model in models))
     return page
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
-
-
-def write_pages(config: VisualizeConfig, work: CommandContext) -> dict[str, Any]:
-    """Write what the models attend to as one or several pages to `work.out`; returns the files.
+def write_page(config: VisualizeConfig, work: CommandContext) -> dict[str, Any]:
+    """Write what the models attend to as a page to `work.out`; returns the files.
 
     Raises InputError for settings that contradict each other, unreadable inputs, and a file that is
     not such a page.
@@ -219,12 +290,12 @@ def write_pages(config: VisualizeConfig, work: CommandContext) -> dict[str, Any]
     figures = {}
     if config.heat_maps:  # before anything is written, as a head may not exist
         figures[f"{out.stem}-heat-maps"] = page.figure(config.heat_maps)
-    paths = page.save(out)
+    page.save(out)
     drawn = write_figures(figures, out.parent, FORMATS)
     return {
-        "pages": [str(path) for path in paths],
+        "page": str(out),
         "pairs": len(page.entries),
         "models": [name for name, _ in page.models],
-        "bytes": sum(path.stat().st_size for path in paths),
+        "bytes": out.stat().st_size,
         **({"figures": [str(path) for path in drawn]} if drawn else {}),
     }

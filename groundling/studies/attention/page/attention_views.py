@@ -53,19 +53,14 @@ class WordView:
 class RegionBoxesView:
     """The boxes that a model reads from an image: a detector's regions, or patches."""
 
-    boxes: np.ndarray
-    """(R, 4): x1, y1, x2, y2 as shares of the photo's width and height."""
-    is_whole_image: np.ndarray
+    boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.float32))
+    """(R, 4): x1, y1, x2, y2 as shares of the photo's width and height; a model of text has none."""
+    is_whole_image: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     """(R,) bool: the whole image or, with patches, the class token."""
     names: Sequence[str] = ()
     """Class name of each; empty if unknown."""
     are_patches: bool = False
     """Whether they are patches, whose attention to each other is shown, too."""
-
-    @staticmethod
-    def empty() -> RegionBoxesView:
-        """No boxes, for a model that reads text only."""
-        return RegionBoxesView(np.zeros((0, 4), np.float32), np.zeros(0, bool))
 
     def title(self, number: int) -> str:
         """A region's label: its number, with the whole image not counted, and its name."""
@@ -108,10 +103,6 @@ class ModelAnswer:
     ranked: Sequence[tuple[str, float | None]] = ()
     """The most likely answers, best first, with probabilities; None for a regression."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The JSON object of the page."""
-        return {"about": self.title, "ranked": [list(one) for one in self.ranked]}
-
 
 @dataclass
 class ModelAttentionView:
@@ -135,7 +126,7 @@ class ModelAttentionView:
             "patches": self.boxes.are_patches,
             "layers": [layer.to_json() for layer in self.layers],
             "notes": self.notes,
-            "answer": None if self.answer is None else self.answer.to_json(),
+            "answer": None if self.answer is None else vars(self.answer),
         }
 
     def layer_of(self, head: str) -> tuple[LayerView, int]:
@@ -145,9 +136,8 @@ class ModelAttentionView:
             names = [f"{layer.number}-{place}" for place in range(layer.heads)]
             if head in names:
                 return layer, names.index(head)
-        spans = ", ".join(f"{one.number}-0 to {one.number}-{one.heads - 1}" for one in usable)
         raise InputError(
-            f"heat_maps={head}: no such head; expected LAYER-HEAD of a layer whose words attend to boxes: {spans}"
+            f"heat_maps={head}: no such head; expected LAYER-HEAD of a layer whose words attend to boxes"
         )
 
 

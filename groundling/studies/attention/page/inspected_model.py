@@ -25,9 +25,10 @@ from groundling.models.formats import Encoder
 from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.model_description import detection_settings
 from groundling.prediction.predictions import make_predictions, model_folder
-from groundling.settings.input_settings import DetectionSettings, RegionSettings
+from groundling.settings.input_settings import RegionSettings
+from groundling.studies.attention.answers import load_match_head
 from groundling.studies.attention.commands import VisualizeConfig
-from groundling.studies.attention.inspected_models import is_fine_tuned, load_match_head
+from groundling.studies.attention.inspected_models import is_fine_tuned
 from groundling.studies.attention.models import PatchReader, PatchStore
 from groundling.studies.attention.page.attention_views import (
     ModelAnswer,
@@ -64,21 +65,25 @@ class InspectedModel:
             self.notes = self.fine_tuned.notes
         else:
             self.student = load_for_inspection(self.folder).to(device).eval()
-        if self.student.clip_backbone is not None or self.student.inputs(MAX_LENGTH)[1] is not None:
+        student = self.student
+        if student.clip_backbone is not None or student.inputs(MAX_LENGTH)[1] is not None:
             raise InputError(
                 f"model={source}: expected a vision-language model, CLIP or a text encoder, not one that reads texts "
                 "as a CLIP (for XDBERT's cross-modal encoder there is `groundling attention`)"
             )
-        if isinstance(self.student, PatchReader) and self.student.note:
-            self.notes = [self.student.note]
-        self.reads_image = (
-            isinstance(self.student, RegionEncoder) and self.student.sizes.regions > 0
-        )
+        if isinstance(student, PatchReader) and student.note:
+            self.notes = [student.note]
+        self.reads_image, reads_pixels = False, False
+        self.facts: Mapping[str, Any] = {}
+        """The facts recorded about its training regions."""
+        if isinstance(student, RegionEncoder):
+            self.reads_image = student.sizes.regions > 0
+            reads_pixels = student.region_source == "pixels"
+            self.facts = student.regions_provenance
         if self.fine_tuned is not None:
             self.reads_image = self.reads_image and self.fine_tuned.description.reads_regions
-        self._features = not (
-            isinstance(self.student, RegionEncoder) and self.student.region_source == "pixels"
-        )
+            self.facts = self.fine_tuned.description.regions or self.facts
+        self._features = not reads_pixels
         """Whether regions need features; a model that reads pixels computes its own."""
         # Words are not tied to regions; only some fine-tuned heads read such tags.
         settings = RegionSettings(
@@ -90,51 +95,25 @@ class InspectedModel:
             region_finder=lambda images: self.region_finder(images),
         )
         self.store = self.inputs.store
-        if self.store is not None and self.reads_image and isinstance(self.student, RegionEncoder):
-            self.inputs.check(self.student, provenance=self._region_facts)
-
-    @property
-    def _reads_patches(self) -> bool:
-        """Whether the model's regions are the photo's patches, without a store."""
-        return isinstance(self.student, PatchReader)
-
-    @property
-    def _region_facts(self) -> Mapping[str, Any]:
-        """The facts recorded about its training regions."""
-        if self.fine_tuned is not None and self.fine_tuned.description.regions:
-            return self.fine_tuned.description.regions
-        return self.student.regions_provenance if isinstance(self.student, RegionEncoder) else {}
+        if self.store is not None and self.reads_image and isinstance(student, RegionEncoder):
+            self.inputs.check(student, provenance=self.facts)
 
     # -- regions -------------------------------------------------------------------------------------------------------
 
     @cached_property
     def region_finder(self) -> StoreRegionExtractor:
-        """Finds regions of photos that the store lacks, like those of training or else of the store.
-
-        A `grid` or `detector` gives other boxes. Raises InputError if no image encoder is known.
-        """
-        config = self.config
-        expected = self._region_facts
-        manifests = [expected, *([] if self.store is None else [self.store.manifest])]
+        """Finds regions of photos that the store lacks, like those of training or else of the store."""
+        manifests = [self.facts, *([] if self.store is None else [self.store.manifest])]
         recorded = next((one for one in manifests if one.get("made_with")), None)
-        start = DetectionSettings() if recorded is None else detection_settings(recorded)
-        backbone = start.backbone if recorded else _backbone_of_files(manifests)
-        own_boxes = bool(config.grid or config.detector)
-        if own_boxes:
-            detector = config.detector or start.detector
-            start = replace(start, grid=config.grid, detector=detector)
-            expected = {"identity": expected.get("identity")}
-        backbone = config.backbone or backbone
-        is_known = bool(backbone or not self._features)
-        if not is_known or (recorded is None and not own_boxes):
+        if recorded is None:
             raise InputError(
                 f"model={self.name}: this photo is not in the regions store, and neither model nor store records "
-                "how regions were found; pass grid=N or detector=NAME, with backbone=NAME"
+                "how regions were found; make a store of it with `groundling regions`"
             )
-        if config.allow_region_mismatch:
-            expected = {}
-        start = replace(start, backbone=backbone or start.backbone)
-        return StoreRegionExtractor(start, expected, self.device, self._features)
+        expected = {} if self.config.allow_region_mismatch else self.facts
+        return StoreRegionExtractor(
+            detection_settings(recorded), expected, self.device, self._features
+        )
 
     def _image_inputs(self, image: str, photo: Path) -> ImageInputs:
         """A photo as the model reads it; raises InputError if it cannot, or without regions."""
@@ -148,11 +127,6 @@ class InspectedModel:
                 where = f" in {self.store.folder}; make the store again or leave regions out"
             raise InputError(f"{photo}: {fault}{where}")
         return sources
-
-    def _boxes(self, image: str, store: RegionSource, row: RegionRow) -> RegionBoxesView:
-        return RegionBoxesView(
-            row.boxes, row.is_whole_image, self._names(image, store, row), self._reads_patches
-        )
 
     def _names(self, image: str, store: RegionSource, row: RegionRow) -> list[str]:
         """Each region's class name from a detector or file; empty for the whole image."""
@@ -178,7 +152,6 @@ class InspectedModel:
         self,
         example: Example,
         photo: Path | None,
-        layers: Sequence[int] = (),
         full_example: Example | None = None,
     ) -> ModelAttentionView:
         """The model's attention in a text and a photo, and its answer.
@@ -205,31 +178,23 @@ class InspectedModel:
             notes.append(
                 f"{sample.truncated_tokens} tokens of the text did not fit and were truncated."
             )
-        boxes = RegionBoxesView.empty()
+        boxes = RegionBoxesView()
         if sources.store is not None and sample.regions is not None:
-            boxes = self._boxes(example.images[0], sources.store, sample.regions)
-        view = collect_view(self.student, sample, boxes, layers, self.device)
-        for layer in view.layers:
-            if not all(np.isfinite(block).all() for block in layer.blocks.values()):
-                raise InputError(
-                    f"model={self.name}: attention of layer {layer.number} has NaN or infinity; the weights may be "
-                    "damaged"
-                )
+            row = sample.regions
+            names = self._names(example.images[0], sources.store, row)
+            is_patch = isinstance(self.student, PatchReader)
+            boxes = RegionBoxesView(row.boxes, row.is_whole_image, names, is_patch)
+        view = collect_view(self.student, sample, boxes, self.config.layers, self.device)
+        blocks = [block for layer in view.layers for block in layer.blocks.values()]
+        if not all(np.isfinite(block).all() for block in blocks):
+            raise InputError(f"model={self.name}: attention has NaN; the weights may be damaged")
         view.notes += notes
-        view.answer = self._answer(
-            replace(full_example or example, images=example.images), sources, sample, boxes
-        )
-        return view
-
-    def _answer(
-        self, example: Example, sources: ImageInputs, sample: Sample, boxes: RegionBoxesView
-    ) -> ModelAnswer | None:
-        """The answer of its head; None for text encoders and models of transformers."""
         if self.fine_tuned is not None:
-            return fine_tuned_answer(self.fine_tuned, example, sources, boxes)
-        if not isinstance(self.student, RegionEncoder):
-            return None
-        return match_answer(self.student, self.folder, sample, self.device)
+            full = replace(full_example or example, images=example.images)
+            view.answer = fine_tuned_answer(self.fine_tuned, full, sources, boxes)
+        elif isinstance(self.student, RegionEncoder):
+            view.answer = match_answer(self.student, self.folder, sample, self.device)
+        return view
 
     def _samples(self, example: Example, sources: ImageInputs) -> SampleDataset:
         """The example as the model reads it, with the text that a fine-tuned head appends."""
@@ -243,15 +208,6 @@ class InspectedModel:
         if not isinstance(self.student, RegionEncoder):
             return texts
         return self.inputs.samples(texts, self.student, sources)
-
-
-def _backbone_of_files(manifests: Sequence[Mapping[str, Any]]) -> str:
-    """The image encoder recorded with boxes from files; empty if not recorded."""
-    for manifest in manifests:
-        models = manifest.get("model")
-        if isinstance(models, dict) and isinstance(models.get("backbone"), str):
-            return str(models["backbone"])
-    return ""
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -294,15 +250,10 @@ def fine_tuned_answer(
 
 def match_answer(student: RegionEncoder, folder: str, sample: Sample, device: str) -> ModelAnswer:
     """The probability that text and image match, by the head of `pretrain`, if any."""
-    if sample.regions is None:
-        return ModelAnswer(
-            "No answer: this model is not fine-tuned, and there is no image to match"
-        )
-    match = load_match_head(student, folder, device)
+    match = None if sample.regions is None else load_match_head(student, folder, device)
     if match is None:
-        return ModelAnswer(
-            "No answer: this model is not fine-tuned, and has no image-text matching head"
-        )
+        what = "image to match" if sample.regions is None else "image-text matching head"
+        return ModelAnswer(f"No answer: this model is not fine-tuned, and there is no {what}")
     batch = collate([sample]).to(device)
     with torch.no_grad():
         log_odds = match.attribution_target(student(batch), batch)

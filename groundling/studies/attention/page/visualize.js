@@ -392,7 +392,7 @@ function answerOf(answer) {
     return index === 0 ? make("b", {}, `${text}${number}`) : make("span", {}, `${text}${number}`);
   });
   const parts = said.flatMap((one, index) => (index === 0 ? [one] : [index === 1 ? "; next: " : ", ", one]));
-  return make("p", { class: "answer" }, answer.about, ...(parts.length ? [": ", ...parts] : []), ".");
+  return make("p", { class: "answer" }, answer.title, ...(parts.length ? [": ", ...parts] : []), ".");
 }
 
 function panelOf(number) {
@@ -633,7 +633,7 @@ function titleOfPair({ phrase, text }) {
 
 function pairPicker() {
   const picker = make("select", { "aria-label": "Image and text", onchange: () => show(Number(picker.value)) });
-  data.pairs.forEach((pair, number) => picker.append(make("option", { value: number }, `${number + 1 + data.page.before}. ${titleOfPair(pair)}`.slice(0, 120))));
+  data.pairs.forEach((pair, number) => picker.append(make("option", { value: number }, `${number + 1}. ${titleOfPair(pair)}`.slice(0, 120))));
   picker.value = state.pair;
   const at = state.pair;
   const go = (to) => () => {
@@ -669,20 +669,9 @@ function theme() {
   return button;
 }
 
-function pages() {
-  const nav = make("nav", { "aria-label": "Pages" });
-  data.page.links.forEach((link, number) => {
-    const title = `${number + 1}`;
-    nav.append(number === data.page.number ? make("b", { "aria-current": "page" }, title) : make("a", { href: link }, title), " ");
-  });
-  nav.prepend("Page ");
-  return nav;
-}
-
 function tools() {
   const parts = [];
   if (data.pairs.length > 1) parts.push(pairPicker());
-  if (data.page.links.length > 1) parts.push(pages());
   if (data.models.length > 1) parts.push(check("same word and head everywhere", "linked"), check("same scale", "shared"));
   if (data.pairs[state.pair].photo) parts.push(check("grey photo", "grey"));
   parts.push(theme());
