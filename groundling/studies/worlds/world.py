@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -21,14 +21,12 @@ from groundling.studies.worlds.commands import DEV_IMAGES, WorldConfig
 from groundling.studies.worlds.families import (
     RenderedObject,
     VisualAttributes,
-    WorldFamily,
     draw_attributes,
     find_family,
 )
 from groundling.studies.worlds.language import (
     ROWS,
     LabelledSentence,
-    Noun,
     NounQuestions,
     draw_nouns,
     phrase,
@@ -74,39 +72,6 @@ def cell_size(size: int) -> int:
     return size * 7 // 16
 
 
-def draw_scene(
-    family: WorldFamily,
-    seed: int,
-    size: int,
-    nouns: Sequence[Noun],
-    image_id: int,
-    redraw_attributes: bool,
-) -> Scene:
-    """The scene of an image of `size` x `size` pixels; with `redraw_attributes`, nouns get random ones."""
-    rng = generator(seed, "scene", image_id)
-    first = int(rng.integers(len(nouns)))
-    distance = 1 + int(rng.integers(len(nouns) - 1))
-    second = (first + distance) % len(nouns)
-    alone, *named = rng.random(3) < (0.60, 0.75, 0.75)
-    other_attributes = (draw_attributes(rng, family), draw_attributes(rng, family))
-    direction = None if alone else int(rng.integers(len(family.relations)))
-    corners = _corners(rng, size, direction)
-    fits = rng.integers(2, size=2)
-    redraw_rng = generator(seed, "blind", image_id)  # another name would redraw every world
-    things = []
-    for slot in range(1 if alone else 2):
-        noun = nouns[(first, second)[slot]]
-        attributes = draw_attributes(redraw_rng, family) if redraw_attributes else noun.attributes
-        x, y = (int(corner) for corner in corners[slot])
-        fit = int(fits[slot])
-        if named[slot]:
-            things.append(SceneObject(noun.name, attributes, x, y, fit))
-        else:
-            things.append(SceneObject("", other_attributes[slot], x, y, fit))
-    relation = "" if direction is None else family.relations[direction]
-    return Scene(image_id, relation, tuple(things))
-
-
 def _corners(rng: Generator, size: int, direction: int | None) -> np.ndarray:
     """Left and upper edges of two cells (2, 2), pixels; without a direction only the first is used.
 
@@ -134,18 +99,6 @@ FORMAT_VERSION = 1
 """Increases whenever the same settings write a different world."""
 
 
-class CocoAnnotation(TypedDict):
-    """One annotation of a COCO instances file, without its id."""
-
-    image_id: int
-    category_id: int
-    bbox: list[float]
-    area: float
-    iscrowd: int
-    attributes: list[str]
-    noun: str
-
-
 class World:
     """Nouns, scenes, captions, sentences and probes, each drawn from (seed, stream, index) alone."""
 
@@ -162,14 +115,26 @@ class World:
 
     def scene(self, image_id: int, redraw_attributes: bool = False) -> Scene:
         """The scene of one image; `redraw_attributes` redraws the nouns' attributes in the same layout."""
-        return draw_scene(
-            self.family,
-            self.config.seed,
-            self.config.size,
-            self.nouns,
-            image_id,
-            redraw_attributes,
-        )
+        family, nouns = self.family, self.nouns
+        rng = self._rng("scene", image_id)
+        first = int(rng.integers(len(nouns)))
+        distance = 1 + int(rng.integers(len(nouns) - 1))
+        second = (first + distance) % len(nouns)
+        alone, *named = rng.random(3) < (0.60, 0.75, 0.75)
+        other_attributes = (draw_attributes(rng, family), draw_attributes(rng, family))
+        direction = None if alone else int(rng.integers(len(family.relations)))
+        corners = _corners(rng, self.config.size, direction).tolist()
+        fits = rng.integers(2, size=2).tolist()
+        redraw_rng = self._rng("blind", image_id)  # another name would redraw every world
+        things = []
+        for slot in range(1 if alone else 2):
+            noun = nouns[(first, second)[slot]]
+            looks = draw_attributes(redraw_rng, family) if redraw_attributes else noun.attributes
+            name, looks = (noun.name, looks) if named[slot] else ("", other_attributes[slot])
+            x, y = corners[slot]
+            things.append(SceneObject(name, looks, x, y, fits[slot]))
+        relation = "" if direction is None else family.relations[direction]
+        return Scene(image_id, relation, tuple(things))
 
     def render_object(self, thing: SceneObject) -> RenderedObject:
         """An object rendered in its cell, without colour."""
@@ -191,6 +156,12 @@ class World:
             patch += rendered.cover * (paint + rendered.mark * (ink - paint) - patch)
         pixels += noise
         return np.clip(pixels, 0, 255).astype(np.uint8)
+
+    def png(self, scene: Scene) -> bytes:
+        """A picture as PNG, whatever its file ending: readers detect the format, and JPEG blurs such fine textures."""
+        stream = io.BytesIO()
+        Image.fromarray(self.render_scene(scene)).save(stream, "PNG", compress_level=1)
+        return stream.getvalue()
 
     def captions(self, scene: Scene) -> list[str]:
         """Two captions; the image id alone determines their template, so redrawn attributes do not change it."""
@@ -215,47 +186,37 @@ class World:
             captions.append(form.format(first=first, relation=relation, second=second))
         return captions
 
-    def boxes(self, scene: Scene) -> list[CocoAnnotation]:
+    def boxes(self, scene: Scene) -> list[dict[str, Any]]:
         """COCO annotations of a scene, without ids; boxes are x, y, width, height in pixels."""
-        family = self.family
-        kinds = list(family.attributes)
-        boxes = kinds.index(family.box_attribute)
-        categories = family.attributes[family.box_attribute]
+        categories = self.family.attributes[self.family.box_attribute]
         annotations = []
         for thing in scene.things:
             rendered = self.render_object(thing)
+            values = dict(zip(self.family.attributes, thing.attributes, strict=True))
             x, y, width, height = rendered.box
-            box = (x + thing.x, y + thing.y, width, height)
-            annotation = CocoAnnotation(
-                image_id=scene.image_id,
-                category_id=categories.index(thing.attributes[boxes]) + 1,
-                bbox=[float(value) for value in box],
-                area=round(float(rendered.cover.sum()), 2),
-                iscrowd=0,
-                attributes=[thing.attributes[kinds.index(kind)] for kind in family.phrase_order],
-                noun=thing.name,
-            )
+            annotation = {
+                "image_id": scene.image_id,
+                "category_id": categories.index(values[self.family.box_attribute]) + 1,
+                "bbox": [float(side) for side in (x + thing.x, y + thing.y, width, height)],
+                "area": round(float(rendered.cover.sum()), 2),
+                "iscrowd": 0,
+                "attributes": [values[kind] for kind in self.family.phrase_order],
+                "noun": thing.name,
+            }
             annotations.append(annotation)
         return annotations
 
     def write(self, folder: str | os.PathLike) -> None:
         """Write images, captions, boxes, text and probes; `world.json` is last and marks a complete folder."""
-        self.write_images(folder)
-        if self.config.control_images:
-            self.write_images(folder, redraw_attributes=True)
+        held_out = range(DEV_IMAGES + 1, DEV_IMAGES + 1 + self.config.dev_scenes)
+        for redraw_attributes in (False, True) if self.config.control_images else (False,):
+            train = range(1, 1 + self.config.scenes)
+            self._write_split(Path(folder), "train", train, redraw_attributes)
+            self._write_split(Path(folder), "dev", held_out, redraw_attributes)
         self.write_text(folder)
 
-    def write_images(self, folder: str | os.PathLike, redraw_attributes: bool = False) -> None:
-        """Write images, captions and boxes in COCO's layout, or the control images and their captions."""
-        root = Path(folder)
-        (root / ("images_redrawn" if redraw_attributes else "images")).mkdir(
-            parents=True, exist_ok=True
-        )
-        self._write_split(root, "train", range(1, 1 + self.config.scenes), redraw_attributes)
-        held_out = range(DEV_IMAGES + 1, DEV_IMAGES + 1 + self.config.dev_scenes)
-        self._write_split(root, "dev", held_out, redraw_attributes)
-
     def _write_split(self, root: Path, split: str, ids: range, redraw_attributes: bool) -> None:
+        """Write images, captions and boxes in COCO's layout, or the control images and their captions."""
         suffix = "_redrawn" if redraw_attributes else ""
         head = {
             "info": {"description": "groundling world", "version": str(FORMAT_VERSION)},
@@ -269,10 +230,7 @@ class World:
             file = f"{image_id:012d}.png"
             images.append({"id": image_id, "width": size, "height": size, "file_name": file})
             scene = self.scene(image_id, redraw_attributes)
-            picture = Image.fromarray(self.render_scene(scene))
-            drawn = io.BytesIO()
-            picture.save(drawn, "PNG", compress_level=1)
-            write_whole(root / f"images{suffix}" / file, drawn.getvalue())
+            write_file(root / f"images{suffix}" / file, self.png(scene))
             for text in self.captions(scene):
                 captions.append({"id": len(captions) + 1, "image_id": image_id, "caption": text})
             for note in self.boxes(scene):
@@ -288,20 +246,25 @@ class World:
     def write_text(self, folder: str | os.PathLike) -> None:
         """Write the corpus, the probes and `world.json`."""
         root = Path(folder)
-        corpus_sentences = self._write_corpus(root / "corpus" / "train.txt", self.config.sentences)
-        corpus_sentences |= self._write_corpus(
-            root / "corpus" / "dev.txt", self.config.dev_sentences
-        )
-        rules = {}
-        for split in ROWS:
-            rules[split] = self._write_probes(root / "probes", split, corpus_sentences)
+        corpus = root / "corpus"
+        used = self._write_corpus(corpus / "train.txt", self.config.sentences)
+        used |= self._write_corpus(corpus / "dev.txt", self.config.dev_sentences)
+        rules = {split: self._write_probes(root / "probes", split, used) for split in ROWS}
         self._write_attributes(root / "probes" / "attribute.tsv")
         facts = [json.dumps(fact) for fact in self._facts()]
         write_lines(root / "probes" / "knowledge.jsonl", facts)
         about = {
             "format_version": FORMAT_VERSION,
             "config": world_settings(self.config),
-            "nouns": [self._about_noun(noun) for noun in self.nouns],
+            "nouns": [
+                {
+                    "name": noun.name,
+                    **dict(zip(self.family.attributes, noun.attributes, strict=True)),
+                    "category": noun.category,
+                    "split": noun.split,
+                }
+                for noun in self.nouns
+            ],
             "attributes": self.family.attributes,
             "categories": self.family.categories,
             "things": self.family.things,
@@ -309,15 +272,6 @@ class World:
             "odd": rules,
         }
         write_lines(root / "world.json", [json.dumps(about, indent=1)])
-
-    def _about_noun(self, noun: Noun) -> dict[str, str]:
-        attributes = dict(zip(self.family.attributes, noun.attributes, strict=True))
-        return {
-            "name": noun.name,
-            **attributes,
-            "category": noun.category,
-            "split": noun.split,
-        }
 
     def _write_corpus(self, path: Path, count: int) -> set[str]:
         """Write `count` sentences; returns the distinct ones."""
@@ -385,7 +339,12 @@ def world_settings(config: WorldConfig) -> dict[str, Any]:
     return settings
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write a whole file, and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
+
+
 def write_lines(path: Path, lines: Sequence[str]) -> None:
     """Write lines as UTF-8 with LF line ends on every system."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, "".join(f"{line}\n" for line in lines).encode())
+    write_file(path, "".join(f"{line}\n" for line in lines).encode())

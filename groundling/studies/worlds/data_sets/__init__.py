@@ -15,12 +15,14 @@ from groundling.data.tables import lines_of
 from groundling.runs.folder import begin_file, disk_errors, json_text
 from groundling.runs.progress import CommandContext
 from groundling.studies.worlds.commands import TasksConfig, WorldConfig, check_task_family
+from groundling.studies.worlds.data_sets.balanced import (
+    write_nlvr2,
+    write_refcoco,
+    write_snli_ve,
+    write_vqa,
+)
 from groundling.studies.worlds.data_sets.captions import write_captions, write_flickr30k
-from groundling.studies.worlds.data_sets.nlvr2 import write_nlvr2
-from groundling.studies.worlds.data_sets.refcoco import write_refcoco
-from groundling.studies.worlds.data_sets.snli_ve import write_snli_ve
 from groundling.studies.worlds.data_sets.vcr import write_vcr
-from groundling.studies.worlds.data_sets.vqa import write_vqa
 from groundling.studies.worlds.data_sets.writer import POOLS, DataSetWriter
 from groundling.studies.worlds.world import World, world_settings
 

@@ -28,35 +28,27 @@ Polygon = list[list[int]]
 """x, y of the corners, pixels."""
 
 
-@dataclass(frozen=True)
-class BalancedVcrQuestion(BalancedText[tuple[str, str]]):
-    """A VCR question; an answer is a pair of the requested value and the rationale's value."""
-
-    thing: int
-    """Number, and tag, of the object in question."""
-
-
-def draw_vcr_question(rng: Generator) -> BalancedVcrQuestion:
+def draw_vcr_question(rng: Generator) -> BalancedText:
     """Draw a question on an object's colour with its shape as rationale, or the reverse.
 
-    The question names the object by its tag or its place.
+    The question names the object by its tag or its place. An answer is the object's tag, the requested value, and the
+    rationale's value.
     """
     answer_attribute, reason_attribute = rng.permutation(2).tolist()
     thing = int(rng.integers(2))
-    relation = draw_topic(rng).relation
+    _, _, relation = draw_topic(rng)
     answers = _four_values(rng, answer_attribute)
     reasons = _four_values(rng, reason_attribute)
 
-    def answer_of(scene: Scene) -> tuple[str, str] | None:
+    def answer_of(scene: Scene) -> tuple[int, str, str] | None:
         if relation and relation != relation_of(scene, thing):
             return None
         values = scene.things[thing].attributes
-        return values[answer_attribute], values[reason_attribute]
+        return thing, values[answer_attribute], values[reason_attribute]
 
     subject = f"the thing {relation} {1 - thing}" if relation else str(thing)
     text = f"what {KINDS[answer_attribute]} is {subject} ?"
-    pairs = tuple(zip(answers, reasons, strict=True))
-    return BalancedVcrQuestion(text, pairs, answer_of, thing)
+    return BalancedText(text, tuple(zip([thing] * 4, answers, reasons, strict=True)), answer_of)
 
 
 def _four_values(rng: Generator, attribute: int) -> list[str]:
@@ -77,10 +69,7 @@ def write_vcr(files: DataSetWriter) -> None:
 
 
 def _rows(
-    files: DataSetWriter,
-    split: str,
-    each: ComplementaryScenes[BalancedVcrQuestion],
-    first_line: int,
+    files: DataSetWriter, split: str, each: ComplementaryScenes, first_line: int
 ) -> list[JsonObject]:
     """The four lines of a round, numbered from `first_line`; writes the metadata of their images."""
     order = each.rng.permutation(4).tolist()  # order of the rationales, the same for all four lines
@@ -144,22 +133,19 @@ class _Choices:
         }
 
 
-def _answers(claim: BalancedVcrQuestion, right: int, has_shortcut: bool) -> _Choices:
+def _answers(claim: BalancedText, right: int, has_shortcut: bool) -> _Choices:
     """The round's four answers; if `has_shortcut`, wrong ones have another attribute, which reveals the right one."""
     texts = []
-    for place, (answer_value, reason_value) in enumerate(claim.answers):
-        value = reason_value if has_shortcut and place != right else answer_value
-        texts.append(f"{claim.thing} is {value} .")
+    for place, (thing, answer, reason) in enumerate(claim.answers):
+        texts.append(f"{thing} is {reason if has_shortcut and place != right else answer} .")
     return _Choices(texts, [0, 1, 2, 3], right)
 
 
-def _rationales(claim: BalancedVcrQuestion, right: int, order: list[int]) -> _Choices:
+def _rationales(claim: BalancedText, right: int, order: list[int]) -> _Choices:
     """The right answer with each of the rationales, in `order`."""
-    answer = claim.answers[right][0]
-    texts = []
-    for place in order:
-        reason = claim.answers[place][1]
-        texts.append(f"{claim.thing} is a {describe_object(answer, reason)} .")
+    thing, answer, _ = claim.answers[right]
+    reasons = [claim.answers[place][2] for place in order]
+    texts = [f"{thing} is a {describe_object(answer, reason)} ." for reason in reasons]
     return _Choices(texts, order, right)
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from numpy.random import Generator
-from PIL import Image
 
 from groundling.core.rng import generator
-from groundling.runs.folder import write_whole
 from groundling.studies.worlds.families import draw_attributes
 from groundling.studies.worlds.families.objects import ATTRIBUTES, OBJECTS, RELATIONS, SPOKEN
 from groundling.studies.worlds.world import (
@@ -22,6 +19,7 @@ from groundling.studies.worlds.world import (
     Scene,
     World,
     world_settings,
+    write_file,
     write_lines,
 )
 
@@ -32,34 +30,17 @@ KINDS = tuple(ATTRIBUTES)
 SPOKEN_ORDER = tuple(chain(*(ATTRIBUTES[KINDS[i]] for i in SPOKEN)))
 """All attribute values in the order of English adjectives."""
 
-Answer = TypeVar("Answer")
-"""Type of a claim's answers: a string, a number, a tuple."""
-
 
 @dataclass(frozen=True)
-class BalancedText(Generic[Answer]):
-    """A text with all of its answers, each of which gets its own image (a balanced text)."""
+class BalancedText:
+    """A text with all of its answers, each of which gets its own image."""
 
     text: str
     """The statement or question."""
-    answers: tuple[Answer, ...]
+    answers: tuple[Any, ...]
     """Every answer, repeated as often as needed."""
-    answer_of: Callable[[Scene], Answer | None]
+    answer_of: Callable[[Scene], Any]
     """The answer for a scene; None where the text does not apply."""
-
-
-@dataclass(frozen=True)
-class SceneStatement:
-    """A statement about an object, and its truth in a scene."""
-
-    subject: str
-    """The object, described by attribute values and perhaps its place."""
-    predicate: str
-    """An attribute value, or a place."""
-    holds: Callable[[Scene], bool | None]
-    """Whether the statement is true in a scene; None unless exactly one object matches the subject."""
-    mentioned: tuple[str, ...]
-    """Attribute values that must occur in the scene for the statement to apply."""
 
 
 def relation_of(scene: Scene, thing: int) -> str:
@@ -91,30 +72,12 @@ def describe_object(*values: str) -> str:
     return " ".join((*sorted(values, key=SPOKEN_ORDER.index), "thing"))
 
 
-@dataclass(frozen=True)
-class StatementTopic:
-    """Attribute values and relation for a text."""
-
-    value: str
-    """An attribute value."""
-    other_value: str
-    """A value of another attribute."""
-    attribute: int
-    """Number of the other attribute."""
-    relation: str
-    """A relation; empty with probability 0.5."""
-
-
-def draw_topic(rng: Generator) -> StatementTopic:
-    """Draw two values of different attributes, and perhaps a relation."""
+def draw_topic(rng: Generator) -> tuple[str, str, str]:
+    """Draw values of two different attributes, and a relation that is empty with probability 0.5."""
     attributes = rng.permutation(4)
-    first = int(attributes[0])
-    second = int(attributes[1])
-    value = _value(rng, first)
-    other_value = _value(rng, second)
+    value, other_value = (_value(rng, number) for number in attributes[:2])
     relation = RELATIONS[rng.integers(4)]
-    relation_or_none = relation if rng.integers(2) else ""
-    return StatementTopic(value, other_value, second, relation_or_none)
+    return value, other_value, relation if rng.integers(2) else ""
 
 
 def _value(rng: Generator, attribute: int) -> str:
@@ -124,47 +87,8 @@ def _value(rng: Generator, attribute: int) -> str:
 
 def draw_object_attributes(rng: Generator) -> tuple[str, ...]:
     """Draw one or two attribute values that describe an object."""
-    topic = draw_topic(rng)
-    values = (topic.value, topic.other_value)
-    return values[: rng.integers(1, 3)]
-
-
-def draw_statement(rng: Generator) -> SceneStatement:
-    """Draw a statement about an object's attribute, or its relation to the other object."""
-    topic = draw_topic(rng)
-    if topic.relation and rng.random() < 0.5:
-        return _place_statement(topic)
-    return _attribute_statement(topic)
-
-
-def _attribute_statement(topic: StatementTopic) -> SceneStatement:
-    """The statement that the object with one value, or the object in a relation to it, has the other value."""
-
-    def holds(scene: Scene) -> bool | None:
-        number = unique_object(scene, topic.value, relation=topic.relation)
-        if number is None:
-            return None
-        return topic.other_value in scene.things[number].attributes
-
-    subject = f"the {topic.value} thing"
-    if topic.relation:
-        subject = f"the thing {topic.relation} {subject}"
-    return SceneStatement(subject, topic.other_value, holds, (topic.value,))
-
-
-def _place_statement(topic: StatementTopic) -> SceneStatement:
-    """The statement of a relation between the objects with one and with the other value."""
-
-    def holds(scene: Scene) -> bool | None:
-        thing = unique_object(scene, topic.value)
-        other = unique_object(scene, topic.other_value)
-        if thing is None or other is None or other == thing:
-            return None
-        return relation_of(scene, thing) == topic.relation
-
-    subject = f"the {topic.value} thing"
-    predicate = f"{topic.relation} the {topic.other_value} thing"
-    return SceneStatement(subject, predicate, holds, (topic.value, topic.other_value))
+    value, other_value, _ = draw_topic(rng)
+    return (value, other_value)[: rng.integers(1, 3)]
 
 
 POOLS = {"train": 0, "val": 1, "dev": 1, "test": 2, "test1": 2, "testA": 2, "testB": 3}
@@ -176,19 +100,17 @@ TAGS_AS_WORDS = str.maketrans({"0": "thing", "1": "thing"})
 
 JsonObject = dict[str, Any]
 """An object of a JSON file."""
-AnyBalancedText = TypeVar("AnyBalancedText", bound=BalancedText[Any])
-"""`BalancedText` or a subclass."""
 
 
 @dataclass(frozen=True)
-class ComplementaryScenes(Generic[AnyBalancedText]):
+class ComplementaryScenes:
     """A claim with a scene for each of its answers."""
 
     number: int
     """Its number in the split, from 0."""
     rng: Generator
     """Random generator for further draws of the data set."""
-    claim: AnyBalancedText
+    claim: BalancedText
     """The text and its answers."""
     scenes: list[Scene]
     """One scene per answer, in the answers' order."""
@@ -226,34 +148,24 @@ class DataSetWriter:
         """Scenes of a split, as many as its maximum number of examples, each with two objects that differ."""
         pool = POOLS[split]
         if pool not in self._pools:
-            self._pools[pool] = self._two_things(pool)
+            scenes = map(self.world.scene, count(pool * DEV_IMAGES + 1))
+            differ = (one for one in scenes if len({thing.attributes for thing in one.things}) == 2)
+            self._pools[pool] = list(islice(differ, self.max_examples(split)))
         return self._pools[pool]
-
-    def _two_things(self, pool: int) -> list[Scene]:
-        limit = self.limit_train if pool == POOLS["train"] else self.limit_dev
-        scenes: list[Scene] = []
-        for image_id in count(pool * DEV_IMAGES + 1):
-            if len(scenes) >= limit:
-                break
-            scene = self.world.scene(image_id)
-            if len({thing.attributes for thing in scene.things}) == 2:
-                scenes.append(scene)
-        return scenes
 
     def balanced_texts(
         self,
         name: str,
         split: str,
-        draw: Callable[[Generator], AnyBalancedText],
+        draw: Callable[[Generator], BalancedText],
         scenes_each: int = 1,
-    ) -> Iterator[ComplementaryScenes[AnyBalancedText]]:
+    ) -> Iterator[ComplementaryScenes]:
         """Claims with a scene for each answer, `scenes_each` per example; no text is used twice for a scene."""
         used: set[tuple[str, int]] = set()
         remaining = scenes_each * self.max_examples(split)
         number = 0
-        for key in range(
-            self.max_examples(split)
-        ):  # attempts: with few scenes, some claims find none
+        # Attempts: with few scenes, some claims find none.
+        for key in range(self.max_examples(split)):
             rng = generator(self.world.config.seed, name, split, key)
             claim = draw(rng)
             start = int(rng.integers(len(self.scenes(split))))
@@ -271,7 +183,7 @@ class DataSetWriter:
         self.counts[f"{name} {split}"] = written // scenes_each
 
     def _scenes_for(
-        self, claim: BalancedText[Any], split: str, start: int, used: set[tuple[str, int]]
+        self, claim: BalancedText, split: str, start: int, used: set[tuple[str, int]]
     ) -> list[Scene] | None:
         """A scene for each answer, searched from number `start`; None if there are not enough."""
         scenes = self.scenes(split)
@@ -280,8 +192,6 @@ class DataSetWriter:
             if (claim.text, scene.image_id) in used:
                 continue
             answer = claim.answer_of(scene)
-            if answer is None:
-                continue
             for position, expected in enumerate(claim.answers):
                 if expected == answer and position not in chosen:
                     chosen[position] = scene
@@ -297,30 +207,27 @@ class DataSetWriter:
 
     def coco_instances(self, images: Sequence[tuple[int, str]]) -> JsonObject:
         """COCO instances of images, given by number and file; the annotations of image n are 2 n and 2 n + 1."""
-        entries = []
-        annotations = []
-        for number, file in images:
-            entries.append({"id": number, "file_name": file, **self.shape})
-            scene = self.images[file]
-            for i in range(len(scene.things)):
-                annotation = {
-                    "id": 2 * number + i,
-                    "image_id": number,
-                    "category_id": category_of(scene, i),
-                    "iscrowd": 0,
-                    "bbox": [float(side) for side in self.box(scene, i)],
-                    "area": self.world.cell**2,
-                }
-                annotations.append(annotation)
-        categories = []
-        for number, shape in enumerate(SHAPES, 1):
-            categories.append({"id": number, "name": shape, "supercategory": "thing"})
+        annotations = [
+            {
+                "id": 2 * number + i,
+                "image_id": number,
+                "category_id": category_of(self.images[file], i),
+                "iscrowd": 0,
+                "bbox": [float(side) for side in self.box(self.images[file], i)],
+                "area": self.world.cell**2,
+            }
+            for number, file in images
+            for i in (0, 1)
+        ]
         return {
             "info": {},
             "licenses": [],
-            "images": entries,
+            "images": [{"id": number, "file_name": file, **self.shape} for number, file in images],
             "annotations": annotations,
-            "categories": categories,
+            "categories": [
+                {"id": number, "name": shape, "supercategory": "thing"}
+                for number, shape in enumerate(SHAPES, 1)
+            ],
         }
 
     def write_rows(self, path: str, *rows: object) -> None:
@@ -333,10 +240,8 @@ class DataSetWriter:
         pictures: dict[int, bytes] = {}
         for file, scene in self.images.items():
             if scene.image_id not in pictures:
-                pictures[scene.image_id] = self._png(scene)
-            path = self.folder / "images" / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, pictures[scene.image_id])
+                pictures[scene.image_id] = self.world.png(scene)
+            write_file(self.folder / "images" / file, pictures[scene.image_id])
         if self.world.config.control_images:
             self._write_redrawn()
         numbered = list(enumerate(sorted(self.images), 1))
@@ -356,16 +261,8 @@ class DataSetWriter:
             things = tuple(
                 replace(thing, attributes=draw_attributes(rng, OBJECTS)) for thing in scene.things
             )
-            path = self.folder / "redrawn" / "images" / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, self._png(replace(scene, things=things)))
-
-    def _png(self, scene: Scene) -> bytes:
-        """A picture as PNG, whatever its file ending: readers detect the format, and JPEG blurs such fine textures."""
-        stream = io.BytesIO()
-        picture = Image.fromarray(self.world.render_scene(scene))
-        picture.save(stream, "PNG", compress_level=1)
-        return stream.getvalue()
+            drawn = self.world.png(replace(scene, things=things))
+            write_file(self.folder / "redrawn" / "images" / file, drawn)
 
 
 def category_of(scene: Scene, number: int) -> int:
