@@ -197,11 +197,15 @@ def _trim_padding(outputs: np.ndarray) -> list[float]:
 
 
 def score_split(
-    answers: EvaluationOutput, task: Task, split: str, folder: Path
+    answers: EvaluationOutput, task: Task, split: str, folder: Path, is_whole: bool = True
 ) -> dict[str, float]:
-    """The task's metrics and the benchmark's own scores; `constant` marks a run that always predicts one answer."""
-    official = task.official(folder, split, answers.official_ids, answers.predictions)
-    scores = answers.metrics | official
+    """The task's metrics, for a whole split also the benchmark's own scores.
+
+    `constant` marks a run that always predicts one answer.
+    """
+    scores = dict(answers.metrics)
+    if is_whole:
+        scores |= task.official(folder, split, answers.official_ids, answers.predictions)
     if is_degenerate(answers.predictions, answers.labels):
         scores["constant"] = 1.0  # the run is marked, not excluded
     return scores

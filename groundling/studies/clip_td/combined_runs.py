@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -35,7 +35,7 @@ from groundling.runs.folder import (
     write_whole,
 )
 from groundling.runs.run import Run
-from groundling.studies.clip_td.commands import EnsembleConfig, VcrJointScoreConfig
+from groundling.studies.clip_td.commands import EnsembleConfig, VcrJointScoreConfig, ZeroShotConfig
 from groundling.tasks import Task
 from groundling.tasks.vcr import (
     ANSWER,
@@ -51,11 +51,12 @@ from groundling.training.evaluation import (
     MAX_OUTPUTS,
     EvaluationOutput,
     find_top_classes,
+    score_split,
     write_predictions,
 )
 
 SEED = "seed-0"
-"""Folder of the ensemble's predictions: a run with one seed, which `groundling vcr` and `ensemble` can read."""
+"""Folder of predictions in which nothing is random: a run with one seed, which `vcr`, `ensemble` and `verdict` read."""
 LEAST = 1e-12
 """Lower bound of probabilities before the logarithm."""
 
@@ -69,40 +70,71 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
         InputError: Members with different tasks or examples, or a task without class probabilities or numbers.
     """
     folder = Path(config.data)
-    task, members, splits = _members_and_splits(config)
+    task = resolve("tasks", Task, config.task).with_answers_of(folder)
+    if not isinstance(task.form, Classification | OpenAnswer | Regression):
+        raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
+    members = [member for run in config.runs for member in members_of(run, config.task)]
+    splits = _splits(task, members)
+    about: dict[str, Any] = {"members": [str(one) for one in members]}
+    learned = [split for split in splits if any(_trained_on(member, split) for member in members)]
+    if learned:
+        about["trained_on"] = learned
+    answers = (
+        (
+            split,
+            average_probabilities(
+                task, folder, split, [one / FILE.format(split) for one in members]
+            ),
+        )
+        for split in splits
+    )
+    return {"task": config.task, **write_single_seed(run, task, config, answers, about), **about}
+
+
+def write_single_seed(
+    run: Run,
+    task: Task,
+    config: EnsembleConfig | ZeroShotConfig,
+    answers: Iterable[tuple[str, EvaluationOutput]],
+    about: Mapping[str, Any],
+    is_whole: bool = True,
+) -> dict[str, Any]:
+    """Write answers by split, and their scores with `about`, as the run of one seed; returns `scores` and sizes `n`.
+
+    `is_whole`: whether the splits are, so that the benchmark's own scores are defined.
+    """
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)
     scores: dict[str, dict[str, float]] = {}
     counts: dict[str, int] = {}
-    for split in splits:
-        answers = average_probabilities(
-            task, folder, split, [member / FILE.format(split) for member in members]
-        )
-        write_predictions(answers, task, split, place)
-        if answers.labels is not None:
-            official = task.official(folder, split, answers.official_ids, answers.predictions)
-            scores[split] = answers.metrics | official
-            counts[split] = len(answers.examples)
+    for split, output in answers:
+        if run.state.is_main_process:
+            write_predictions(output, task, split, place)
+        if output.labels is not None:
+            scores[split] = score_split(output, task, split, Path(config.data), is_whole)
+            counts[split] = len(output.examples)
     done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
-    done |= {"splits": list(scores), "scores": scores, "members": [str(one) for one in members]}
-    done["n"] = counts
-    result = {"task": config.task, "members": done["members"], "scores": scores, "n": counts}
-    learned = [split for split in splits if any(_trained_on(member, split) for member in members)]
-    if learned:
-        done["trained_on"] = learned
-        result["trained_on"] = learned
-    write_json(place / "result.json", done)
-    return result
+    done |= {"splits": list(scores), "scores": scores, "n": counts, **about}
+    if run.state.is_main_process:
+        write_json(place / "result.json", done)
+    return {"scores": scores, "n": counts}
 
 
-def _members_and_splits(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
-    """The task, the members' folders, and the splits that all members predicted."""
-    task = resolve("tasks", Task, config.task).with_answers_of(Path(config.data))
-    if not isinstance(task.form, Classification | OpenAnswer | Regression):
-        raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
-    members = [member for run in config.runs for member in members_of(run, config.task)]
-    return task, members, _splits(task, members)
+def score_answers(
+    task: Task,
+    examples: Sequence[Example],
+    outputs: np.ndarray,
+    predictions: np.ndarray,
+    likely: Sequence[Sequence[tuple[int, float]]] = (),
+) -> EvaluationOutput:
+    """The answers with the task's metrics, where the examples have labels."""
+    labels = None
+    metrics: dict[str, float] = {}
+    if examples[0].label is not None:
+        labels = np.array([example.label for example in examples], float)
+        metrics = task.score(predictions, labels)
+    return EvaluationOutput(examples, outputs, predictions, labels, metrics, likely)
 
 
 def _trained_on(member: Path, split: str) -> bool:
@@ -157,14 +189,8 @@ def average_probabilities(
     members = {path: predictions_of(path, examples) for path in files}
     rows = [_mean_of(members, number, task.form) for number in range(len(examples))]
     predictions = np.array([row.prediction for row in rows])
-    labels = None
-    metrics: dict[str, float] = {}
-    if examples[0].label is not None:
-        labels = np.array([example.label for example in examples], float)
-        metrics = task.score(predictions, labels)
     outputs = np.array([row.outputs for row in rows])
-    likely = [row.likely for row in rows]
-    return EvaluationOutput(examples, outputs, predictions, labels, metrics, likely)
+    return score_answers(task, examples, outputs, predictions, [row.likely for row in rows])
 
 
 def _mean_of(
@@ -200,76 +226,63 @@ def vcr(config: VcrJointScoreConfig, run: Run) -> dict[str, Any]:
     folder = Path(config.data)
     split = config.split
     items = read_items(folder, split)
-    answer_files, rationale_files = _files_of_both(config, split)
-    seeds = sorted(answer_files.keys() & rationale_files.keys())
+    sources = {"answer": (ANSWER, config.answers), "rationale": (RATIONALE, config.rationales)}
+    if config.both:
+        sources = dict.fromkeys(sources, (BOTH, config.both))
+    files = {part: _files(source, task, split) for part, (task, source) in sources.items()}
+    finished = [set(of_part) for of_part in files.values()]
+    seeds = sorted(set.intersection(*finished))
+    require_nonempty(
+        seeds,
+        f"{config.both or config.answers}: no finished seed that has both answers and rationales; finished seeds are "
+        + " and ".join(str(sorted(some)) for some in finished),
+    )
     result: dict[str, Any] = {
         "split": split,
         "items": len(items),
         "seeds": seeds,
-        "left_out_seeds": sorted(answer_files.keys() ^ rationale_files.keys()),
+        "left_out_seeds": sorted(set.union(*finished) - set(seeds)),
     }
-    files = (*answer_files.values(), *rationale_files.values())
-    if any(_trained_on(file.parent, split) for file in files):
+    if any(_trained_on(one.parent, split) for some in files.values() for one in some.values()):
         result["trained_on"] = [split]
-    predicted = [
-        _predictions_of_both(config, answer_files[seed], rationale_files[seed]) for seed in seeds
-    ]
-    if items[0].answer is None:
-        result["files"] = []
-        for seed, both in zip(seeds, predicted, strict=True):
-            path = run.folder / f"{split}-seed-{seed}.csv"
-            scores = ({name: row.outputs for name, row in part.items()} for part in both)
-            write_whole(path, leaderboard(*scores))
-            result["files"].append(str(path))
-        return result
     by_name: dict[str, list[float]] = {}
-    for both in predicted:
+    server_files: list[str] = []
+    for seed in seeds:
         answers, rationales = (
-            {name: int(row.prediction) for name, row in part.items()} for part in both
+            _predictions_of(part, task, files[part][seed], folder, split)
+            for part, (task, _) in sources.items()
         )
-        for name, score in q_to_ar(answers, rationales, items).items():
+        if items[0].answer is None:
+            path = run.folder / f"{split}-seed-{seed}.csv"
+            write_whole(path, leaderboard(_outputs(answers), _outputs(rationales)))
+            server_files.append(str(path))
+            continue
+        for name, score in q_to_ar(_choices(answers), _choices(rationales), items).items():
             by_name.setdefault(name, []).append(float(score))
-    result["scores"] = by_name
-    result["median"] = {name: median(values) for name, values in by_name.items()}
-    return result
+    if server_files:
+        return result | {"files": server_files}
+    medians = {name: median(values) for name, values in by_name.items()}
+    return result | {"scores": by_name, "median": medians}
 
 
 ChoicePredictions = dict[str, PredictionRow]
 """By official id; the outputs are (4,), one score for each choice."""
 
 
-def _predictions_of_both(
-    config: VcrJointScoreConfig, answers: Path, rationales: Path
-) -> tuple[ChoicePredictions, ChoicePredictions]:
-    """Predicted answers and rationales of a seed; the files are one for a run on both tasks."""
-    folder, split = Path(config.data), config.split
-    if config.both:
-        predictions = _predictions(answers, BOTH.read(folder, split))
-        return select_part("answer", predictions), select_part("rationale", predictions)
-    return (
-        _predictions(answers, ANSWER.read(folder, split)),
-        _predictions(rationales, RATIONALE.read(folder, split)),
-    )
+def _predictions_of(
+    part: str, task: Task, path: Path, folder: Path, split: str
+) -> ChoicePredictions:
+    """A seed's predictions of a part, of which the file of a run on both tasks holds two."""
+    predictions = _predictions(path, task.read(folder, split))
+    return select_part(part, predictions) if task is BOTH else predictions
 
 
-def _files_of_both(
-    config: VcrJointScoreConfig, split: str
-) -> tuple[dict[int, Path], dict[int, Path]]:
-    """Prediction files of answers and of rationales by seed; the same files for a run on both tasks.
+def _outputs(predictions: ChoicePredictions) -> dict[str, np.ndarray]:
+    return {name: row.outputs for name, row in predictions.items()}
 
-    Raises InputError if no seed has both.
-    """
-    if config.both:
-        answer_files = rationale_files = _files(config.both, BOTH, split)
-    else:
-        answer_files = _files(config.answers, ANSWER, split)
-        rationale_files = _files(config.rationales, RATIONALE, split)
-    if not answer_files.keys() & rationale_files.keys():
-        raise InputError(
-            f"{config.both or config.answers}: no finished seed that has both answers and rationales; finished seeds "
-            f"are {sorted(answer_files)} and {sorted(rationale_files)}"
-        )
-    return answer_files, rationale_files
+
+def _choices(predictions: ChoicePredictions) -> dict[str, int]:
+    return {name: int(row.prediction) for name, row in predictions.items()}
 
 
 def _files(run: str, task: Task, split: str) -> dict[int, Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,28 +48,13 @@ from groundling.tasks.vcr import ANSWER, CHOICES
 # language-biased group.
 
 
-@dataclass
-class BiasGroups:
-    """The items of a split, grouped by a text-only model's predictions."""
-
-    language_biased: list[VcrLine] = field(default_factory=list)
-    """Right, with a probability of at least the threshold."""
-    image_biased: list[VcrLine] = field(default_factory=list)
-    """Wrong, with any probability."""
-    unsure: list[VcrLine] = field(default_factory=list)
-    """Right, but below the threshold."""
-    kept: list[VcrLine] = field(default_factory=list)
-    """The IM evaluation set: all but the language-biased items, in file order."""
-
-    def sizes(self) -> dict[str, int]:
-        """Number of items of each group."""
-        return {name: len(lines) for name, lines in self.__dict__.items()}
-
-
 def group_by_bias(
     lines: Sequence[VcrLine], scores: Mapping[str, np.ndarray], threshold: float
-) -> BiasGroups:
-    """Group items by the scores (4,) of their answers before a softmax, by annot_id.
+) -> dict[str, list[VcrLine]]:
+    """Items by group, from the scores (4,) of their answers before a softmax, by annot_id.
+
+    `language_biased`: right, with at least the threshold's probability; `image_biased`: wrong; `unsure`: right, but
+    below the threshold; `kept`: the IM evaluation set, all but the first group, in file order.
 
     Raises:
         InputError: An item without scores, a wrong number of scores, or scores that are not finite.
@@ -78,21 +62,21 @@ def group_by_bias(
     raise_first(
         [f"no prediction for {line.item.id}" for line in lines if line.item.id not in scores]
     )
-    out = BiasGroups()
+    groups: dict[str, list[VcrLine]] = {
+        name: [] for name in ("language_biased", "image_biased", "unsure", "kept")
+    }
     for line in lines:
         of_item = scores[line.item.id]
         if of_item.shape != (CHOICES,) or not np.isfinite(of_item).all():
             raise InputError(f"{line.item.id}: expected {CHOICES} finite scores")
         chances = softmax(of_item)
+        name = "unsure" if chances.max() < threshold else "language_biased"
         if chances.argmax() != line.label("answer"):
-            out.image_biased.append(line)
-        elif chances.max() < threshold:
-            out.unsure.append(line)
-        else:
-            out.language_biased.append(line)
-            continue
-        out.kept.append(line)
-    return out
+            name = "image_biased"
+        groups[name].append(line)
+        if name != "language_biased":
+            groups["kept"].append(line)
+    return groups
 
 
 def read_scores(path: Path) -> dict[str, np.ndarray]:
@@ -233,15 +217,11 @@ def _mitigate_implicitly(
     summary = text_only_run(path)
     scores = read_scores(path)
     with prefix_errors(path):
-        by_group = group_by_bias(lines, scores, config.confidence_threshold)
-    summary["groups"] = by_group.sizes()
-    biased = {
-        "language_biased": by_group.language_biased,
-        "image_biased": by_group.image_biased,
-    }
-    for name, group in biased.items():
-        if group:
-            write_lines(folder / name, config.split, group)
+        groups = group_by_bias(lines, scores, config.confidence_threshold)
+    summary["groups"] = {name: len(group) for name, group in groups.items()}
+    for name in ("language_biased", "image_biased"):
+        if groups[name]:
+            write_lines(folder / name, config.split, groups[name])
             link_shared_files(Path(config.data), folder / name)
-            summary[name] = overlap_statistics(group, lemma)
-    return ShiftedFile(by_group.kept, by_group.kept), summary
+            summary[name] = overlap_statistics(groups[name], lemma)
+    return ShiftedFile(groups["kept"], groups["kept"]), summary

@@ -16,7 +16,6 @@ import numpy as np
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, prefix_errors
-from groundling.core.metrics import is_degenerate
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.data.kmeans import Clusters, kmeans_1d
@@ -31,10 +30,10 @@ from groundling.prediction.similarity import (
     equalise_identical_texts,
     require_finite,
 )
-from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
 from groundling.settings.input_settings import RegionSettings
+from groundling.studies.clip_td.combined_runs import score_answers, write_single_seed
 from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
 from groundling.tasks.splits import with_extra_splits
@@ -42,15 +41,12 @@ from groundling.teachers.feature_cache import FeatureCache, cache_folder
 from groundling.training.evaluation import (
     EvaluationOutput,
     find_top_classes,
-    write_predictions,
 )
 
 ZeroShotProtocol = Literal["iqa", "ia"]
 """Whether an image is compared with question and choice, or with the choice alone; for rationales IQR and IR."""
 RISING = ("contradiction", "neutral", "entailment")
 """Classes in the order of their cluster centres; the paper does not assign clusters to classes."""
-SEED = "seed-0"
-"""Folder of the predictions: a run with one seed, since nothing is random; `vcr`, `ensemble` and `verdict` read it."""
 
 
 def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
@@ -69,24 +65,10 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     task = with_extra_splits(task, config.extra_eval)
     predicted_splits = [config.split] if config.split else list(task.dev)
     work = _ZeroShotModel(config, task, run)
-    place = run.folder / SEED
-    with disk_errors(place):
-        place.mkdir(exist_ok=True)
-    scores: dict[str, dict[str, float]] = {}
-    counts: dict[str, int] = {}
-    for split in predicted_splits:
-        answers = work.answers(split)
-        if run.state.is_main_process:
-            write_predictions(answers, task, split, place)
-        if answers.labels is not None:
-            scores[split] = _score(answers, task, split, folder, not config.most_questions)
-            counts[split] = len(answers.examples)
-    done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
-    done |= {"splits": list(scores), "scores": scores, "n": counts}
-    if run.state.is_main_process:
-        write_json(place / "result.json", done)
-    result = {"task": task.name, "version": task.version, "model": config.model, "scores": scores}
-    return result | {"n": counts} | work.summary
+    answers = ((split, work.answers(split)) for split in predicted_splits)
+    found = write_single_seed(run, task, config, answers, {}, is_whole=not config.most_questions)
+    result = {"task": task.name, "version": task.version, "model": config.model}
+    return result | found | work.summary
 
 
 def _check_task(task: Task) -> None:
@@ -98,18 +80,6 @@ def _check_task(task: Task) -> None:
             f"zero-shot: no rule for {task.name}; expected a multiple-choice task, the classes {', '.join(RISING)}, or "
             "VQA's open answers"
         )
-
-
-def _score(
-    answers: EvaluationOutput, task: Task, split: str, folder: Path, is_whole: bool
-) -> dict[str, float]:
-    """The task's metrics, for a whole split also the benchmark's scores; `constant` marks degenerate predictions."""
-    scores = dict(answers.metrics)
-    if is_whole:
-        scores |= task.official(folder, split, answers.official_ids, answers.predictions)
-    if is_degenerate(answers.predictions, answers.labels):
-        scores["constant"] = 1.0
-    return scores
 
 
 class _ZeroShotModel:
@@ -175,7 +145,7 @@ class _ZeroShotModel:
             len(set(texts)) == 1 for one, texts in zip(truncated, token_digests, strict=True) if one
         )
         self._note_identical(split, identical, len(examples), "choices")
-        return self._output(examples, scores, choose(scores))
+        return score_answers(self.task, examples, scores, choose(scores))
 
     def _predict_classes(
         self, split: str, examples: Sequence[Example], form: Classification
@@ -186,7 +156,7 @@ class _ZeroShotModel:
         centres = dict(zip(RISING, clusters.centres.tolist(), strict=True))
         self.summary.setdefault("centroids", {})[split] = centres
         outputs = classify(similarities, clusters, form.labels)
-        return self._output(examples, outputs, form.predict(outputs))
+        return score_answers(self.task, examples, outputs, form.predict(outputs))
 
     def _clusters(self, similarities: np.ndarray) -> Clusters:
         """Clusters of the given similarities, or of the training split's, which are computed once."""
@@ -230,7 +200,7 @@ class _ZeroShotModel:
                 for place, answers in zip(indices, find_top_classes(scores), strict=True):
                     likely[place] = answers
         self._note_identical(split, identical, len(examples), "prompts")
-        return self._output(examples, outputs, predictions, likely)
+        return score_answers(self.task, examples, outputs, predictions, likely)
 
     def _prompt_embeddings(
         self, question: str, answers: Sequence[str], match: CosineMatcher
@@ -262,20 +232,6 @@ class _ZeroShotModel:
                 f"{split}: in {identical:,} of {count:,} examples all {texts} are equal after truncation; the first "
                 "one is predicted"
             )
-
-    def _output(
-        self,
-        examples: Sequence[Example],
-        outputs: np.ndarray,
-        predictions: np.ndarray,
-        likely: Sequence[Sequence[tuple[int, float]]] = (),
-    ) -> EvaluationOutput:
-        labels = None
-        metrics: dict[str, float] = {}
-        if examples[0].label is not None:
-            labels = np.array([example.label for example in examples], float)
-            metrics = self.task.score(predictions, labels)
-        return EvaluationOutput(examples, outputs, predictions, labels, metrics, likely)
 
 
 def choice_queries(example: Example, protocol: ZeroShotProtocol) -> Iterator[Example]:

@@ -139,7 +139,7 @@ def pairs_inputs(config: PairsConfig) -> Inputs:
 PAIRS = Command(
     "pairs",
     "minimal-pair accuracy of a language model: BLiMP, EWoK, or your own pairs",
-    "groundling.studies.knowledge.pair_likelihoods:pairs",
+    "groundling.studies.knowledge.minimal_pairs:pairs",
     {"_own": PairsConfig()},
     title="Knowledge: what an encoder knows",
     example="groundling pairs --model runs/control/model --other runs/seeing/model --data blimp --out "
@@ -147,7 +147,7 @@ PAIRS = Command(
     common_flags="model data other pll reduction cpu",
     prints_output=True,
     output=ResumableRun(pairs_inputs),
-    formatter="groundling.studies.knowledge.pair_likelihoods:format_pairs",
+    formatter="groundling.studies.knowledge.minimal_pairs:format_pairs",
 )
 
 

@@ -1,14 +1,28 @@
-"""Minimal pairs of BLiMP, EWoK and your own files."""
+"""Minimal pairs of BLiMP, EWoK and your own files: their reader, accuracies by group, and the command."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+
+from groundling.core.batch import Example
 from groundling.core.errors import InputError, convert_errors, prefix_errors, require_nonempty
+from groundling.core.rng import generator
+from groundling.data.samples import subsample
 from groundling.data.tables import ROWS, read_header, read_rows, row_texts
+from groundling.runs.folder import disk_errors, json_text, whole_file, write_json
+from groundling.runs.progress import print_notes
+from groundling.runs.report import format_table
+from groundling.runs.run import Run
+from groundling.stats.resampling import bootstrap_sums, interval
+from groundling.studies.knowledge.commands import PairsConfig
+from groundling.studies.knowledge.pair_likelihoods import LanguageModel, TextWithContext
+from groundling.training.evaluation import EvaluationOutput
 
 BLIMP = ("sentence_good", "sentence_bad")
 """Fields of BLiMP (Warstadt et al. 2020) and, without any others, of BabyLM's supplement."""
@@ -20,15 +34,6 @@ SAME_FIELD = {"syntax/semantics": "syntax_semantics"}
 """BLiMP's files have two spellings of one field."""
 SAME_PHENOMENON = {"s-selection": "argument_structure"}
 """BLiMP's files have 13 terms, its paper 12 phenomena: argument structure has nine paradigms there (Table 2)."""
-
-
-class TextWithContext(NamedTuple):
-    """A text, and the character where scoring begins."""
-
-    text: str
-    """The text that the model reads."""
-    scored_from: int = 0
-    """Words from this character on are scored; the text before it is context."""
 
 
 @dataclass(frozen=True)
@@ -120,3 +125,346 @@ PairReader = Callable[[dict[str, Any], Path, int], MinimalPair]
 """Makes the pair of a row, of a file, with the row's number."""
 LAYOUTS: dict[tuple[str, ...], PairReader] = {BLIMP: _blimp, EWOK: _ewok, OWN: _own}
 """The formats by their columns or fields; the first that a file has is its format."""
+
+
+# Accuracies of comparisons of scores, by group, with intervals: BLiMP, EWoK, Winoground.
+
+
+class PreferenceRule(NamedTuple):
+    """A rule by which an item counts as right."""
+
+    name: str
+    """Key of the accuracy in `result.json`."""
+    chance: float
+    """Expected accuracy of random scores."""
+    item_score: Callable[[np.ndarray], np.ndarray]
+    """From scores (N, S) of N items to the credit of each, 0 to 1: (N,)."""
+
+
+def _first_above(first: int, second: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Whether one score is strictly above another."""
+    return lambda scores: (scores[:, first] > scores[:, second]).astype(float)
+
+
+def _all_above(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+    """Whether the first score is strictly above the second in all comparisons."""
+    return lambda scores: (
+        np.all([scores[:, a] > scores[:, b] for a, b in comparisons], axis=0) * 1.0
+    )
+
+
+def _half_for_ties(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+    """Mean over comparisons: 1 if the first score is above the second, 1/2 if they are equal."""
+    return lambda scores: np.mean(
+        [(1 + np.sign(scores[:, a] - scores[:, b])) / 2 for a, b in comparisons], axis=0
+    )
+
+
+BLIMP_RULES = (PreferenceRule("accuracy", 1 / 2, _first_above(0, 1)),)
+"""BLiMP: the good sentence is more likely; a tie is wrong (Warstadt et al. 2020, Section 4)."""
+
+EWOK_RULES = (
+    PreferenceRule("accuracy", 1 / 2, _half_for_ties((0, 1), (3, 2))),
+    PreferenceRule("both", 1 / 4, _all_above((0, 1), (3, 2))),
+    PreferenceRule("targets", 1 / 2, _first_above(0, 2)),
+)
+"""EWoK: scores of target 1 after contexts 1 and 2, then of target 2.
+
+`accuracy` (Ivanova et al. 2024; release: ewok-core/ewok-paper,
+analyses/scripts/ewok_analysis_utils.R): each target is more likely after its own context than after
+the other one; a tie counts 1/2, and an item the mean of its two targets. `both`: both comparisons
+hold strictly (`Accuracy_both` there). `targets`: after context 1, target 1 is more likely than
+target 2, as scored by the BabyLM challenge of 2025 (release: babylm/evaluation-pipeline-2025,
+sentence_zero_shot/read_files.py).
+"""
+
+WINOGROUND_RULES = (
+    PreferenceRule("text", 1 / 4, _all_above((0, 1), (3, 2))),
+    PreferenceRule("image", 1 / 4, _all_above((0, 2), (3, 1))),
+    PreferenceRule("group", 1 / 6, _all_above((0, 1), (3, 2), (0, 2), (3, 1))),
+)
+"""Thrush et al. 2022, Eqs. 1 to 3: scores of image 0 with captions 0 and 1, then of image 1.
+
+`text`: for each image, the right caption scores higher; `image`: for each caption, the right image;
+`group`: both.
+"""
+
+
+class BootstrapEstimate(NamedTuple):
+    """Means of C columns over items, and of bootstrap resamples of the items."""
+
+    items: int
+    """Number of items."""
+    mean: np.ndarray
+    """(C,): means over the items."""
+    draws: np.ndarray
+    """(DRAWS, C): means over each resample."""
+
+
+def bootstrap_means(values: np.ndarray, *key: str) -> BootstrapEstimate:
+    """Means of values (N, C) and their bootstrap over items; draws are paired over columns.
+
+    Items are drawn with replacement; items with equal values are exchangeable, so only their
+    numbers are drawn.
+    """
+    kinds, counts = np.unique(values, axis=0, return_counts=True)
+    drawn = bootstrap_sums(kinds, generator(0, "preferences", *key), counts=counts)
+    return BootstrapEstimate(len(values), values.mean(0), drawn / len(values))
+
+
+def macro_average(estimates: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
+    """The unweighted mean of the groups' means; items are drawn within groups."""
+    return BootstrapEstimate(
+        sum(estimate.items for estimate in estimates),
+        np.mean([estimate.mean for estimate in estimates], axis=0),
+        np.mean([estimate.draws for estimate in estimates], axis=0),
+    )
+
+
+def compare_models(
+    rules: Sequence[PreferenceRule], groups: Mapping[str, BootstrapEstimate]
+) -> dict[str, dict[str, Any]]:
+    """By name of a comparison, each group's means and 95 % intervals of the rules, and its number of items.
+
+    The comparisons are `scores`; with a second model `other` and `difference`, other less model, paired by item. The
+    columns of the estimates are the first model's rules, then the other's.
+    """
+    count = len(rules)
+    columns = {"scores": lambda values: values[..., :count]}
+    if any(len(estimate.mean) > count for estimate in groups.values()):
+        columns["other"] = lambda values: values[..., count:]
+        columns["difference"] = lambda values: values[..., count:] - values[..., :count]
+    return {
+        comparison: {
+            name: _summary(rules, one.items, select(one.mean), select(one.draws))
+            for name, one in groups.items()
+        }
+        for comparison, select in columns.items()
+    }
+
+
+def _summary(
+    rules: Sequence[PreferenceRule], items: int, mean: np.ndarray, draws: np.ndarray
+) -> dict[str, Any]:
+    summary: dict[str, Any] = {"items": items}
+    for column, rule in enumerate(rules):
+        summary[rule.name] = float(mean[column])
+        summary[f"{rule.name}_interval"] = interval(draws[:, column]).tolist()
+    return summary
+
+
+def item_credits(rules: Sequence[PreferenceRule], scores: Iterable[np.ndarray]) -> np.ndarray:
+    """Credits (N, models x rules) of N items from each model's scores (N, S)."""
+    return np.stack([rule.item_score(of_model) for of_model in scores for rule in rules], 1)
+
+
+def format_cell(scores: Mapping[str, Any], rule: str, sign: str = "") -> str:
+    """A mean with its interval as text, in percentage points."""
+    low, high = (100 * end for end in scores[f"{rule}_interval"])
+    return f"{100 * scores[rule]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+
+
+def group_items(names: Sequence[Sequence[str]]) -> Mapping[str, np.ndarray]:
+    """Indices of the items of each group from each item's groups, in the order of first items."""
+    groups: dict[str, list[int]] = {}
+    for number, of_item in enumerate(names):
+        for name in of_item:
+            groups.setdefault(name, []).append(number)
+    return {name: np.array(numbers) for name, numbers in groups.items()}
+
+
+def write_items(
+    path: Path,
+    lines: Sequence[dict[str, Any]],
+    rules: Sequence[PreferenceRule],
+    scores: Iterable[np.ndarray],
+) -> None:
+    """One JSON line per item: `lines`, and the scores (N, S) of each model, with credits by rule."""
+    credits = [{rule.name: rule.item_score(one).tolist() for rule in rules} for one in scores]
+    with whole_file(path) as file:
+        for number, line in enumerate(lines):
+            of_models = {}
+            for name, one, by_rule in zip(("model", "other"), scores, credits, strict=False):
+                of_models[name] = {"scores": one[number].round(6).tolist()}
+                of_models[name] |= {rule: values[number] for rule, values in by_rule.items()}
+            file.write(json_text(line | of_models) + "\n")
+
+
+SPLIT = "pairs"
+"""Split name of the answers, for `verdict`."""
+LEVELS = ("field", "phenomenon", "paradigm")
+"""Groupings of items, from coarse to fine."""
+ITEMS = "items.jsonl"
+"""File with the scores of every item."""
+
+
+def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
+    """Score minimal pairs; writes `result.json` (returned), `items.jsonl`, answers for `verdict`.
+
+    Raises:
+        InputError: A setting or the data is wrong, the model has no language-model head, or texts
+            are too long for it.
+    """
+    items = _limit_items(read_minimal_pairs(config.data), config.limit)
+    sources = [config.model, *([config.other] if config.other else [])]
+    scored_models = [_score_items(config, source, items, run.state.device) for source in sources]
+    facts, scores = zip(*scored_models, strict=True)
+    items, scored, left_out = _scorable_items(config, items, np.stack(scores))
+    rules = EWOK_RULES if items[0].of_ewok else BLIMP_RULES
+    result: dict[str, Any] = {
+        **{"model": config.model, **facts[0]},
+        **{
+            "pll": config.pll,
+            "reduction": config.reduction,
+            "items": len(items),
+            "left_out": left_out,
+        },
+        "chance": {rule.name: rule.chance for rule in rules},
+        **_results(items, scored, rules, config.other),
+    }
+    if config.other:
+        result["other"] |= facts[1]
+    if run.state.is_main_process:
+        lines: list[dict[str, Any]] = []
+        for item in items:
+            groups = {level: vars(item)[level] for level in LEVELS if vars(item)[level]}
+            lines.append({"id": item.id, **groups})
+        write_items(run.folder / ITEMS, lines, rules, scored)
+        _write_answers(run.folder, config, items, scored, rules)
+    return result
+
+
+def _limit_items(items: Sequence[MinimalPair], limit: int) -> list[MinimalPair]:
+    """At most `limit` items of each paradigm, evenly spaced; 0: all."""
+    chosen: list[MinimalPair] = []
+    for numbers in group_items([(item.paradigm,) for item in items]).values():
+        chosen += [items[number] for number in subsample(numbers.tolist(), limit)]
+    return chosen
+
+
+def _score_items(
+    config: PairsConfig, source: str, items: Sequence[MinimalPair], device: torch.device
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Facts about a model for the result, and its scores (N, S) of each item's texts."""
+    model = LanguageModel(source, device, config.max_length)
+    likelihoods = model.score([text for item in items for text in item.texts], config.pll)
+    values = likelihoods.sums
+    if config.reduction == "mean":
+        with np.errstate(invalid="ignore"):
+            values = values / likelihoods.tokens
+    kind = "causal" if model.causal else "masked"
+    return {"kind": kind, "scored_tokens": int(likelihoods.tokens.sum())}, values.reshape(
+        len(items), -1
+    )
+
+
+def _scorable_items(
+    config: PairsConfig, items: Sequence[MinimalPair], scores: np.ndarray
+) -> tuple[list[MinimalPair], np.ndarray, int]:
+    """The items that all models could score, their scores (M, N, S), and the number left out."""
+    fits = np.isfinite(scores).all((0, 2))
+    unscorable = [item.id for item, one in zip(items, fits, strict=True) if not one]
+    remaining = [item for item, one in zip(items, fits, strict=True) if one]
+    if unscorable and not (config.skip_long and remaining):
+        raise InputError(
+            f"{config.data}: {len(unscorable):,} of {len(items):,} pairs have a text that is too long for the model or "
+            f"has nothing to score; the first is {unscorable[0]}; skip_long leaves them out"
+        )
+    if unscorable:
+        print_notes(
+            [f"left out {len(unscorable):,} pairs: a text is too long, or has nothing to score"]
+        )
+    return remaining, scores[:, fits], len(unscorable)
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def _results(
+    items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[PreferenceRule], other: str
+) -> dict[str, Any]:
+    """Accuracies by level and group of the model, the other one, and the difference (other less model)."""
+    by_comparison: dict[str, Any] = {}
+    for level, groups in _levels(items, item_credits(rules, scores)).items():
+        for comparison, of_groups in compare_models(rules, groups).items():
+            by_comparison.setdefault(comparison, {})[level] = of_groups
+    result = {"ties": _ties(scores[0]), "scores": by_comparison["scores"]}
+    if other:
+        other_scores = by_comparison["other"]
+        result["other"] = {"model": other, "ties": _ties(scores[1]), "scores": other_scores}
+        result["difference"] = by_comparison["difference"]
+    return result
+
+
+def _levels(
+    items: Sequence[MinimalPair], credits: np.ndarray
+) -> dict[str, dict[str, BootstrapEstimate]]:
+    """Estimates by level and group: of a paradigm's items, or the mean of a group's paradigms."""
+    paradigms: dict[str, BootstrapEstimate] = {}
+    members: dict[str, dict[str, list[BootstrapEstimate]]] = {"field": {}, "phenomenon": {}}
+    for name, numbers in group_items([(item.paradigm,) for item in items]).items():
+        paradigms[name] = bootstrap_means(credits[numbers], name)
+        first = items[numbers[0]]
+        for level, group in (("field", first.field), ("phenomenon", first.phenomenon)):
+            if group:
+                members[level].setdefault(group, []).append(paradigms[name])
+    levels = {
+        "overall": {
+            "mean of paradigms": macro_average(list(paradigms.values())),
+            "all items": bootstrap_means(credits),
+        }
+    }
+    for level, groups in members.items():
+        if groups:
+            levels[level] = {name: macro_average(groups[name]) for name in sorted(groups)}
+    return levels | {"paradigm": paradigms}
+
+
+def _ties(scores: np.ndarray) -> int:
+    """Number of ties in scores (N, S): good and bad, or a target after both contexts."""
+    return int((scores[:, 0::2] == scores[:, 1::2]).sum())
+
+
+# -- files and tables --------------------------------------------------------------------------------------------------
+
+
+def _write_answers(
+    folder: Path,
+    config: PairsConfig,
+    items: Sequence[MinimalPair],
+    scores: np.ndarray,
+    rules: Sequence[PreferenceRule],
+) -> None:
+    """The answers in the format of `verdict`: 1 for an item that is right; every label is 1."""
+    place = folder / f"seed-{config.model_seed}"
+    with disk_errors(place):
+        place.mkdir(exist_ok=True)
+    strict = rules[1] if items[0].of_ewok else rules[0]
+    right = strict.item_score(scores[0])
+    examples = [Example(item.id, "") for item in items]
+    metrics = {"accuracy": float(right.mean())}
+    answers = EvaluationOutput(examples, right[:, None], right, np.ones(len(items)), metrics)
+    answers.write(place / f"predictions_{SPLIT}.jsonl")
+    name = f"pairs/{Path(config.data).stem}"
+    done: dict[str, Any] = {"seed": config.model_seed, "task": name, "metrics": ["accuracy"]}
+    write_json(place / "result.json", done | {"splits": [SPLIT], "scores": {SPLIT: metrics}})
+
+
+def format_pairs(result: Mapping[str, Any]) -> str:
+    """The result as text, in percentage points; paradigms only if there are no phenomena."""
+    rows = []
+    for level, groups in result["scores"].items():
+        if level == "paradigm" and "phenomenon" in result["scores"]:
+            continue
+        for name, scores in groups.items():
+            row = {"": name, "items": f"{scores['items']:,}"}
+            for rule, chance in result["chance"].items():
+                row |= {f"{rule} (chance {100 * chance:.0f})": format_cell(scores, rule)}
+            if "difference" in result:
+                row |= {"other": format_cell(result["other"]["scores"][level][name], "accuracy")}
+                row |= {
+                    "other - model": format_cell(result["difference"][level][name], "accuracy", "+")
+                }
+            rows.append(row)
+    counts = f"{result['items']:,} items, {result['ties']:,} ties, {result['left_out']:,} left out"
+    return f"{format_table(rows)}\n{counts}"

@@ -23,18 +23,19 @@ from groundling.prediction.similarity import (
     equalise_identical_texts,
     require_finite,
 )
-from groundling.runs.folder import json_text, whole_file
 from groundling.runs.progress import print_notes
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.settings.input_settings import RegionSettings
 from groundling.studies.knowledge.commands import WinogroundConfig
-from groundling.studies.knowledge.pair_likelihoods import (
+from groundling.studies.knowledge.minimal_pairs import (
     WINOGROUND_RULES,
     bootstrap_means,
     compare_models,
     format_cell,
+    group_items,
     item_credits,
+    write_items,
 )
 from groundling.teachers.feature_cache import FeatureCache
 from groundling.vision_language.loading import is_region_encoder
@@ -106,10 +107,7 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
         summaries.append({"model": source, "measure": match.measure, "cut_captions": cut})
         scores.append(own)
     credits = item_credits(WINOGROUND_RULES, scores)
-    groups: dict[str, list[int]] = {ALL: list(range(len(examples)))}
-    for number, example in enumerate(examples):
-        for tag in example.tags:
-            groups.setdefault(tag, []).append(number)
+    groups = group_items([(ALL, *example.tags) for example in examples])
     compared = compare_models(
         WINOGROUND_RULES,
         {name: bootstrap_means(credits[numbers], name) for name, numbers in groups.items()},
@@ -122,7 +120,8 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
         result["other"] = summaries[1] | {"scores": compared["other"]}
         result["difference"] = compared["difference"]
     if run.state.is_main_process:
-        _write_items(run.folder / "items.jsonl", examples, scores, credits)
+        lines = [{"id": example.id, "tags": example.tags} for example in examples]
+        write_items(run.folder / "items.jsonl", lines, WINOGROUND_RULES, scores)
         shutil.rmtree(cache_folder, ignore_errors=True)
     return result
 
@@ -164,27 +163,6 @@ def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.n
         require_finite(matched.scores.reshape(-1, 2)), token_digests
     )
     return equalised.reshape(-1, 4), cut
-
-
-def _write_items(
-    path: Path,
-    examples: Sequence[WinogroundExample],
-    scores: Sequence[np.ndarray],
-    credits: np.ndarray,
-) -> None:
-    """One JSON line per example: tags, scores, rules that hold; the other model's under `other`."""
-    by_model = credits.reshape(len(examples), len(scores), -1)
-    with whole_file(path) as file:
-        for number, example in enumerate(examples):
-            lines = []
-            for of_model, holds in zip(scores, by_model[number], strict=True):
-                rules = zip(WINOGROUND_RULES, holds, strict=True)
-                lines.append({"scores": of_model[number].round(6).tolist()})
-                lines[-1] |= {rule.name: bool(value) for rule, value in rules}
-            line: dict[str, Any] = {"id": example.id, "tags": example.tags, **lines[0]}
-            if len(lines) > 1:
-                line["other"] = lines[1]
-            file.write(json_text(line) + "\n")
 
 
 def format_winoground(result: dict[str, Any]) -> str:

@@ -10,9 +10,8 @@ Sizes: L cross-modal layers, H heads, R rows, V columns.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.special import entr
-from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Example, TextRow, collate, require
@@ -59,9 +57,6 @@ LEGIBLE = 60
 
 TEXT_OVER_CLIP = "text over clip"
 """Name of the measured attention maps."""
-
-MapReceiver = Callable[[int, Sequence[np.ndarray]], None]
-"""Callback that receives a layer's number, from 0, and each example's maps (H, R, V)."""
 
 
 def attention(config: AttentionConfig, run: Run) -> dict[str, Any]:
@@ -236,32 +231,6 @@ class DiversityScores(NamedTuple):
     """(N, 2) int: number of rows and columns."""
 
 
-def receive_maps(
-    model: CrossModalEncoder, batch: Batch, receive: MapReceiver, special: bool = False
-) -> None:
-    """Pass the maps from text tokens to CLIP tokens of every cross-modal layer to `receive`, the lowest layer first.
-
-    Rows are the text's tokens, with `special` also the encoder's [CLS] and [SEP]; columns are all CLIP tokens. Padding
-    is removed.
-    """
-    row_kinds = (PositionKind.TOKEN, PositionKind.SPECIAL) if special else (PositionKind.TOKEN,)
-
-    # The only function that depends on the model's attention interface.
-    def watch(attention_map: AttentionMap) -> None:
-        if attention_map.name != TEXT_OVER_CLIP:
-            return
-        is_row = np.isin(attention_map.rows.kinds.cpu().numpy(), row_kinds)
-        is_column = (attention_map.columns.kinds != PositionKind.PADDING).cpu().numpy()
-        layer = []
-        for maps, rows, columns in zip(
-            attention_map.weights.float().cpu().numpy(), is_row, is_column, strict=True
-        ):
-            layer.append(maps[:, rows][:, :, columns])
-        receive(attention_map.layer, layer)
-
-    model(batch, attention=watch)
-
-
 @torch.no_grad()
 def attention_maps(
     model: CrossModalEncoder,
@@ -272,76 +241,9 @@ def attention_maps(
 ) -> Iterator[ExampleMaps]:
     """Each example's maps, shortest examples first; computed in eval mode on the model's device.
 
-    Examples are truncated to `max_length` tokens, in batches of `batch`. With `special`, [CLS] and [SEP] have rows.
-    Raises InputError for multiple choice.
+    Examples are truncated to `max_length` tokens, in batches of `batch`. Rows are the text's tokens, with `special`
+    also the encoder's [CLS] and [SEP]; columns are all CLIP tokens. Raises InputError for multiple choice.
     """
-    with _eval_mode(model):
-        for inputs, sides in _batches(model, examples, max_length, batch):
-            layers = _all_layers(model, inputs, special)
-            for place, side in enumerate(sides):
-                weights = np.stack([maps[place] for maps in layers])
-                yield ExampleMaps(side.number, side.text, side.clip, weights)
-
-
-@torch.no_grad()
-def diversity(
-    model: CrossModalEncoder, examples: Sequence[Example], max_length: int = 128, batch: int = 32
-) -> DiversityScores:
-    """MEASURES of every example's maps; computed in eval mode on the model's device, one layer at a time.
-
-    Examples are truncated to `max_length` tokens, in batches of `batch`. Raises InputError for multiple choice.
-    """
-    scores: dict[int, np.ndarray] = {}
-    uniform = np.full((len(examples), len(MEASURES)), np.nan)
-    shapes = np.zeros((len(examples), 2), np.int64)
-    stopwords = stop_words()
-    with _eval_mode(model):
-        for inputs, sides in _batches(model, examples, max_length, batch):
-            stops = [side.stop_word_columns(examples[side.number], stopwords) for side in sides]
-            values_of_batch = _measure_layers(model, inputs, sides, stops)
-            for side, stop, values in zip(sides, stops, values_of_batch, strict=True):
-                scores[side.number] = values
-                shapes[side.number] = side.shape
-                rows, columns = side.shape
-                if side.measurable:
-                    flat = np.full((rows, columns), 1 / columns)
-                    uniform[side.number] = compute_measures(
-                        flat, side.clip.special_tokens_mask, stop
-                    )
-    in_order = [scores[number] for number in range(len(examples))]
-    return DiversityScores(np.array(in_order), uniform, shapes)
-
-
-@dataclass(frozen=True)
-class _TextRows:
-    """Tokens of both encoders for one example."""
-
-    number: int
-    text: TextRow
-    clip: TextRow
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of the example's maps."""
-        return int((~self.text.special_tokens_mask).sum()), len(self.clip.input_ids)
-
-    @property
-    def measurable(self) -> bool:
-        """Whether there are at least two rows and two columns."""
-        return min(self.shape) > 1
-
-    def stop_word_columns(self, example: Example, stopwords: Collection[str]) -> np.ndarray:
-        """(V,) bool: whether each CLIP token belongs to a stop word of the example."""
-        is_stop = []
-        for part in (example.text, example.text_pair or ""):
-            is_stop += [part[start:stop].lower() in stopwords for start, stop in word_spans(part)]
-        return np.array([word >= 0 and is_stop[word] for word in self.clip.word_ids], bool)
-
-
-def _batches(
-    model: CrossModalEncoder, examples: Sequence[Example], max_length: int, size: int
-) -> Iterator[tuple[Batch, list[_TextRows]]]:
-    """Batches of `size` examples on the model's device, sorted by length for little padding."""
     for example in examples:
         if example.choices:
             raise InputError(f"example {example.id} is multiple choice; expected a text, or a pair")
@@ -350,57 +252,68 @@ def _batches(
     samples = TextDataset(unlabelled, *model.inputs(max_length), max_cached=0)
     device = next(model.parameters()).device
     order = np.argsort(samples.lengths, kind="stable").tolist()
-    for start in track(range(0, len(order), size), "attention maps", "batch"):
-        numbers = order[start : start + size]
-        rows = samples.get(numbers)
-        sides = []
-        for number, row in zip(numbers, rows, strict=True):
-            text = require(row.text, "text", "a cross-modal model")
-            clip = require(row.clip, "clip", "a cross-modal model")
-            sides.append(_TextRows(number, text, clip))
-        yield collate(rows).to(device), sides
-
-
-def _all_layers(
-    model: CrossModalEncoder, inputs: Batch, special: bool
-) -> list[Sequence[np.ndarray]]:
-    """Every layer's maps, (H, R, V) of each example."""
-    layers: list[Sequence[np.ndarray]] = []
-    receive_maps(model, inputs, lambda _, maps: layers.append(maps), special)
-    return layers
-
-
-def _measure_layers(
-    model: CrossModalEncoder,
-    inputs: Batch,
-    sides: Sequence[_TextRows],
-    stops: Sequence[np.ndarray],
-) -> list[np.ndarray]:
-    """MEASURES of each example's maps (L, H, 6); only one layer's maps are in memory at a time."""
-    layers: list[list[np.ndarray]] = [[] for _ in sides]
-
-    def measure(_: int, maps: Sequence[np.ndarray]) -> None:
-        for place, side in enumerate(sides):
-            weights = maps[place]
-            if side.measurable:
-                values = compute_measures(weights, side.clip.special_tokens_mask, stops[place])
-            else:
-                values = np.full((len(weights), len(MEASURES)), np.nan)
-            layers[place].append(values)
-
-    receive_maps(model, inputs, measure)
-    return [np.stack(values) for values in layers]
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    """Run in eval mode and restore the model's mode afterwards."""
     training = model.training
     model.eval()
     try:
-        yield
+        for start in track(range(0, len(order), batch), "attention maps", "batch"):
+            numbers = order[start : start + batch]
+            rows = samples.get(numbers)
+            maps = _batch_maps(model, collate(rows).to(device), special)
+            for number, row, layers in zip(numbers, rows, zip(*maps, strict=True), strict=True):
+                text = require(row.text, "text", "a cross-modal model")
+                clip = require(row.clip, "clip", "a cross-modal model")
+                yield ExampleMaps(number, text, clip, np.stack(layers))
     finally:
         model.train(training)
+
+
+def _batch_maps(model: CrossModalEncoder, batch: Batch, special: bool) -> list[list[np.ndarray]]:
+    """The maps (H, R, V) of every cross-modal layer and example, without padding."""
+    row_kinds = (PositionKind.TOKEN, PositionKind.SPECIAL) if special else (PositionKind.TOKEN,)
+    layers: list[list[np.ndarray]] = []
+
+    def receive(attention_map: AttentionMap) -> None:
+        if attention_map.name != TEXT_OVER_CLIP:
+            return
+        is_row = np.isin(attention_map.rows.kinds.cpu().numpy(), row_kinds)
+        is_column = (attention_map.columns.kinds != PositionKind.PADDING).cpu().numpy()
+        layer = []
+        for maps, rows, columns in zip(
+            attention_map.weights.float().cpu().numpy(), is_row, is_column, strict=True
+        ):
+            layer.append(maps[:, rows][:, :, columns])
+        layers.append(layer)
+
+    model(batch, attention=receive)
+    return layers
+
+
+def diversity(
+    model: CrossModalEncoder, examples: Sequence[Example], max_length: int = 128, batch: int = 32
+) -> DiversityScores:
+    """MEASURES of every example's `attention_maps`. Raises InputError for multiple choice."""
+    scores: dict[int, np.ndarray] = {}
+    uniform = np.full((len(examples), len(MEASURES)), np.nan)
+    shapes = np.zeros((len(examples), 2), np.int64)
+    stopwords = stop_words()
+    for number, _, clip, weights in attention_maps(model, examples, max_length, batch):
+        rows, columns = shapes[number] = weights.shape[-2:]
+        scores[number] = np.full((*weights.shape[:2], len(MEASURES)), np.nan)
+        if min(rows, columns) > 1:
+            stop = _stop_word_columns(examples[number], clip, stopwords)
+            scores[number] = compute_measures(weights, clip.special_tokens_mask, stop)
+            flat = np.full((rows, columns), 1 / columns)
+            uniform[number] = compute_measures(flat, clip.special_tokens_mask, stop)
+    in_order = [scores[number] for number in range(len(examples))]
+    return DiversityScores(np.array(in_order), uniform, shapes)
+
+
+def _stop_word_columns(example: Example, clip: TextRow, stopwords: Collection[str]) -> np.ndarray:
+    """(V,) bool: whether each CLIP token belongs to a stop word of the example."""
+    is_stop = []
+    for part in (example.text, example.text_pair or ""):
+        is_stop += [part[start:stop].lower() in stopwords for start, stop in word_spans(part)]
+    return np.array([word >= 0 and is_stop[word] for word in clip.word_ids], bool)
 
 
 # -- two models --------------------------------------------------------------------------------------------------------
@@ -471,7 +384,9 @@ def _measure_rows(
     by_text_a = scores_a.mean(2)
     by_text_b = scores_b.mean(2)
     difference = by_text_b - by_text_a
-    low, high = _interval_of_mean(difference, draws, seed)
+    rng = generator(seed, "bootstrap")
+    means = [draw_resample(difference, rng).mean(0) for _ in range(draws)]
+    low, high = interval(np.stack(means))
     cells = {
         "a": by_text_a.mean(0),
         "b": by_text_b.mean(0),
@@ -497,13 +412,6 @@ def _measure_rows(
             }
             rows.append(row)
     return rows
-
-
-def _interval_of_mean(values: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds (...) of the 95 % bootstrap interval of the mean of values (N, ...)."""
-    rng = generator(seed, "bootstrap")
-    low, high = interval(np.stack([draw_resample(values, rng).mean(0) for _ in range(draws)]))
-    return low, high
 
 
 def heat_maps(

@@ -490,7 +490,7 @@ def test_winoground_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
         ("head", single, of_head),
     ):
         assert main([*flags, *given, "--out", str(tmp_path / name)]) == 0
-        found = json_lines(tmp_path / name / "items.jsonl")
+        found = [line["model"] for line in json_lines(tmp_path / name / "items.jsonl")]
         scores = np.array([line["scores"] for line in found]).reshape(3, 2, 2)
         assert scores == pytest.approx(np.array(expected), abs=2e-3)
         right = by_rule(np.array(expected))
@@ -526,7 +526,9 @@ def test_winoground_beside_another_model(place: Path, seen: Path, tmp_path: Path
         gap = alone["scores"]["all"][rule] - result["scores"]["all"][rule]
         assert result["difference"]["all"][rule] == pytest.approx(gap)
     beside = [line["other"]["scores"] for line in json_lines(tmp_path / "both/items.jsonl")]
-    assert beside == [line["scores"] for line in json_lines(tmp_path / "alone/items.jsonl")]
+    assert beside == [
+        line["model"]["scores"] for line in json_lines(tmp_path / "alone/items.jsonl")
+    ]
     assert "all: other - model" in capsys.readouterr().out
 
 

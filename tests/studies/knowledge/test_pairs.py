@@ -26,15 +26,15 @@ from groundling.models.heads import LM_HEAD, LMHead, save_heads
 from groundling.stats.finished_runs import collect_runs
 from groundling.studies.knowledge.commands import PAIRS as pairs
 from groundling.studies.knowledge.commands import PairsConfig
-from groundling.studies.knowledge.minimal_pairs import TextWithContext, read_minimal_pairs
-from groundling.studies.knowledge.pair_likelihoods import (
+from groundling.studies.knowledge.minimal_pairs import (
     BLIMP_RULES,
     EWOK_RULES,
     WINOGROUND_RULES,
-    LanguageModel,
     bootstrap_means,
     macro_average,
+    read_minimal_pairs,
 )
+from groundling.studies.knowledge.pair_likelihoods import LanguageModel, TextWithContext
 from groundling.studies.knowledge.winoground import read_winoground
 
 CPU = torch.device("cpu")
