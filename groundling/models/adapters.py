@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, EncoderOutput, OutputSizes
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import (
     InputError,
     convert_errors,
@@ -20,15 +18,9 @@ from groundling.core.errors import (
 )
 from groundling.core.output_types import OpenAnswer
 from groundling.models.attention import AttentionCallback
-from groundling.models.clip import (
-    ClipImageTower,
-    ClipTextTower,
-    load_clip_image_tower,
-    load_clip_text_tower,
-)
 from groundling.models.formats import Encoder, ModelFormat
+from groundling.models.frozen_clip import FrozenClip, load_frozen_clip
 from groundling.models.hub import ADAPTER, is_adapter
-from groundling.models.loading import weights_sha256
 from groundling.models.task_heads import HEAD, HeadContext, TaskHead, make_output_layer
 from groundling.runs.folder import disk_errors, json_text, keep_path, kept_path, read_object
 from groundling.settings.input_settings import ClipAdapterSettings
@@ -39,32 +31,14 @@ TEXT = "clip_text"
 """Names of the features an adapter reads: unit-length CLIP embeddings in CLIP's joint space."""
 
 
-@dataclass(frozen=True)
-class AdapterClipBackbone:
-    """The frozen CLIP below an adapter; not a submodule of it, so it is neither trained nor saved."""
-
-    source: str
-    """Hub id or folder."""
-    image: ClipImageTower
-    text: ClipTextTower
-    tokenizer: PreTrainedTokenizerBase
-
-    @property
-    def weights(self) -> dict[str, str]:
-        """SHA-256 of the weights of both towers."""
-        return {"image": weights_sha256(self.image), "text": weights_sha256(self.text)}
-
-
-def load_adapter_backbone(source: str) -> AdapterClipBackbone:
+def load_adapter_backbone(source: str) -> FrozenClip:
     """Load a frozen CLIP-like model with both towers; raises InputError if a tower or projection is missing."""
-    image = load_clip_image_tower(source)
-    text, tokenizer = load_clip_text_tower(source)
-    if image.embed_dim != text.embed_dim:
-        widths = f"images are {image.embed_dim} wide, texts {text.embed_dim}"
-        raise InputError(f"{source}: an adapter needs features of one width; {widths}")
-    for side in (image, text):
-        side.eval().requires_grad_(False)
-    return AdapterClipBackbone(source, image, text, tokenizer)
+    clip = load_frozen_clip(source)
+    widths = [require(side, "tower", source).embed_dim for side in (clip.image, clip.text)]
+    if widths[0] != widths[1]:
+        found = f"images are {widths[0]} wide, texts {widths[1]}"
+        raise InputError(f"{source}: an adapter needs features of one width; {found}")
+    return clip
 
 
 class ClipFeatureAdapter(Encoder):
@@ -77,11 +51,12 @@ class ClipFeatureAdapter(Encoder):
     reads the first position. The paper gives only the names of these adapters (Table 11).
     """
 
-    def __init__(self, base: AdapterClipBackbone, options: ClipAdapterSettings) -> None:
+    def __init__(self, base: FrozenClip, options: ClipAdapterSettings) -> None:
         super().__init__()
         self.clip_backbone = base
         self.options = options
-        width = base.image.embed_dim
+        text = require(base.text, "text", "an adapter")
+        width = text.embed_dim
         self.sizes = OutputSizes(pooler_output=self._output_width(width))
         if options.adapter == "attention":
             self.first = nn.Parameter(torch.randn(width) * 0.02)
@@ -96,7 +71,7 @@ class ClipFeatureAdapter(Encoder):
         elif options.fusion == "cosine":
             self.of_image = _layers(width, width, options.adapter_layers)
             self.of_text = _layers(width, width, options.adapter_layers)
-            self.scale = nn.Parameter(base.text.logit_scale.detach().clone())
+            self.scale = nn.Parameter(text.logit_scale.detach().clone())
         else:
             self.mix = _layers(2 * width, width, options.adapter_layers - 1)
 
@@ -137,7 +112,7 @@ class ClipFeatureAdapter(Encoder):
         folder.mkdir(parents=True, exist_ok=True)
         about = {
             "clip": keep_path(folder, self.clip_backbone.source),
-            "weights": self.clip_backbone.weights,
+            "weights": _weights(self.clip_backbone),
             "adapter": self.options.adapter,
             "adapter_layers": self.options.adapter_layers,
             "fusion": self.options.fusion,
@@ -146,6 +121,10 @@ class ClipFeatureAdapter(Encoder):
             (folder / ADAPTER).write_text(json_text(about, indent=1) + "\n", encoding="utf-8")
             own = {name: value.cpu().contiguous() for name, value in self.state_dict().items()}
             save_file(own, folder / WEIGHTS)
+
+
+def _weights(clip: FrozenClip) -> dict[str, str]:
+    return {"image": clip.image_key["weights"], "text": clip.text_key["weights"]}
 
 
 def _layers(width: int, out: int, layers: int) -> nn.Sequential:
@@ -185,7 +164,7 @@ def load_adapter(source: str | Path) -> ClipFeatureAdapter:
         about = read_object(path)
         options = ClipAdapterSettings(about["adapter"], about["adapter_layers"], about["fusion"])
         base = load_adapter_backbone(kept_path(source, about["clip"]))
-        if base.weights != about["weights"]:
+        if _weights(base) != about["weights"]:
             raise InputError(f"trained over other weights than {base.source} has now")
         model = ClipFeatureAdapter(base, options)
     with convert_read_errors(Path(source) / WEIGHTS):

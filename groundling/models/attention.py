@@ -166,7 +166,9 @@ def capture_attention(
     # With `output_attentions` the whole encoder would collect the weights of all layers: set it on its modules only.
     for module in list(encoder.modules())[1:]:
         if _takes_output_attentions(module):
-            hooks.append(module.register_forward_pre_hook(_request_weights, with_kwargs=True))
+            hooks.append(
+                module.register_forward_pre_hook(request_attention_weights, with_kwargs=True)
+            )
     try:
         yield
     finally:
@@ -191,10 +193,10 @@ def _takes_output_attentions(module: nn.Module) -> bool:
     return takers == [module]
 
 
-def _request_weights(
+def request_attention_weights(
     module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call with `output_attentions`."""
+    """A hook before a module's call that requests its attention weights."""
     call = inspect.signature(module.forward).bind(*inputs, **options)
     call.arguments[ON_REQUEST] = True
     return call.args, call.kwargs

@@ -322,19 +322,14 @@ class ClipDualEncoder(nn.Module):
         text = None
         image = None
         if batch.clip is not None:
-            text = F.normalize(self._text(batch.clip), dim=-1)
+            mask = batch.clip.attention_mask.long()
+            read = self.clip.get_text_features(batch.clip.input_ids, attention_mask=mask)
+            text = F.normalize(read.pooler_output, dim=-1)
         if batch.pixels is not None:
             pixels = (batch.pixels.float() / self.max_pixel - self.mean) / self.std
             image = F.normalize(self.clip.get_image_features(pixels).pooler_output, dim=-1)
         scale = self.clip.logit_scale.exp()
         return EncoderOutput(text_embeds=text, image_embeds=image, scale=scale)
-
-    def _text(self, windows: ClipWindows) -> Tensor:
-        mask = windows.attention_mask.long()
-        features: Tensor = self.clip.get_text_features(
-            windows.input_ids, attention_mask=mask
-        ).pooler_output
-        return features
 
     def export(self, folder: Path) -> None:
         """Write a stock HF CLIP folder, with tokenizer and image processor."""

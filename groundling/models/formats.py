@@ -24,7 +24,7 @@ class Encoder(nn.Module):
     text_tokenizer: PreTrainedTokenizerBase | None = None
     """Tokenizer of its text encoder, for masked LM; None without one."""
     clip_backbone: Any = None
-    """The `AdapterClipBackbone` whose features of text and image are its input; None if it reads them itself."""
+    """The `FrozenClip` whose features of text and image are its input; None if it reads them itself."""
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder | None, ClipRowEncoder | None]:
         """How texts become its input, at most `max_length` tokens: for a text encoder, for a CLIP text tower."""

@@ -43,8 +43,9 @@ class FrozenClip:
         text: ClipTextTower | None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         share_space: bool = True,
+        source: str = "",
     ) -> None:
-        """`tokenizer`: the text tower's; `share_space`: both towers are of one model, with one space."""
+        """`tokenizer`: the text tower's; `share_space`: both are of one model, the hub id or folder `source`."""
         for tower in (image, text):
             if tower is not None:
                 tower.eval().requires_grad_(False)
@@ -52,6 +53,7 @@ class FrozenClip:
         self.text = text
         self.tokenizer = tokenizer
         self.share_space = share_space
+        self.source = source
         self.windows: ClipRowEncoder | None = None
         if text is not None:
             own = require(tokenizer, "tokenizer", "a text side")
@@ -153,7 +155,8 @@ def load_frozen_clip(source: str | Path, image: bool = True, text: bool = True) 
     if is_open_clip(source):
         return load_open_clip(str(source), image, text)
     tower = load_clip_image_tower(source) if image else None
-    return FrozenClip(tower, *(load_clip_text_tower(source) if text else (None,)))
+    texts, tokenizer = load_clip_text_tower(source) if text else (None, None)
+    return FrozenClip(tower, texts, tokenizer, source=str(source))
 
 
 def load_teacher_text(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokenizerBase]:
@@ -320,7 +323,7 @@ def load_open_clip(source: str, image: bool, text: bool) -> FrozenClip:
         tokenizer = _hugging_face_tokenizer(own)
         pad = int(tokenizer.pad_token_id) if hasattr(own, "tokenizer") else 0
         texts = OpenClipTextTower(model.text, model.logit_scale, own.context_length, pad)
-        return FrozenClip(tower, texts, tokenizer)
+        return FrozenClip(tower, texts, tokenizer, source=source)
 
 
 def _hugging_face_tokenizer(tokenizer: Any) -> PreTrainedTokenizerBase:

@@ -297,7 +297,6 @@ class MaskTokenHead(TaskHead):
         return text[torch.arange(len(last), device=last.device), last]
 
     def _masked(self, batch: Batch) -> Tensor:
-        """Which tokens (N, T) are a [MASK]."""
         return require(batch.text, "text", "a head that reads a [MASK]").input_ids == self.mask_id
 
 

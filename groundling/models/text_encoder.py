@@ -81,7 +81,6 @@ def make_attention_mask(tokens: Tokens, batch: Batch) -> Tensor | None:
 # Its result depends on the batch's values, which `torch.compile` does not support.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _is_full(tokens: Tokens) -> bool:
-    """Whether no text is padded."""
     return bool(tokens.attention_mask.all())
 
 
@@ -147,8 +146,6 @@ def _additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _LayerReached(Exception):
-    """Ends a pass at a layer."""
-
     def __init__(self, states: Tensor) -> None:
         super().__init__()
         self.states = states
@@ -288,7 +285,6 @@ class TextEncoder(Encoder):
             return first_layers(self.encoder, arguments, layers)
 
     def _pooled(self, states: Tensor, mask: Tensor) -> Tensor | None:
-        """A sentence encoder's pooled vectors (N, S), of states (N, T, D) and a mask (N, T); else None."""
         return None if self.sentence is None else self.sentence.pooling(states, mask)
 
     def hidden_states(self, batch: Batch) -> tuple[Tensor, ...]:
@@ -298,7 +294,6 @@ class TextEncoder(Encoder):
         return states
 
     def _encoder_arguments(self, batch: Batch) -> dict[str, Any]:
-        """Arguments of the Hugging Face module for a batch."""
         tokens = require(batch.text, "text", "a text encoder")
         arguments: dict[str, Any] = {"attention_mask": make_attention_mask(tokens, batch)}
         if not batch.perturbation:

@@ -173,7 +173,6 @@ class ClipBertExplicit(Encoder):
 
 
 def _append(values: Tensor, value: int) -> Tensor:
-    """Values (N, T) with one more column."""
     return torch.cat([values, torch.full_like(values[:, :1], value)], 1)
 
 

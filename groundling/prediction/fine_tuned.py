@@ -34,7 +34,7 @@ from groundling.data.regions.samples import (
 )
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.data.tables import check_no_label, row_texts, split_columns
-from groundling.models.adapters import IMAGE, TEXT, AdapterClipBackbone
+from groundling.models.adapters import IMAGE, TEXT
 from groundling.models.formats import Encoder
 from groundling.models.frozen_clip import FrozenClip
 from groundling.models.heads import HEADS, load_head
@@ -593,11 +593,10 @@ def _check_answers(task: Task, data: Path, split: str) -> None:
 
 def _with_clip_features(
     samples: SampleDataset,
-    backbone: AdapterClipBackbone,
+    clip: FrozenClip,
     photos: Mapping[str, ImageInput],
     device: str,
 ) -> SampleDataset:
-    clip = FrozenClip(backbone.image, backbone.text, backbone.tokenizer)
     settings = TargetedDistillationSettings()
     teacher = ClipTeacher(clip, {IMAGE, TEXT}, settings, images=photos).to(device)
     return TeacherSet([teacher], FeatureCache()).wrap(samples)[0]

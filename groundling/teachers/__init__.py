@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
@@ -51,6 +52,8 @@ class Teacher:
 
     It then has no `inputs`, runs in every step, and is never cached.
     """
+    is_counted: bool = True
+    """Whether an objective's `count` may read its features."""
     display_name: str = "the teacher"
     """Its name in progress bars and messages."""
 
@@ -71,10 +74,10 @@ class Teacher:
     ) -> Mapping[str, Tensor]:
         """The features that `Objective.count` reads, in host memory, for a batch of its inputs.
 
-        By default all of them, and copying them synchronises with the GPU. Override it if they can be
-        computed from `batch`, which is in host memory, or if no objective's `count` reads any.
+        By default all of them, if it `is_counted`, and copying them synchronises with the GPU. Override it if
+        they can be computed from `batch`, which is in host memory.
         """
-        return {name: value.cpu() for name, value in features.items()}
+        return {name: value.cpu() for name, value in features.items()} if self.is_counted else {}
 
     def parts(self) -> Sequence[Teacher]:
         """Teachers that together compute the same features, each from its own inputs, for a cache.
@@ -139,6 +142,11 @@ class TeacherSpec:
     """Makes the teacher; raises InputError if a setting is missing."""
     reads: tuple[str, ...] = ()
     """Features of other teachers that it reads, which are then made too."""
+
+
+def digest(data: bytes) -> str:
+    """A hash of an input, as its id."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def code_hash(kind: Any) -> dict[str, str]:
@@ -215,7 +223,6 @@ def add_features(teacher: Teacher, batch: Batch) -> Batch:
 def _replace_inputs_by_features(
     teacher: Teacher, batch: Batch, features: Mapping[str, Tensor]
 ) -> Batch:
-    """The batch with a teacher's inputs replaced by their features."""
     row = batch.teacher_inputs[teacher.name].row_index
     by_row = {name: value.to(row.device)[row] for name, value in features.items()}
     remaining = {name: one for name, one in batch.teacher_inputs.items() if name != teacher.name}

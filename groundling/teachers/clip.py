@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +32,7 @@ from groundling.data.text.words import word_spans
 from groundling.models.clip import last_token_positions
 from groundling.models.frozen_clip import FrozenClip
 from groundling.settings.objectives import TargetedDistillationSettings
-from groundling.teachers import Teacher, code_hash
+from groundling.teachers import Teacher, code_hash, digest
 from groundling.teachers.feature_cache import BATCH, iterate_samples
 
 UNNORMALIZED_IMAGE = "clip_image_unnormalized"
@@ -206,6 +205,7 @@ class ClipTeacher(Teacher):
     # What each of its features needs.
 
     name = "clip"
+    is_counted = False
 
     @property
     def _scores_words(self) -> bool:
@@ -292,7 +292,7 @@ class ClipTeacher(Teacher):
             kind = extractor if hasattr(extractor, "__qualname__") else type(extractor)
             key["keywords"] = code_hash(kind)
         if "clip_confidence" in self.computed:
-            key["answers"] = _digest(json.dumps(self.answers))
+            key["answers"] = digest(json.dumps(self.answers).encode())
         return key
 
     # Inputs: pixels and tokens.
@@ -309,7 +309,7 @@ class ClipTeacher(Teacher):
             if self.reads_texts:
                 text = text_for_clip(example)
                 truncated = _truncated_words(row, text) if WORDS & self.computed else ()
-                parts.append(_digest(f"{text}\n{truncated}" if truncated else text))
+                parts.append(digest((f"{text}\n{truncated}" if truncated else text).encode()))
             if self.reads_images:
                 parts.append(self.images.id(example))
             ids.append("|".join(parts))
@@ -375,7 +375,6 @@ class ClipTeacher(Teacher):
         return one
 
     def _numbers(self, chosen: np.ndarray) -> np.ndarray:
-        """The numbers of the selected words, padded with -1: (M,) int64."""
         numbers = np.full(self.options.num_words, -1, np.int64)
         numbers[: len(chosen)] = chosen
         return numbers
@@ -509,12 +508,6 @@ class ClipTeacher(Teacher):
         answers = self.whole.answer_embeddings.to(image.device)
         return (scale * image @ answers.T).softmax(-1).amax(-1)
 
-    def countable_features(
-        self, batch: Batch, features: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
-        """Empty: no objective's `count` reads its features."""
-        return {}
-
 
 def _image_ids(batch: Batch) -> list[str]:
     """The id of each input's image, which is the end of the input's id."""
@@ -545,10 +538,6 @@ def _truncated_words(row: Sample, text: str) -> tuple[int, ...]:
         return ()
     is_word = _is_word(text, word_spans(text))  # a head's cue comes after them
     return tuple(np.flatnonzero(unread[: len(is_word)] & is_word).tolist())
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _add_input(one: Sample, name: str, **fields: Any) -> Sample:

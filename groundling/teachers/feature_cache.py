@@ -159,7 +159,6 @@ class DiskFeatureStore(FeatureStore):
 def _compute_records(
     ids: Sequence[str], make: RecordFactory, progress: Progress
 ) -> Iterator[Record]:
-    """Compute the records of `ids`, batch by batch."""
     for start in range(0, len(ids), BATCH):
         some = ids[start : start + BATCH]
         yield from make(some)
@@ -202,7 +201,6 @@ class TeacherDataset(SampleWrapper):
         return self._with_features(index, sample, self.store)
 
     def _with_features(self, index: int, sample: Sample, store: FeatureStore) -> Sample:
-        """A sample with its rows' features from the cache."""
         numbers = self.numbers[self.starts[index] : self.starts[index + 1]]
         records = [store.get(int(number)) for number in numbers]
         each = iter(records)
@@ -214,7 +212,6 @@ class TeacherDataset(SampleWrapper):
         )
 
     def _with_inputs(self, sample: Sample) -> Sample:
-        """A sample with the teacher's inputs in its rows."""
         inputs = read_inputs(self.teacher, sample.rows)
         each = iter(inputs)
         name = self.teacher.name

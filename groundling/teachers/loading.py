@@ -14,7 +14,7 @@ from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import import_object, instantiate, is_import_path, registered
 from groundling.core.rng import derive_seed
 from groundling.data.text.keywords import KeywordExtractor
-from groundling.models.adapters import IMAGE, TEXT, AdapterClipBackbone
+from groundling.models.adapters import IMAGE, TEXT
 from groundling.models.frozen_clip import FrozenClip, load_frozen_clip, load_teacher_text
 from groundling.objectives import ObjectiveContext, required_features
 from groundling.settings.objectives import TargetedDistillationSettings, parse_options
@@ -62,7 +62,7 @@ def load_teacher_set(
 
 
 def load_adapter_teacher_set(
-    base: AdapterClipBackbone,
+    clip: FrozenClip,
     options: TargetedDistillationSettings,
     device: torch.device,
     out: Path,
@@ -72,7 +72,6 @@ def load_adapter_teacher_set(
     Features are cached in --teacher-cache, or below the run's folder `out`. Raises InputError without
     --teacher-images.
     """
-    clip = FrozenClip(base.image, base.text, base.tokenizer)
     teacher = ClipTeacher(clip, {IMAGE, TEXT}, options).to(device)
     return TeacherSet([teacher], FeatureCache(cache_folder(options.teacher_cache, out)))
 

@@ -28,7 +28,7 @@ from groundling.models.visual_token import (
     VisualTokenEncoder,
     load_visual_token_encoder,
 )
-from groundling.teachers import Teacher, TeacherContext, TeacherSpec
+from groundling.teachers import Teacher, TeacherContext, TeacherSpec, digest
 
 CALIBRATION = 2048
 """Number of samples for the features' mean and standard deviation."""
@@ -213,6 +213,7 @@ class FrozenCopy(Teacher):
     name = "frozen_copy"
     display_name = "the student before training"  # also in a run without another teacher
     counts_truncated = False  # the student reads the same tokens, and counts truncated ones
+    is_counted = False
 
     def __init__(self, text: TextEncoder) -> None:
         """Copies the encoder. Raises InputError if it is no sentence encoder."""
@@ -230,7 +231,7 @@ class FrozenCopy(Teacher):
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Each row's tokens before masking; equal ones have equal ids."""
         texts = [require(row.text, "text", self.name) for row in rows]
-        return [Sample(_text_key(text), text=text) for text in texts]
+        return [Sample(digest(text.input_ids.tobytes()), text=text) for text in texts]
 
     def key(self) -> dict[str, Any]:
         """Its weights and its pooling."""
@@ -249,12 +250,6 @@ class FrozenCopy(Teacher):
                 require(encoded.sentence_embedding, "sentence_embedding", self.name), dim=-1
             )
         }
-
-    def countable_features(
-        self, batch: Batch, features: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
-        """Empty: no objective's `count` reads its features."""
-        return {}
 
 
 class TextStatesTeacher(Teacher):
@@ -375,14 +370,6 @@ VISUAL_TOKEN = TeacherSpec("CLIP-BERT", ("mlm_logits",), _make_clip_bert, reads=
 
 
 def _input_key(sample: Sample) -> str:
-    """Hash of a text's tokens and raw words; equal for texts that give the teacher equal inputs."""
     row: TextRow = require(sample.clip, "clip", "a teacher of texts")
     words = require(sample.word_type_ids, "word_type_ids", "a teacher of texts")
-    return hashlib.blake2b(
-        row.input_ids.tobytes() + b"|" + words.tobytes(), digest_size=16
-    ).hexdigest()
-
-
-def _text_key(text: TextRow) -> str:
-    """Hash of a text's tokens."""
-    return hashlib.blake2b(text.input_ids.tobytes(), digest_size=16).hexdigest()
+    return digest(row.input_ids.tobytes() + b"|" + words.tobytes())

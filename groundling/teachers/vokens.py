@@ -26,7 +26,7 @@ from groundling.models.heads import (
 from groundling.models.loading import weights_sha256
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.runs.progress import Progress
-from groundling.teachers import Teacher, TeacherContext, TeacherSpec
+from groundling.teachers import Teacher, TeacherContext, TeacherSpec, digest
 
 BATCH = 64
 """Images that are encoded together."""
@@ -88,6 +88,7 @@ class _TokenTeacher(Teacher):
     display_name = "the vokenizer"
     counts_truncated = False  # the student reads the same tokens, and counts truncated ones
     always_fits = True
+    is_counted = False
     reads_image_folder = True
     feature_names = ("voken",)
 
@@ -95,16 +96,7 @@ class _TokenTeacher(Teacher):
         """Each row's tokens before masking; equal ones have equal ids."""
         texts = [require(row.text, "text", self.name) for row in rows]
         keys = [text.input_ids.tobytes() + text.token_type_ids.tobytes() for text in texts]
-        return [
-            Sample(hashlib.blake2b(key, digest_size=16).hexdigest(), text=text)
-            for key, text in zip(keys, texts, strict=True)
-        ]
-
-    def countable_features(
-        self, batch: Batch, features: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
-        """Empty: no objective's `count` reads vokens."""
-        return {}
+        return [Sample(digest(key), text=text) for key, text in zip(keys, texts, strict=True)]
 
     def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
         """Each row's vokens (T,), without padding."""

@@ -56,7 +56,6 @@ def load_for_inspection(source: str | Path) -> Encoder:
 def _load_format(
     kinds: Mapping[str, ModelFormat], source: str | Path, for_inspection: bool
 ) -> Encoder | None:
-    """The model in the first of these formats that matches; None without one."""
     for one in kinds.values():
         if one.for_inspection == for_inspection and one.matches(str(source)):
             return one.load(str(source))

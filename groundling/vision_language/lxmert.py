@@ -29,10 +29,10 @@ from groundling.core.batch import (
 from groundling.core.output_types import OpenAnswer, OutputType
 from groundling.data.samples import TextRowEncoder, check_vocabulary
 from groundling.models.attention import (
-    ON_REQUEST,
     AttentionCallback,
     AttentionMap,
     region_positions,
+    request_attention_weights,
     text_positions,
 )
 from groundling.models.formats import ModelFormat
@@ -185,7 +185,9 @@ class Lxmert(RegionEncoder):
         hooks = []
         for name, module in self.model.encoder.named_modules():
             if isinstance(module, LxmertAttention):
-                hooks.append(module.register_forward_pre_hook(_request_weights, with_kwargs=True))
+                hooks.append(
+                    module.register_forward_pre_hook(request_attention_weights, with_kwargs=True)
+                )
                 hooks.append(
                     module.register_forward_hook(
                         lambda module, inputs, output, name=name: report(name, output[1])
@@ -219,13 +221,6 @@ class Lxmert(RegionEncoder):
         self.model.save_pretrained(folder)
         require(self.text_tokenizer, "tokenizer", "an LXMERT").save_pretrained(folder)
         write_description(folder, self)
-
-
-def _request_weights(
-    module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of the call, with the attention weights requested."""
-    return inputs[:3], {**options, ON_REQUEST: True}
 
 
 RELEASED_HEADS = {

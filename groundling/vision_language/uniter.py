@@ -390,7 +390,6 @@ class MultipartTextInput(TextRowEncoder):
     def _parts(
         self, example: Example, texts: Sequence[Encoding], words: Sequence[np.ndarray]
     ) -> list[Tokens]:
-        """The tokens of each part."""
         parts = []
         word_count = 0
         tags_of_texts = [example.region_tags, *(example.choice_region_tags or [()])]

@@ -151,7 +151,6 @@ class VLBertEmbeddings(MultimodalEmbeddings):
 # Its result depends on the batch's values, which `torch.compile` does not support.
 @torch.compiler.disable
 def _check_whole(batch: Batch) -> None:
-    """Raises InputError if a row has regions, but no whole-image region."""
     regions = require(batch.regions, "regions", "a VL-BERT")
     whole = regions.is_whole_image & regions.mask
     if (regions.mask.any(1) & ~whole.any(1)).any():

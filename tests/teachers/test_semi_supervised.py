@@ -229,7 +229,6 @@ def adapting(place: Path, model: str, **changes: Any) -> PretrainConfig:
     [
         ("vlbert", "any", {"mlm", "masked_regions"}),
         ("uniter", "right", {"mlm", "masked_regions", "regress_regions"}),
-        ("visualbert", "any", {"mlm"}),
     ],
 )
 def test_each_model_is_adapted_with_its_own_terms_and_clips(model, answers, own, place, tmp_path):

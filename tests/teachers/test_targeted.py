@@ -54,7 +54,7 @@ from groundling.objectives.targeted_distillation import (
     TargetedWordDistillation,
 )
 from groundling.settings.fields import make_settings
-from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
+from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.tasks.splits import UnlabelledDataset, missing_label
 from groundling.teachers import Teacher
@@ -560,37 +560,6 @@ def test_the_whole_loss_is_that_of_a_plain_loop(name: str, gate: str) -> None:
         torch.testing.assert_close(
             gradient, step.get_parameter(parameter).grad, rtol=1e-4, atol=1e-6
         )
-
-
-def test_no_gradient_reaches_the_teacher_or_flows_through_the_gate() -> None:
-    step, batch = distilled("uniter", "question")
-    features = {
-        name: value.clone().requires_grad_() if value.is_floating_point() else value
-        for name, value in batch.features.items()
-    }
-    batch = replace(batch, features=features)
-    terms = step(batch, [one.name for one in step.objectives]).terms
-    distances = sum(terms[term] for term in TERMS)
-    distances.backward()
-    assert all(value.grad is None for value in features.values())
-    assert not any(
-        value.requires_grad for name, value in terms.items() if name not in {"task", *TERMS}
-    )
-    # the task's head gets its gradient from the task alone
-    head = step.objectives[0].head
-    assert all(parameter.grad is None for parameter in head.parameters())
-    assert all(one.project.weight.grad.any() for one in list(step.objectives)[1:])
-
-
-def test_only_the_distances_have_a_weight() -> None:
-    model, kind = seeing("uniter")
-    _, image, text, words = objectives_of(model, kind, td_weight=0.5)
-    assert [one.weight_at(0) for one in (image, text, words)] == [0.5] * 3
-    assert words.weight_of("td_words", 0) == 0.5
-    assert [words.weight_of(term, 0) for term in ("td_words_used", "td_words_short")] == [0, 0]
-    assert image.weight_of("td_image_mean", 0) == 0
-    assert all(one.saved_modules() == {} for one in (image, text, words))
-    assert TargetedDistillationSettings().td_weight == 0.05
 
 
 # -- what is logged, and what is said of it --------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def seeing(place: Path) -> PretrainConfig:
     )
 
 
-@pytest.mark.parametrize("model", ["visualbert", "uniter"])
+@pytest.mark.parametrize("model", ["uniter"])
 def test_pretraining_with_a_teacher_runs_and_resumes(model, seeing, tmp_path, monkeypatch) -> None:
     # captions are drawn anew: only a live teacher can know
     monkeypatch.setattr(TeacherDataset, "_fill", never)

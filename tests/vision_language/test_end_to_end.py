@@ -305,18 +305,21 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
     put = RegionStore(tmp_path / "store", features=False)
     assert put.width == 0 and put["wide"].features.shape == (len(put["wide"].boxes), 0)
 
-    def samples(*images: str) -> PixelDataset:
+    def samples(*images: str, longest_edge: int = 0) -> PixelDataset:
         texts = TextDataset(
             [Example("t", "a dog", images=images)], TextRowEncoder(toys.bert_words(), 8)
         )
         seen = RegionDataset(texts, put, RegionOptions(whole_image=True))
-        return PixelDataset(seen, tmp_path / "images", 60)
+        return PixelDataset(seen, tmp_path / "images", 60, longest_edge)
 
     found = {image: samples(image).get([0], ())[0] for image in ("wide", "deep/high")}
     assert {image: s.pixels.shape for image, s in found.items()} == {  # type: ignore[union-attr]
         "wide": (3, 33, 100),
         "deep/high": (3, 80, 60),
     }
+    for most, sides in ((120, (40, 120)), (1000, (60, 180))):
+        (one,) = samples("wide", longest_edge=most).get([0], ())
+        assert one.pixels is not None and one.pixels.shape[1:] == sides
     assert (found["wide"].pixels == np.array([200, 30, 30])[:, None, None]).all()
     assert len(samples("wide")) == 1 and samples("wide").ids == ["t"]
     for images, message in (
@@ -391,22 +394,27 @@ def test_pretraining_goes_on_from_an_end_to_end_model(
     assert result["left_out"] == 0 and len(log_of(tmp_path / "again")) == 2
 
 
-def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
-    folder = vqa(tmp_path / "vqa")
+@pytest.fixture(scope="module")
+def asked(trained: Path, place: Path) -> FinetuneConfig:
+    """VQA with pictures."""
+    folder = vqa(place / "vqa")
     names = images_of(
         *(VQA.with_answers_of(folder).read(folder, split) for split in ("train", "val"))
     )
-    config = make_settings(
+    return make_settings(
         FinetuneConfig,
         model=str(trained),
         task="vqa",
         data=str(folder),
         max_length=16,
         save_model=True,
-        regions=str(store(tmp_path / "store", names, 7)),
-        images=str(pictures(tmp_path / "images", names)),
+        regions=str(store(place / "store-vqa", names, 7)),
+        images=str(pictures(place / "images-vqa", names)),
     )
-    result = finetune(config, TWO, tmp_path / "seen")
+
+
+def test_finetuning_needs_the_pictures(asked: FinetuneConfig, tmp_path: Path) -> None:
+    result = finetune(asked, TWO, tmp_path / "seen")
     assert result["scores"]["val"]
     assert isinstance(load_encoder(tmp_path / "seen" / "seed-0" / "model"), EndToEndModel)
     homes.student(tmp_path / "bert")
@@ -417,39 +425,24 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
         ({"images": str(tmp_path / "none")}, "none: no such file or folder"),
     ):
         with pytest.raises(InputError, match=message):
-            finetune(replace_settings(config, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]
+            finetune(replace_settings(asked, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]
 
 
-def test_a_blind_model_sees_no_pixels(trained: Path, tmp_path: Path) -> None:
+def test_a_blind_model_sees_no_pixels(asked: FinetuneConfig, place: Path, tmp_path: Path) -> None:
     """B4: a blind end-to-end model used to answer bit by bit as the seeing one."""
-    folder = vqa(tmp_path / "vqa")
-    names = images_of(
-        *(VQA.with_answers_of(folder).read(folder, split) for split in ("train", "val"))
-    )
-    config = make_settings(
-        FinetuneConfig,
-        model=str(trained),
-        task="vqa",
-        data=str(folder),
-        max_length=16,
-        regions=str(store(tmp_path / "store", names, 7)),
-        images=str(pictures(tmp_path / "images", names)),
-    )
-    for number, name in enumerate(names):  # the same files, other colours
-        homes.picture(tmp_path / "others" / f"{name}.png", (9 * number, 90, 20), (60, 40 + number))
-    answers = {}
+    seen = place / "images-vqa"
+    for number, picture in enumerate(sorted(seen.iterdir())):  # the same files, other colours
+        with Image.open(picture) as image:
+            homes.picture(tmp_path / picture.name, (9 * number, 90, 20), image.size)
+    answers = []
     for blind in (False, True):
-        for images in ("images", "others"):
-            out = tmp_path / f"{images}-{blind}"
-            finetune(
-                replace_settings(config, zero_region_features=blind, images=str(tmp_path / images)),
-                TWO,
-                out,
-            )
-            answers[images, blind] = homes.answers(out / "seed-0" / "predictions_val.jsonl")
-    assert answers["images", False] != answers["others", False]
-    assert answers["images", False] != answers["images", True]
-    assert answers["images", True] == answers["others", True]
+        for images in (seen, tmp_path):
+            config = replace_settings(asked, zero_region_features=blind, images=str(images))
+            out = tmp_path / f"out{len(answers)}"
+            finetune(config, TWO, out)
+            answers.append(homes.answers(out / "seed-0" / "predictions_val.jsonl"))
+    one, other, one_blind, other_blind = answers
+    assert one != other and one != one_blind and one_blind == other_blind
 
 
 def test_related_images_are_exchanged_with_their_pixels(

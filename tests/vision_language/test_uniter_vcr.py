@@ -28,7 +28,7 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import IGNORE, Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer, RegionSelection
-from groundling.core.registry import registered, resolve
+from groundling.core.registry import resolve
 from groundling.data.regions.samples import truncate_to_budget
 from groundling.data.samples import MultiVersionTextDataset, TextDataset, TextRowEncoder
 from groundling.models.heads import HEADS
@@ -274,7 +274,9 @@ def test_segments_and_words_are_added_once_and_kept(tmp_path: Path) -> None:
     assert len(toys.bert_words()) == words
     model.prepare([Example("c", "d", object_names=("car",))], False)
     assert len(model.text.tokenizer) == words + 81 and len(table) == 4
-    model.add_images(2)
+    model.add_images(2), model.add_images(2)
+    wider = model.text.encoder.embeddings.token_type_embeddings.weight
+    assert torch.equal(wider, torch.stack([*table, table[1]]))
     assert (model.join.options["text_types"], model.join.options["image_types"]) == (
         [0, 2, 3],
         [1, 4],
@@ -402,7 +404,7 @@ def test_both_are_one_task_whose_ids_tell_them_apart(place: Path) -> None:
     assert told == q_to_ar(*split, asked) and set(told) == {"Q->A", "QA->R", "Q->AR"}
 
 
-@pytest.mark.parametrize("kind", ["text", *registered("vision_language", Architecture)])
+@pytest.mark.parametrize("kind", ["text", "lxmert", "uniter"])
 def test_every_model_learns_both_and_is_scored_in_one_run(
     kind: str, place: Path, tmp_path: Path
 ) -> None:
@@ -530,11 +532,11 @@ def test_any_answer_is_drawn_evenly_and_no_label_is_told(place: Path, tmp_path: 
     texts = MultiVersionTextDataset(versions, ready().inputs(60)[0])
     assert len(texts) == len(set(texts.ids)) == 16 and texts.images[8] == ("m/0",)
     drawn = Counter()
-    for seed in range(1600):
+    for seed in range(640):
         (sample,) = texts.get([8], [np.random.default_rng(seed)])
         assert sample.id == texts.ids[8] and not sample.labels and sample.example is not None
         drawn[sample.example.text, sample.example.text_pair] += 1
-    assert len(drawn) == 16 and min(drawn.values()) > 60 and max(drawn.values()) < 145
+    assert len(drawn) == 16 and min(drawn.values()) > 15 and max(drawn.values()) < 75
     again = [texts.get([3, 8], [np.random.default_rng(n) for n in (5, 6)]) for _ in range(2)]
     assert [[s.example for s in some] for some in again[:1]] == [[s.example for s in again[1]]]
 

@@ -10,19 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from tiny import homes, toys
 from tiny.homes import STEPS
 from tiny.regions import store
-from transformers import CLIPImageProcessorPil
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.run import add_regions, head_name, head_of, region_inputs
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.regions import COMMAND as regions
-from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer, RegionSelection
@@ -41,7 +37,6 @@ from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.vision_language import Architecture
-from groundling.vision_language import visualbert as visualberts
 from groundling.vision_language import vlbert as vlberts
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.vlbert import mean_answer_embeddings
@@ -125,20 +120,6 @@ def test_every_model_learns_every_task(
     assert len(lines) == len(
         task.with_answers_of(world / FOLDERS[name]).read(world / FOLDERS[name], task.dev[0])
     )
-
-
-@pytest.mark.parametrize("name", ["vqa", "nlvr2", "vcr/answer", "flickr30k"])
-def test_visualberts_phase_on_a_tasks_own_texts(
-    name: str, world: Path, trained: dict[str, str], tmp_path: Path
-) -> None:
-    config = make_settings(
-        PretrainConfig,
-        model=trained["visualbert"],
-        regions=str(world / ("objects" if name.startswith("vcr") else "store")),
-        task=name,
-        data=str(world / FOLDERS[name]),
-    )
-    assert pretrain(config, BRIEF, tmp_path)["objectives"] == ["masked_lm"]
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
@@ -227,10 +208,9 @@ def test_the_blind_control_sees_boxes_and_no_features(
     assert one == other
 
 
-@pytest.mark.parametrize("name", ["vcr/answer", "vcr/rationale"])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_tags_need_the_annotated_objects_in_their_order(
-    kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
+    kind: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
     """B7: on any other store, every tag would name some other region."""
     images = RegionStore(world / "store").ids
@@ -238,7 +218,7 @@ def test_tags_need_the_annotated_objects_in_their_order(
         config = make_settings(
             FinetuneConfig,
             model=trained[kind],
-            task=name,
+            task="vcr/answer",
             data=str(world / "vcr"),
             regions=str(store(tmp_path / other, list(images), width=6, objects=objects)),
         )
@@ -268,8 +248,7 @@ def with_whole(folder: Path, old: RegionStore) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["refcoco+", "flickr30k"])
-@pytest.mark.parametrize("kind", ["visualbert", "uniter"])
+@pytest.mark.parametrize(("kind", "name"), [("visualbert", "flickr30k"), ("uniter", "refcoco+")])
 def test_the_whole_image_is_no_candidate(
     kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
@@ -409,19 +388,6 @@ def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any)
         objective.outputs(EncoderOutput(text=states), batch)
 
 
-def test_examples_ask_at_a_mask(world: Path, trained: dict[str, str]) -> None:
-    example = toys.examples(1)[0]
-    model = load_encoder(trained["vlbert"])
-    reading = HeadContext(model.sizes, FORMS["vqa"], model.text.tokenizer)
-    assert (
-        visualberts.VisualBertVqaHead(reading).prepare_example(example).text
-        == f"{example.text} [MASK]"
-    )
-    assert vlberts.VLBertVqaHead(reading).prepare_example(example).text_pair == "[MASK]"
-    row = model.inputs(32)[0].engine.encode("red [MASK]")
-    assert model.text.tokenizer.mask_token_id in row.ids
-
-
 def test_answers_start_as_the_mean_of_their_words(world: Path, trained: dict[str, str]) -> None:
     model = load_encoder(trained["vlbert"])
     table, ids = model.word_embeddings().weight.detach(), model.text.tokenizer.convert_tokens_to_ids
@@ -489,77 +455,3 @@ def test_kinds_of_loss_by_hand() -> None:
     by_hand = -(odds[0, 0, 1] + odds[0, 1, 0] + odds[1, 0, 0] + odds[1, 1, 1])
     assert float(each.loss(two, torch.tensor([0, 1]))) == pytest.approx(float(by_hand), rel=1e-5)
     assert each.head_width == 2 and each.predict(two.numpy()).tolist() == [0, 1]
-
-
-def test_a_second_image_gets_a_segment_of_its_own(world: Path, trained: dict[str, str]) -> None:
-    model = load_encoder(trained["uniter"])
-    rows = model.text.encoder.embeddings.token_type_embeddings.weight.detach().clone()
-    model.add_images(2), model.add_images(2)
-    table = model.text.encoder.embeddings.token_type_embeddings
-    assert model.join.image_types == [1, 2] and torch.equal(
-        table.weight, torch.stack([*rows, rows[1]])
-    )
-    homes.put(world / "unused", "")  # the folder stays the module's
-    model.export(world / "wider")
-    assert load_encoder(world / "wider").join.image_types == [1, 2]
-
-
-def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
-    """The README's path: a folder of images, a captions file, a table of questions."""
-    photos, rng = tmp_path / "my_photos", np.random.default_rng(0)
-    names = [f"{'holiday/' * (i % 2)}{i:02}.png" for i in range(12)]
-    for name in names:
-        (photos / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 255, (24, 40, 3), np.uint8)).save(photos / name)
-    homes.put(
-        tmp_path / "captions.tsv",
-        "".join(f"a dog and {i} cats\t{name}\n" for i, name in enumerate(names)),
-    )
-    table = [f"is {i} red ?,{name},{'yes' if i % 3 else 'no'}" for i, name in enumerate(names)]
-    homes.put(tmp_path / "asked.csv", "\n".join(["question,photo,answer", *table]) + "\n")
-    homes.student(tmp_path / "bert")
-    toys.vit().save_pretrained(tmp_path / "vit")
-    sides = {"size": {"height": 16, "width": 16}, "crop_size": {"height": 16, "width": 16}}
-    CLIPImageProcessorPil(**sides).save_pretrained(tmp_path / "vit")
-    out = tmp_path / "store"
-    made = regions(
-        make_settings(
-            RegionsConfig, images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True
-        ),
-        out,
-    )
-    assert made["images"] == 12 and made["regions"] == 48
-    seen = make_settings(
-        PretrainConfig,
-        architecture="vlbert",
-        model=str(tmp_path / "bert"),
-        regions=str(out),
-        captions=str(tmp_path / "captions.tsv"),
-        region_classes="none",  # a grid's regions have no classes (B10)
-    )
-    assert pretrain(seen, BRIEF, tmp_path / "seen")["left_out"] == 0
-    asked = make_settings(
-        FinetuneConfig,
-        model=str(tmp_path / "seen" / "model"),
-        regions=str(out),
-        data=str(tmp_path / "asked.csv"),
-        text="question",
-        image="photo",
-        label="answer",
-    )
-    assert finetune(asked, BRIEF, tmp_path / "answers")["headline"] == "accuracy"
-    assert (
-        "dev"
-        in finetune(replace_settings(asked, regions="", image=""), BRIEF, tmp_path / "blind")[
-            "median"
-        ]
-    )
-    name = table[1].split(",")[1]
-    for photo in ("gone.png", name.upper()):
-        rows = ["question,photo,answer", *table, f"is it blue ?,{photo},no"]
-        homes.put(tmp_path / "asked.csv", "\n".join(rows) + "\n")
-        absent = (
-            rf"store: 1 of \d+ images are not in this region store, the first is '{photo[:-4]}'"
-        )
-        with pytest.raises(InputError, match=absent):
-            finetune(asked, BRIEF, tmp_path / photo)

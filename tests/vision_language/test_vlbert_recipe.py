@@ -54,14 +54,13 @@ from groundling.data.regions.samples import (
 )
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextDataset, TextRowEncoder
-from groundling.data.text.words import replace_words
 from groundling.models.heads import init_layer, save_heads
 from groundling.models.task_heads import HeadContext, make_plain_head
 from groundling.objectives import ObjectiveContext, find_objective
 from groundling.objectives.masked_regions import MaskedRegionModeling, UnmaskedRegionClassification
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.vision_language.end_to_end import EndToEndModel, make_end_to_end_model, mask_boxes
+from groundling.vision_language.end_to_end import EndToEndModel, mask_boxes
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.vlbert import (
     NAMES,
@@ -162,18 +161,6 @@ def test_a_store_of_vcr_holds_segments_and_cocos_classes(place: Path) -> None:
         "toothbrush",
     )
     assert class_names(["thing", "dog"]) == ["dog", "thing"] != class_names(["dog"])
-
-
-def test_cells_survive_packing(tmp_path: Path) -> None:
-    cover = np.random.default_rng(0).random((5, 14, 14)) < 0.5
-    boxes = np.tile(np.float32([0, 0, 1, 1]), (5, 1))
-    found = ImageRegions("a", (9, 9), boxes, np.ones(5), np.ones((5, 2)), segmentation=cover)
-    RegionWriter(tmp_path).write(0, [found])
-    RegionWriter(tmp_path).close({})
-    kept = RegionStore(tmp_path, features=False)["a"].segmentation
-    assert kept is not None and np.array_equal(kept, cover)
-    whole = found.with_whole(np.ones((1, 2))).segmentation
-    assert whole is not None and whole[0].all() and np.array_equal(whole[1:], cover)
 
 
 def test_damaged_segments_are_named(place: Path, tmp_path: Path) -> None:
@@ -287,17 +274,6 @@ def test_region_classes_start_from_masked_regions(tmp_path: Path) -> None:
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
-
-
-def test_words_are_rewritten_and_tags_move_along() -> None:
-    text, tags = replace_words(
-        "a Bo b Cy", [(2, 4, "Robin"), (7, 7, "and ")], ((2, 4, 0), (7, 9, 3))
-    )
-    assert (text, [(text[a:b], n) for a, b, n in tags]) == (
-        "a Robin b and Cy",
-        [("Robin", 0), ("Cy", 3)],
-    )
-    assert replace_words("as it is", [], ((0, 2, 1),)) == ("as it is", ((0, 2, 1),))
 
 
 def test_persons_have_names_that_go_round() -> None:
@@ -676,22 +652,3 @@ def test_a_loss_that_a_task_does_not_have_is_named(
     )
     with pytest.raises(InputError, match="head_loss=kl"):
         finetune(replace_settings(settings, head_loss="kl"), TWO, tmp_path / "kl")
-
-
-def test_long_sides(models_folder: Path, tmp_path: Path) -> None:
-    words = toys.bert_words()
-    homes.picture(tmp_path / "wide.png", size=(300, 100))
-    texts = TextDataset([Example("t", "a", images=("wide",))], TextRowEncoder(words, 8))
-    seen = RegionDataset(texts, toys.RegionDict({"wide": toys.regions(0, 2)}))
-    model = make_end_to_end_model(toys.bert(len(words)), words, models_folder, 60, 120)
-    for longest_edge, expected in ((0, (33, 100)), (120, (40, 120)), (1000, (60, 180))):
-        (one,) = PixelDataset(seen, tmp_path, model.side, longest_edge).get([0], ())
-        assert one.pixels is not None and one.pixels.shape[1:] == expected
-    model.export(tmp_path / "model")
-    kept = load_encoder(tmp_path / "model")
-    assert isinstance(kept, EndToEndModel) and (kept.side, kept.longest_edge) == (60, 120)
-
-
-@pytest.fixture(scope="module")
-def models_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return resnet(tmp_path_factory.mktemp("cnn"))

@@ -135,6 +135,7 @@ class OracleTeacher(Teacher):
     name = "oracle"
     display_name = "the oracle"
     reads_images = True
+    is_counted = False
 
     def __init__(
         self,
@@ -191,12 +192,6 @@ class OracleTeacher(Teacher):
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """The features that the inputs carry."""
         return {name: batch.features[name] for name in self.feature_names}
-
-    def countable_features(
-        self, batch: Batch, features: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
-        """Empty: no objective's `count` reads its features."""
-        return {}
 
     def _features(self, example: Example) -> dict[str, np.ndarray]:
         """The requested features of a row."""
