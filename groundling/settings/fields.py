@@ -274,11 +274,11 @@ def require_settings(config: object, command: str, *names: str) -> None:
             raise InputError(f"{command} needs {name}")
 
 
-def refuse_settings(settings: Mapping[str, object], reason: str) -> None:
-    """Raises InputError, ending in `reason`, for the first of some settings that was given a value."""
-    for name, value in settings.items():
-        if value:
-            given = name if value is True else f"{name}={format_value(value)}"
+def refuse_settings(config: object, reason: str, *names: str) -> None:
+    """Raises InputError, ending in `reason`, for the first of these settings, or of all, that is not the default."""
+    for one in settings_of(config):
+        if one.value != one.default and (not names or one.name in names):
+            given = one.name if one.value is True else f"{one.name}={format_value(one.value)}"
             raise InputError(f"{given}: {reason}")
 
 
