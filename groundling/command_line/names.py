@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from groundling.core.errors import InputError, did_you_mean, prefix_errors, require_known
 from groundling.core.registry import is_import_path, public_modules
 from groundling.data.tables import read_rows, user_columns
-from groundling.settings.fields import InputKind, Setting, setting_values, settings_of
+from groundling.settings.fields import (
+    InputKind,
+    Setting,
+    refuse_settings,
+    setting_values,
+    settings_of,
+)
 from groundling.settings.input_settings import (
     TableTaskSettings,
     parse_named_folder,
@@ -162,9 +168,8 @@ def check_unread(config: object, names: Sequence[str]) -> None:
 
         require_known(step, list(TRAINING_STEPS), f"training_step: no {step!r}", ", or MODULE:NAME")
     else:
-        for one in settings_of(config):
-            if one.name.startswith("adversarial_") and one.value != one.default:
-                raise InputError(f"{one.name}: needs training_step=villa")
+        names = [name for name in given if name.startswith("adversarial_")]
+        refuse_settings(config, "needs training_step=villa", *names)
 
 
 def check_teacher(extra: ExtraObjectiveSettings, training_step: str) -> None:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
-from functools import wraps
+from functools import cache, wraps
 from typing import (
     Any,
     Literal,
@@ -189,6 +189,12 @@ def settings_of(config: object) -> list[Setting]:
     return list(found.values())
 
 
+@cache
+def setting_names(kind: Any) -> frozenset[str]:
+    """Names of every single setting of a class, nested groups included."""
+    return frozenset(one.name for one in settings_of(kind()))
+
+
 def setting_values(*configs: object) -> dict[str, Any]:
     """Values of every single setting of some configurations, nested groups included."""
     return {one.name: one.value for config in configs for one in settings_of(config)}
@@ -225,11 +231,11 @@ def _canonical_name(name: str, given: Mapping[str, object]) -> str:
 
 def fill_settings(defaults: Sequence[Any], values: Mapping[str, object]) -> list[Any]:
     """As `replace_settings`, for several configurations without common names."""
-    names = sorted(setting_values(*defaults))
+    names: frozenset[str] = frozenset().union(*(setting_names(one.__class__) for one in defaults))
     new: dict[str, object] = {}
     for name, value in values.items():
         own = name if name in names else _canonical_name(name, values)
-        require_known(own, names, f"unknown key {name!r}")
+        require_known(own, sorted(names), f"unknown key {name!r}")
         if own in new:
             raise InputError(f"{own} is given twice; remove one")
         new[own] = value
@@ -246,11 +252,13 @@ def replace_settings(config: Config, /, **values: object) -> Config:
 
 
 def _changed(config: Any, values: Mapping[str, object]) -> Any:
+    if setting_names(config.__class__).isdisjoint(values):
+        return config
     new = {name: value for name, value in values.items() if name in vars(config)}
     for name, value in vars(config).items():
         if isinstance(value, Settings):
             new[name] = _changed(value, values)
-    return replace(config, **new) if new else config
+    return replace(config, **new)
 
 
 def make_settings(kind: type[Config], /, **values: object) -> Config:
@@ -266,11 +274,11 @@ def require_settings(config: object, command: str, *names: str) -> None:
             raise InputError(f"{command} needs {name}")
 
 
-def refuse_settings(settings: Mapping[str, object], reason: str) -> None:
-    """Raises InputError, ending in `reason`, for the first of some settings that was given a value."""
-    for name, value in settings.items():
-        if value:
-            given = name if value is True else f"{name}={format_value(value)}"
+def refuse_settings(config: object, reason: str, *names: str) -> None:
+    """Raises InputError, ending in `reason`, for the first of these settings, or of all, that is not the default."""
+    for one in settings_of(config):
+        if one.value != one.default and (not names or one.name in names):
+            given = one.name if one.value is True else f"{one.name}={format_value(one.value)}"
             raise InputError(f"{given}: {reason}")
 
 

@@ -16,6 +16,7 @@ from groundling.core.errors import InputError, convert_errors, duplicates
 from groundling.settings.fields import (
     InputKind,
     Settings,
+    refuse_settings,
     required,
     settings,
 )
@@ -35,8 +36,8 @@ class ClipAdapterSettings(Settings):
 compare them by cosine."""
 
     def __post_init__(self) -> None:
-        if self.adapter != "mlp" and (self.adapter_layers, self.fusion) != (1, "concat"):
-            raise InputError("adapter_layers and fusion need adapter=mlp")
+        if self.adapter != "mlp":
+            refuse_settings(self, "needs adapter=mlp", "adapter_layers", "fusion")
 
 
 @settings
@@ -146,13 +147,6 @@ more than 20 values."""
     group: Annotated[str, InputKind.COLUMN] = ""
     """Your own file: rows with equal values in this column are held out together; empty: grouped \
 by image, or by text."""
-
-
-def check_pixels(pixels: PixelInputSettings, images: str) -> None:
-    """Raises InputError for pixel settings without --images."""
-    if not images and pixels != PixelInputSettings():
-        names = ", ".join(vars(pixels))
-        raise InputError(f"{names}: need images=FOLDER, for models that read pixels")
 
 
 @settings

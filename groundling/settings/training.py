@@ -122,5 +122,4 @@ bias; off: save those of the last step, as in the papers."""
 
     def __post_init__(self) -> None:
         if not self.eval_every:
-            flags = {"keep_best": self.keep_best, "patience": self.patience}
-            refuse_settings(flags, "needs eval_every=EPOCHS, more than 0")
+            refuse_settings(self, "needs eval_every=EPOCHS, more than 0", "keep_best", "patience")

@@ -109,15 +109,6 @@ def make_task_head(encoder: Encoder, output_type: OutputType, name: str = PLAIN)
     return heads[name](replace(context, tokenizer=encoder.text_tokenizer, input_embeddings=table))
 
 
-def embedding_flags(settings: VisualBertSettings) -> dict[str, bool]:
-    """Whether each flag about a new VisualBERT was given."""
-    return {
-        "early_fusion=False": not settings.early_fusion,
-        "region_boxes": settings.region_boxes,
-        "object_classes": settings.object_classes,
-    }
-
-
 def embedding_options(
     start: Encoder, architecture: str, settings: VisualBertSettings, store: RegionStore
 ) -> dict[str, Any]:
@@ -133,9 +124,7 @@ def embedding_options(
         found = resolve("vision_language", Architecture, architecture)
         has_options, other = found.has_embedding_options, architecture
     if not has_options:
-        refuse_settings(
-            embedding_flags(settings), f"is only for a new VisualBERT, not {other}; omit it"
-        )
+        refuse_settings(settings, f"is only for a new VisualBERT, not {other}; omit it")
     if settings.object_classes and not store.classes:
         raise InputError(f"object_classes: the regions of {store.folder} have no classes")
     classes = store.classes if settings.object_classes else 0

@@ -136,10 +136,10 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        ("finetune --model m --task vqa --data d --backbone b", "flip: need images=FOLDER"),
+        ("finetune --model m --task vqa --data d --backbone b", "backbone=b: needs images"),
         (
             "pretrain --model m --regions r --task vqa --data d --no-flip",
-            "flip: need images=FOLDER",
+            "flip=False: needs images=FOLDER",
         ),
         ("finetune --model m --task vqa --data d --dev x.csv", "needs either task, or text and"),
         ("compare --tasks vqa --data d --dev x.csv", "needs either tasks, or text and label"),

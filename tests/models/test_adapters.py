@@ -262,8 +262,8 @@ def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
         ({"objectives": ("td_text",), "teacher": "x"}, "objectives=td_text: an adapter"),
         ({"training_step": "villa"}, "training_step=villa: an adapter"),
         ({"adapter_layers": 2}, "adapter_layers = 2: expected 1 or 3"),
-        ({"adapter": "none"}, "adapter_layers and fusion need adapter=mlp"),
-        ({"adapter": "attention"}, "adapter_layers and fusion need adapter=mlp"),
+        ({"adapter": "none"}, "needs adapter=mlp"),
+        ({"adapter": "attention"}, "needs adapter=mlp"),
     ],
 )
 def test_settings_that_do_not_fit(

@@ -331,8 +331,8 @@ def test_its_pictures_are_prepared_as_its_processor_says(place: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 32}, "size: .* keeps its own; leave it out"),
-        ({"vision_tower": (8, 1)}, "vision_tower: .* keeps its own"),
+        ({"size": 32}, "size=32: .* keeps its own; leave it out"),
+        ({"vision_tower": (8, 1)}, "vision_tower=8 1: .* keeps its own"),
         ({"untrained": True}, "untrained: .* keeps its own"),
     ],
 )

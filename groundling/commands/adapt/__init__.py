@@ -100,11 +100,10 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
     arm = parse_arm(config.arm, config.masked_lm)
     require_settings(config, f"arm={config.arm}", "student", *teacher_settings(arm))
     if not config.from_scratch:
-        sizes = {"student_layers": config.student_layers, "student_width": config.student_width}
-        refuse_settings(sizes, "a pretrained student has a size; add from_scratch")
+        reason = "a pretrained student has a size; add from_scratch"
+        refuse_settings(config, reason, "student_layers", "student_width")
     if not any(one.needs_cross_modal or one.wraps_encoder for one in arm.values()):
-        joint = {"save_joint": config.cross_modal.save_joint}
-        refuse_settings(joint, f"arm={config.arm} has no cross-modal model")
+        refuse_settings(config, f"arm={config.arm} has no cross-modal model", "save_joint")
     check_unread(config, list(arm))
 
 

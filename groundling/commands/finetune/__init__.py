@@ -26,7 +26,6 @@ from groundling.settings.input_settings import (
     TableTaskSettings,
     VisualBertSettings,
     check_one_task,
-    check_pixels,
 )
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
@@ -116,23 +115,23 @@ TUNING = TrainingArguments(epochs=3, lr=1e-4, warmup_ratio=0.1, weight_decay=0.0
 other tasks)."""
 
 
+WITH_REGIONS = (
+    *("images", "train_regions", "zero_region_features", "max_regions", "text_only_baseline"),
+)
+"""Settings that are read only with regions."""
+
+
 def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) -> None:
     """Raises InputError for settings that are missing or have no effect."""
     check_one_task("finetune", config.task, config.own, "task")
-    check_pixels(config.pixels, config.regions.images)
+    if not config.regions.images:
+        refuse_settings(config.pixels, "needs images=FOLDER, for models that read pixels")
     if not config.regions.regions:
-        unread = {
-            "images": config.regions.images,
-            "train_regions": config.train_regions,
-            "zero_region_features": config.zero_region_features,
-            "max_regions": config.regions.max_regions,
-            "text_only_baseline": config.text_only_baseline,
-        }
-        refuse_settings(unread, "needs regions; pass regions=STORE or leave it out")
+        refuse_settings(config, "needs regions; pass regions=STORE or leave it out", *WITH_REGIONS)
     extra, step = config.extra_objectives, config.training_step
     if config.adapter_settings.adapter != "none" or is_adapter(config.model):
-        unread = {"objectives": extra.objectives, "training_step": step.training_step}
-        refuse_settings(unread, "an adapter over CLIP trains only the task's loss; leave it out")
+        reason = "an adapter over CLIP trains only the task's loss; leave it out"
+        refuse_settings(config, reason, "objectives", "training_step")
     check_teacher(extra, step.training_step)
     check_unread(config, extra.objectives)
 

@@ -84,7 +84,6 @@ from groundling.vision_language.loading import (
     ADAPTER,
     PLAIN,
     RAW,
-    embedding_flags,
     load_encoder,
     make_task_head,
     make_vision_language_model,
@@ -102,7 +101,7 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
     student = load_encoder(config.model, config.model_format, config.architecture)
     if config.architecture and not isinstance(student, RegionEncoder):
         return _new_student(student, config, seed, store)
-    refuse_settings(embedding_flags(config.visualbert), "applies only to a new VisualBERT")
+    refuse_settings(config.visualbert, "applies only to a new VisualBERT")
     if isinstance(student, RegionEncoder):
         name, given = student.architecture_name, config.architecture
         if given and resolve("vision_language", Architecture, given).name != name:

@@ -20,14 +20,12 @@ from groundling.settings.fields import (
     require_settings,
     required,
     settings,
-    settings_of,
 )
 from groundling.settings.input_settings import (
     CaptionSettings,
     PixelInputSettings,
     RegionSettings,
     VisualBertSettings,
-    check_pixels,
 )
 from groundling.settings.objectives import (
     ExtraObjectiveSettings,
@@ -130,14 +128,14 @@ ONLY_TASK = ("data", "train_splits", "mentioned_objects_only", "partition", "tas
 def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) -> None:
     """Raises InputError for settings that are missing or have no effect."""
     require_settings(config, "pretrain", "regions")
-    check_pixels(config.pixels, config.regions.images)
+    if not config.regions.images:
+        refuse_settings(config.pixels, "needs images=FOLDER, for models that read pixels")
     captions, task = config.train_texts.captions, config.train_texts.task
     if bool(captions) == bool(task):
         raise InputError("pretrain needs captions=FILE, or task and data for a task's own texts")
     names = ONLY_TASK if captions else ONLY_CAPTIONS
-    changed = [one for one in settings_of(config) if one.name in names and one.value != one.default]
-    unread = {one.name: one.value for one in changed}
-    refuse_settings(unread, f"applies only to {'task' if captions else 'captions'}; leave it out")
+    reason = f"applies only to {'task' if captions else 'captions'}; leave it out"
+    refuse_settings(config, reason, *names)
     extra, step = config.extra_objectives, config.training_step
     check_teacher(extra, step.training_step)
     check_unread(config, extra.objectives)

@@ -87,8 +87,7 @@ NEW = (
 def check(config: TrainClipConfig, training: TrainingArguments, out: str | Path) -> None:
     """Raises InputError for settings of a new CLIP with `model`."""
     if config.model:
-        changed = {name: vars(config)[name] != vars(TrainClipConfig())[name] for name in NEW}
-        refuse_settings(changed, f"{config.model} keeps its own; leave it out")
+        refuse_settings(config, f"{config.model} keeps its own; leave it out", *NEW)
 
 
 COMMAND = Command(

@@ -178,9 +178,9 @@ def check(config: BenchConfig, out: str | Path) -> None:
     """Raises InputError for unknown methods, and for a verdict in the world in which weights are chosen."""
     check_real(config.real_encoder)
     names = WORLDS_ONLY if config.real_encoder.real else NOT_OF_CURVES if config.curve else ()
-    usual = vars(BenchConfig())
-    unread = {name: vars(config)[name] for name in names if vars(config)[name] != usual[name]}
-    refuse_settings(unread, f"{'real' if config.real_encoder.real else 'curve'} does not read it")
+    if names:
+        preset = "real" if config.real_encoder.real else "curve"
+        refuse_settings(config, f"{preset} does not read it", *names)
     require_settings(config, "bench", "worlds", "families")
     for name in config.probes:
         require_known(name, QUESTIONS, f"probes: no question is called {name!r}")

@@ -175,8 +175,8 @@ does both."""
 def check_vcr(config: VcrJointScoreConfig, out: str | Path) -> None:
     """Raises InputError without runs on both tasks, and for two sources of them."""
     if config.both:
-        separate = {"answers": config.answers, "rationales": config.rationales}
-        refuse_settings(separate, f"both={config.both} has both; leave it out")
+        reason = f"both={config.both} has both; leave it out"
+        refuse_settings(config, reason, "answers", "rationales")
     else:
         require_settings(config, "vcr", "answers", "rationales")
 
