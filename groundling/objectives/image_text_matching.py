@@ -123,10 +123,9 @@ def transport_distance(
 ) -> Tensor:
     """Optimal-transport distance (N,) between words (N, T, D) and regions (N, R, D) under cosine cost.
 
-    The plan is computed with the inexact proximal point method (Xie et al. 2019; UNITER: beta 0.5, 50
-    rounds, one inner iteration) between uniform distributions, without gradient, in UNITER's order
-    (model/ot.py); the gradient flows through the cost. In fp32, under autocast too: half precision has
-    errors of 1e-3.
+    The plan is computed with the inexact proximal point method (Xie et al. 2019; UNITER: beta 0.5, 50 rounds, one inner
+    iteration) between uniform distributions, without gradient, in UNITER's order (model/ot.py); the gradient flows
+    through the cost. In fp32, under autocast too: half precision has errors of 1e-3.
     """
     with torch.autocast(words.device.type, enabled=False):
         words = F.normalize(words.float(), dim=-1)

@@ -181,9 +181,8 @@ class VisualTokenMaskedLM(MaskedLM):
     """Masked LM whose encoder reads a caption's image, if a file has images; else the slot is empty.
 
     The loss is the mean cross-entropy of the masked caption tokens (2109.11321; the authors' code,
-    models/src/clip_bert/modeling_bert.py, scores text positions alone). Masks are those of the control
-    `mlm`, so that only the visual token differs. As there, and unlike in the authors' code, every text
-    has at least one masked token.
+    models/src/clip_bert/modeling_bert.py, scores text positions alone). Masks are those of the control `mlm`, so that
+    only the visual token differs. As there, and unlike in the authors' code, every text has at least one masked token.
     """
 
     arm_name = "visual_token_mlm"

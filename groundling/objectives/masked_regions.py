@@ -31,13 +31,12 @@ from groundling.objectives import LossTargets, Objective
 class MaskedRegionModeling(Objective):
     """Predict masked regions from the text and the other regions.
 
-    The kind "soft" is cross-entropy with the detector's class distribution, background included (VL-BERT's
-    release; up to a constant UNITER's MRC-KL, whose release also averages over classes). The kind "hard" is
-    cross-entropy with the most likely class that is not background (UNITER's MRC, model/pretrain.py; the
-    hard label of VL-BERT's paper, Section 3.3). The kind "regress" is the squared error of the features, summed
-    over dimensions (UNITER's MRFR). 15 % of the boxes are chosen, never the whole image; of these a share
-    `keep_ratio` is scored without being masked (VL-BERT: 0.1; UNITER: 0). With `min_masked` = 1 every sample
-    has at least one chosen box (UNITER).
+    The kind "soft" is cross-entropy with the detector's class distribution, background included (VL-BERT's release; up
+    to a constant UNITER's MRC-KL, whose release also averages over classes). The kind "hard" is cross-entropy with the
+    most likely class that is not background (UNITER's MRC, model/pretrain.py; the hard label of VL-BERT's paper,
+    Section 3.3). The kind "regress" is the squared error of the features, summed over dimensions (UNITER's MRFR). 15 %
+    of the boxes are chosen, never the whole image; of these a share `keep_ratio` is scored without being masked
+    (VL-BERT: 0.1; UNITER: 0). With `min_masked` = 1 every sample has at least one chosen box (UNITER).
     """
 
     name = "masked_regions"

@@ -29,11 +29,10 @@ from groundling.settings.objectives import (
 class ConfidenceGate:
     """Open where T times the teacher's confidence exceeds the student's; without gradient.
 
-    Confidence is the largest softmax probability over the answers, whatever the head's loss (the paper's
-    sigma may be softmax or sigmoid). The teacher's softmax is over its scaled similarities with the
-    choices; if the answers are not texts of the example, its feature `clip_confidence` is used. Per pair
-    (not in the paper), each choice's probability is compared instead of the largest; for a head with two
-    outputs per choice, the softmax is over these two.
+    Confidence is the largest softmax probability over the answers, whatever the head's loss (the paper's sigma may be
+    softmax or sigmoid). The teacher's softmax is over its scaled similarities with the choices; if the answers are not
+    texts of the example, its feature `clip_confidence` is used. Per pair (not in the paper), each choice's probability
+    is compared instead of the largest; for a head with two outputs per choice, the softmax is over these two.
     """
 
     output_type: OutputType
@@ -113,11 +112,10 @@ class TaskDistillation(Objective, ABC):
 class TargetedDistillationTerm(TaskDistillation):
     """L1 distance between projected states of the student and features of a frozen CLIP, in every row.
 
-    Sub-classes define what is compared (`feature`, `distances`) and its widths (`widths`). L1 is summed
-    over dimensions and averaged over rows (Eq. 3, 4, 7); each choice of an example is a row (Table 8).
-    With `td_distance = l2` (not in the paper) differences are squared.
-    Rows with a closed gate have loss 0 but are counted (Eq. 10). The projection is on the student's side
-    (the paper mentions none, although the widths differ), is trained, and is not exported.
+    Sub-classes define what is compared (`feature`, `distances`) and its widths (`widths`). L1 is summed over dimensions
+    and averaged over rows (Eq. 3, 4, 7); each choice of an example is a row (Table 8). With `td_distance = l2` (not in
+    the paper) differences are squared. Rows with a closed gate have loss 0 but are counted (Eq. 10). The projection is
+    on the student's side (the paper mentions none, although the widths differ), is trained, and is not exported.
     """
 
     feature: ClassVar[str]
