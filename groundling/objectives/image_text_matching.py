@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require
 from groundling.models.heads import Pooler
 from groundling.models.task_heads import make_output_layer
-from groundling.objectives import LossTargets, Objective
+from groundling.objectives import LossTargets, NegativeSampler, Objective
 
 ATTEMPTS = 20
 """Draws for a negative; without another image after these the sample stays a positive."""
@@ -56,7 +55,7 @@ class ImageTextMatching(Objective):
         self.classify = make_output_layer(sizes.text, 2)
 
     def corrupt(
-        self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
+        self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
     ) -> Sample:
         """Swap the image of some samples."""
         if not self.swap_images:

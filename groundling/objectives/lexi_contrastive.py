@@ -143,8 +143,9 @@ class LexiContrastiveGrounding(Objective):
         is_released = self.settings.lcg_image_to_text == "released"
         image = images[compared % len(images) if is_released else caption]
         same = (caption + start)[:, None] == captions[None]
-        positive = (scale * image * tokens).sum(-1, keepdim=True).float()
-        negative = (scale * image @ others.T).float().masked_fill(same, float("-inf"))
+        anchors = scale * image
+        positive = (anchors * tokens).sum(-1, keepdim=True).float()
+        negative = (anchors @ others.T).float().masked_fill(same, float("-inf"))
         logits = torch.cat([positive, negative], 1)
         to_text = F.cross_entropy(logits, torch.zeros_like(caption), reduction="sum")
         return {f"{self.name}_to_image": to_image, f"{self.name}_to_text": to_text}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -25,7 +25,7 @@ from groundling.core.batch import (
 from groundling.core.errors import InputError
 from groundling.models.multimodal_embeddings import init_linears
 from groundling.models.task_heads import make_transform
-from groundling.objectives import LossTargets, Objective
+from groundling.objectives import LossTargets, NegativeSampler, Objective
 
 
 class MaskedRegionModeling(Objective):
@@ -81,7 +81,7 @@ class MaskedRegionModeling(Objective):
         self.bias = nn.Parameter(torch.zeros(outputs)) if tied else None
 
     def corrupt(
-        self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
+        self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
     ) -> Sample:
         """Mask the features of chosen regions; labels are 1 where a region is scored."""
         return sample.each_row(lambda row: self._mask_row(row, rng))
