@@ -556,17 +556,6 @@ def test_shares_of_masking(scheme, samples):
     assert not within(replaced, chosen, other[1]), "enough draws to tell the schemes apart"
 
 
-def test_rate_of_masking(samples):
-    sample, chosen = samples.get([7])[0], 0
-    for drawn in draws(masking(), sample, 2000):
-        here = drawn.labels["masked_lm"] != IGNORE
-        assert here.any(), "every text has a masked token"
-        chosen += here.sum()
-    free = int((~sample.text.special_tokens_mask).sum())
-    # At least one is masked: with probability .85^n, one more than the rate says.
-    assert within(chosen, 2000 * free, 0.15 + 0.85**free / free)
-
-
 def test_replacements_are_the_ids_allowed(samples, bert_tokenizer):
     allowed = [i for i in range(len(bert_tokenizer)) if i not in bert_tokenizer.all_special_ids]
     objective = masking(replacements=allowed, mask_rate=0.9)

@@ -19,15 +19,14 @@ from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.objectives import grounded_space, unused_settings_note
+from groundling.objectives import grounded_space
 from groundling.objectives.grounded_space import (
     GroundedSpace,
     VisualCluster,
     VisualPerceptual,
     correlate_similarities,
 )
-from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.objectives import ObjectiveSettings
+from groundling.settings.fields import replace_settings
 
 
 def batch_of(images: Tensor, is_pair: list[int] | None = None) -> Batch:
@@ -188,15 +187,6 @@ def test_the_sentence_vector_follows_the_pooling() -> None:
     middle = EncoderOutput(text=states.text[:, 1:2])
     cls = plain(8)
     assert found[0] != found[1] == cls(middle, batch)["visual_cluster"].item()
-
-
-@pytest.mark.parametrize("name", ["visual_perceptual", "caption_to_image"])
-def test_settings_of_the_images_are_read(name: str) -> None:
-    settings = make_settings(
-        ObjectiveSettings, teacher_images="images", teacher_space="pre_projection", num_words=3
-    )
-    (note,) = unused_settings_note((name,), settings, "")
-    assert note == f"num_words has no effect: this run trains {name}"
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------

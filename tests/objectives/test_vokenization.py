@@ -605,12 +605,6 @@ def test_the_teachers_images_are_the_bank_unless_another_is_given(
     assert len(voken_head(tmp_path / "none")) == 12
 
 
-def test_the_weight_of_the_voken_loss(second: AdaptConfig, tmp_path: Path) -> None:
-    result = adapt(replace_settings(second, voken_weight=0.5), STEPS, tmp_path / "out")
-    terms = result["train_metrics"]
-    assert terms["loss"] == pytest.approx(terms["mlm"] + 0.5 * terms["voken_classification"])
-
-
 def test_another_vokenizer_is_another_run(place: Path, second: AdaptConfig, tmp_path: Path) -> None:
     assert {"voken_matcher", "voken_images"} <= adapt.output.inputs(second, STEPS).keys()
     plain = replace_settings(second, voken_matcher="", voken_images="", arm="mlm")
