@@ -74,7 +74,7 @@ def resolve(folder: str, kind: type[T], name: str) -> T:
 def resolve_builtin(folder: str, kind: type[T], name: str) -> T:
     """The object called `name` in a sub-package, never the user's own."""
     offered = registered(folder, kind)
-    word = re.sub("(?<=[a-z])(?=[A-Z])", " ", kind.__name__.removesuffix("Spec")).lower()
+    word = re.sub("(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
     require_known(name, sorted(offered), f"no {word} is called {name!r}")
     return offered[name]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -37,13 +37,8 @@ from groundling.settings.objectives import (
 )
 from groundling.settings.training import TrainingArguments
 
-
-class NegativeSampler(Protocol):
-    """Draws another sample of the same data, with the objective's random generator."""
-
-    def __call__(self, similar_length: bool = False) -> Sample:
-        """A random sample, with `similar_length` of about the same length; may be the corrupted sample itself."""
-        ...
+NegativeSampler = Callable[..., Sample]
+"""Draws a sample with the objective's random generator, maybe the same; `similar_length=True`: of about its length."""
 
 
 class Objective(nn.Module):

@@ -22,9 +22,8 @@ class Cap2Img(Objective):
     """Predict the image of a caption, with a hinge on cosines both ways (Cap2Img: Kiela et al. 2018, 1707.06320).
 
     For a caption's projected sentence vector x and its frozen image vector v, the loss is the sum over the other
-    captions x' with images v' in the micro-batch of all processes of max(0, alpha - cos(x, v) + cos(x', v)) +
-    max(0, alpha - cos(x, v) + cos(x, v')). Captions of the same image, which have equal image vectors, are no
-    negatives.
+    captions x' with images v' in the micro-batch of all processes of max(0, alpha - cos(x, v) + cos(x', v)) + max(0,
+    alpha - cos(x, v) + cos(x, v')). Captions of the same image, which have equal image vectors, are no negatives.
 
     The formula and alpha = .2 are from memory, not checked; here the projection is one Linear, and the
     paper's may be deeper. The paper's encoder is a BiLSTM with max pooling, its vectors are of a ResNet, and it

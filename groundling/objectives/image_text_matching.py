@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require
 from groundling.models.heads import Pooler
 from groundling.models.task_heads import make_output_layer
-from groundling.objectives import LossTargets, Objective
+from groundling.objectives import LossTargets, NegativeSampler, Objective
 
 ATTEMPTS = 20
 """Draws for a negative; without another image after these the sample stays a positive."""
@@ -56,7 +55,7 @@ class ImageTextMatching(Objective):
         self.classify = make_output_layer(sizes.text, 2)
 
     def corrupt(
-        self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
+        self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
     ) -> Sample:
         """Swap the image of some samples."""
         if not self.swap_images:
@@ -123,10 +122,9 @@ def transport_distance(
 ) -> Tensor:
     """Optimal-transport distance (N,) between words (N, T, D) and regions (N, R, D) under cosine cost.
 
-    The plan is computed with the inexact proximal point method (Xie et al. 2019; UNITER: beta 0.5, 50
-    rounds, one inner iteration) between uniform distributions, without gradient, in UNITER's order
-    (model/ot.py); the gradient flows through the cost. In fp32, under autocast too: half precision has
-    errors of 1e-3.
+    The plan is computed with the inexact proximal point method (Xie et al. 2019; UNITER: beta 0.5, 50 rounds, one inner
+    iteration) between uniform distributions, without gradient, in UNITER's order (model/ot.py); the gradient flows
+    through the cost. In fp32, under autocast too: half precision has errors of 1e-3.
     """
     with torch.autocast(words.device.type, enabled=False):
         words = F.normalize(words.float(), dim=-1)

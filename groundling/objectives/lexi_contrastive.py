@@ -135,27 +135,17 @@ class LexiContrastiveGrounding(Objective):
         caption = compared // length
         every_image, start = gather_across_processes(images)
         scale = self.scale.exp()
-        to_image = F.cross_entropy(
-            (scale * tokens @ every_image.T).float(), caption + start, reduction="sum"
-        )
+        similarities = (scale * tokens @ every_image.T).float()
+        to_image = F.cross_entropy(similarities, caption + start, reduction="sum")
         rest = batch.flat_indices(self._negative_positions)
         others, _ = gather_across_processes(select(table, rest))
         captions, _ = gather_across_processes(rest // length + start)
         is_released = self.settings.lcg_image_to_text == "released"
         image = images[compared % len(images) if is_released else caption]
-        to_text = _contrast_with_others(
-            scale * image, tokens, others, (caption + start)[:, None] == captions[None]
-        )
+        same = (caption + start)[:, None] == captions[None]
+        anchors = scale * image
+        positive = (anchors * tokens).sum(-1, keepdim=True).float()
+        negative = (anchors @ others.T).float().masked_fill(same, float("-inf"))
+        logits = torch.cat([positive, negative], 1)
+        to_text = F.cross_entropy(logits, torch.zeros_like(caption), reduction="sum")
         return {f"{self.name}_to_image": to_image, f"{self.name}_to_text": to_text}
-
-
-def _contrast_with_others(anchors: Tensor, own: Tensor, others: Tensor, same: Tensor) -> Tensor:
-    """Summed cross-entropy () of anchors (n, E), each with one positive in `own` (n, E) and negatives in `others`.
-
-    `same` (n, m) marks those of the `others` (m, E) that are no negatives.
-    """
-    positive = (anchors * own).sum(-1, keepdim=True).float()
-    negative = (anchors @ others.T).float().masked_fill(same, float("-inf"))
-    logits = torch.cat([positive, negative], 1)
-    target = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
-    return F.cross_entropy(logits, target, reduction="sum")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -24,7 +24,7 @@ from groundling.core.batch import (
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
 from groundling.models.text_encoder import TextEncoder
 from groundling.models.visual_token import FEATURE, VisualTokenEncoder
-from groundling.objectives import LossTargets, Objective, ObjectiveContext
+from groundling.objectives import LossTargets, NegativeSampler, Objective, ObjectiveContext
 from groundling.settings.objectives import MaskedLMDistillationSettings, MaskingSettings
 
 
@@ -90,7 +90,7 @@ class MaskedLM(Objective):
         return {self.pretrained_names[0]: self.head}
 
     def corrupt(
-        self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
+        self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
     ) -> Sample:
         """Mask tokens of every row's text; at least one in every text or part, except with `whole_word`."""
         return sample.each_row(lambda row: self._mask_row(row, rng))
@@ -181,9 +181,8 @@ class VisualTokenMaskedLM(MaskedLM):
     """Masked LM whose encoder reads a caption's image, if a file has images; else the slot is empty.
 
     The loss is the mean cross-entropy of the masked caption tokens (2109.11321; the authors' code,
-    models/src/clip_bert/modeling_bert.py, scores text positions alone). Masks are those of the control
-    `mlm`, so that only the visual token differs. As there, and unlike in the authors' code, every text
-    has at least one masked token.
+    models/src/clip_bert/modeling_bert.py, scores text positions alone). Masks are those of the control `mlm`, so that
+    only the visual token differs. As there, and unlike in the authors' code, every text has at least one masked token.
     """
 
     arm_name = "visual_token_mlm"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -25,19 +25,18 @@ from groundling.core.batch import (
 from groundling.core.errors import InputError
 from groundling.models.heads import init_linears
 from groundling.models.task_heads import make_transform
-from groundling.objectives import LossTargets, Objective
+from groundling.objectives import LossTargets, NegativeSampler, Objective
 
 
 class MaskedRegionModeling(Objective):
     """Predict masked regions from the text and the other regions.
 
-    The kind "soft" is cross-entropy with the detector's class distribution, background included (VL-BERT's
-    release; up to a constant UNITER's MRC-KL, whose release also averages over classes). The kind "hard" is
-    cross-entropy with the most likely class that is not background (UNITER's MRC, model/pretrain.py; the
-    hard label of VL-BERT's paper, Section 3.3). The kind "regress" is the squared error of the features, summed
-    over dimensions (UNITER's MRFR). 15 % of the boxes are chosen, never the whole image; of these a share
-    `keep_ratio` is scored without being masked (VL-BERT: 0.1; UNITER: 0). With `min_masked` = 1 every sample
-    has at least one chosen box (UNITER).
+    The kind "soft" is cross-entropy with the detector's class distribution, background included (VL-BERT's release; up
+    to a constant UNITER's MRC-KL, whose release also averages over classes). The kind "hard" is cross-entropy with the
+    most likely class that is not background (UNITER's MRC, model/pretrain.py; the hard label of VL-BERT's paper,
+    Section 3.3). The kind "regress" is the squared error of the features, summed over dimensions (UNITER's MRFR). 15 %
+    of the boxes are chosen, never the whole image; of these a share `keep_ratio` is scored without being masked
+    (VL-BERT: 0.1; UNITER: 0). With `min_masked` = 1 every sample has at least one chosen box (UNITER).
     """
 
     name = "masked_regions"
@@ -82,7 +81,7 @@ class MaskedRegionModeling(Objective):
         self.bias = nn.Parameter(torch.zeros(outputs)) if tied else None
 
     def corrupt(
-        self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
+        self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
     ) -> Sample:
         """Mask the features of chosen regions; labels are 1 where a region is scored."""
         return sample.each_row(lambda row: self._mask_row(row, rng))

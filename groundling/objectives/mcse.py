@@ -64,7 +64,12 @@ class SimCSE(Objective):
         """The InfoNCE loss summed over texts, (), as `simcse`; raises InputError for an encoder without dropout."""
         one = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
         two = self.cached_logits(encoded, batch)
-        self._check_dropout(one, two)
+        if (
+            self.training and not self._has_dropout
+        ):  # only the first step looks, as it waits for a GPU
+            if torch.equal(one, two):
+                raise InputError(f"{self.name}: the student has no dropout; pass dropout=0.1")
+            self._has_dropout = True
         anchors = self._embed(one)
         others, start = gather_across_processes(self._embed(two))
         same = torch.zeros(len(anchors), len(others), dtype=torch.bool, device=anchors.device)
@@ -74,14 +79,6 @@ class SimCSE(Objective):
     def _embed(self, pooled: Tensor) -> Tensor:
         """Vectors (N, D) of unit length from pooled states (N, D)."""
         return F.normalize(torch.tanh(self.project(pooled)), dim=-1)
-
-    def _check_dropout(self, one: Tensor, two: Tensor) -> None:
-        """Raises InputError in training if both passes are equal; only the first step looks, as it waits for a GPU."""
-        if self._has_dropout or not self.training:
-            return
-        if torch.equal(one, two):
-            raise InputError(f"{self.name}: the student has no dropout; pass dropout=0.1")
-        self._has_dropout = True
 
 
 def pool_again(encoded: EncoderOutput, batch: Batch, pooling: PoolingMode, who: str) -> Tensor:

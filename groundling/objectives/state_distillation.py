@@ -70,12 +70,11 @@ class NeuronSelectivityTransfer(StateDistillation):
 
         MMD^2 = mean_{c,c'} (s_c.s_c')^2 + mean_{c,c'} (t_c.t_c')^2 - 2 mean_{c,c'} (s_c.t_c')^2
 
-    averaged over sentences. It is computed as |S S^T - T T^T|^2 / E^2, where the E columns of S and T
-    (tokens, E) are the channels: the same number, without E x E kernels. Which positions count, the paper's
-    body may say, but it was not read: padding and special tokens are excluded here, masked tokens are not.
-    With `released` it is as in zinengtang/VidLanKD (vteacher/loss.py, vlm/model.py): no teacher term, over
-    all positions of the micro-batch, padding included, summed over its B sentences and divided by their
-    padded length.
+    averaged over sentences. It is computed as |S S^T - T T^T|^2 / E^2, where the E columns of S and T (tokens, E) are
+    the channels: the same number, without E x E kernels. Which positions count, the paper's body may say, but it was
+    not read: padding and special tokens are excluded here, masked tokens are not. With `released` it is as in
+    zinengtang/VidLanKD (vteacher/loss.py, vlm/model.py): no teacher term, over all positions of the micro-batch,
+    padding included, summed over its B sentences and divided by their padded length.
     """
 
     name = "nst"

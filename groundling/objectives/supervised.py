@@ -66,15 +66,12 @@ class SupervisedObjective(Objective):
             raise InputError(f"{found}, expected {expected} outputs for {rows} rows")
         return outputs.float().view(len(batch), -1)
 
-    def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """The task's logits (B, outputs), as `outputs`."""
-        return self.outputs(encoded, batch)
+    compute_logits = outputs
 
     def count_logits(self, batch: Batch) -> int:
         """Samples, or rows if each choice is classified right or wrong, with or without a label."""
-        is_per_choice = isinstance(self.output_type, MultipleChoice)
-        is_per_choice &= self.output_type.head_width > 1
-        return batch.rows if is_per_choice else len(batch)
+        has_choices = isinstance(self.output_type, MultipleChoice)
+        return batch.rows if has_choices and self.output_type.head_width > 1 else len(batch)
 
     def comparison_logits(self, logits: Tensor) -> Tensor:
         """One softmax per sample (B, K), or per row (N, 2) if each choice is classified right or wrong."""

@@ -29,11 +29,10 @@ from groundling.settings.objectives import (
 class ConfidenceGate:
     """Open where T times the teacher's confidence exceeds the student's; without gradient.
 
-    Confidence is the largest softmax probability over the answers, whatever the head's loss (the paper's
-    sigma may be softmax or sigmoid). The teacher's softmax is over its scaled similarities with the
-    choices; if the answers are not texts of the example, its feature `clip_confidence` is used. Per pair
-    (not in the paper), each choice's probability is compared instead of the largest; for a head with two
-    outputs per choice, the softmax is over these two.
+    Confidence is the largest softmax probability over the answers, whatever the head's loss (the paper's sigma may be
+    softmax or sigmoid). The teacher's softmax is over its scaled similarities with the choices; if the answers are not
+    texts of the example, its feature `clip_confidence` is used. Per pair (not in the paper), each choice's probability
+    is compared instead of the largest; for a head with two outputs per choice, the softmax is over these two.
     """
 
     output_type: OutputType
@@ -63,9 +62,8 @@ class ConfidenceGate:
 
     def confidence_ratio(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The ratio r of each gate, (B,) or (N,); raises InputError if the teacher's feature is not finite."""
-        cached = batch.cpu_copy.features.get(
-            self.feature
-        )  # the loop checks those computed in the step
+        # The loop checks those that are computed in the step.
+        cached = batch.cpu_copy.features.get(self.feature)
         if cached is not None and not cached.isfinite().all():
             raise InputError(f"the teacher's {self.feature} is not finite for {batch.ids[:3]}")
         with torch.no_grad():
@@ -114,11 +112,10 @@ class TaskDistillation(Objective, ABC):
 class TargetedDistillationTerm(TaskDistillation):
     """L1 distance between projected states of the student and features of a frozen CLIP, in every row.
 
-    Sub-classes define what is compared (`feature`, `distances`) and its widths (`widths`). L1 is summed
-    over dimensions and averaged over rows (Eq. 3, 4, 7); each choice of an example is a row (Table 8).
-    With `td_distance = l2` (not in the paper) differences are squared.
-    Rows with a closed gate have loss 0 but are counted (Eq. 10). The projection is on the student's side
-    (the paper mentions none, although the widths differ), is trained, and is not exported.
+    Sub-classes define what is compared (`feature`, `distances`) and its widths (`widths`). L1 is summed over dimensions
+    and averaged over rows (Eq. 3, 4, 7); each choice of an example is a row (Table 8). With `td_distance = l2` (not in
+    the paper) differences are squared. Rows with a closed gate have loss 0 but are counted (Eq. 10). The projection is
+    on the student's side (the paper mentions none, although the widths differ), is trained, and is not exported.
     """
 
     feature: ClassVar[str]
@@ -300,7 +297,6 @@ class TargetedImageDistillation(TargetedDistillationTerm):
     name = "td_image"
     feature = "clip_image"
     required_fields: Sequence[str] = ("regions", "features.clip_image")
-    monitored_terms: Sequence[str] = ("td_image_mean",)
 
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Widths of a region's state and of CLIP's image feature; raises InputError for a model without regions."""
@@ -321,29 +317,6 @@ class TargetedImageDistillation(TargetedDistillationTerm):
         states = image_states(encoded, batch, self.name)
         return self.distance(states, batch.features[self.feature])
 
-    def count(self, batch: Batch) -> dict[str, int]:
-        """Rows, and gates."""
-        counts = super().count(batch)
-        return {**counts, f"{self.name}_mean": counts[self.name]}
-
-    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
-        """The summed distance (), by the term's name, and the number of rows that use the mean, as `NAME_mean`."""
-        regions = require(batch.regions, "regions", self.name)
-        has_whole = (regions.is_whole_image & regions.mask).any(1)
-        without_whole = (self.distilled_rows(batch) & ~has_whole).float().sum()
-        return {**super().forward(encoded, batch), f"{self.name}_mean": without_whole}
-
-    def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
-        """Notes on the gate, and on images without a whole-image region."""
-        lines = super().notes(means)
-        most = max(means.get(f"{self.name}_mean", ()), default=0.0)
-        if most > 0:
-            lines.append(
-                f"{self.name}: {most:.0%} of the rows had no whole-image region (the store has none, or this model "
-                "does not read it); there the mean of all regions was used"
-            )
-        return lines
-
 
 class SharedProjectionDistillation(TargetedImageDistillation):
     """The sum of CLIP-TD's distances of image and text (Eq. 3 and 4), where one Linear projects both states.
@@ -354,16 +327,13 @@ class SharedProjectionDistillation(TargetedImageDistillation):
 
     name = "td_image_text"
     required_fields = ("text", "regions", "features.clip_image", "features.clip_text")
-    monitored_terms = ("td_image_text_mean",)
 
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Widths of a state and of a feature; raises InputError if image and text differ in one of them."""
-        super().widths(sizes)
-        if sizes.visual != sizes.text or sizes.teacher_image != sizes.teacher:
-            raise InputError(
-                f"{self.name}: image and text have two widths; use td_image and td_text"
-            )
-        return sizes.text, sizes.teacher
+        widths = sizes.text, sizes.teacher
+        if super().widths(sizes) != widths:
+            raise InputError(f"{self.name}: image and text differ in width; use td_image, td_text")
+        return widths
 
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Distance (N,) for each row's first image and its text, summed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import log
 from typing import Any
@@ -137,7 +136,7 @@ class ClipTokenClassification(Objective):
         self.head = LMHead(sizes.visual, sizes.clip_input_embeddings)
 
     def corrupt(
-        self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
+        self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
     ) -> Sample:
         """Choose the tokens to score; the input is not changed."""
         row = require(sample.clip, "clip", self.name)

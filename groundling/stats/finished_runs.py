@@ -38,10 +38,9 @@ def collect_runs(
     for task, files in finished.items():
         places = {file.parent.parent for file in files.values()}
         metric = headline_metric(next(iter(files.values())).parent, trust)
-        runs = _read_runs(name, task, files, metric)
         own = sorted(seed for place, seed in unfinished if place in places)
-        used = metric.from_per_example() if metric.uses_example_scores else metric
-        collected[task] = replace(runs, unfinished=tuple(own)), used
+        runs = replace(_read_runs(name, task, files, metric), unfinished=tuple(own))
+        collected[task] = runs, metric.from_per_example() if metric.uses_example_scores else metric
     return collected
 
 

@@ -127,18 +127,17 @@ def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]
     for where, row in read_rows(path, (*FIXED, *attributes)):
         has_values = all(row[column].strip() for column in attributes)
         if row["split"] not in SPLITS or row["noun"] in nouns or not has_values:
-            raise InputError(
-                f"{where}: expected a split of {', '.join(SPLITS)}, a noun that is not repeated, and all attributes"
+            expected = (
+                f"a split of {', '.join(SPLITS)}, a noun that is not repeated, and all attributes"
             )
+            raise InputError(f"{where}: expected {expected}")
         nouns.add(row["noun"])
         rows.append(row)
     for column in attributes:
         train, dev, test = ({row[column] for row in rows if row["split"] == s} for s in SPLITS)
         if not (len(train) > 1 and dev and test and train & (dev | test)):
-            raise InputError(
-                f"{path}: column {column!r} cannot be probed: expected two values or more among train nouns, and one "
-                "of them among dev and test nouns, of which there are some"
-            )
+            expected = "two values or more among train nouns, some of them among dev or test nouns"
+            raise InputError(f"{path}: column {column!r} cannot be probed: expected {expected}")
     return rows
 
 

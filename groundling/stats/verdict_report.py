@@ -85,12 +85,11 @@ def write_verdict(
 
 
 def _unmatched(collected: RunsByGroup, control: str) -> list[str]:
-    notes = []
-    for name, by_task in collected.items():
-        for task in collected[control].keys() ^ by_task.keys():
-            lacking = control if task in by_task else name
-            notes.append(f"{lacking}: no finished run of {task}, so this task is not compared")
-    return notes
+    return [
+        f"{control if task in by_task else name}: no finished run of {task}, so this task is not compared"
+        for name, by_task in collected.items()
+        for task in collected[control].keys() ^ by_task.keys()
+    ]
 
 
 def _verdicts(collected: RunsByGroup, control: str) -> list[Verdict]:
@@ -197,11 +196,9 @@ def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _counts(one: Verdict, collected: RunsByGroup) -> str:
-    runs, _ = collected[one.other][one.task]
-    control, _ = collected[one.control][one.task]
-    seeds = str(len(runs.seeds))
-    if len(control.seeds) != len(runs.seeds):
-        seeds += f" (control: {len(control.seeds)})"
+    runs, control = (collected[name][one.task][0] for name in (one.other, one.control))
+    same = len(control.seeds) == len(runs.seeds)
+    seeds = f"{len(runs.seeds)}{'' if same else f' (control: {len(control.seeds)})'}"
     return f"{len(runs.ids):,} examples, {seeds} seeds"
 
 

@@ -128,14 +128,10 @@ class Task:
 
         Raises InputError if a file cannot be read.
         """
-        train_file = self.file(Path(folder), self.train)
-        notes = []
-        for split in self.dev:
-            path = self.file(Path(folder), split)
-            both = path != train_file and path.is_file() and train_file.is_file()
-            if both and data_hash(path) == data_hash(train_file):
-                notes.append(f"{path}: identical to {train_file}; its scores measure memorisation")
-        return notes
+        train, *dev = (self.file(Path(folder), split) for split in (self.train, *self.dev))
+        others = [path for path in dev if path != train and path.is_file() and train.is_file()]
+        same = [path for path in others if data_hash(path) == data_hash(train)]
+        return [f"{path}: identical to {train}; its scores measure memorisation" for path in same]
 
     def submission(
         self, split: str, officials: Sequence[str], predictions: Sequence[float] | np.ndarray

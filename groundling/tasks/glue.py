@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from groundling.core.metrics import (
     Metric,
 )
 from groundling.core.output_types import Classification, OutputType, Regression
-from groundling.data.tables import Row, read_rows
+from groundling.data.tables import read_rows
 from groundling.tasks import Task
 
 SOURCE = "Wang et al. 2018, GLUE, gluebenchmark.com"
@@ -52,11 +52,8 @@ class GlueLayout:
 
     def path(self, folder: Path, split: str) -> Path:
         """The file of a split; `folder` is the GLUE root or the task's folder."""
-        folder = Path(folder)
-        inner = folder / self.folder
-        if inner.is_dir():
-            folder = inner
-        return folder / f"{split}.tsv"
+        inner = Path(folder) / self.folder
+        return (inner if inner.is_dir() else Path(folder)) / f"{split}.tsv"
 
     def __call__(self, folder: Path, split: str) -> list[Example]:
         """Examples in file order; those of a `test` split are unlabelled, with the server's index as id."""
@@ -68,7 +65,9 @@ class GlueLayout:
         labelled = not split.startswith("test")
         examples: list[Example] = []
         short: list[str] | None = [] if self.skip_short else None
-        for where, row in self._rows(path, labelled, short):
+        columns = (*self.texts, self.label if labelled else self.index)
+        names = self.columns_without_header if labelled else ()
+        for where, row in read_rows(path, columns, names=names, short=short):
             texts = [row[name] for name in self.texts]
             if labelled:
                 # Numbered by position, as on the hub: a QQP `id` identifies a question pair.
@@ -79,11 +78,6 @@ class GlueLayout:
                 examples.append(self.example(split, row[self.index], texts, None))
         require_nonempty(examples, f"{path}: contains no examples")
         return examples, [] if short is None else [f"{len(short):,} short rows skipped"]
-
-    def _rows(self, path: Path, labelled: bool, short: list[str] | None) -> Iterator[Row]:
-        last = self.label if labelled else self.index
-        names = self.columns_without_header if labelled else ()
-        return read_rows(path, (*self.texts, last), names=names, short=short)
 
     def example(
         self, split: str, number: str, texts: Sequence[str], label: float | int | None

@@ -99,10 +99,8 @@ def _extra(
 
 
 def _submission(officials: Sequence[str], answers: Sequence[str]) -> str:
-    lines = [
-        f"{identifier},{answer}\n" for identifier, answer in zip(officials, answers, strict=True)
-    ]
-    return "".join(lines)
+    pairs = zip(officials, answers, strict=True)
+    return "".join(f"{identifier},{answer}\n" for identifier, answer in pairs)
 
 
 TEST = {"test1": "nlvr2_test1.csv", "test2": "nlvr2_test2.csv"}

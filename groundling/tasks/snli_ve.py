@@ -64,8 +64,7 @@ def _noted(folder: Path, split: str) -> tuple[list[Example], list[str]]:
 
 def _image(where: str, row: Mapping[str, object]) -> str:
     """The image id, under any of its three keys."""
-    for key in IMAGE:
-        name = row.get(key)
+    for name in map(row.get, IMAGE):
         if isinstance(name, str):
             return name.removesuffix(".jpg")
     raise InputError(f"{where}: no image; expected one of {', '.join(IMAGE)}")

@@ -11,10 +11,10 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from groundling.runs.folder import disk_errors, json_text, read_object, write_wh
 from groundling.runs.hashing import data_hash
 from groundling.tasks import Task, vcr, vqa
 
+T = TypeVar("T")
 StratifyBy = Literal["auto", "total", "label", "category", "question-type", "answer"]
 """Criterion of the strata."""
 FORMAT = "groundling partition 1"
@@ -282,25 +283,16 @@ def with_extra_splits(task: Task, extras: Sequence[str]) -> Task:
     if not folders:
         return task
 
-    def place(folder: Path, split: str) -> tuple[Path, str]:
-        return (folders[split], task.dev[0]) if split in folders else (folder, split)
+    def elsewhere(call: Callable[..., T]) -> Callable[..., T]:
+        def called(folder: Path, split: str, *rest: Sequence[str]) -> T:
+            place = (folders[split], task.dev[0]) if split in folders else (folder, split)
+            return call(*place, *rest)
 
-    def read(folder: Path, split: str) -> list[Example]:
-        return task.read(*place(folder, split))
+        return called
 
-    def file(folder: Path, split: str) -> Path:
-        return task.file(*place(folder, split))
-
-    def official_scores(
-        folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
-    ) -> dict[str, float]:
-        if task.official_scores is None:
-            return {}
-        return task.official_scores(*place(folder, split), officials, answers)
-
-    return replace(
-        task, dev=(*task.dev, *folders), read=read, file=file, official_scores=official_scores
-    )
+    scores = None if task.official_scores is None else elsewhere(task.official_scores)
+    read, file = elsewhere(task.read), elsewhere(task.file)
+    return replace(task, dev=(*task.dev, *folders), read=read, file=file, official_scores=scores)
 
 
 # Samples without labels, for training on labelled and unlabelled samples together (CLIP-TD, Table 3).

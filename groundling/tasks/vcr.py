@@ -150,19 +150,18 @@ def _example(
     choices: list[list[VcrToken]],
     label: int | None,
 ) -> Example:
-    words, tags = render_text(text, item.objects)
-    rendered = [render_text(choice, item.objects) for choice in choices]
-    of_choices = zip(choices, rendered, strict=True)
-    lists = [_going_on(choice, its_tags) for choice, (_, its_tags) in of_choices]
+    rendered = [render_text(one, item.objects) for one in (text, *choices)]
+    (words, *choice_words), (tags, *choice_tags) = zip(*rendered, strict=True)
+    texts = zip((text, *choices), (tags, *choice_tags), strict=True)
     return Example(
         f"vcr-{task}-{official}",
         words,
         label=label,
-        choices=tuple(choice for choice, _ in rendered),
+        choices=tuple(choice_words),
         images=(item.image,),
         region_tags=tags,
-        choice_region_tags=tuple(choice_tags for _, choice_tags in rendered),
-        tag_lists=(_going_on(text, tags), *lists),
+        choice_region_tags=tuple(choice_tags),
+        tag_lists=tuple(_going_on(one, its_tags) for one, its_tags in texts),
         official_id=official,
         object_count=len(item.objects),
         object_names=item.objects,

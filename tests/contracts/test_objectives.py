@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import toys
+from tiny import homes, toys
 from tiny.objectives import TokenStates
 from torch import Tensor
 
@@ -452,6 +452,23 @@ def test_settings_arrive_by_their_names(name, case):
     assert set(weighed) == own - ({"mcse_weight"} if name == "SimCSE" else set())
 
 
+BELOW = {"lcg_layer": 0, "lcg_positions": 0, "lcg_weight": -1, "mcse_weight": -1, "kd_weight": -1}
+BELOW |= dict.fromkeys(("simcse_temperature", "mcse_temperature", "crd_temperature"), 0)
+BELOW |= dict.fromkeys(
+    ("cluster_weight", "perceptual_weight", "cluster_margin", "grounded_size"), 0
+)
+BELOW |= {"caption_to_image_margin": 0, "caption_to_image_weight": 0, "crd_negatives": -1}
+UNKNOWN = {"lcg_attention": "both", "lcg_negatives": "none", "lcg_image_to_text": "own"}
+UNKNOWN |= {"kd_variant": "ours"}
+
+
+def test_values_out_of_range_are_named():
+    for setting, value in (BELOW | UNKNOWN).items():
+        told = homes.refused(partial(make_settings, ObjectiveSettings, **{setting: value}))
+        shown = f"'{value}'" if setting in UNKNOWN else value
+        assert told.startswith(f"{setting} = {shown}: expected "), told
+
+
 def test_swaps_come_before_masks(cross):
     sizes = cross.sizes
     assert [
@@ -537,17 +554,6 @@ def test_shares_of_masking(scheme, samples):
         assert within(count, chosen, share), (count / chosen, share)
     other = SHARES["released" if scheme == "bert" else "bert"]
     assert not within(replaced, chosen, other[1]), "enough draws to tell the schemes apart"
-
-
-def test_rate_of_masking(samples):
-    sample, chosen = samples.get([7])[0], 0
-    for drawn in draws(masking(), sample, 2000):
-        here = drawn.labels["masked_lm"] != IGNORE
-        assert here.any(), "every text has a masked token"
-        chosen += here.sum()
-    free = int((~sample.text.special_tokens_mask).sum())
-    # At least one is masked: with probability .85^n, one more than the rate says.
-    assert within(chosen, 2000 * free, 0.15 + 0.85**free / free)
 
 
 def test_replacements_are_the_ids_allowed(samples, bert_tokenizer):

@@ -60,27 +60,14 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def adaptation(at: Path, student: str, teacher: str, arm: str, **options: bool) -> AdaptConfig:
+    given = {"student": str(at / student), "teacher": str(at / teacher), "arm": arm}
     text = (str(at / "text.txt"),)
-    return make_settings(
-        AdaptConfig,
-        student=str(at / student),
-        teacher=str(at / teacher),
-        text=text,
-        arm=arm,
-        max_length=40,
-        **options,
-    )
+    return make_settings(AdaptConfig, **given, text=text, max_length=40, **options)
 
 
 def tuned(at: Path, model: Path, out: Path, **options: object) -> dict:
-    config = make_settings(
-        FinetuneConfig,
-        model=str(model),
-        task="glue/rte",
-        data=str(at / "glue"),
-        max_length=40,
-        **options,
-    )
+    given = {"model": str(model), "task": "glue/rte", "data": str(at / "glue"), "max_length": 40}
+    config = make_settings(FinetuneConfig, **given, **options)
     result = finetune(config, TWO, out)
     assert 0 <= result["median"]["dev"]["accuracy"] <= 1
     return result
@@ -98,27 +85,26 @@ def read(student: nn.Module, *examples: Example) -> Batch:
     return collate(TextDataset(examples, *student.inputs(40)).get(range(len(examples))))
 
 
-@pytest.mark.parametrize("arm", ["xdbert", "contrastive"])
-@pytest.mark.parametrize("teacher", TEACHERS)
-@pytest.mark.parametrize("student", STUDENTS)
+TERMS = {"xdbert": {"match", "clip_tokens"}}
+TERMS |= {"contrastive": {"contrastive_sentence", "contrastive_word"}}
+PAIRS = [(student, "clip", "xdbert") for student in STUDENTS]
+PAIRS += [(student, "siglip", "contrastive") for student in STUDENTS]
+PAIRS += [("bert", "siglip", "xdbert"), ("bert", "clip", "contrastive")]
+
+
+@pytest.mark.parametrize(("student", "teacher", "arm"), PAIRS)
 def test_every_student_learns(
     student: str, teacher: str, arm: str, at: Path, tmp_path: Path
 ) -> None:
     result = adapt(adaptation(at, student, teacher, arm), TWO, tmp_path / "adapt")
-    terms = (
-        {"match", "clip_tokens"}
-        if arm == "xdbert"
-        else {"contrastive_sentence", "contrastive_word"}
-    )
-    assert set(result["train_metrics"]) == terms | {"mlm", "loss"}
-    before, after = (
-        encoder_weights(folder) for folder in (at / student, tmp_path / "adapt" / "model")
-    )
+    assert set(result["train_metrics"]) == TERMS[arm] | {"mlm", "loss"}
+    model = tmp_path / "adapt" / "model"
+    before, after = (encoder_weights(folder) for folder in (at / student, model))
     assert {k: v.shape for k, v in after.items()} == {k: v.shape for k, v in before.items()}
     assert sum(not torch.equal(after[k], before[k]) for k in before) > len(before) / 2
-    stock = AutoModel.from_pretrained(tmp_path / "adapt" / "model").eval()
-    words = AutoTokenizer.from_pretrained(tmp_path / "adapt" / "model")
-    ours = load_encoder(tmp_path / "adapt" / "model").eval()
+    stock = AutoModel.from_pretrained(model).eval()
+    words = AutoTokenizer.from_pretrained(model)
+    ours = load_encoder(model).eval()
     with torch.no_grad():
         expected = stock(**words(PAIR.text, PAIR.text_pair, return_tensors="pt")).last_hidden_state
         torch.testing.assert_close(ours(read(ours, PAIR)).text, expected, rtol=0, atol=1e-5)
@@ -126,7 +112,7 @@ def test_every_student_learns(
         student in {"bert", "roberta"}
     )
     if teacher == "clip":  # of which the encoder has kept nothing
-        tuned(at, tmp_path / "adapt" / "model", tmp_path / "tuned")
+        tuned(at, model, tmp_path / "tuned")
 
 
 def test_a_missing_pooler_is_the_tasks_own(
@@ -147,13 +133,10 @@ def test_a_missing_pooler_is_the_tasks_own(
         torch.manual_seed(ord(name))
         tuned(at, tmp_path / "adapt" / "model", tmp_path / name)
     torch.manual_seed(derive_seed(0, "init", "glue/rte"))
-    fresh = SupervisedObjective(
-        model.sizes, output_type=Classification(("no", "yes"))
-    ).head.pooler.dense.weight
-    assert [torch.equal(weight, fresh) for weight in seen] == [
-        True,
-        True,
-    ]  # neither by chance nor `SameSentencePrediction`'s
+    fresh = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
+    # Neither by chance nor `SameSentencePrediction`'s.
+    assert len(seen) == 2
+    assert all(torch.equal(weight, fresh.head.pooler.dense.weight) for weight in seen)
 
 
 def test_frozen_words_are_the_word_table_alone(at: Path, tmp_path: Path) -> None:
@@ -174,24 +157,16 @@ def test_a_text_tower_is_a_student(teacher: str, at: Path, tmp_path: Path) -> No
     assert isinstance(tower, ClipTextEncoder)
     batch = read(tower, SHORT, PAIR, LONG)
     assert batch.text is None
-    assert (batch.clip.row_index.tolist(), batch.clip.token_type_ids.tolist()) == (
-        [0, 1, 1, 2, 2, 2, 2],
-        [0, 0, 1, 0, 0, 1, 1],
-    )
+    assert batch.clip.row_index.tolist() == [0, 1, 1, 2, 2, 2, 2]
+    assert batch.clip.token_type_ids.tolist() == [0, 0, 1, 0, 0, 1, 1]
     assert batch.truncated_tokens > 0
     with torch.no_grad():
         pooled = tower(batch).pooler_output
         features = tower.clip(batch.clip)[1]
     zero = torch.zeros(tower.clip.embed_dim)
-    expected = [
-        features[0],
-        zero,
-        features[1],
-        features[2],
-        features[3:5].mean(0),
-        features[5:7].mean(0),
-    ]
-    torch.testing.assert_close(pooled.view(6, -1), torch.stack(expected))
+    long = [features[3:5].mean(0), features[5:7].mean(0)]
+    expected = torch.stack([features[0], zero, features[1], features[2], *long])
+    torch.testing.assert_close(pooled.view(6, -1), expected)
     tuned(at, at / teacher, tmp_path / "tuned", save_model=True)
     after = load_encoder(tmp_path / "tuned" / "seed-0" / "model").eval()
     assert isinstance(after, ClipTextEncoder)
@@ -224,11 +199,8 @@ def test_a_saved_tower_is_stock(teacher: str, kind: type, at: Path, tmp_path: Pa
 def joint(at: Path) -> dict[str, Path]:
     """A whole model with each teacher."""
     for teacher in TEACHERS:
-        adapt(
-            adaptation(at, "bert", teacher, "xdbert", save_joint=True),
-            TWO,
-            at / f"xdbert-{teacher}",
-        )
+        config = adaptation(at, "bert", teacher, "xdbert", save_joint=True)
+        adapt(config, TWO, at / f"xdbert-{teacher}")
     return {teacher: at / f"xdbert-{teacher}" / "joint" for teacher in TEACHERS}
 
 
@@ -246,14 +218,8 @@ def test_a_whole_model_is_written_and_read(
     model.export(tmp_path / "again")
     again = load_encoder(tmp_path / "again").eval()
     batch = read(model, SHORT, PAIR, LONG)
-    assert torch.bincount(batch.clip.row_index * 2 + batch.clip.token_type_ids).tolist() == [
-        1,
-        0,
-        1,
-        1,
-        2,
-        2,
-    ]
+    parts = torch.bincount(batch.clip.row_index * 2 + batch.clip.token_type_ids)
+    assert parts.tolist() == [1, 0, 1, 1, 2, 2]
     told: list[AttentionMap] = []
     one, other = model(batch, attention=told.append), again(batch)
     for name in ("text", "visual", "joint_text", "joint_visual"):

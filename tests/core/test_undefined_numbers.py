@@ -48,10 +48,8 @@ def test_what_is_not_finite_is_null_however_deep(tmp_path: Path) -> None:
     assert json_safe(value) | {"c": "x"} == expected
 
 
-FACTS = [
-    {"descriptor": "a", "item": "dog", "label": "red"},
-    {"descriptor": "a", "item": "bus", "label": "green"},
-]
+FACTS = [{"descriptor": "a", "item": "dog", "label": "red"}]
+FACTS += [{"descriptor": "a", "item": "bus", "label": "green"}]
 
 
 def test_what_ask_cannot_define_is_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +61,8 @@ def test_what_ask_cannot_define_is_null(tmp_path: Path, capsys: pytest.CaptureFi
     written = strictly((tmp_path / "out/result.json").read_text())
     assert printed == written
     assert "null" in (tmp_path / "out/result.json").read_text()
-    config = make_settings(
-        ProbeFactsConfig, model=str(student), data=str(data), modes=("embedding",)
-    )
+    asked = {"model": str(student), "data": str(data), "modes": ("embedding",)}
+    config = make_settings(ProbeFactsConfig, **asked)
     assert ask(config, tmp_path / "new") == written == ask(config, tmp_path / "new")
 
 
@@ -96,18 +93,15 @@ def test_an_undefined_score_on_the_way_survives_a_kill(
     assert examined(student, text_only, out, scores[3:])["evaluation"] == whole["evaluation"]
     for folder in (tmp_path / "whole", out):
         lines = [strictly(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-        assert [line["dev pearson"] for line in lines if "dev pearson" in line] == [
-            *(None, 0.1, None, 0.05)
-        ]
+        found = [line["dev pearson"] for line in lines if "dev pearson" in line]
+        assert found == [None, 0.1, None, 0.05]
         for file in folder.rglob("*.json"):
             strictly(file.read_text())
 
 
 def test_a_log_with_undefined_numbers_is_read(tmp_path: Path) -> None:
-    rows = [
-        {"step": 1, "loss": 0.1, "gate": 0.5, "grad_norm": None},
-        {"step": 2, "loss": 0.1, "gate": None},
-    ]
+    rows = [{"step": 1, "loss": 0.1, "gate": 0.5, "grad_norm": None}]
+    rows += [{"step": 2, "loss": 0.1, "gate": None}]
     path = put(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert read_log(path) == rows
     assert means_by_epoch(path, ["gate", "grad_norm"], 1) == {"gate": [0.5]}
@@ -115,14 +109,8 @@ def test_a_log_with_undefined_numbers_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("undefined", [math.nan, None])
 def test_a_median_of_seeds_of_which_one_is_undefined(undefined: float | None) -> None:
-    runs = [
-        {
-            "seed": seed,
-            "scores": {"dev": {"pearson": score, "spearman": 0.5}},
-            "truncated_tokens": 0,
-        }
-        for seed, score in enumerate((0.3, undefined, 0.4))
-    ]
+    scores = [{"dev": {"pearson": score, "spearman": 0.5}} for score in (0.3, undefined, 0.4)]
+    runs = [{"seed": n, "scores": one, "truncated_tokens": 0} for n, one in enumerate(scores)]
     found = json_safe(summary(STSB, runs, "model"))
     assert found["median"]["dev"] == {"pearson": None, "spearman": 0.5}
     assert found["scores"]["dev"]["pearson"] == [0.3, None, 0.4]

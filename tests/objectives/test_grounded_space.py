@@ -1,4 +1,4 @@
-"""Bordes et al.'s grounded space: both losses by hand and in loops, what a pair is, and runs."""
+"""Bordes et al.'s grounded space: both losses in loops, what a pair is, and runs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.objectives import grounded_space, unused_settings_note
+from groundling.objectives import grounded_space
 from groundling.objectives.grounded_space import (
     GroundedSpace,
     VisualCluster,
     VisualPerceptual,
     correlate_similarities,
 )
-from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.objectives import ObjectiveSettings
+from groundling.settings.fields import replace_settings
 
 
 def batch_of(images: Tensor, is_pair: list[int] | None = None) -> Batch:
@@ -54,35 +53,6 @@ def plain(width: int, *parts: Any, **options: Any) -> GroundedSpace:
     objective = KINDS[parts](sizes, **options)
     objective.project = nn.Identity()
     return objective
-
-
-# -- by hand ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_cluster_loss_by_hand() -> None:
-    vectors = [(1, 0), (0.6, 0.8), (0, 1), (0.8, 0.6), (-1, 0), (-1, 0)]
-    images = torch.eye(3)[[0, 0, 1, 1, 2, 2]]
-    batch = batch_of(images, [1, 1, 0])
-    objective = plain(2, "cluster")
-    assert objective.count(batch) == {"visual_cluster": 2}
-    # Caption 0: positive .6; negatives 0 and .8 of image 1, -1 of image 2: (0 + .7 + 0) / 3. Caption 2: positive .6;
-    # negatives 0 and .8 of image 0, 0 of image 2: (0 + .7 + 0) / 3. The repeated caption counts once as negative.
-    found = objective(encoded(torch.tensor(vectors, dtype=torch.float)), batch)
-    assert found["visual_cluster"].item() == pytest.approx(1.4 / 3, abs=1e-6)
-
-
-def test_the_perceptual_loss_by_hand() -> None:
-    # Cosines of pairs (01, 02, 12): 0, .6, .8 of the captions, .8, 0, .6 of the images. Both have the mean 7/15; the
-    # covariance is -.52/3, both variances 1.04/3: the correlation is -.5, in the sum once for each caption.
-    captions = torch.tensor([[1.0, 0], [0, 1], [0.6, 0.8]])
-    images = torch.tensor([[1.0, 0], [0.8, 0.6], [0, 1]])
-    batch = batch_of(images)
-    objective = plain(2, "perceptual")
-    assert objective.count(batch) == {"visual_perceptual": 3}
-    found = objective(encoded(captions), batch)["visual_perceptual"]
-    assert found.item() == pytest.approx(3 * 0.5, abs=1e-5)
-    turned = objective(encoded(5 * images), batch)["visual_perceptual"]
-    assert turned.item() == pytest.approx(-3, abs=1e-5)
 
 
 # -- in loops --------------------------------------------------------------------------------------------------------
@@ -217,18 +187,6 @@ def test_the_sentence_vector_follows_the_pooling() -> None:
     middle = EncoderOutput(text=states.text[:, 1:2])
     cls = plain(8)
     assert found[0] != found[1] == cls(middle, batch)["visual_cluster"].item()
-    for name in ("cluster_weight", "perceptual_weight", "cluster_margin", "grounded_size"):
-        with pytest.raises(InputError, match=f"{name} = 0: expected"):
-            make_settings(ObjectiveSettings, **{name: 0})
-
-
-@pytest.mark.parametrize("name", ["visual_perceptual", "caption_to_image"])
-def test_settings_of_the_images_are_read(name: str) -> None:
-    settings = make_settings(
-        ObjectiveSettings, teacher_images="images", teacher_space="pre_projection", num_words=3
-    )
-    (note,) = unused_settings_note((name,), settings, "")
-    assert note == f"num_words has no effect: this run trains {name}"
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------

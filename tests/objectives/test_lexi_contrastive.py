@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import homes, toys
+from tiny import toys
 from tiny.captioned import captioned_run
 from tiny.homes import STEPS, log_of
 from tiny.objectives import in_processes, tokens_of
@@ -19,13 +19,11 @@ from torch import Tensor, nn
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, collate
 from groundling.core.errors import InputError
-from groundling.core.rng import generator
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import lexi_contrastive as module
 from groundling.objectives.lexi_contrastive import LexiContrastiveGrounding
-from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.objectives import ObjectiveSettings
+from groundling.settings.fields import replace_settings
 
 TO_IMAGE, TO_TEXT = "lexi_contrastive_to_image", "lexi_contrastive_to_text"
 TWO = OutputSizes(text=2, teacher_image=2)
@@ -85,36 +83,6 @@ def test_worked_numbers() -> None:
     assert found[TO_IMAGE] == pytest.approx(sum(to_image), abs=1e-4)
     assert found[TO_TEXT] == pytest.approx(sum(first) + sum(second), abs=1e-4)
     assert plain().count(batch_of(MASK, IMAGES)) == {TO_IMAGE: 5, TO_TEXT: 5}
-
-
-def test_worked_numbers_with_padding_as_negatives() -> None:
-    # Image 0 also has caption 1's padding, whose similarity is 1: 3.22554 + 2.71828.
-    first = [math.log(1 + 5.94382 / own) for own in (2.71828, 1.0, 1.82212)]
-    second = [math.log(1 + 5.94382 / own) for own in (2.71828, 1.82212)]
-    found = terms(lcg_negatives="released")
-    assert found[TO_TEXT] == pytest.approx(sum(first) + sum(second), abs=1e-4)
-    assert found[TO_IMAGE] == pytest.approx(terms()[TO_IMAGE])
-
-
-def test_worked_numbers_with_the_image_of_the_position() -> None:
-    # Positions 0 to 4 of both captions have images 0 1 0 1 0; only 1 and 4 differ from the caption's own.
-    kept = [math.log(1 + 3.22554 / own) for own in (2.71828, 1.82212)]
-    kept += [math.log(1 + 5.94382 / 2.71828)]
-    # Position 1, image 1: itself 1; caption 1 has 1 and .6. Position 4, image 0: itself .8; caption 0 has 1, 0, .6.
-    changed = [math.log(1 + (2.71828 + 1.82212) / 2.71828)]
-    changed += [math.log(1 + (2.71828 + 1 + 1.82212) / 2.22554)]
-    found = terms(lcg_image_to_text="released")
-    assert found[TO_TEXT] == pytest.approx(sum(kept) + sum(changed), abs=1e-4)
-    assert found[TO_IMAGE] == pytest.approx(terms()[TO_IMAGE])
-
-
-def test_the_released_rows_have_the_image_of_their_number() -> None:
-    """The released table repeats the scores for every position, then is read as one row per position."""
-    captions, positions = 3, 4
-    scores = np.random.default_rng(0).normal(size=(captions, positions, captions))
-    repeated = np.stack([scores] * positions, axis=2).reshape(captions * positions, -1)
-    for row, read in enumerate(repeated.T):
-        assert (read == scores[:, :, row % captions].ravel()).all()
 
 
 def by_loops(
@@ -241,20 +209,6 @@ def test_a_masked_token_takes_no_part() -> None:
     assert found[TO_TEXT].item() == pytest.approx(to_text, rel=1e-5)
 
 
-def test_draws_follow_from_their_key() -> None:
-    samples = TextDataset(toys.examples(4), TextRowEncoder(toys.bert_words(), 40))
-    objective = LexiContrastiveGrounding(TWO, lcg_positions=9)
-
-    def drawn(epoch: int) -> Batch:
-        read = samples.get(range(4))
-        return collate([objective.corrupt(s, generator(epoch, s.id), homes.never) for s in read])
-
-    first, again, later = drawn(0), drawn(0), drawn(1)
-    assert torch.equal(objective._compared(first), objective._compared(again))
-    assert not torch.equal(objective._compared(first), objective._compared(later))
-    assert objective.count(first)[TO_IMAGE] == 9
-
-
 # -- the window --------------------------------------------------------------------------------------------------------
 
 
@@ -310,23 +264,6 @@ def test_the_layer_is_the_one_asked_for() -> None:
 
     plain(lcg_layer=3)(EncoderOutput(encode_again=again), batch_of(MASK, IMAGES))
     assert asked == [3]
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"lcg_layer": 0}, "lcg_layer = 0: expected "),
-        ({"lcg_positions": 0}, "lcg_positions = 0: expected "),
-        ({"lcg_weight": -1}, "lcg_weight = -1: expected "),
-        ({"lcg_attention": "both"}, "expected 'causal', 'bidirectional' or 'full'"),
-        ({"lcg_negatives": "none"}, "expected 'tokens' or 'released'"),
-        ({"lcg_image_to_text": "own"}, "expected 'standard' or 'released'"),
-    ],
-)
-def test_bad_settings(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told) as error:
-        make_settings(ObjectiveSettings, **settings)
-    assert "\n" not in str(error.value)
 
 
 def test_a_teacher_without_images_is_refused() -> None:

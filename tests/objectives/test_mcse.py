@@ -25,8 +25,7 @@ from groundling.models.text_encoder import load_text_encoder
 from groundling.objectives import mcse as mcse_module
 from groundling.objectives.contrastive import pool_sentences
 from groundling.objectives.mcse import MCSE, SimCSE, pool_again
-from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.objectives import ObjectiveSettings
+from groundling.settings.fields import replace_settings
 
 TWO = OutputSizes(text=2, teacher_image=2)
 
@@ -67,22 +66,6 @@ def equal_share(cosines: list[list[float]], temperature: float) -> float:
 ONE = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
 OTHER = torch.tensor([[3.0, 0.0], [1.0, 1.0]])
 """The second pass; text 1 lies between both axes, at a cosine of .70711."""
-
-
-def test_worked_numbers_of_simcse() -> None:
-    # Temperature 1. Text 0: log(1 + e^(.70711 - 1)) = .55736; text 1: log(1 + e^(0 - .70711)) = .40084.
-    found = plain(SimCSE, simcse_temperature=1.0)(encoded(ONE, OTHER), batch_of(2))["simcse"]
-    assert found.item() == pytest.approx(0.55737 + 0.40084, abs=1e-4)
-    assert plain(SimCSE).count(batch_of(2)) == {"simcse": 2}
-
-
-def test_worked_numbers_of_mcse() -> None:
-    # Temperature 1, images along both axes. First pass: log(1 + e^-1) = .31326 twice.
-    # Second pass: .31326, and log 2 = .69315 for text 1, which is as near to either image.
-    images = torch.tensor([[5.0, 0.0], [0.0, 0.5]])
-    found = plain(MCSE, mcse_temperature=1.0)(encoded(ONE, OTHER), batch_of(2, images))["mcse"]
-    assert found.item() == pytest.approx((2 * 0.31326 + 0.31326 + 0.69315) / 2, abs=1e-4)
-    assert plain(MCSE).count(batch_of(2)) == {"mcse": 2}
 
 
 def unit(vector: np.ndarray) -> np.ndarray:
@@ -206,20 +189,6 @@ def test_a_temperature_changes_the_loss() -> None:
             for t in (0.5, 1.0)
         )
         assert abs(cold - warm) > 0.1
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"simcse_temperature": 0}, "simcse_temperature = 0: expected "),
-        ({"mcse_temperature": 0}, "mcse_temperature = 0: expected "),
-        ({"mcse_weight": -1}, "mcse_weight = -1: expected "),
-    ],
-)
-def test_bad_settings(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told) as error:
-        make_settings(ObjectiveSettings, **settings)
-    assert "\n" not in str(error.value)
 
 
 def test_a_teacher_without_images_is_refused() -> None:

@@ -36,9 +36,8 @@ def test_groups_are_drawn_whole_as_in_a_plain_loop(metric: Metric) -> None:
     groups = np.unique(groups, return_inverse=True)[1]
     count = groups.max() + 1
     labels = rng.integers(0, 2, 40).astype(float)
-    control, other = (
-        np.where(rng.random((4, 40)) < share, labels, 1 - labels) for share in (0.6, 0.8)
-    )
+    draws = [rng.random((4, 40)) < share for share in (0.6, 0.8)]
+    control, other = (np.where(is_right, labels, 1 - labels) for is_right in draws)
     found = bootstrap(control, other, labels, metric, draws=30, seed=3, groups=groups)
     draw = generator(3, "verdict", metric.name)
     picked, seeds = draw.integers(count, size=(30, count)), draw.integers(4, size=(30, 3))
@@ -104,14 +103,11 @@ def test_an_evaluation_writes_groups_and_a_verdict_reads_them(tmp_path: Path) ->
     words = toys.bert_words()
     model = TextEncoder(toys.bert(len(words)), words)
     task: Any = RTE
-    examples = [
-        replace(one, text="a dog .", text_pair=one.text) if number % 2 else one
-        for number, one in enumerate(toys.examples(8))
-    ]
+    examples = toys.examples(8)
+    examples[1::2] = [replace(e, text="a dog .", text_pair=e.text) for e in examples[1::2]]
     objective = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
-    evaluate(model, objective, task, TextDataset(examples, TextRowEncoder(words, 40))).write(
-        tmp_path / "predictions.jsonl"
-    )
+    found = evaluate(model, objective, task, TextDataset(examples, TextRowEncoder(words, 40)))
+    found.write(tmp_path / "predictions.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert all(row["groups"].keys() == {"text"} for row in rows)
     groups = read_seed(tmp_path / "predictions.jsonl", ACCURACY).groups["text"]
@@ -132,16 +128,12 @@ def grouped_runs(folder: Path, names: list[object]) -> Path:
 
 
 def test_a_report_names_what_was_drawn(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        grouped_runs(tmp_path / name, [str(number // 4) for number in range(120)])
+    names = [str(number // 4) for number in range(120)]
+    groups = {name: grouped_runs(tmp_path / name, names) for name in ("a", "b")}
     (runs, _), *_ = collect_runs("a", tmp_path / "a").values()
-    assert (
-        runs.groups["image"].tolist()
-        == np.unique([str(number // 4) for number in range(120)], return_inverse=True)[1].tolist()
-    )
-    result = judge_folders(
-        {"a": tmp_path / "a", "b": tmp_path / "b"}, tmp_path / "out", log=lambda line: None
-    )
+    expected = np.unique(names, return_inverse=True)[1]
+    assert runs.groups["image"].tolist() == expected.tolist()
+    result = judge_folders(groups, tmp_path / "out", log=lambda line: None)
     assert result["verdicts"][0]["resampled"] in ("example", "image")
     page = (tmp_path / "out" / "verdict.html").read_text()
     assert "resampled" in page and "whichever makes the interval widest" in page

@@ -19,13 +19,8 @@ def split_votes(name: str, flipped: int) -> SeedRuns:
     control, _ = both(0.0)
     predictions = np.zeros((3, len(control.ids)))
     predictions[2, :flipped] = 1
-    return replace(
-        control,
-        name=name,
-        seeds=(0, 1, 2),
-        labels=np.zeros(len(control.ids)),
-        predictions=predictions,
-    )
+    labels = np.zeros(len(control.ids))
+    return replace(control, name=name, seeds=(0, 1, 2), labels=labels, predictions=predictions)
 
 
 @pytest.fixture
@@ -43,10 +38,8 @@ def told(tmp_path: Path) -> tuple[str, str, Path]:
 
 def test_page_and_text_have_the_same_content(told: Any) -> None:
     said, page, _ = told
-    for line in (
-        "seeing against control on glue/rte: no reliable difference",
-        "277 examples, 3 seeds",
-    ):
+    sentence = "seeing against control on glue/rte: no reliable difference"
+    for line in (sentence, "277 examples, 3 seeds"):
         assert line in said and line in page
     for heading in ("Scores", "Differences", "What was compared"):
         assert f"\n{heading}\n" in said and f"<h2>{heading}</h2>" in page

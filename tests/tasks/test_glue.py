@@ -6,8 +6,8 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
+from tiny.homes import refused
 
-from groundling.core.errors import InputError
 from groundling.studies.worlds.tasks import TRUTH
 from groundling.tasks import Task
 from groundling.tasks.glue import (
@@ -35,33 +35,18 @@ def table(*rows: tuple[str, ...], bom: bool = False) -> bytes:
 def mnli(labels: int, *rows: tuple[str, ...]) -> bytes:
     """Rows (sentence, sentence, gold label) with `labels` annotators' labels in between, all of them neutral."""
     votes = [f"label{n + 1}" for n in range(labels)]
-    head = (
-        *MNLI_HEAD.split(),
-        "sentence1",
-        "sentence2",
-        *votes,
-        *(["gold_label"] if labels else []),
-    )
-    body = [
-        (str(n), *PARSES, *row[:2], *["neutral"] * labels, *row[2:]) for n, row in enumerate(rows)
-    ]
+    gold = ["gold_label"] if labels else []
+    head = (*MNLI_HEAD.split(), "sentence1", "sentence2", *votes, *gold)
+    said = ["neutral"] * labels
+    body = [(str(n), *PARSES, *row[:2], *said, *row[2:]) for n, row in enumerate(rows)]
     return table(head, *body)
 
 
 NLI = ("index", "sentence1", "sentence2", "label")
 MRPC_HEAD = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
-STSB_HEAD = (
-    "index",
-    "genre",
-    "filename",
-    "year",
-    "old_index",
-    "source1",
-    "source2",
-    "sentence1",
-    "sentence2",
-    "score",
-)
+STSB_COLUMNS = "index genre filename year old_index source1 source2 sentence1 sentence2 score"
+STSB_HEAD = tuple(STSB_COLUMNS.split())
+QNLI_HEAD = ("index", "question", "sentence", "label")
 QQP_HEAD = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
 ORIGIN = ("main-captions", "MSRvid", "2012test", "0001", "none", "none")
 DEV = {
@@ -89,14 +74,9 @@ DEV = {
         ("ks08", "0", "*", "Sang kettle the."),
         ("ks08", "1", "", '"Sit," said Tom.'),
     ).rstrip(b"\n"),
-    SST2.name: table(
-        ("sentence", "label"),
-        ("a dull film ", "0"),
-        ("warm and funny ", "1"),
-        ("'' great '' ", "1"),
-    ),
+    SST2.name: b"sentence\tlabel\na dull film \t0\nwarm and funny \t1\n'' great '' \t1\n",
     QNLI.name: table(
-        ("index", "question", "sentence", "label"),
+        QNLI_HEAD,
         ("0", "Who built the mill?", "The mill was built by monks.", "entailment"),
         ("1", "When did it burn?", '"It stands by the river.', "not_entailment"),
     ),
@@ -142,21 +122,12 @@ def write(root: Path, task: Task, split: str, content: bytes) -> Path:
 @pytest.mark.parametrize(
     ("task", "labels"),
     [
-        (RTE, [0, 1, 0]),
-        (MRPC, [1, 0, 1]),
-        (STSB, [5.0, 0.0, 3.8]),
-        (COLA, [1, 0, 1]),
-        (SST2, [0, 1, 1]),
-        (QNLI, [0, 1]),
-        (QQP, [1, 0]),
-        (MNLI, [1, 2, 0]),
-        (WNLI, [1, 0]),
+        *((RTE, [0, 1, 0]), (MRPC, [1, 0, 1]), (STSB, [5.0, 0.0, 3.8]), (COLA, [1, 0, 1])),
+        *((SST2, [0, 1, 1]), (QNLI, [0, 1]), (QQP, [1, 0]), (MNLI, [1, 2, 0]), (WNLI, [1, 0])),
     ],
     ids=lambda value: value.name if isinstance(value, Task) else "",
 )
-def test_labels_are_numbered_as_on_the_hub_and_ids_are_positions(
-    task: Task, labels: list[float], root: Path
-) -> None:
+def test_labels_are_the_hubs_and_ids_positions(task: Task, labels: list[float], root: Path) -> None:
     examples = task.read(root, task.dev[0])
     assert [e.label for e in examples] == labels
     short = task.name.removeprefix("glue/")
@@ -176,11 +147,8 @@ def test_headlines_are_the_ones_xdbert_reports() -> None:
 def test_quotes_are_only_characters(root: Path) -> None:
     assert RTE.read(root, "dev")[1].text == '"Rain," he said.'
     odd = MRPC.read(root, "dev")
-    assert [e.text for e in odd] == [
-        '" We lost , " she said .',
-        "The shop opened in May .",
-        "Prices rose .",
-    ]
+    texts = ['" We lost , " she said .', "The shop opened in May .", "Prices rose ."]
+    assert [e.text for e in odd] == texts
     assert odd[1].text_pair == "It 's 5 \" wide ."
     assert QNLI.read(root, "dev")[1].text_pair == '"It stands by the river.'
     assert COLA.read(root, "dev")[2].text == '"Sit," said Tom.'
@@ -194,18 +162,10 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_text(root: Path) -> None
 
 
 def test_cola_has_a_header_only_in_test(root: Path) -> None:
-    assert [e.text for e in COLA.read(root, "dev")][:2] == [
-        "The kettle sang itself hoarse.",
-        "Sang kettle the.",
-    ]
-    write(
-        root, COLA, "test", table(("index", "sentence"), ("0", "It rained."), ("1", "Rained it."))
-    )
-    found = COLA.read(root, "test")
-    assert [(e.id, e.text, e.label) for e in found] == [
-        ("cola-test-0", "It rained.", None),
-        ("cola-test-1", "Rained it.", None),
-    ]
+    assert COLA.read(root, "dev")[0].text == "The kettle sang itself hoarse."
+    write(root, COLA, "test", b"index\tsentence\n0\tIt rained.\n1\tRained it.\n")
+    found = [(e.id, e.text, e.label) for e in COLA.read(root, "test")]
+    assert found == [("cola-test-0", "It rained.", None), ("cola-test-1", "Rained it.", None)]
 
 
 def test_mnli_finds_its_label_by_name(root: Path) -> None:
@@ -216,88 +176,52 @@ def test_mnli_finds_its_label_by_name(root: Path) -> None:
     write(root, MNLI, "dev_mismatched", dev)
     assert MNLI.dev == ("dev_matched", "dev_mismatched")
     for split in ("train", "dev_mismatched"):
-        found = MNLI.read(root, split)
-        assert [(e.text, e.text_pair, e.label) for e in found] == [
-            ("It hailed.", "It rained.", 2),
-            ("Two men sat.", "Men sat.", 0),
-        ]
+        found = [(e.text, e.text_pair, e.label) for e in MNLI.read(root, split)]
+        assert found == [("It hailed.", "It rained.", 2), ("Two men sat.", "Men sat.", 0)]
     write(root, MNLI, "test_matched", mnli(0, ("A bell rang.", "It was loud.")))
     assert MNLI.read(root, "test_matched")[0].label is None
 
 
 STSB_TWO = ("0", *ORIGIN, "A.", "B.", "5"), ("1", *ORIGIN, "C.", "D.")
 RTE_ROW = ("0", "A.", "B.", "entailment")
-FAULTS: dict[str, tuple[Task, bytes | None, str]] = {
-    **{
-        f"score {score!r}": (
-            STSB,
-            table(STSB_HEAD, STSB_TWO[0], (*STSB_TWO[1], score)),
-            ", line 3: label ",
-        )
-        for score in ("5.001", "-0.1", "nan", "five", "")
-    },
-    "label": (
-        RTE,
-        table(NLI, RTE_ROW, ("1", "C.", "D.", "neutral")),
-        ", line 3: label 'neutral' is not one of entailment, not_entailment",
-    ),
-    "CoLA's label": (COLA, table(("gj04", "2", "", "It rained.")), ", line 1: label '2'"),
-    "short row": (
-        QNLI,
-        table(("index", "question", "sentence", "label"), ("0", "Who?"), ("1", "A", "B", "C")),
-        ", line 2: 2 fields, expected 4",
-    ),
-    "column": (
-        MRPC,
-        table(NLI, ("0", "A.", "B.", "1")),
-        ": no column '#1 String'; there are: index, sentence1",
-    ),
-    "latin-1": (
-        RTE,
-        table(NLI, RTE_ROW) + "1\tCaf\xe9.\tD.\tentailment\n".encode("latin-1"),
-        "can't decode byte 0xe9",
-    ),
-    "empty": (RTE, b"", "the file is empty"),
-    "blank": (RTE, b"\n\n", "the file is empty"),
-    "header only": (RTE, table(NLI), "contains no examples"),
-    "missing": (RTE, None, "no such file"),
-}
+LABEL = ", line 3: label 'neutral' is not one of entailment, not_entailment"
+SCORED = [table(STSB_HEAD, STSB_TWO[0], (*STSB_TWO[1], one)) for one in ("5.001", "nan", "five")]
+FAULTS = [
+    *((STSB, content, ", line 3: label ") for content in SCORED),
+    (STSB, table(STSB_HEAD, (*STSB_TWO[1], "")), ", line 2: label "),
+    (RTE, table(NLI, RTE_ROW, ("1", "C.", "D.", "neutral")), LABEL),
+    (COLA, table(("gj04", "2", "", "It rained.")), ", line 1: label '2'"),
+    (QNLI, table(QNLI_HEAD, ("0", "Who?"), ("1", "A", "B", "C")), ", line 2: 2 fields, expected 4"),
+    (MRPC, table(NLI, RTE_ROW), ": no column '#1 String'; there are: index, sentence1"),
+    (RTE, table(NLI, RTE_ROW) + b"1\tCaf\xe9.\tD.\tentailment\n", "can't decode byte 0xe9"),
+    *((RTE, content, "the file is empty") for content in (b"", b"\n\n")),
+    (RTE, table(NLI), "contains no examples"),
+    (RTE, None, "no such file"),
+]
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_names_file_and_line(name: str, root: Path) -> None:
-    task, content, complaint = FAULTS[name]
+@pytest.mark.parametrize(("task", "content", "complaint"), FAULTS)
+def test_a_fault_names_file_and_line(
+    task: Task, content: bytes | None, complaint: str, root: Path
+) -> None:
     path = root / task.read.folder / "train.tsv"
     if content is not None:
         write(root, task, "train", content)
-    with pytest.raises(InputError) as caught:
-        task.read(root, "train")
-    message = str(caught.value)
-    assert message.startswith(str(path)) and complaint in message and "\n" not in message
+    message = refused(task.read, root, "train")
+    assert message.startswith(str(path)) and complaint in message
 
 
 def test_qqp_leaves_broken_rows_out(root: Path) -> None:
     assert [e.text for e in QQP.read(root, "dev")] == ["How do I bake bread?", "What is tea?"]
-    write(
-        root,
-        QQP,
-        "test",
-        table(
-            ("id", "question1", "question2"), ("0", "Why?", "How?"), ("1", "Who"), ("2", "A?", "B?")
-        ),
-    )
+    write(root, QQP, "test", b"id\tquestion1\tquestion2\n0\tWhy?\tHow?\n1\tWho\n2\tA?\tB?\n")
     assert [e.id for e in QQP.read(root, "test")] == ["qqp-test-0", "qqp-test-2"]
 
 
 @pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0b", "\x1c"])
 def test_only_a_newline_ends_a_row(mark: str, root: Path) -> None:
     text = f"It rained.{mark}It poured."
-    write(
-        root,
-        RTE,
-        "train",
-        table(NLI, ("0", text, "It was wet.", "entailment"), ("1", "A.", "B.", "not_entailment")),
-    )
+    rows = ("0", text, "It was wet.", "entailment"), ("1", "A.", "B.", "not_entailment")
+    write(root, RTE, "train", table(NLI, *rows))
     assert [(e.text, e.label) for e in RTE.read(root, "train")] == [(text, 0), ("A.", 1)]
 
 
@@ -338,17 +262,12 @@ def test_submission_answers_by_the_test_files_own_index(root: Path) -> None:
     write(root, RTE, "test", table(NLI[:3], ("40", "A.", "B."), ("7", "C.", "D.")))
     examples = RTE.read(root, "test")
     assert [e.label for e in examples] == [None, None]
-    assert RTE.submission("test", [e.official_id for e in examples], [0, 1]) == (
-        "index\tprediction\n40\tentailment\n7\tnot_entailment\n"
+    sent = RTE.submission("test", [e.official_id for e in examples], [0, 1])
+    assert sent == "index\tprediction\n40\tentailment\n7\tnot_entailment\n"
+    message = refused(MNLI.submission, "dev_matched", [], [])
+    assert message.startswith(
+        "glue/mnli: 'dev_matched' has no server file; there are: test_matched"
     )
-
-
-def test_only_unlabelled_splits_are_submitted() -> None:
-    with pytest.raises(
-        InputError,
-        match=r"glue/mnli: 'dev_matched' has no server file; .* test_matched, test_mismatched",
-    ):
-        MNLI.submission("dev_matched", [], [])
 
 
 HUB = {"glue/mrpc": "mrpc", "glue/sts-b": "stsb", "glue/cola": "cola", "glue/sst-2": "sst2"}
@@ -370,17 +289,12 @@ def test_the_hub_gives_the_same_examples(
 
     def load(*args: str, split: str) -> list[dict]:
         calls.append((*args, split))
-        texts = [
-            dict(zip(FIELDS[task.name], (e.text, e.text_pair), strict=False)) for e in expected
-        ]
-        kind = np.float32 if task.name == STSB.name else int
-        labels = [
-            {"label": kind(e.label).item() if kind is np.float32 else e.label} for e in expected
-        ]
-        return [
-            text | label | {"idx": 900 + n}
-            for n, (text, label) in enumerate(zip(texts, labels, strict=True))
-        ]
+        rows = []
+        for number, e in enumerate(expected):
+            row = dict(zip(FIELDS[task.name], (e.text, e.text_pair), strict=False))
+            label = np.float32(e.label).item() if task.name == STSB.name else e.label
+            rows.append(row | {"label": label, "idx": 900 + number})
+        return rows
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     assert from_hub(task, task.dev[0]) == expected
@@ -396,14 +310,10 @@ def test_no_network_no_library_and_no_glue_task_are_one_line(
         raise ConnectionError("Couldn't reach the Hub\nsecond line")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
-    with pytest.raises(InputError) as caught:
-        from_hub(RTE, "train")
-    assert str(caught.value) == (
+    assert refused(from_hub, RTE, "train") == (
         "glue/rte: train cannot be read from the hub (ConnectionError: Couldn't reach the Hub second line); pip "
         "install 'groundling[hub]', or pass data=FOLDER"
     )
-    with pytest.raises(InputError, match="world/truth: only GLUE tasks"):
-        from_hub(TRUTH, "train")
+    assert "world/truth: only GLUE tasks" in refused(from_hub, TRUTH, "train")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match=r"pip install 'groundling\[hub\]'"):
-        from_hub(RTE, "train")
+    assert "pip install 'groundling[hub]'" in refused(from_hub, RTE, "train")

@@ -26,41 +26,19 @@ from groundling.training.evaluation import evaluate
 # -- SWAG ------------------------------------------------------------------------------------------------------------
 
 WRONG = [f"distractor-{i}" for i in range(4)]
-HEAD_FULL = [
-    "video-id",
-    "fold-ind",
-    "startphrase",
-    "gold-ending",
-    *WRONG,
-    "gold-source",
-    "gold-type",
-]
-HEAD_FULL += [*(f"{name}-type" for name in WRONG), "sent1", "sent2"]
+HEAD_FULL = ["video-id", "startphrase", "gold-ending", *WRONG, "gold-source", "sent1", "sent2"]
+LABELLED = [*SWAG_HEAD, "label"]
 
 
 def full(number: int, *wrong: str) -> list[object]:
-    start, types = f"A cat sat {number}.", ("unl", "unl", "unl", "n/a")
-    return [
-        "lsmdc1",
-        3,
-        f"{start} It",
-        f"slept {number}.",
-        *wrong,
-        "gold0-orig",
-        "pos",
-        *types,
-        start,
-        "It",
-    ]
+    start = f"A cat sat {number}."
+    return ["lsmdc1", f"{start} It", f"slept {number}.", *wrong, "gold0-orig", start, "It"]
 
 
 @pytest.fixture
 def swag(tmp_path: Path) -> Path:
     for split, size in (("train", 12), ("val", 8)):
-        put(
-            tmp_path / f"{split}.csv",
-            table([*SWAG_HEAD, "label"], *(swag_row(n, n % 4) for n in range(size))),
-        )
+        put(tmp_path / f"{split}.csv", table(LABELLED, *(swag_row(n, n % 4) for n in range(size))))
         rows = [full(n, COMMA, "flew.", "ran.", "" if n % 2 else "sang.") for n in range(40)]
         put(tmp_path / f"{split}_full.csv", table(HEAD_FULL, *rows))
     put(tmp_path / "test.csv", table(SWAG_HEAD, *(swag_row(n) for n in range(5))))
@@ -71,23 +49,15 @@ def test_swag_reads_its_regular_files(swag: Path) -> None:
     assert f'"{COMMA}"' in (swag / "val.csv").read_text()
     found = REGULAR.read(swag, "val")
     choices = ("He sings 3.", f"He {COMMA}", 'He says "no", twice.', "He waits.")
-    assert found[3] == Example(
-        "swag-val-3", "A dog runs 3.", label=3, choices=choices, official_id="3"
-    )
+    text = "A dog runs 3."
+    assert found[3] == Example("swag-val-3", text, label=3, choices=choices, official_id="3")
     assert [e.label for e in found] == [0, 1, 2, 3] * 2
     test = REGULAR.read(swag, "test")
-    assert [(e.id, e.label, len(e.choices)) for e in test] == [
-        (f"swag-test-{n}", None, 4) for n in range(5)
-    ]
-    assert (
-        REGULAR.submission("test", [e.official_id for e in test[:2]], [3, 0])
-        == "index\tprediction\n0\t3\n1\t0\n"
-    )
-    assert (REGULAR.train, REGULAR.dev, [m.name for m in REGULAR.metrics]) == (
-        "train",
-        ("val",),
-        ["accuracy"],
-    )
+    told = [(e.id, e.label, len(e.choices)) for e in test]
+    assert told == [(f"swag-test-{n}", None, 4) for n in range(5)]
+    sent = REGULAR.submission("test", [e.official_id for e in test[:2]], [3, 0])
+    assert sent == "index\tprediction\n0\t3\n1\t0\n"
+    assert (REGULAR.train, REGULAR.dev) == ("train", ("val",))
     assert (resolve("tasks", Task, "swag"), resolve("tasks", Task, "swag/full")) == (REGULAR, FULL)
 
 
@@ -96,42 +66,30 @@ def test_full_swag_puts_the_gold_ending_where_its_id_says(swag: Path) -> None:
     for number, example in enumerate(found):
         assert example.choices[example.label] == f"It slept {number}."
         rest = [c for i, c in enumerate(example.choices) if i != example.label]
-        assert rest == [
-            f"It {COMMA}",
-            "It flew.",
-            "It ran.",
-        ]  # the fourth, of lesser quality, is never used
+        assert rest == [f"It {COMMA}", "It flew.", "It ran."]  # never the fourth, of lesser quality
     places = [e.label for e in found]
     assert min(places.count(i) for i in range(4)) >= 4
-    path = put(
-        swag / "train_full.csv", table(HEAD_FULL, *(full(n, "a", "b", "c", "") for n in range(9)))
-    )
+    rows = [full(n, "a", "b", "c", "") for n in range(9)]
+    path = put(swag / "train_full.csv", table(HEAD_FULL, *rows))
     assert [e.label for e in FULL.read(swag, "train")] == places[:9]
     assert [e.label for e in FULL.read(swag, "val")] != places
     put(path, table(HEAD_FULL, full(0, "a", "b", "c", ""), full(1, "a", "b", "", "")))
-    assert (
-        refused(FULL.read, swag, "train") == f"{path}, line 3: 2 distractors, expected at least 3"
-    )
+    message = refused(FULL.read, swag, "train")
+    assert message == f"{path}, line 3: 2 distractors, expected at least 3"
+
+
+GOOD = table(LABELLED, swag_row(0, 1))
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (
-            table([*SWAG_HEAD, "label"], swag_row(0, 1), swag_row(1, 4)),
-            ", line 3: label '4' is not one of 0, 1, 2, 3",
-        ),
-        (table([*SWAG_HEAD, "label"], swag_row(0)), ", line 2: 11 fields, expected 12"),
+        (GOOD + table(swag_row(1, 4)), ", line 3: label '4' is not one of 0, 1, 2, 3"),
+        (table(LABELLED, swag_row(0)), ", line 2: 11 fields, expected 12"),
         (table(SWAG_HEAD, swag_row(0)), ": no column 'label'; there are: "),
-        (
-            table([*SWAG_HEAD, "label"], swag_row(0, 1)).replace('"', ""),
-            ", line 2: 15 fields, expected 12",
-        ),
-        (
-            table([*SWAG_HEAD, "label"], swag_row(0, 1)) + '1,"open',
-            ", line 3: unexpected end of data",
-        ),
-        (table([*SWAG_HEAD, "label"]), ": contains no examples"),
+        (GOOD.replace('"', ""), ", line 2: 15 fields, expected 12"),
+        (GOOD + '1,"open', ", line 3: unexpected end of data"),
+        (table(LABELLED), ": contains no examples"),
     ],
 )
 def test_faults_of_swag_name_file_and_line(content: str, complaint: str, tmp_path: Path) -> None:
@@ -154,40 +112,29 @@ def test_readability_is_split_by_the_passages_id(tmp_path: Path) -> None:
     ids = {split: {e.id.rsplit("-", 1)[1] for e in examples} for split, examples in sides.items()}
     assert len(ids["train"] | ids["dev"]) == len(sides["train"] + sides["dev"]) == 1000
     first = sides["train"][0]
-    assert (first.id.rsplit("-", 1)[1], first.text, first.label) in [
-        (i, text, y) for i, _, _, text, y, _ in rows
-    ]
+    given = [(i, text, y) for i, _, _, text, y, _ in rows]
+    assert (first.id.rsplit("-", 1)[1], first.text, first.label) in given
     put(tmp_path / "train.csv", table(KAGGLE, *rows[300:0:-1]))
-    assert ids["dev"] > {
-        e.id.rsplit("-", 1)[1] for e in READABILITY.read(tmp_path, "dev")
-    }  # each stays on its side
-    assert [(m.name, m.higher_is_better) for m in READABILITY.metrics] == [
-        ("rmse", False),
-        ("mse", False),
-    ]
+    # Each stays on its side.
+    assert ids["dev"] > {e.id.rsplit("-", 1)[1] for e in READABILITY.read(tmp_path, "dev")}
+    assert [m.name for m in READABILITY.metrics if not m.higher_is_better] == ["rmse", "mse"]
     assert READABILITY.score([1.0, 2.0], [1.0, 4.0]) == {"rmse": pytest.approx(2**0.5), "mse": 2.0}
 
 
 def test_the_clear_workbook_and_kaggles_test_file(tmp_path: Path) -> None:
-    path = put(
-        tmp_path / "any.csv",
-        table(CLEAR, *((400 + n, "Wells", PASSAGE, n / 10, 0.4) for n in range(30))),
-    )
+    rows = [(400 + n, "Wells", PASSAGE, n / 10, 0.4) for n in range(30)]
+    path = put(tmp_path / "any.csv", table(CLEAR, *rows))
     found = READABILITY.read(tmp_path, "train")
     assert READABILITY.read(path, "train") == found  # a file stands for itself
-    assert sorted(e.label for e in found + READABILITY.read(path, "dev")) == [
-        n / 10 for n in range(30)
-    ]
-    put(
-        tmp_path / "test.csv",
-        table(KAGGLE[:4], ("c0f722661", "", "", PASSAGE), ("f0953f0a5", "", "", "A.")),
-    )
+    labels = sorted(e.label for e in found + READABILITY.read(path, "dev"))
+    assert labels == [n / 10 for n in range(30)]
+    rows = [("c0f722661", "", "", PASSAGE), ("f0953f0a5", "", "", "A.")]
+    put(tmp_path / "test.csv", table(KAGGLE[:4], *rows))
     test = READABILITY.read(tmp_path, "test")
     assert [(e.text, e.label) for e in test] == [(PASSAGE, None), ("A.", None)]
-    assert [e.official_id for e in test] == ["c0f722661", "f0953f0a5"]  # C4
-    submission = READABILITY.submission(
-        "test", [e.official_id for e in test], np.array([-1.23456, 0.0])
-    )
+    officials = [e.official_id for e in test]
+    assert officials == ["c0f722661", "f0953f0a5"]  # C4
+    submission = READABILITY.submission("test", officials, np.array([-1.23456, 0.0]))
     assert submission == "id,target\nc0f722661,-1.235\nf0953f0a5,0.000\n"
     put(path, table(CLEAR, (1, "", PASSAGE, 0.1, 0), (2, "", " ", 0.2, 0)))
     assert refused(READABILITY.read, tmp_path, "train") == f"{path}, line 5: the passage is empty"
@@ -202,18 +149,13 @@ def test_a_choice_is_a_row_and_an_example_one_label(swag: Path, student) -> None
     model, calls = student(), []
     choices = TextDataset(REGULAR.read(swag, "train"), TextRowEncoder(model.tokenizer, 64))
     batch = collate(choices.get([1, 5, 2]))
-    assert (len(batch), batch.text.input_ids.shape[0], batch.labels["label"].tolist()) == (
-        3,
-        12,
-        [1, 1, 2],
-    )
+    assert (len(batch), batch.rows, batch.labels["label"].tolist()) == (3, 12, [1, 1, 2])
     for row, choice in enumerate(choices.examples[5].choices, 4):
         expected = model.tokenizer(choices.examples[5].text, choice)["input_ids"]
         assert batch.text.input_ids[row, batch.text.attention_mask[row]].tolist() == expected
     assert batch.text.attention_mask.sum(1).unique().numel() > 1
-    model.encoder.register_forward_hook(
-        lambda module, given, out: calls.append(len(out.last_hidden_state))
-    )
+    note = lambda module, given, out: calls.append(len(out.last_hidden_state))  # noqa: E731
+    model.encoder.register_forward_hook(note)
     objective = SupervisedObjective(model.sizes, output_type=REGULAR.form).eval()
     encoded = model(batch)
     outputs = objective.outputs(encoded, batch)
@@ -223,9 +165,8 @@ def test_a_choice_is_a_row_and_an_example_one_label(swag: Path, student) -> None
     assert objective(encoded, batch)["task"].item() == pytest.approx(summed.item())
     assert objective.count(batch) == {"task": 3}
     found = evaluate(model, objective, REGULAR, choices, batch=5)
-    assert found.outputs[[1, 5, 2]] == pytest.approx(
-        outputs.detach().numpy(), abs=1e-5
-    )  # whatever stands beside it
+    # Whatever stands beside it.
+    assert found.outputs[[1, 5, 2]] == pytest.approx(outputs.detach().numpy(), abs=1e-5)
     assert found.predictions.tolist() == found.outputs.argmax(1).tolist()
     assert found.labels.tolist() == [n % 4 for n in range(12)]
     assert found.metrics == {"accuracy": float((found.predictions == found.labels).mean())}
@@ -236,24 +177,14 @@ def test_a_choice_is_a_row_and_an_example_one_label(swag: Path, student) -> None
 
 def test_fine_tuning_on_swag(swag: Path, tmp_path: Path) -> None:
     encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
-    result = finetune(
-        make_settings(FinetuneConfig, model=str(encoder), task="swag", data=str(swag), submit=True),
-        STEPS,
-        out,
-    )
-    assert (result["task"], list(result["median"]), list(result["median"]["val"])) == (
-        "swag",
-        ["val"],
-        ["accuracy"],
-    )
+    given = {"model": str(encoder), "task": "swag", "data": str(swag), "submit": True}
+    result = finetune(make_settings(FinetuneConfig, **given), STEPS, out)
+    assert (result["task"], list(result["median"])) == ("swag", ["val"])
+    assert list(result["median"]["val"]) == ["accuracy"]
     lines = homes.answers(out / "seed-0" / "predictions_val.jsonl")
-    assert [(line["label"], len(line["outputs"])) for line in lines] == [
-        (n % 4, 4) for n in range(8)
-    ]
-    told = [
-        line.split("\t")[0]
-        for line in (out / "seed-0" / "predictions.tsv").read_text().splitlines()
-    ]
-    assert told == ["index", *"01234"]
+    told = [(line["label"], len(line["outputs"])) for line in lines]
+    assert told == [(n % 4, 4) for n in range(8)]
+    sent = (out / "seed-0" / "predictions.tsv").read_text().splitlines()
+    assert [line.split("\t")[0] for line in sent] == ["index", *"01234"]
     about = json.loads((out / "seed-0" / "result.json").read_text())
     assert (about["task"], about["metrics"], about["splits"]) == ("swag", ["accuracy"], ["val"])

@@ -12,19 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import homes
-from tiny.homes import STEPS, put, refused
+from tiny.homes import put, refused
 from tiny.tasks import entailed, json_lines, task_texts
 
-from groundling.commands.finetune import COMMAND as finetune
-from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example, OutputSizes, collate
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import OpenAnswer
 from groundling.core.registry import resolve
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.fields import make_settings
 from groundling.tasks import Task, vqa
 from groundling.tasks.nlvr2 import NLVR2
 from groundling.tasks.snli_ve import SNLI_VE
@@ -362,24 +358,6 @@ def test_scores_and_submission_of_vqa(folder: Path) -> None:
     assert sent == [{"question_id": 7000, "answer": "yes"}, {"question_id": 7001, "answer": "red"}]
     with pytest.raises(ValueError, match="longer"):
         task.submission("test-dev", ["7000"], [1, 3])
-
-
-def test_fine_tuning_on_vqa(folder: Path, tmp_path: Path) -> None:
-    encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
-    config = make_settings(
-        FinetuneConfig, model=str(encoder), task="vqa", data=str(folder), submit=True
-    )
-    result = finetune(config, replace(STEPS, steps=2), out)
-    assert (result["task"], list(result["median"]["val"])) == ("vqa", ["score"])
-    sent = json.loads((out / "seed-0" / "vqa_test-dev.json").read_text())
-    assert [entry["question_id"] for entry in sent if entry["answer"] in MAP] == [7000, 7001, 7002]
-    # C4: the predictions name the question as the data set does.
-    written = (out / "seed-0" / "predictions_val.jsonl").read_text().splitlines()
-    officials = [json.loads(line)["official"] for line in written]
-    assert officials == [str(40_000 + 1001 * n) for n in range(6)]
-    log = homes.log_of(out / "seed-0")
-    assert len(log) == 2
-    assert log[0]["task"] == pytest.approx(6 * np.log(2), rel=0.2)  # six sigmoids, knowing nothing
 
 
 def pair(name: str, label: str | None, sentence: str = "both are dogs") -> dict[str, Any]:
