@@ -43,7 +43,7 @@ from groundling.core.batch import (
 from groundling.core.errors import InputError, require_known
 from groundling.core.registry import registered
 from groundling.data.samples import ClipRowEncoder
-from groundling.data.text.words import word_spans
+from groundling.data.text import word_spans
 from groundling.models.attention import (
     AttentionCallback,
     AttentionMap,

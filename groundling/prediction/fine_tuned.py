@@ -80,7 +80,7 @@ from groundling.training.evaluation import (
     evaluate,
     score_split,
 )
-from groundling.vision.extract import StoreRegionExtractor
+from groundling.vision import StoreRegionExtractor
 from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import load_encoder, make_task_head
 

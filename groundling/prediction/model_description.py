@@ -19,7 +19,7 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.data.regions.store import RegionStore
+from groundling.data.regions import RegionStore
 from groundling.runs.folder import read_object, write_json
 from groundling.runs.hashing import sha256_of
 from groundling.runs.local_paths import keep_path, kept_path

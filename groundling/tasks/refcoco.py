@@ -20,8 +20,8 @@ from groundling.core.errors import (
 )
 from groundling.core.metrics import REGION_ACCURACY, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
+from groundling.data.regions import clip_boxes
 from groundling.data.regions.annotations import read_instances
-from groundling.data.regions.store import clip_boxes
 from groundling.runs.folder import read_json
 from groundling.tasks import Task
 from groundling.tasks.vqa import COCO

@@ -25,7 +25,7 @@ from groundling.core.batch import (
 from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
 from groundling.data.samples import TextRowEncoder, Tokens, texts_of
-from groundling.data.text.words import align_words
+from groundling.data.text import align_words
 from groundling.models.multimodal_embeddings import (
     MultimodalEmbeddings,
     add_token_types,

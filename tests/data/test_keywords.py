@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from groundling.data.text import word_spans
 from groundling.data.text.keywords import (
     Keyword,
     YakeExtractor,
@@ -17,7 +18,6 @@ from groundling.data.text.keywords import (
     select_tokens,
     token_scores,
 )
-from groundling.data.text.words import word_spans
 
 RANKED = {
     "The man is sending a telegram.": (

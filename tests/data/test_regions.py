@@ -34,18 +34,18 @@ from tiny.regions import (
 )
 from tiny.seeing import seeing_models
 
+import groundling.vision as extracting
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
 from groundling.data.images import image_id
+from groundling.data.regions import ImageRegions, RegionStore, RegionWriter, clip_boxes
+from groundling.data.regions.annotations import grid_boxes, read_annotated_boxes
 from groundling.data.regions.imports import import_regions
-from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter, clip_boxes
 from groundling.data.shards import Record, ShardWriter
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.input_settings import DetectionSettings
-from groundling.vision import extract as extracting
-from groundling.vision.boxes import Detector, grid_boxes, read_annotated_boxes, select_boxes
-from groundling.vision.extract import Backbone
+from groundling.vision import Backbone, Detector, select_boxes
 from groundling.vision_language.end_to_end import own_roi_align, roi_align
 
 

@@ -37,8 +37,8 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
 from groundling.core.registry import files_of_object, is_import_path, resolve
 from groundling.core.rng import derive_seed
+from groundling.data.regions import RegionStore
 from groundling.data.regions.samples import ImageSampleBuilder
-from groundling.data.regions.store import RegionStore
 from groundling.data.samples import SampleDataset
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.formats import Encoder

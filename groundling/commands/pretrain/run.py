@@ -25,8 +25,8 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import is_import_path, resolve
 from groundling.core.rng import derive_seed
+from groundling.data.regions import RegionStore
 from groundling.data.regions.samples import ImageSampleBuilder, check_mentioned
-from groundling.data.regions.store import RegionStore
 from groundling.models.formats import Encoder
 from groundling.models.heads import init_lm_head
 from groundling.models.text_encoder import TextEncoder

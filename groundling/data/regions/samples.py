@@ -19,7 +19,7 @@ from groundling.core.errors import InputError, prefix_errors
 from groundling.data.captions import CaptionedImage
 from groundling.data.image_samples import PixelDataset, RandomFlipDataset, files_below, single_file
 from groundling.data.images import ImageInput, check_shape, read_image
-from groundling.data.regions.store import (
+from groundling.data.regions import (
     RegionSource,
     RegionStore,
     describe_mismatch,

@@ -24,7 +24,7 @@ from groundling.core.batch import Example, RegionRow, Sample, TextRow, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionLabeler
-from groundling.data.text.words import word_spans
+from groundling.data.text import word_spans
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.runs.report import format_count
 from groundling.stats.resampling import bootstrap_sums, interval

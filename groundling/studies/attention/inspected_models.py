@@ -36,8 +36,8 @@ from groundling.data.captions import (
 )
 from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import ImageInput
+from groundling.data.regions import RegionSource, RegionStore
 from groundling.data.regions.samples import ImageInputs, ImageSampleBuilder, RegionLabeler
-from groundling.data.regions.store import RegionSource, RegionStore
 from groundling.data.samples import MappedDataset, SampleDataset, TextDataset
 from groundling.models.formats import Encoder
 from groundling.models.heads import init_lm_head, load_head

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from groundling.core.batch import Sample, require
+from groundling.data.text import word_spans
 from groundling.data.text.keywords import select_tokens
-from groundling.data.text.words import word_spans
 from groundling.studies.attention.attribution import rank_correlation
 from groundling.studies.attention.importance import (
     Bootstrap,

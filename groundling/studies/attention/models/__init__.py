@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from groundling.core.batch import Example, OutputSizes, RegionRow, require
 from groundling.core.errors import convert_errors, prefix_errors
 from groundling.data.images import ImageInput, read_image
-from groundling.data.regions.store import RegionSource
+from groundling.data.regions import RegionSource
 from groundling.data.samples import TextRowEncoder, check_vocabulary
 from groundling.vision_language import RegionEncoder
 

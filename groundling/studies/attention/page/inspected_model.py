@@ -18,8 +18,8 @@ import torch
 from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, RegionSelection, Regression
+from groundling.data.regions import InMemoryRegions, RegionSource, RegionStore
 from groundling.data.regions.samples import ImageInputs, ImageSampleBuilder
-from groundling.data.regions.store import InMemoryRegions, RegionSource, RegionStore
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.formats import Encoder
 from groundling.prediction import Candidate, FineTunedModel, load
@@ -35,7 +35,7 @@ from groundling.studies.attention.page.attention_views import (
     RegionBoxesView,
     collect_view,
 )
-from groundling.vision.extract import StoreRegionExtractor
+from groundling.vision import StoreRegionExtractor
 from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import load_for_inspection
 
