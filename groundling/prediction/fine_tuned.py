@@ -26,8 +26,8 @@ from groundling.core.registry import check_trust, files_of_object, is_import_pat
 from groundling.data.image_samples import PixelDataset
 from groundling.data.images import ImageInput
 from groundling.data.regions.samples import (
-    ImageInputs,
     ImageSampleBuilder,
+    ImageSources,
     RegionDataset,
     RegionLabeler,
     RegionOptions,
@@ -256,7 +256,7 @@ class FineTunedModel:
         examples: Sequence[Example],
         inputs: ImageSampleBuilder,
         photos: Mapping[str, ImageInput] | None = None,
-    ) -> Iterator[tuple[slice, ImageInputs]]:
+    ) -> Iterator[tuple[slice, ImageSources]]:
         """The places of examples, part by part, and their images (`photos`, or in the folder of `inputs`)."""
         size = DETECTION_BATCH if inputs.region_finder is not None else max(1, len(examples))
         for start in range(0, len(examples), size):
@@ -289,7 +289,7 @@ class FineTunedModel:
         return replace(example, text_pair=None, region_tags=((start, start + len(phrase), 0),))
 
     def samples(
-        self, examples: Sequence[Example], sources: ImageInputs, mark: RegionLabeler | None = None
+        self, examples: Sequence[Example], sources: ImageSources, mark: RegionLabeler | None = None
     ) -> SampleDataset:
         """Samples of the examples, exactly as in the training run's evaluation; `mark` labels the right regions."""
         head = self.objective.head
@@ -304,7 +304,7 @@ class FineTunedModel:
     def make_samples(
         self,
         examples: Sequence[Example],
-        sources: ImageInputs,
+        sources: ImageSources,
         mark: RegionLabeler | None = None,
         separate_images: bool = False,
     ) -> SampleDataset:
@@ -324,7 +324,7 @@ class FineTunedModel:
         return self.inputs.samples(samples, self.student, sources, options)
 
     def scores(
-        self, examples: Sequence[Example], sources: ImageInputs, task: Task
+        self, examples: Sequence[Example], sources: ImageSources, task: Task
     ) -> EvaluationOutput:
         """Outputs and predictions on examples with valid images; of all seeds together, if they vote."""
         samples = self.samples(examples, sources, task.label_regions)
@@ -334,7 +334,7 @@ class FineTunedModel:
         others = [seed.scores(examples, sources, task) for seed in self.other_seeds]
         return combine_seeds([scores, *others], self.form, task)
 
-    def _boxes(self, examples: Sequence[Example], sources: ImageInputs) -> list[np.ndarray] | None:
+    def _boxes(self, examples: Sequence[Example], sources: ImageSources) -> list[np.ndarray] | None:
         """Region boxes (R, 4) in pixels of each example, in the model's order; None without region selection."""
         if not isinstance(self.form, RegionSelection):
             return None
@@ -480,7 +480,7 @@ class FineTunedModel:
             return vector
         if images is None and self.student.clip_backbone is None:
             examples = [Example(str(number), text) for number, text in enumerate(texts)]
-            return self._states(self.make_samples(examples, ImageInputs()), pool)
+            return self._states(self.make_samples(examples, ImageSources()), pool)
         examples, photos, inputs = self._from_python(regions, texts, None, images)
         states = []
         for part, sources in self._parts(examples, inputs, photos):

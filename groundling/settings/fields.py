@@ -266,7 +266,7 @@ def require_settings(config: object, command: str, *names: str) -> None:
             raise InputError(f"{command} needs {name}")
 
 
-def refuse_settings(settings: Mapping[str, object], reason: str) -> None:
+def require_unset(settings: Mapping[str, object], reason: str) -> None:
     """Raises InputError, ending in `reason`, for the first of some settings that was given a value."""
     for name, value in settings.items():
         if value:

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Interval
 from groundling.core.errors import InputError
 from groundling.settings.fields import (
     Settings,
-    refuse_settings,
+    require_unset,
     settings,
 )
 
@@ -123,4 +123,4 @@ bias; off: save those of the last step, as in the papers."""
     def __post_init__(self) -> None:
         if not self.eval_every:
             flags = {"keep_best": self.keep_best, "patience": self.patience}
-            refuse_settings(flags, "needs eval_every=EPOCHS, more than 0")
+            require_unset(flags, "needs eval_every=EPOCHS, more than 0")

@@ -21,7 +21,7 @@ from groundling.models.formats import Encoder, InspectedModelFormat, ModelFormat
 from groundling.models.hub import CNN
 from groundling.models.task_heads import HeadContext, TaskHead, UnpooledClsHead, make_plain_head
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
-from groundling.settings.fields import refuse_settings
+from groundling.settings.fields import require_unset
 from groundling.settings.input_settings import PixelInputSettings, VisualBertSettings
 from groundling.vision_language import Architecture, RegionEncoder
 from groundling.vision_language.end_to_end import SIDE, load_end_to_end, make_end_to_end_model
@@ -127,7 +127,7 @@ def embedding_options(
         found = resolve("vision_language", Architecture, architecture)
         has_options, other = found.has_embedding_options, architecture
     if not has_options:
-        refuse_settings(
+        require_unset(
             embedding_flags(settings), f"is only for a new VisualBERT, not {other}; omit it"
         )
     if settings.object_classes and not store.classes:

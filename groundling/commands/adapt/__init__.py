@@ -19,8 +19,8 @@ from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    refuse_settings,
     require_settings,
+    require_unset,
     settings,
 )
 from groundling.settings.input_settings import CaptionSettings
@@ -101,10 +101,10 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
     require_settings(config, f"arm={config.arm}", "student", *teacher_settings(arm))
     if not config.from_scratch:
         sizes = {"student_layers": config.student_layers, "student_width": config.student_width}
-        refuse_settings(sizes, "a pretrained student has a size; add from_scratch")
+        require_unset(sizes, "a pretrained student has a size; add from_scratch")
     if not any(one.needs_cross_modal or one.wraps_encoder for one in arm.values()):
         joint = {"save_joint": config.cross_modal.save_joint}
-        refuse_settings(joint, f"arm={config.arm} has no cross-modal model")
+        require_unset(joint, f"arm={config.arm} has no cross-modal model")
     check_unread(config, list(arm))
 
 

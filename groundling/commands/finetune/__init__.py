@@ -16,7 +16,7 @@ from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    refuse_settings,
+    require_unset,
     required,
     settings,
 )
@@ -129,11 +129,11 @@ def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) 
             "max_regions": config.regions.max_regions,
             "text_only_baseline": config.text_only_baseline,
         }
-        refuse_settings(unread, "needs regions; pass regions=STORE or leave it out")
+        require_unset(unread, "needs regions; pass regions=STORE or leave it out")
     extra, step = config.extra_objectives, config.training_step
     if config.adapter_settings.adapter != "none" or is_adapter(config.model):
         unread = {"objectives": extra.objectives, "training_step": step.training_step}
-        refuse_settings(unread, "an adapter over CLIP trains only the task's loss; leave it out")
+        require_unset(unread, "an adapter over CLIP trains only the task's loss; leave it out")
     check_teacher(extra, step.training_step)
     check_unread(config, extra.objectives)
 

@@ -58,7 +58,7 @@ from groundling.prediction.model_description import (
 )
 from groundling.runs.hashing import sha256_of
 from groundling.runs.run import Run, RunFolder
-from groundling.settings.fields import refuse_settings, replace_settings
+from groundling.settings.fields import replace_settings, require_unset
 from groundling.settings.training import TrainingArguments
 from groundling.stats.finished_runs import BASELINE
 from groundling.tasks import Task, list_oddities
@@ -95,7 +95,7 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
     student = load_encoder(config.model, config.model_format, config.architecture)
     if config.architecture and not isinstance(student, RegionEncoder):
         return _new_student(student, config, seed, store)
-    refuse_settings(embedding_flags(config.visualbert), "applies only to a new VisualBERT")
+    require_unset(embedding_flags(config.visualbert), "applies only to a new VisualBERT")
     if isinstance(student, RegionEncoder):
         name, given = student.architecture_name, config.architecture
         if given and resolve("vision_language", Architecture, given).name != name:

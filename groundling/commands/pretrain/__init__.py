@@ -17,8 +17,8 @@ from groundling.settings.fields import (
     InputKind,
     Settings,
     may_repeat,
-    refuse_settings,
     require_settings,
+    require_unset,
     required,
     settings,
     settings_of,
@@ -138,7 +138,7 @@ def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) 
     names = ONLY_TASK if captions else ONLY_CAPTIONS
     changed = [one for one in settings_of(config) if one.name in names and one.value != one.default]
     unread = {one.name: one.value for one in changed}
-    refuse_settings(unread, f"applies only to {'task' if captions else 'captions'}; leave it out")
+    require_unset(unread, f"applies only to {'task' if captions else 'captions'}; leave it out")
     extra, step = config.extra_objectives, config.training_step
     check_teacher(extra, step.training_step)
     check_unread(config, extra.objectives)

@@ -14,7 +14,7 @@ from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    refuse_settings,
+    require_unset,
     required,
     settings,
 )
@@ -88,7 +88,7 @@ def check(config: TrainClipConfig, training: TrainingArguments, out: str | Path)
     """Raises InputError for settings of a new CLIP with `model`."""
     if config.model:
         changed = {name: vars(config)[name] != vars(TrainClipConfig())[name] for name in NEW}
-        refuse_settings(changed, f"{config.model} keeps its own; leave it out")
+        require_unset(changed, f"{config.model} keeps its own; leave it out")
 
 
 COMMAND = Command(

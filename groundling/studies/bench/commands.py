@@ -19,9 +19,9 @@ from groundling.runs.progress import CommandContext
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    refuse_settings,
     replace_settings,
     require_settings,
+    require_unset,
     setting_values,
     settings,
     settings_of,
@@ -180,7 +180,7 @@ def check(config: BenchConfig, out: str | Path) -> None:
     names = WORLDS_ONLY if config.real_encoder.real else NOT_OF_CURVES if config.curve else ()
     usual = vars(BenchConfig())
     unread = {name: vars(config)[name] for name in names if vars(config)[name] != usual[name]}
-    refuse_settings(unread, f"{'real' if config.real_encoder.real else 'curve'} does not read it")
+    require_unset(unread, f"{'real' if config.real_encoder.real else 'curve'} does not read it")
     require_settings(config, "bench", "worlds", "families")
     for name in config.probes:
         require_known(name, QUESTIONS, f"probes: no question is called {name!r}")

@@ -14,8 +14,8 @@ from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
-    refuse_settings,
     require_settings,
+    require_unset,
     required,
     settings,
 )
@@ -176,7 +176,7 @@ def check_vcr(config: VcrJointScoreConfig, out: str | Path) -> None:
     """Raises InputError without runs on both tasks, and for two sources of them."""
     if config.both:
         separate = {"answers": config.answers, "rationales": config.rationales}
-        refuse_settings(separate, f"both={config.both} has both; leave it out")
+        require_unset(separate, f"both={config.both} has both; leave it out")
     else:
         require_settings(config, "vcr", "answers", "rationales")
 
