@@ -42,7 +42,8 @@ from groundling.core.output_types import Classification, MultipleChoice
 from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
-from groundling.models.clip import ClipImageTower, FrozenClip, make_clip_text_tower
+from groundling.models.clip import ClipImageTower, make_clip_text_tower
+from groundling.models.frozen_clip import FrozenClip
 from groundling.objectives import Objective
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.objectives.targeted_distillation import (

@@ -26,8 +26,8 @@ from typing import IO, Any
 import numpy as np
 
 from groundling.core.rng import generator
+from groundling.data.regions import ImageRegions, RegionStore, RegionWriter
 from groundling.data.regions.imports import import_regions
-from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 
 Arrays = tuple[np.ndarray, np.ndarray]
 Read = Callable[[str], Arrays]

@@ -74,7 +74,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.vision.show": "show_regions AnnotatedImage",
     },
     "Data": {
-        "groundling.data.regions.store": "RegionStore RegionWriter ImageRegions",
+        "groundling.data.regions": "RegionStore RegionWriter ImageRegions",
         "groundling.data.samples": "TextDataset TextRowEncoder ClipRowEncoder",
     },
     "Errors": {"groundling.core.errors": "InputError"},

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # what is imported when it is first used, for editors and typ
     from groundling.core.batch import Example as Example
     from groundling.core.batch import Sample as Sample
     from groundling.core.errors import InputError as InputError
-    from groundling.data.regions.store import RegionStore as RegionStore
+    from groundling.data.regions import RegionStore as RegionStore
     from groundling.objectives import Objective as Objective
     from groundling.prediction import load as load
     from groundling.settings.training import TrainingArguments as TrainingArguments
@@ -34,7 +34,7 @@ PLACES = {
     "Example": "groundling.core.batch",
     "InputError": "groundling.core.errors",
     "Objective": "groundling.objectives",
-    "RegionStore": "groundling.data.regions.store",
+    "RegionStore": "groundling.data.regions",
     "Sample": "groundling.core.batch",
     "Task": "groundling.tasks",
     "Teacher": "groundling.teachers",

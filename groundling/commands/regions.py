@@ -81,8 +81,8 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
 
 
 def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
+    from groundling.data.regions import RegionWriter
     from groundling.data.regions.imports import import_regions
-    from groundling.data.regions.store import RegionWriter
 
     writer = RegionWriter(folder, config.extraction.shard_size)
     box_filter = config.extraction.detection if config.filter_imports else None
@@ -93,10 +93,10 @@ def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
 
 def _extract_store(config: RegionsConfig, run: Run, part: ProcessRank) -> dict[str, Any]:
     """Manifest of a store made of images, by this process, under torchrun, or by processes that it starts."""
-    from groundling.data.regions.store import RegionWriter
+    from groundling.data.regions import RegionWriter
     from groundling.data.shards import ProcessRank
     from groundling.runs.jobs import Job, run_jobs
-    from groundling.vision.extract import extract
+    from groundling.vision import extract
 
     extraction, processes, folder = config.extraction, config.processes, run.folder
     if processes == 1:

@@ -116,7 +116,7 @@ class TextRow:
 
 @dataclass(frozen=True)
 class RegionRow:
-    """The regions of one row's images, most confident first; `data/regions/store.py` stores them."""
+    """The regions of one row's images, most confident first; `data/regions` stores them."""
 
     features: np.ndarray
     """(R, D) float32."""

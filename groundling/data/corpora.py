@@ -58,7 +58,7 @@ from groundling.data.tables import (
     parquet_rows,
     read_header,
 )
-from groundling.data.text.words import TokenizationCache
+from groundling.data.text import TokenizationCache
 from groundling.runs.folder import PREPARED, disk_errors, json_text
 from groundling.runs.hashing import cache_folder, data_hash
 from groundling.runs.jobs import cores, run_parallel

@@ -22,7 +22,7 @@ from groundling.data.images import (
     read_image,
 )
 from groundling.data.samples import ClipRowEncoder, SampleDataset, SampleWrapper, TextDataset
-from groundling.data.text.words import replace_words
+from groundling.data.text import replace_words
 from groundling.runs.progress import track
 
 # Texts about mirrored images: left and right are swapped.

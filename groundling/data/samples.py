@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import IGNORE, Example, Sample, TextRow
 from groundling.core.errors import InputError
-from groundling.data.text.words import align_words, word_spans, word_type_ids
+from groundling.data.text import align_words, word_spans, word_type_ids
 
 Item = TypeVar("Item")
 

@@ -22,7 +22,7 @@ from transformers import CLIPTokenizer, PreTrainedTokenizerBase
 from groundling.core.batch import Batch, ClipWindows, Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError, convert_errors, require_known
 from groundling.data.samples import ClipRowEncoder
-from groundling.data.text.words import word_spans
+from groundling.data.text import word_spans
 from groundling.models.attention import AttentionCallback
 from groundling.models.clip import (
     ClipImageTower,

@@ -26,8 +26,8 @@ from groundling.core.registry import check_trust, files_of_object, is_import_pat
 from groundling.data.image_samples import PixelDataset
 from groundling.data.images import ImageInput
 from groundling.data.regions.samples import (
-    ImageInputs,
     ImageSampleBuilder,
+    ImageSources,
     RegionDataset,
     RegionLabeler,
     RegionOptions,
@@ -79,7 +79,7 @@ from groundling.training.evaluation import (
     evaluate,
     score_split,
 )
-from groundling.vision.extract import StoreRegionExtractor
+from groundling.vision import StoreRegionExtractor
 from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import load_encoder, make_task_head
 
@@ -249,7 +249,7 @@ class FineTunedModel:
         examples: Sequence[Example],
         inputs: ImageSampleBuilder,
         photos: Mapping[str, ImageInput] | None = None,
-    ) -> Iterator[tuple[slice, ImageInputs]]:
+    ) -> Iterator[tuple[slice, ImageSources]]:
         """The places of examples, part by part, and their images (`photos`, or in the folder of `inputs`)."""
         size = DETECTION_BATCH if inputs.region_finder is not None else max(1, len(examples))
         for start in range(0, len(examples), size):
@@ -282,7 +282,7 @@ class FineTunedModel:
         return replace(example, text_pair=None, region_tags=((start, start + len(phrase), 0),))
 
     def samples(
-        self, examples: Sequence[Example], sources: ImageInputs, mark: RegionLabeler | None = None
+        self, examples: Sequence[Example], sources: ImageSources, mark: RegionLabeler | None = None
     ) -> SampleDataset:
         """Samples of the examples, exactly as in the training run's evaluation; `mark` labels the right regions."""
         head = self.objective.head
@@ -297,7 +297,7 @@ class FineTunedModel:
     def make_samples(
         self,
         examples: Sequence[Example],
-        sources: ImageInputs,
+        sources: ImageSources,
         mark: RegionLabeler | None = None,
         separate_images: bool = False,
     ) -> SampleDataset:
@@ -317,7 +317,7 @@ class FineTunedModel:
         return self.inputs.samples(samples, self.student, sources, options)
 
     def scores(
-        self, examples: Sequence[Example], sources: ImageInputs, task: Task
+        self, examples: Sequence[Example], sources: ImageSources, task: Task
     ) -> EvaluationOutput:
         """Outputs and predictions on examples with valid images; of all seeds together, if they vote."""
         samples = self.samples(examples, sources, task.label_regions)
@@ -327,7 +327,7 @@ class FineTunedModel:
         others = [seed.scores(examples, sources, task) for seed in self.other_seeds]
         return combine_seeds([scores, *others], self.form, task)
 
-    def _boxes(self, examples: Sequence[Example], sources: ImageInputs) -> list[np.ndarray] | None:
+    def _boxes(self, examples: Sequence[Example], sources: ImageSources) -> list[np.ndarray] | None:
         """Region boxes (R, 4) in pixels of each example, in the model's order; None without region selection."""
         if not isinstance(self.form, RegionSelection):
             return None
@@ -473,7 +473,7 @@ class FineTunedModel:
             return vector
         if images is None and self.student.clip_backbone is None:
             examples = [Example(str(number), text) for number, text in enumerate(texts)]
-            return self._states(self.make_samples(examples, ImageInputs()), pool)
+            return self._states(self.make_samples(examples, ImageSources()), pool)
         examples, photos, inputs = self._from_python(regions, texts, None, images)
         states = []
         for part, sources in self._parts(examples, inputs, photos):

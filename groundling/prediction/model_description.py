@@ -19,7 +19,7 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.data.regions.store import RegionStore
+from groundling.data.regions import RegionStore
 from groundling.runs.folder import keep_path, kept_path, read_object, write_json
 from groundling.settings.input_settings import DetectionSettings, RegionSettings, TableTaskSettings
 from groundling.vision_language.loading import PLAIN

@@ -7,11 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Interval
 
 from groundling.core.errors import InputError
-from groundling.settings.fields import (
-    Settings,
-    refuse_settings,
-    settings,
-)
+from groundling.settings.fields import Settings, refuse_settings, settings
 
 
 @settings

@@ -14,7 +14,7 @@ from groundling.core.batch import Example, collate, require
 from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset
 from groundling.data.tables import read_header, read_rows
-from groundling.data.text.words import word_spans
+from groundling.data.text import word_spans
 from groundling.models.formats import Encoder
 
 SPLITS = ("train", "dev", "test")

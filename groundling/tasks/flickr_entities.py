@@ -15,7 +15,7 @@ from groundling.core.batch import Example, GoldBoxes
 from groundling.core.errors import InputError, convert_errors, duplicates, raise_first
 from groundling.core.metrics import RECALLS, REGION_ACCURACY, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
-from groundling.data.regions.store import clip_boxes
+from groundling.data.regions import clip_boxes
 from groundling.data.tables import lines_of, read_text
 from groundling.tasks import Task
 from groundling.tasks.refcoco import IouCriterion, label_regions

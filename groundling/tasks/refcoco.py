@@ -15,8 +15,8 @@ from groundling.core.batch import Example, GoldBoxes, RegionRow, require
 from groundling.core.errors import InputError, convert_read_errors, raise_first, require_nonempty
 from groundling.core.metrics import REGION_ACCURACY, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
+from groundling.data.regions import clip_boxes
 from groundling.data.regions.annotations import CocoInstances, read_instances
-from groundling.data.regions.store import clip_boxes
 from groundling.runs.folder import read_json
 from groundling.tasks import Task
 from groundling.tasks.vqa import COCO

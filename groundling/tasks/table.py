@@ -16,7 +16,7 @@ from groundling.core.output_types import Classification, OutputType, Regression
 from groundling.core.rng import derive_seed
 from groundling.data.images import image_id
 from groundling.data.tables import read_rows, row_texts, user_columns
-from groundling.data.text.words import normalize
+from groundling.data.text import normalize
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task
 

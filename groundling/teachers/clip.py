@@ -20,6 +20,7 @@ from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import ImageInput, image_digest, read_image
 from groundling.data.kmeans import Clusters, kmeans_1d
 from groundling.data.samples import SampleDataset
+from groundling.data.text import word_spans
 from groundling.data.text.keywords import (
     KeywordExtractor,
     YakeExtractor,
@@ -28,7 +29,6 @@ from groundling.data.text.keywords import (
     select_tokens,
     token_scores,
 )
-from groundling.data.text.words import word_spans
 from groundling.models.clip import last_token_positions
 from groundling.models.frozen_clip import FrozenClip
 from groundling.settings.objectives import TargetedDistillationSettings

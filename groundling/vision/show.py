@@ -19,7 +19,7 @@ from groundling.data.images import (
     image_id,
     read_image,
 )
-from groundling.data.regions.store import RegionStore
+from groundling.data.regions import RegionStore
 from groundling.runs.folder import read_json
 
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")

@@ -16,7 +16,7 @@ from groundling.core.registry import (
     require_instance,
     resolve,
 )
-from groundling.data.regions.store import RegionStore
+from groundling.data.regions import RegionStore
 from groundling.models.adapters import ClipAdapterHead
 from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import CNN

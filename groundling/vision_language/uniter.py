@@ -25,7 +25,7 @@ from groundling.core.batch import (
 from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
 from groundling.data.samples import TextRowEncoder, Tokens, texts_of
-from groundling.data.text.words import align_words
+from groundling.data.text import align_words
 from groundling.models.heads import init_linears
 from groundling.models.task_heads import (
     HeadContext,

@@ -15,7 +15,7 @@ from groundling.core.batch import Batch, EncoderOutput, Example, Regions, Tags, 
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer, OutputType, RegionSelection
 from groundling.core.rng import generator
-from groundling.data.text.words import replace_words
+from groundling.data.text import replace_words
 from groundling.models.task_heads import (
     HeadContext,
     ImagePairHead,

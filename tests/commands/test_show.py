@@ -18,7 +18,7 @@ from groundling.cli import main
 from groundling.commands.data import SHOW as data_show
 from groundling.commands.data import ShowRegionsConfig
 from groundling.core.errors import InputError
-from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
+from groundling.data.regions import ImageRegions, RegionStore, RegionWriter
 from groundling.runs.folder import PREPARED
 from groundling.teachers.feature_cache import cache_folder
 from groundling.vision.show import COLOURS, show_regions

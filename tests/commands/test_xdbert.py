@@ -26,7 +26,7 @@ from groundling.commands.predict import PredictConfig
 from groundling.core.batch import IGNORE, Example, collate
 from groundling.data.corpora import full_blocks
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, backend_tokenizer
-from groundling.data.text.words import TokenizationCache, length_auc
+from groundling.data.text import TokenizationCache, length_auc
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 from groundling.prediction.model_description import read_description

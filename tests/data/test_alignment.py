@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizer
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, backend_tokenizer
-from groundling.data.text.words import align_words, word_spans, word_type_ids
+from groundling.data.text import align_words, word_spans, word_type_ids
 
 HARD = [
     "it's 1,000 naïve cafés",

@@ -12,7 +12,7 @@ from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.errors import InputError
 from groundling.data.corpora import blocks, corpus_samples, split_long_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
-from groundling.data.text.words import TokenizationCache
+from groundling.data.text import TokenizationCache
 from groundling.settings.fields import make_settings
 from groundling.settings.input_settings import parse_named_folder
 

@@ -16,6 +16,7 @@ from tiny.corpora import corpus, corpus_lines
 from tiny.homes import put
 from tokenizers import AddedToken, Tokenizer
 
+import groundling.data.text as lexicon
 from groundling.core.batch import Sample, TextRow
 from groundling.core.errors import InputError
 from groundling.data import corpora
@@ -27,8 +28,7 @@ from groundling.data.samples import (
     TextRowEncoder,
     backend_tokenizer,
 )
-from groundling.data.text import words as lexicon
-from groundling.data.text.words import (
+from groundling.data.text import (
     TokenizationCache,
     align_words,
     word_spans,

@@ -86,28 +86,6 @@ def test_parts_of_a_caption_are_the_whole_of_it(clip_tokenizer, tmp_path: Path) 
         assert [" ".join(some) for some in parts.values()] == [text for _, text in image_by_image()]
 
 
-def test_plain_lines_keep_their_numbers_and_have_no_images(
-    shards: None, clip_tokenizer, tmp_path: Path
-) -> None:
-    path = put(tmp_path / "t.txt", "".join(f"{text}\n\n" for _, text in CAPTIONS))
-    for samples in read(path, clip_tokenizer):
-        whole = {row.id: row.example.text for row in samples.get(range(len(samples)), ())}
-        assert whole["t.txt:3"] == "a red bird"
-        assert whole["t.txt:5"] == "a bus"
-        assert "t.txt:1" not in whole and whole["t.txt:1.0"] in LONG
-        assert not any(samples.images)
-
-
-def test_blocks_are_numbered_and_have_no_images(tmp_path: Path) -> None:
-    path = table(tmp_path / "c.tsv")
-    text = TextRowEncoder(homes.words(), 20)
-    samples = corpus_samples([path], "blocks", text, tmp_path / "texts")
-    assert list(samples.ids) == [f"c.tsv:{number}" for number in range(len(samples))]
-    assert not any(samples.images)
-    alike = corpus([path], "blocks", homes.words(), 20)
-    assert [(one.id, one.images) for one in alike] == [(name, ()) for name in samples.ids]
-
-
 def test_a_caption_whose_image_nobody_names_has_none(tmp_path: Path) -> None:
     path = put(tmp_path / "c.tsv", "a dog\thttp://a.b/c/\na cat\thttp://a.b/c/cat.jpg\n")
     text = TextRowEncoder(homes.words(), 20)

@@ -32,13 +32,13 @@ from groundling.core.batch import Example, GoldBoxes, RegionRow
 from groundling.core.errors import InputError
 from groundling.core.registry import registered as found_in
 from groundling.core.registry import resolve
+from groundling.data.regions import RegionStore
+from groundling.data.regions.annotations import ImageBoxes, read_annotated_boxes
 from groundling.data.regions.samples import RegionDataset, RegionOptions
-from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks import Task
 from groundling.tasks.refcoco import TASKS
-from groundling.vision.boxes import ImageBoxes, read_annotated_boxes
 from groundling.vision_language import Architecture
 
 NAMES = [f"COCO_train2014_{n:012d}" for n in range(3)]
@@ -147,7 +147,7 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
     backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """UNITER on VCR; tags still name the annotated ones, and classes are VCR's by their names."""
-    monkeypatch.setattr("groundling.vision.extract.Detector", Detects)
+    monkeypatch.setattr("groundling.vision.Detector", Detects)
     folder = str(vcr_images(tmp_path / "vcr1images"))
     config = make_settings(
         RegionsConfig, images=folder, boxes=(folder,), backbone=backbone, add_whole_image=True

@@ -23,7 +23,7 @@ from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
-from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
+from groundling.data.regions import ImageRegions, RegionStore, RegionWriter
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.stats.finished_runs import collect_runs
 from groundling.tasks import Task

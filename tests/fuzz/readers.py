@@ -32,9 +32,13 @@ from groundling.core.output_types import Classification
 from groundling.core.registry import resolve
 from groundling.data.captions import keep_listed, read_captions
 from groundling.data.image_samples import decode_image
-from groundling.data.regions.annotations import read_detections, read_vcr_objects
+from groundling.data.regions import to_stored
+from groundling.data.regions.annotations import (
+    read_annotated_boxes,
+    read_detections,
+    read_vcr_objects,
+)
 from groundling.data.regions.imports import _read_coco, _read_stills, import_regions
-from groundling.data.regions.store import to_stored
 from groundling.data.tables import read_all_columns, row_texts
 from groundling.data.text.parses import read_parses
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
@@ -79,7 +83,6 @@ from groundling.tasks.splits import partition_manifest, read_manifest, write_man
 from groundling.tasks.table import table_task
 from groundling.tasks.vcr import ANSWER
 from groundling.training import held_out_loss as watched
-from groundling.vision.boxes import read_annotated_boxes
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import read_weights
 from groundling.vision_language.uniter import uniter

@@ -34,8 +34,8 @@ from groundling.core.rng import generator
 from groundling.data.kmeans import kmeans_1d
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.data.shards import Record, ShardStore
+from groundling.data.text import word_spans
 from groundling.data.text.keywords import Keyword, select_random_tokens, select_tokens, token_scores
-from groundling.data.text.words import word_spans
 from groundling.models.clip import ClipImageTower, ClipTextTower, load_clip_image_tower
 from groundling.models.task_heads import HeadContext
 from groundling.settings.fields import make_settings, replace_settings

@@ -27,7 +27,7 @@ from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import IGNORE, collate
 from groundling.core.registry import resolve
 from groundling.core.rng import generator
-from groundling.data.regions.store import RegionStore
+from groundling.data.regions import RegionStore
 from groundling.objectives import Objective
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks import Task

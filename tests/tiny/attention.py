@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from groundling.core.batch import Batch, EncoderOutput, Example, RegionRow
+from groundling.data.regions import ImageRegions, RegionWriter
 from groundling.data.regions.samples import RegionDataset, RegionOptions
-from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.models.attention import (
     AttentionMap,

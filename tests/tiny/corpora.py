@@ -21,7 +21,7 @@ from groundling.data.corpora import (
     split_long_texts,
 )
 from groundling.data.samples import backend_tokenizer, subsample
-from groundling.data.text.words import TokenizationCache
+from groundling.data.text import TokenizationCache
 from groundling.settings.input_settings import CaptionSettings
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from groundling.data.regions.store import ImageRegions, RegionWriter
+from groundling.data.regions import ImageRegions, RegionWriter
 
 
 def store(

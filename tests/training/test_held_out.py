@@ -20,7 +20,7 @@ from groundling.commands.train_clip import COMMAND as teach
 from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.batch import collate
 from groundling.core.errors import InputError
-from groundling.data.regions.store import ImageRegions, RegionWriter
+from groundling.data.regions import ImageRegions, RegionWriter
 from groundling.objectives import order_for_corruption
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.xdbert import SameSentencePrediction

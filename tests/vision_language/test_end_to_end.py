@@ -27,8 +27,8 @@ from groundling.core.batch import Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
 from groundling.data.image_samples import PixelDataset
 from groundling.data.images import read_image
+from groundling.data.regions import RegionStore
 from groundling.data.regions.samples import RegionDataset, RegionOptions, add_whole_image
-from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.attention import AttentionMap
 from groundling.objectives.masked_lm import MaskedLM

@@ -23,7 +23,7 @@ from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, co
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer, RegionSelection
 from groundling.core.registry import registered, resolve
-from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
+from groundling.data.regions import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextDataset
 from groundling.models.task_heads import HeadContext, ImagePairHead, PairPooler, PooledClsHead
 from groundling.models.text_encoder import new_encoder

@@ -30,8 +30,8 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
+from groundling.data.regions import RegionStore
 from groundling.data.regions.samples import RegionDataset, RegionOptions
-from groundling.data.regions.store import RegionStore
 from groundling.data.samples import MultiVersionTextDataset, TextDataset, TextRowEncoder
 from groundling.models.heads import HEADS
 from groundling.settings.fields import make_settings, replace_settings

@@ -45,6 +45,7 @@ from groundling.data.image_samples import (
     RandomFlipDataset,
     mirrored_regions,
 )
+from groundling.data.regions import ImageRegions, RegionStore, RegionWriter
 from groundling.data.regions.annotations import CLASSES, class_names, read_vcr_objects
 from groundling.data.regions.samples import (
     RegionDataset,
@@ -52,7 +53,6 @@ from groundling.data.regions.samples import (
     add_whole_image,
     truncate_to_budget,
 )
-from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.heads import init_layer, save_heads
 from groundling.models.task_heads import HeadContext, make_plain_head

@@ -12,13 +12,7 @@ from groundling.command_line import Command
 from groundling.command_line.names import check_teacher, check_unread, input_paths
 from groundling.models.hub import is_adapter
 from groundling.runs.outputs import ResumableRun
-from groundling.settings.fields import (
-    InputKind,
-    Settings,
-    refuse_settings,
-    required,
-    settings,
-)
+from groundling.settings.fields import InputKind, Settings, refuse_settings, required, settings
 from groundling.settings.input_settings import (
     ClipAdapterSettings,
     PixelInputSettings,

@@ -29,8 +29,8 @@ from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import files_of_object, is_import_path, resolve
 from groundling.core.rng import derive_seed, generator
 from groundling.data.image_samples import LeftRightWordSwap
+from groundling.data.regions import RegionStore
 from groundling.data.regions.samples import ImageSampleBuilder, RegionOptions, check_mentioned
-from groundling.data.regions.store import RegionStore
 from groundling.data.samples import (
     SampleDataset,
     SampleSubset,

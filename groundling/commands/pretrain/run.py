@@ -26,12 +26,12 @@ from groundling.data.captions import (
     settings_by_file,
 )
 from groundling.data.corpora import corpus_samples, stores_folder
+from groundling.data.regions import RegionStore
 from groundling.data.regions.samples import (
     CaptionSampleDataset,
     ImageSampleBuilder,
     check_mentioned,
 )
-from groundling.data.regions.store import RegionStore
 from groundling.data.samples import (
     MultiVersionTextDataset,
     SampleSubset,

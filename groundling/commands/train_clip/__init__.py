@@ -11,13 +11,7 @@ from annotated_types import Ge, Interval
 from groundling.command_line import Command
 from groundling.command_line.names import input_paths
 from groundling.runs.outputs import ResumableRun
-from groundling.settings.fields import (
-    InputKind,
-    Settings,
-    refuse_settings,
-    required,
-    settings,
-)
+from groundling.settings.fields import InputKind, Settings, refuse_settings, required, settings
 from groundling.settings.input_settings import CaptionSettings
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 

@@ -1,9 +1,9 @@
-"""Readers of boxes from others: VCR's objects, COCO's annotations, and detections in MAttNet's format."""
+"""Boxes that exist before any detector runs: VCR's objects, COCO's annotations, MAttNet's detections, a grid."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from groundling.core.errors import InputError, convert_errors, convert_read_errors
-from groundling.data.regions.store import CELLS, MOST_PIXELS, clip_boxes
+from groundling.data.regions import CELLS, MOST_PIXELS, clip_boxes
 from groundling.runs.folder import read_json
 
 FINE = 32
@@ -142,18 +142,19 @@ class ImageBox(NamedTuple):
     """Detector's confidence; 1 for annotated boxes."""
 
 
-class CocoInstances(NamedTuple):
+@dataclass(frozen=True)
+class CocoInstances:
     """The contents of COCO's instances json."""
 
-    names: dict[int, str]
+    names: dict[int, str] = field(default_factory=dict)
     """Class names by id."""
-    files: dict[Hashable, str]
+    files: dict[Hashable, str] = field(default_factory=dict)
     """File names by image id."""
-    sizes: dict[Hashable, tuple[int, int]]
+    sizes: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
     """Width and height in pixels, by image id."""
-    annotations: dict[Hashable, list[ImageBox]]
+    annotations: dict[Hashable, list[ImageBox]] = field(default_factory=dict)
     """Boxes in the order of the file, by image id."""
-    objects: dict[Hashable, ImageBox]
+    objects: dict[Hashable, ImageBox] = field(default_factory=dict)
     """Boxes by annotation id, also those of unlisted classes."""
 
 
@@ -169,7 +170,7 @@ def read_instances(path: Path, content: Any, classless: bool = False) -> CocoIns
             0 < side <= MOST_PIXELS for side in sides
         ):
             raise ValueError("a file_name twice, or an image without a size in pixels")
-        instances = CocoInstances(names, files, sizes, {number: [] for number in files}, {})
+        instances = CocoInstances(names, files, sizes, {number: [] for number in files})
         for annotation in content["annotations"]:
             _add_annotation(instances, annotation, classless)
     _require_pixels(
@@ -228,3 +229,172 @@ def read_detections(path: str | Path, content: Any) -> list[ImageBox]:
         detections.append(detection)
     _require_pixels(path, [detection.corners for detection in detections])
     return detections
+
+
+# -- boxes by image ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImageBoxes:
+    """The boxes of one image: a detector's best first, annotated ones in annotation order, a grid's row by row."""
+
+    boxes: np.ndarray
+    """(R, 4) float32: x1, y1, x2, y2 as shares of width and height."""
+    confidence: np.ndarray
+    """(R,) float32."""
+    classes: np.ndarray | None = None
+    """(R, C) probabilities without a no-object column, or (R,) one class each."""
+    left_out: int = 0
+    """Number of boxes left out: empty or outside the image."""
+    annotated_order: bool = False
+    """Whether the boxes are the image's annotated objects alone, in the order of their file."""
+    appended_detections: int = 0
+    """Number of detected boxes, which follow the annotated ones."""
+    segmentation_file: Path | None = None
+    """VCR's json, which has the objects' segmentations; read with the image, because masks take time."""
+    image_size: tuple[int, int] = (0, 0)
+    """Width and height in pixels of the annotated image; 0 if unknown."""
+    in_pixels: bool = False
+    """Whether the boxes are in pixels, because a file of detections does not tell the size of the image."""
+
+    def for_image_size(self, size: tuple[int, int]) -> ImageBoxes:
+        """The boxes in shares of an image of this width and height.
+
+        Raises InputError if the annotated image had another size.
+        """
+        if self.in_pixels:
+            return _as_shares(self, size)
+        if self.image_size not in ((0, 0), size):
+            width, height = self.image_size
+            raise InputError(f"{size[0]}x{size[1]} pixels, but annotated as {width}x{height}")
+        return self
+
+
+def _as_shares(boxes: ImageBoxes, size: tuple[int, int]) -> ImageBoxes:
+    """Boxes in pixels, as shares of an image of this width and height, without those that are empty or outside."""
+    shares = boxes.boxes.astype(np.float32) / np.array(size * 2, np.float32)
+    clipped, valid = clip_boxes(shares)
+    return replace(
+        boxes,
+        boxes=clipped[valid],
+        confidence=boxes.confidence[valid],
+        classes=None if boxes.classes is None else boxes.classes[valid],
+        left_out=int((~valid).sum()),
+        in_pixels=False,
+    )
+
+
+def grid_boxes(side: int) -> ImageBoxes:
+    """`side` x `side` equal boxes, row by row, with confidence 1."""
+    edge = np.arange(side)
+    rows, columns = np.meshgrid(edge, edge, indexing="ij")
+    y = rows.reshape(-1)
+    x = columns.reshape(-1)
+    boxes = np.stack([x, y, x + 1, y + 1], 1) / side
+    return ImageBoxes(boxes.astype(np.float32), np.ones(side * side, np.float32))
+
+
+def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxes], list[str]]:
+    """Boxes from files, by image file: annotated ones, detected ones, or both for every image.
+
+    Sources are COCO's instances json and MAttNet's detections; or one folder, VCR's `vcr1images`,
+    with a json beside each image. Also returns the names of the classes, in order of their ids.
+    Crowds are kept. Annotated boxes stay in the file's order, detections follow, the most confident first.
+    Detections without annotations are assumed to be of train2014's images, as RefCOCO's are. Raises InputError for
+    another layout, a file that is listed twice, and detections of an image or class that the annotations lack.
+    """
+    if len(sources) == 1 and Path(sources[0]).is_dir():
+        return _of_vcr(Path(sources[0]))
+    every = CocoInstances()
+    detections: list[tuple[str | Path, list[ImageBox]]] = []
+    for source in sources:
+        content = read_json(Path(source))
+        if are_detections(content):
+            detections.append((source, read_detections(source, content)))
+        else:
+            _add_instances(every, source, read_instances(Path(source), content))
+    has_annotations = bool(every.files)
+    detected: set[Hashable] = set()
+    for source, boxes in detections:
+        _add_detections(every, source, boxes, has_annotations)
+        detected.update(box.image for box in boxes)
+    order = sorted(every.names)
+    place = {category: at for at, category in enumerate(order)}
+    found = {}
+    for image, file in every.files.items():
+        ordered = sorted(every.annotations[image], key=lambda box: -box.confidence)
+        own = ImageBoxes(
+            np.array([box.corners for box in ordered], float).reshape(-1, 4),
+            np.array([box.confidence for box in ordered], np.float32),
+            np.array([place[box.category] for box in ordered], np.int64),
+            annotated_order=image not in detected,
+            in_pixels=True,
+        )
+        size = every.sizes.get(image)
+        found[file] = own if size is None else replace(_as_shares(own, size), image_size=size)
+    return found, [every.names[category] for category in order]
+
+
+def _add_instances(every: CocoInstances, path: str | Path, more: CocoInstances) -> None:
+    for category, name in more.names.items():
+        _add_class(every, path, category, name)
+    listed = set(every.files.values())
+    for number, file in more.files.items():
+        if number in every.files or file in listed:
+            raise InputError(f"{path}: {file} is listed twice")
+    every.files.update(more.files)
+    every.sizes.update(more.sizes)
+    every.annotations.update(more.annotations)
+
+
+def _add_detections(
+    every: CocoInstances, path: str | Path, boxes: Sequence[ImageBox], has_annotations: bool
+) -> None:
+    """Adds detected boxes; with annotations, only of their images and classes."""
+    for number, box in enumerate(boxes):
+        image, category = box.image, box.category
+        is_known = image in every.files and category in every.names
+        if not category or (has_annotations and not is_known):
+            raise InputError(
+                f"{path}, entry {number}: expected an image and a category_id, both of the annotations if there "
+                f"are some; found {image} and {category}"
+            )
+        known = every.names.get(category, str(category))
+        _add_class(every, path, category, box.name or known)
+        every.files.setdefault(image, f"COCO_train2014_{image:012d}.jpg")
+        every.annotations.setdefault(image, []).append(box)
+
+
+def _add_class(every: CocoInstances, path: str | Path, category: int, name: str) -> None:
+    if every.names.setdefault(category, name) != name:
+        raise InputError(
+            f"{path}: class {category} is {name!r} here and {every.names[category]!r} elsewhere"
+        )
+
+
+def _of_vcr(folder: Path) -> tuple[dict[str, ImageBoxes], list[str]]:
+    """As `read_annotated_boxes`, for VCR's folder.
+
+    Confidence is 1 for all boxes, which keeps the order of the tags' numbers.
+    """
+    objects_by_file = {path: read_vcr_objects(path) for path in sorted(folder.rglob("*.json"))}
+    if not objects_by_file:
+        raise InputError(
+            f"{folder}: no json in this folder; expected VCR's vcr1images, or a COCO instances json"
+        )
+    names = class_names(name for objects in objects_by_file.values() for name in objects.names)
+    number = {name: place for place, name in enumerate(names)}
+    boxes = {}
+    for path, objects in objects_by_file.items():
+        file = path.relative_to(folder).with_suffix(".jpg").as_posix()
+        confidence = np.ones_like(objects.confidence)
+        classes = np.array([number[name] for name in objects.names], np.int64)
+        boxes[file] = ImageBoxes(
+            objects.boxes,
+            confidence,
+            classes,
+            annotated_order=True,
+            segmentation_file=path,
+            image_size=objects.size,
+        )
+    return boxes, names

@@ -25,7 +25,7 @@ import numpy as np
 
 from groundling.core.errors import InputError, convert_errors, convert_read_errors, prefix_errors
 from groundling.data.images import image_id
-from groundling.data.regions.store import (
+from groundling.data.regions import (
     BACKGROUND,
     CELLS,
     ImageRegions,

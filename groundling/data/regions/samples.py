@@ -19,7 +19,7 @@ from groundling.core.errors import InputError, prefix_errors
 from groundling.data.captions import CaptionedImage
 from groundling.data.image_samples import PixelDataset, RandomFlipDataset, files_below, single_file
 from groundling.data.images import ImageInput, check_shape, read_image
-from groundling.data.regions.store import (
+from groundling.data.regions import (
     RegionSource,
     RegionStore,
     describe_mismatch,
@@ -404,7 +404,7 @@ class RegionRequirements:
 
 
 @dataclass(frozen=True)
-class ImageInputs:
+class ImageSources:
     """Regions and pixels of some images, for a model."""
 
     store: RegionSource | None = None
@@ -499,10 +499,10 @@ class ImageSampleBuilder:
 
     # -- images --------------------------------------------------------------------------------------------------------
 
-    def all_images(self, training: bool = False) -> ImageInputs:
+    def all_images(self, training: bool = False) -> ImageSources:
         """All images in the store (of the training data), and the folder of their files."""
         store = self.training_store if training else self.store
-        return ImageInputs(store, folder=self.settings.images)
+        return ImageSources(store, folder=self.settings.images)
 
     @cached_property
     def files(self) -> Mapping[str, Sequence[Path]]:
@@ -511,7 +511,7 @@ class ImageSampleBuilder:
 
     def image_sources(
         self, image_ids: Sequence[str], images: Mapping[str, ImageInput] | None = None
-    ) -> ImageInputs:
+    ) -> ImageSources:
         """Regions and files of these images, which are listed once each; `images` by id replace the folder.
 
         Faults of images are returned, not raised. Regions are from the store, or from the `region_finder`, if any.
@@ -535,7 +535,7 @@ class ImageSampleBuilder:
         if finds_regions and self.region_finder is not None:
             store, without_regions = self.region_finder(found)
             faults |= without_regions
-        return ImageInputs(store, found, faults=faults)
+        return ImageSources(store, found, faults=faults)
 
     def _find_image(self, image_id: str, images: Mapping[str, ImageInput] | None) -> ImageInput:
         if images is not None:
@@ -559,7 +559,7 @@ class ImageSampleBuilder:
         self,
         texts: SampleDataset,
         model: RegionRequirements,
-        sources: ImageInputs,
+        sources: ImageSources,
         options: RegionOptions | None = None,
         mirror: SampleDataset | None = None,
     ) -> SampleDataset:

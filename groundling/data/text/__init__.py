@@ -1,0 +1,189 @@
+"""Raw words: the word of each token of a fast tokenizer, lengths, and the tokens of many texts.
+
+Two tokenizers are aligned through character offsets in one raw string, never through their own word
+numbers, which disagree on digits, apostrophes, accents and emoji.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from importlib.resources import files
+from itertools import chain
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+from scipy import stats
+from tokenizers import Tokenizer
+
+from groundling.core.batch import Tags
+
+_WORD = re.compile(r"[^\W_]+|[^\w\s]|_")
+
+
+def normalize(text: str) -> str:
+    """A text in lower case, with single spaces and in Unicode's composed form (NFC), to compare texts."""
+    small = text.lower() if text.isascii() else unicodedata.normalize("NFC", text.casefold())
+    spelt = " ".join(small.split())
+    return text if spelt == text else spelt  # most need not be in memory twice
+
+
+def word_spans(text: str) -> np.ndarray:
+    """Character spans (K, 2) int64 of raw words, in order: runs of letters and digits, or any other single mark."""
+    places = chain.from_iterable(match.span() for match in _WORD.finditer(text))
+    return np.fromiter(places, np.int64).reshape(-1, 2)
+
+
+@cache
+def stop_words() -> frozenset[str]:
+    """NLTK's 179 English stop words."""
+    lines = (files(__package__) / "stopwords.txt").read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
+
+
+def word_type_ids(text: str, words: np.ndarray) -> np.ndarray:
+    """A number (K,) int64 for each raw word (K, 2) of a text, equal for words that differ only in case."""
+    starts, stops = words.T.tolist()
+    hashes = [_number(text[start:stop]) for start, stop in zip(starts, stops, strict=True)]
+    return np.array(hashes, dtype=np.int64)
+
+
+@lru_cache(1 << 18)
+def _number(word: str) -> int:
+    return crc32(word.lower().encode())
+
+
+def align_words(offsets: np.ndarray, words: np.ndarray, before: int = 0) -> np.ndarray:
+    """The first raw word (K, 2) that each token's characters (P, 2) overlap, from number `before`, or -1; (P,) int64.
+
+    Several tokens may share one character (byte-level tokenizers); a token may begin with the space before its word.
+    """
+    if not len(words):
+        return np.full(len(offsets), -1, np.int64)
+    word_starts, word_stops = words.T
+    starts, stops = offsets.T
+    candidate = np.searchsorted(word_stops, starts, side="right")
+    exists = candidate < len(words)
+    candidate = np.minimum(candidate, len(words) - 1)
+    not_empty = starts < stops
+    overlaps = exists & not_empty & (word_starts[candidate] < stops)
+    return np.where(overlaps, candidate + before, -1)
+
+
+def replace_words(
+    text: str, changes: Sequence[tuple[int, int, str]], tags: Tags = ()
+) -> tuple[str, Tags]:
+    """A text with some words replaced, and its tags at their new positions.
+
+    `changes` are (start, stop, new words) in order, without overlap; an empty span inserts,
+    before a tag that starts there.
+    """
+    parts = []
+    done = 0
+    for start, stop, new in changes:
+        parts += [text[done:start], new]
+        done = stop
+    parts.append(text[done:])
+
+    def moved(place: int) -> int:
+        return place + sum(len(new) - stop + start for start, stop, new in changes if stop <= place)
+
+    return "".join(parts), tuple(
+        (moved(start), moved(stop), number) for start, stop, number in tags
+    )
+
+
+# How well lengths alone show whether two texts are the same, which a matching objective could learn instead: XDBERT's
+# MATCH asks that. For lines, the number of tokens answers it; for blocks of equal length it does not.
+
+TELLING = 0.6
+"""Area under the ROC curve from which lengths cause a warning; .5 is chance."""
+
+
+def length_auc(lengths: np.ndarray, other_lengths: np.ndarray, is_same: np.ndarray) -> float:
+    """Area under the ROC curve of "these are the same text" (truth: `is_same`) from lengths (N,) of both sides.
+
+    The score is the ratio of lengths, relative to the median ratio of equal texts, because two tokenizers make
+    different numbers of tokens. 1: always right, .5: chance; NaN without pairs of both kinds.
+    """
+    right = int(is_same.sum())
+    wrong = len(is_same) - right
+    if not right or not wrong:
+        return float("nan")
+    ratio = np.log(np.maximum(lengths, 1) / np.maximum(other_lengths, 1))
+    mismatch = np.abs(ratio - np.median(ratio[is_same]))
+    ranks = stats.rankdata(-mismatch)
+    return float((ranks[is_same].sum() - right * (right + 1) / 2) / (right * wrong))
+
+
+# -- the tokens of many texts ------------------------------------------------------------------------------------------
+
+MOST_WORDS = 1 << 19
+"""Maximum number of words whose token counts are remembered."""
+
+
+class TextTokens(NamedTuple):
+    """Tokens and raw words of several texts, concatenated."""
+
+    words: np.ndarray
+    """(W,) uint32: the number of each raw word, see `word_type_ids`."""
+    word_counts: np.ndarray
+    """(texts,) int64: number of raw words of each text."""
+    ids: list[np.ndarray]
+    """By tokenizer: token ids (P,) uint32."""
+    word: list[np.ndarray]
+    """By tokenizer: the raw word (P,) int32 of each token within its own text, -1 for none."""
+    counts: list[np.ndarray]
+    """By tokenizer: number of tokens (texts,) int64 of each text."""
+
+
+class TokenizationCache:
+    """Tokenises texts with one fast tokenizer or several, and remembers how many tokens words have."""
+
+    def __init__(self, *engines: Tokenizer) -> None:
+        """`engines` are without padding and truncation; the first one's tokens are counted."""
+        self.engines = engines
+        self._known: dict[str, int] = {}
+
+    def counts(self, words: Sequence[str]) -> np.ndarray:
+        """Number of tokens of each word, (words,) int64."""
+        if len(self._known) > MOST_WORDS:
+            self._known.clear()
+        new = [word for word in dict.fromkeys(words) if word not in self._known]
+        self._known.update(zip(new, self.counts_in(new).tolist(), strict=True))
+        return np.fromiter(map(self._known.__getitem__, words), np.int64, len(words))
+
+    def count(self, text: str) -> int:
+        """Number of tokens of one text, which is not remembered."""
+        return len(self.engines[0].encode(text, add_special_tokens=False).ids)
+
+    def counts_in(self, texts: Sequence[str]) -> np.ndarray:
+        """Number of tokens of each text, (texts,) int64; not remembered."""
+        encodings = self.engines[0].encode_batch_fast(list(texts), add_special_tokens=False)
+        return np.array([len(one.ids) for one in encodings], np.int64)
+
+    def read(self, texts: Sequence[str]) -> TextTokens:
+        """Tokens and raw words of some texts."""
+        joined = "\n".join(texts)  # raw words never cross line ends
+        lengths = np.array([len(text) for text in texts], np.int64)
+        starts = np.cumsum(lengths + 1) - lengths - 1
+        spans = word_spans(joined)
+        first = np.searchsorted(spans[:, 0], starts)
+        words = word_type_ids(joined, spans).astype(np.uint32)
+        read = TextTokens(words, np.diff(first, append=len(spans)), [], [], [])
+        for engine in self.engines:
+            encodings = engine.encode_batch(list(texts), add_special_tokens=False)
+            counts = np.array([len(one.ids) for one in encodings], np.int64)
+            total = int(counts.sum())
+            ids = chain.from_iterable(one.ids for one in encodings)
+            places = chain.from_iterable(chain.from_iterable(one.offsets for one in encodings))
+            offsets = np.fromiter(places, np.int64, 2 * total).reshape(-1, 2)
+            word = align_words(offsets + np.repeat(starts, counts)[:, None], spans)
+            word = np.where(word < 0, -1, word - np.repeat(first, counts))
+            read.ids.append(np.fromiter(ids, np.uint32, total))
+            read.word.append(word.astype(np.int32))
+            read.counts.append(counts)
+        return read

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, Sample, require
 from groundling.data.samples import SampleDataset
+from groundling.data.text import word_spans
 from groundling.data.text.keywords import select_tokens
-from groundling.data.text.words import word_spans
 from groundling.studies.attention.answers import Outcome
 from groundling.studies.attention.importance import (
     Bootstrap,

@@ -24,7 +24,7 @@ from groundling.core.batch import Example, RegionRow, Sample, require
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionLabeler
-from groundling.data.text.words import word_spans
+from groundling.data.text import word_spans
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.stats.resampling import bootstrap_sums, interval
 from groundling.studies.attention.commands import GroundingSettings

@@ -30,8 +30,8 @@ from groundling.data.captions import (
 )
 from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import ImageInput
-from groundling.data.regions.samples import ImageInputs, ImageSampleBuilder, RegionLabeler
-from groundling.data.regions.store import RegionSource, RegionStore
+from groundling.data.regions import RegionSource, RegionStore
+from groundling.data.regions.samples import ImageSampleBuilder, ImageSources, RegionLabeler
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.attention import AttentionMap
 from groundling.models.formats import Encoder
@@ -103,7 +103,7 @@ class RegionModel:
         if partner is not None:
             store = OtherImageStore(store, partner)
         shown = {image: files[partner[image] if partner else image] for image in files}
-        samples = self.inputs.samples(texts, model, ImageInputs(store, shown))
+        samples = self.inputs.samples(texts, model, ImageSources(store, shown))
         # The control with other images, hours later, would have no features for it.
         empty = [image for images in samples.images for image in images if not store.count(image)]
         raise_first([f"{image}: has no region" for image in empty])

@@ -35,7 +35,7 @@ from groundling.core.batch import (
 )
 from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.images import ImageInput, read_image
-from groundling.data.regions.store import RegionSource
+from groundling.data.regions import RegionSource
 from groundling.data.samples import TextRowEncoder, check_vocabulary, subsample
 from groundling.models.attention import (
     AttentionCallback,

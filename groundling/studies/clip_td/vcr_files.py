@@ -15,7 +15,7 @@ import numpy as np
 
 from groundling.core.errors import InputError
 from groundling.data.tables import lines_of
-from groundling.data.text.words import stop_words
+from groundling.data.text import stop_words
 from groundling.runs.folder import disk_errors, json_text, write_whole
 from groundling.tasks.vcr import ANSWER, VcrItem, VcrToken, read_items
 

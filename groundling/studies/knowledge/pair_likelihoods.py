@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import (
 from groundling.core.batch import Batch, Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset, mask_id_of
-from groundling.data.text.words import word_spans
+from groundling.data.text import word_spans
 from groundling.models.heads import HEADS, LM_HEAD, LMHead, load_head
 from groundling.models.loading import load_config, load_tokenizer, load_weights
 from groundling.models.text_encoder import TextEncoder, load_text_encoder

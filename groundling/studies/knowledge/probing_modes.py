@@ -18,7 +18,7 @@ from torch import Tensor
 from groundling.core.batch import Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, mask_id_of
-from groundling.data.text.words import word_spans
+from groundling.data.text import word_spans
 from groundling.models.clip import CLIP_LIKE, load_clip_text_tower
 from groundling.models.formats import Encoder
 from groundling.models.heads import LMHead, init_lm_head

@@ -18,8 +18,8 @@ from groundling.core.batch import Batch, Example, Sample, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.rng import generator
+from groundling.data.text import word_spans
 from groundling.data.text.keywords import select_random_tokens, select_tokens
-from groundling.data.text.words import word_spans
 from groundling.settings.fields import Settings, make_settings, require_settings, settings
 from groundling.settings.objectives import parse_options
 from groundling.studies.worlds.oracle_facts import FactVectors, WorldFacts, read_world

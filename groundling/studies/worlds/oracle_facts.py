@@ -22,7 +22,7 @@ from groundling.core.output_types import (
 )
 from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
-from groundling.data.text.words import word_spans
+from groundling.data.text import word_spans
 from groundling.runs.folder import read_object
 from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import WorldConfig

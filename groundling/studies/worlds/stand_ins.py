@@ -23,7 +23,7 @@ from groundling.commands.train_clip import COMMAND as TEACH
 from groundling.core.errors import InputError, require_known
 from groundling.core.output_types import Classification, OutputType
 from groundling.core.rng import derive_seed
-from groundling.data.regions.store import RegionStore
+from groundling.data.regions import RegionStore
 from groundling.data.tables import lines_of
 from groundling.models.text_encoder import TextEncoder, new_encoder
 from groundling.recipes import Input, slug

@@ -12,8 +12,8 @@ import numpy as np
 
 from groundling.core.errors import InputError
 from groundling.data.images import image_id
+from groundling.data.regions import ImageRegions, Item, RegionWriter
 from groundling.data.regions.annotations import read_instances
-from groundling.data.regions.store import ImageRegions, Item, RegionWriter
 from groundling.runs.folder import json_text, read_json
 from groundling.runs.run import Run
 from groundling.studies.worlds.commands import TrueRegionsConfig

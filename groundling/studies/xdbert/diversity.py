@@ -27,7 +27,7 @@ from groundling.core.registry import resolve
 from groundling.core.rng import generator
 from groundling.data.corpora import corpus_samples, stores_folder
 from groundling.data.samples import TextDataset, subsample
-from groundling.data.text.words import stop_words, word_spans
+from groundling.data.text import stop_words, word_spans
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.models.cross_modal import CrossModalEncoder, load_cross_modal_encoder
 from groundling.runs.folder import disk_errors, write_json

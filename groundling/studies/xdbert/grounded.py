@@ -29,7 +29,7 @@ from groundling.core.rng import generator
 from groundling.data.captions import captions_of_images, settings_by_file
 from groundling.data.corpora import CHUNK
 from groundling.data.samples import backend_tokenizer
-from groundling.data.text.words import stop_words, word_spans
+from groundling.data.text import stop_words, word_spans
 from groundling.models.loading import load_tokenizer
 from groundling.runs.folder import check_file, disk_errors, read_json, write_json, write_whole
 from groundling.runs.hashing import data_hash

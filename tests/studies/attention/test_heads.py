@@ -25,7 +25,7 @@ from groundling.core.batch import Batch, EncoderOutput, Example, GoldBoxes, Regi
 from groundling.core.errors import InputError
 from groundling.data.regions.samples import RegionDataset
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
-from groundling.data.text.words import word_spans
+from groundling.data.text import word_spans
 from groundling.models.attention import (
     AttentionMap,
     SequencePositions,

@@ -32,8 +32,8 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
+from groundling.data.regions import ImageRegions, RegionWriter
 from groundling.data.regions.samples import RegionDataset, RegionOptions
-from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.data.samples import MappedDataset, TextDataset, TextRowEncoder
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
 from groundling.models.frozen_clip import load_frozen_clip

@@ -19,7 +19,7 @@ import groundling
 from groundling.cli import main
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
-from groundling.data.regions.store import ImageRegions, RegionWriter
+from groundling.data.regions import ImageRegions, RegionWriter
 from groundling.models.attention import AttentionMap
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.studies.attention.page import (

@@ -14,7 +14,7 @@ import groundling
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example, collate
-from groundling.data.regions.store import ImageRegions, RegionWriter
+from groundling.data.regions import ImageRegions, RegionWriter
 from groundling.models.heads import load_head, save_heads
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.settings.fields import make_settings

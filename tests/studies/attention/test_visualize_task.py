@@ -11,7 +11,7 @@ import pytest
 from tiny import homes, toys
 
 from groundling.cli import main
-from groundling.data.regions.store import ImageRegions, RegionWriter
+from groundling.data.regions import ImageRegions, RegionWriter
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.studies.attention.page import select_pairs
 

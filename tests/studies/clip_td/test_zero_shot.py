@@ -31,8 +31,8 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.kmeans import kmeans_1d
+from groundling.data.regions import RegionStore
 from groundling.data.regions.samples import RegionDataset
-from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextDataset
 from groundling.models.heads import HEADS, load_head
 from groundling.objectives.image_text_matching import ImageTextMatching

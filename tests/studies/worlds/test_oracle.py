@@ -23,7 +23,7 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
-from groundling.data.regions.store import RegionStore
+from groundling.data.regions import RegionStore
 from groundling.data.samples import TextDataset, TextRowEncoder, rows_of
 from groundling.models.text_encoder import new_encoder
 from groundling.settings.fields import make_settings

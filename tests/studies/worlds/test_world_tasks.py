@@ -20,7 +20,7 @@ from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions import read_captions
-from groundling.data.regions.annotations import read_vcr_objects
+from groundling.data.regions.annotations import read_annotated_boxes, read_vcr_objects
 from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import DATA_TASKS as render_tasks
 from groundling.studies.worlds.commands import DATA_WORLD as render_world
@@ -32,8 +32,7 @@ from groundling.tasks import flickr_entities, refcoco, vcr
 from groundling.tasks.nlvr2 import NLVR2, consistency
 from groundling.tasks.snli_ve import FORM, SNLI_VE
 from groundling.tasks.vqa import VQA, read_questions
-from groundling.vision.boxes import read_annotated_boxes
-from groundling.vision.extract import list_images
+from groundling.vision import list_images
 
 WORLD = World(WorldConfig(scenes=0, dev_scenes=0))
 TRAIN, HELD = 240, 160

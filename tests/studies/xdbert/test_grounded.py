@@ -16,7 +16,7 @@ from transformers import BertTokenizer
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.text.words import stop_words
+from groundling.data.text import stop_words
 from groundling.runs.report import svg_of
 from groundling.studies.xdbert.commands import DATA_COUNTS as count
 from groundling.studies.xdbert.commands import CaptionTokenCountsConfig

@@ -13,7 +13,7 @@ import torch
 
 from groundling.core.batch import Batch, Sample, collate, require
 from groundling.core.errors import InputError
-from groundling.data.text.words import word_spans
+from groundling.data.text import word_spans
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
 from groundling.models.formats import Encoder
 from groundling.studies.attention.figures import draw_heat_maps

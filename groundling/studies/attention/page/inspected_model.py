@@ -18,8 +18,8 @@ import torch
 from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, RegionSelection, Regression
-from groundling.data.regions.samples import ImageInputs, ImageSampleBuilder
-from groundling.data.regions.store import InMemoryRegions, RegionSource, RegionStore
+from groundling.data.regions import InMemoryRegions, RegionSource, RegionStore
+from groundling.data.regions.samples import ImageSampleBuilder, ImageSources
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.formats import Encoder
 from groundling.prediction import Candidate, FineTunedModel, load
@@ -36,7 +36,7 @@ from groundling.studies.attention.page.attention_views import (
     RegionBoxesView,
     collect_view,
 )
-from groundling.vision.extract import StoreRegionExtractor
+from groundling.vision import StoreRegionExtractor
 from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import load_for_inspection
 
@@ -115,10 +115,10 @@ class InspectedModel:
             detection_settings(recorded), expected, self.device, self._features
         )
 
-    def _image_inputs(self, image: str, photo: Path) -> ImageInputs:
+    def _image_inputs(self, image: str, photo: Path) -> ImageSources:
         """A photo as the model reads it; raises InputError if it cannot, or without regions."""
         if isinstance(self.student, PatchReader):
-            return ImageInputs(PatchStore(self.student, {image: photo}))
+            return ImageSources(PatchStore(self.student, {image: photo}))
         sources = self.inputs.image_sources([image], {image: photo})
         for fault in sources.faults.values():
             # The photo itself was read before, so a fault in a store means that it is of another image.
@@ -161,7 +161,7 @@ class InspectedModel:
         Raises InputError if the photo cannot be read, or its regions cannot be found.
         """
         notes = []
-        sources = ImageInputs()
+        sources = ImageSources()
         if self.reads_image and photo is not None:
             (image,) = example.images
             sources = self._image_inputs(image, photo)
@@ -196,7 +196,7 @@ class InspectedModel:
             view.answer = match_answer(self.student, self.folder, sample, self.device)
         return view
 
-    def _samples(self, example: Example, sources: ImageInputs) -> SampleDataset:
+    def _samples(self, example: Example, sources: ImageSources) -> SampleDataset:
         """The example as the model reads it, with the text that a fine-tuned head appends."""
         if self.fine_tuned is not None:
             (tagged,) = self.fine_tuned.inputs.select_tags([example])
@@ -219,7 +219,7 @@ MATCH = "Image and text match"
 
 
 def fine_tuned_answer(
-    fitted: FineTunedModel, example: Example, sources: ImageInputs, boxes: RegionBoxesView
+    fitted: FineTunedModel, example: Example, sources: ImageSources, boxes: RegionBoxesView
 ) -> ModelAnswer:
     """A fine-tuned model's answer, as from `groundling predict`; the example has all choices.
 
