@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gc
 import json
-import pickle
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -621,23 +620,6 @@ def test_the_control_reads_other_images(place: Path, tmp_path: Path) -> None:
     control, expected = told
     assert [one["other_images"] for one in control] == [one["accuracy"] for one in expected]
     assert [one["other_images"] for one in control] != [one["accuracy"] for one in control]
-
-
-def test_refcocos_expressions_are_phrases(place: Path, tmp_path: Path) -> None:
-    images = [{"id": n, "width": 100, "height": 100, "file_name": f"{n}.jpg"} for n in range(3)]
-    notes = [{"id": n, "image_id": n, "category_id": 1, "bbox": [0, 0, 50, 50]} for n in range(3)]
-    refs = [
-        {"split": "val", "ann_id": n, "image_id": n, "sentences": [{"sent_id": n, "sent": "dog"}]}
-        for n in range(3)
-    ]
-    instances = {"images": images, "annotations": notes, "categories": []}
-    put(tmp_path / "data/instances.json", json.dumps(instances))
-    put(tmp_path / "data/refs(unc).p", pickle.dumps(refs, protocol=2))
-    three_regions(tmp_path / "store", [f"COCO_train2014_{n:012d}" for n in range(3)])
-    flags = ("--task", "refcoco+", "--data", f"{tmp_path}/data", "--regions", f"{tmp_path}/store")
-    assert run(place, tmp_path / "out", *flags, "--min-region-attention", "0") == 0
-    told = json.loads((tmp_path / "out/result.json").read_text())
-    assert (told["counts"]["asked"], told["kinds"], told["upper_bound"]["value"]) == (3, {}, 100)
 
 
 @pytest.mark.parametrize(

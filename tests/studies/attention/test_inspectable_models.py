@@ -1,24 +1,40 @@
-"""Models of transformers for inspection: their outputs and attention equal those of transformers'
-own call.
+"""Models of transformers for inspection: outputs and attention equal transformers' own; patches as
+regions, on the page and in pointing.
 """
 
 from __future__ import annotations
 
+import json
+import pickle
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tiny import homes, toys
 from tiny.homes import put
 from tiny.regions import store
+from torch import Tensor
 from transformers import (
     BertTokenizer,
+    CLIPImageProcessorPil,
+    CLIPModel,
+    CLIPVisionModel,
+    ViltForMaskedLM,
+    ViltImageProcessorPil,
     VisualBertConfig,
     VisualBertForPreTraining,
 )
 
-from groundling.core.batch import Batch, Example, collate
+import groundling
+from groundling.cli import main
+from groundling.core.batch import Batch, Example, GoldBoxes, collate
 from groundling.core.errors import InputError
+from groundling.data.images import read_image
+from groundling.data.regions.samples import RegionDataset, RegionOptions
+from groundling.data.samples import TextDataset
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.settings.fields import make_settings
 from groundling.studies.attention.commands import (
@@ -28,14 +44,385 @@ from groundling.studies.attention.commands import (
     VisualizeConfig,
 )
 from groundling.studies.attention.inspected_models import (
-    AttentionBatch,
     RegionModel,
-    SampleArrays,
-    consume_attention,
-    shuffle_images,
+    randomize_weights,
+)
+from groundling.studies.attention.models import (
+    ClipTowers,
+    PatchReader,
+    PatchStore,
+    Vilt,
+    cut_patches,
+    load_vilt,
+    pointing_game,
+    visible_part,
 )
 from groundling.studies.attention.page.inspected_model import InspectedModel
-from groundling.vision_language.loading import load_encoder
+from groundling.vision_language.loading import load_encoder, load_for_inspection
+
+TEXTS = ("a red dog runs", "two cats")
+SIZES = ((70, 40), (33, 50))
+"""Width and height of photos whose grids differ: ViLT cuts 6 x 3 patches, and 4 x 6."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("patches")
+    homes.vilt(folder / "vilt")
+    clip = homes.seeing_clip(folder / "clip")
+    tower = CLIPModel.from_pretrained(clip).vision_model
+    image = homes.home(folder / "image", tower, None)
+    CLIPImageProcessorPil.from_pretrained(clip).save_pretrained(image)
+    for number, size in enumerate(SIZES):
+        homes.noise(folder / f"photos/{number}.png", size, number)
+    return folder
+
+
+def batch_of(model: PatchReader, place: Path) -> Batch:
+    examples = [Example(f"{n}", text, images=(f"{n}",)) for n, text in enumerate(TEXTS)]
+    texts = TextDataset(examples, model.inputs(128)[0])
+    store = PatchStore(model, {f"{n}": place / f"photos/{n}.png" for n in range(2)})
+    samples = RegionDataset(
+        texts, store, RegionOptions(model.reads_whole_image, model.has_inclusive_boxes)
+    )
+    return collate(samples.get(range(2), ()))
+
+
+def told(model: Any, batch: Batch) -> tuple[Any, dict[str, list[AttentionMap]]]:
+    found: dict[str, list[AttentionMap]] = {}
+    with torch.no_grad():
+        encoded = model(batch, lambda one: found.setdefault(one.name, []).append(one))
+    return encoded, found
+
+
+def close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+# -- equal to transformers' own ----------------------------------------------------------------------------------------
+
+
+def test_vilt_is_transformers_own(place: Path, monkeypatch: Any) -> None:
+    """It shuffles the patches of every photo, and pads the smaller one."""
+    theirs = ViltForMaskedLM.from_pretrained(place / "vilt").vilt.eval().double()
+    processor = ViltImageProcessorPil.from_pretrained(place / "vilt")
+    model = load_encoder(place / "vilt").double()
+    assert isinstance(model, Vilt) and model.region_source == "patches"
+    batch = batch_of(model, place)
+    photos = [read_image(place / f"photos/{n}.png") for n in range(2)]
+    pixels = processor(images=photos, return_tensors="pt")
+    assert not pixels["pixel_mask"].all() and not batch.text.attention_mask.all()
+    drawn: list[Tensor] = []
+    embed = theirs.embeddings.visual_embed
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        out = embed(*arguments, **options)
+        drawn.append(out[2][0])
+        return out
+
+    monkeypatch.setattr(theirs.embeddings, "visual_embed", recorded)
+    texts = {"input_ids": batch.text.input_ids, "attention_mask": batch.text.attention_mask.long()}
+    with torch.no_grad():
+        expected = theirs(
+            **texts, **pixels, token_type_ids=batch.text.token_type_ids, output_attentions=True
+        )
+    encoded, maps = told(model, batch)
+    assert len(maps["self"]) == len(expected.attentions) == 2
+    tokens = batch.text.input_ids.shape[1]
+    close(encoded.pooler_output, expected.pooler_output)
+    for row, (high, wide) in enumerate(((3, 6), (6, 4))):
+        own = [place for place in range(tokens) if batch.text.attention_mask[row, place]]
+        here = own + [tokens + n for n in range(1 + high * wide)]
+        # The index of each of our patches, row by row, in their order.
+        order = {(y, x): n for n, (y, x) in enumerate(drawn[0][row].tolist())}
+        patches = [order[y, x] for y in range(high) for x in range(wide)]
+        there = own + [tokens] + [tokens + 1 + n for n in patches]
+        ours = torch.cat([encoded.text, encoded.visual], 1)
+        close(ours[row, here], expected.last_hidden_state[row, there])
+        for one, other in zip(maps["self"], expected.attentions, strict=True):
+            close(one.weights[row][:, here][:, :, here], other[row][:, there][:, :, there])
+            kinds = one.columns.kinds[row]
+            assert (kinds[here] != PositionKind.PADDING).all()
+            assert (kinds == PositionKind.PADDING).sum() == len(kinds) - len(here)
+            assert (
+                kinds[tokens] == PositionKind.IMAGE_CLASS
+                and kinds[tokens + 1] == PositionKind.REGION
+            )
+    assert not any(part._forward_hooks for part in model.modules())
+
+
+def test_clips_towers_are_transformers_own(place: Path) -> None:
+    theirs = CLIPModel.from_pretrained(place / "clip", attn_implementation="eager").eval()
+    processor = CLIPImageProcessorPil.from_pretrained(place / "clip")
+    model = load_for_inspection(place / "clip")
+    assert isinstance(model, ClipTowers)
+    batch = batch_of(model, place)
+    photos = [read_image(place / f"photos/{n}.png") for n in range(2)]
+    with torch.no_grad():
+        image = theirs.vision_model(
+            **processor(images=photos, return_tensors="pt"), output_attentions=True
+        )
+        text = theirs.text_model(
+            input_ids=batch.text.input_ids,
+            attention_mask=batch.text.attention_mask.long(),
+            output_attentions=True,
+        )
+    encoded, maps = told(model, batch)
+    close(encoded.visual, image.last_hidden_state)
+    inside = batch.text.attention_mask
+    close(encoded.text[inside], text.last_hidden_state[inside])
+    assert list(maps) == ["image over image", "text over text"]
+    for some, expected in zip(maps.values(), (image, text), strict=True):
+        assert [one.layer for one in some] == [0, 1]
+        for one, other in zip(some, expected.attentions, strict=True):
+            close(one.weights, other)
+
+
+def test_a_tower_alone(place: Path) -> None:
+    model = load_for_inspection(place / "image")
+    assert isinstance(model, ClipTowers) and model.inputs(9) == (None, None)
+    whole = load_for_inspection(place / "clip")
+    batch = batch_of(whole, place)
+    with torch.no_grad():
+        close(model(batch).visual, whole(batch).visual)
+    assert isinstance(whole.image, CLIPVisionModel) and model.text is None
+
+
+# -- patches -----------------------------------------------------------------------------------------------------------
+
+
+def sloping(size: tuple[int, int]) -> Image.Image:
+    """A photo that gets redder to the right and greener downwards."""
+    x, y = ((np.arange(side) + 0.5) / side * 255 for side in size)
+    red, green = np.meshgrid(x, y)
+    return Image.fromarray(np.stack([red, green, 0 * red], -1).round().astype(np.uint8))
+
+
+SQUARE = {"height": 64, "width": 64}
+PROCESSORS = {
+    "middle": CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size=SQUARE),
+    "a wider middle": CLIPImageProcessorPil(size={"shortest_edge": 96}, crop_size=SQUARE),
+    "squeezed": CLIPImageProcessorPil(size=SQUARE, do_center_crop=False),
+    "as it is": CLIPImageProcessorPil(do_resize=False, crop_size=SQUARE),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("size", [(300, 200), (131, 257)])
+def test_boxes_are_where_patches_are_from(name: str, size: tuple[int, int]) -> None:
+    processor = PROCESSORS[name]
+    made = processor(images=sloping(size), do_normalize=False, return_tensors="np")
+    row = cut_patches(made["pixel_values"][0], 16, visible_part(processor, size, 64))
+    assert len(row) == 17 and row.is_whole_image.tolist() == [True] + [False] * 16
+    centre = (row.boxes[1:, :2] + row.boxes[1:, 2:]) / 2
+    colours = row.features[1:].reshape(16, 3, 16, 16).mean((2, 3))
+    np.testing.assert_allclose(colours[:, :2], centre, atol=0.012)
+
+
+def test_what_lies_outside_of_a_padded_photo_is_told_as_outside() -> None:
+    processor = CLIPImageProcessorPil(do_resize=False, crop_size=SQUARE)
+    np.testing.assert_allclose(visible_part(processor, (32, 64), 64), [-0.5, 0, 1.5, 1])
+
+
+def test_vilts_patches_cover_the_photo_and_stand_upright(place: Path, tmp_path: Path) -> None:
+    model = load_vilt(place / "vilt")
+    row = model.patches(sloping((300, 200)))
+    assert len(row) == 1 + 4 * 6
+    centre = (row.boxes[1:, :2] + row.boxes[1:, 2:]) / 2
+    colours = row.features[1:].reshape(24, 3, 8, 8).mean((2, 3)) / 2 + 0.5
+    np.testing.assert_allclose(colours[:, :2], centre, atol=0.03)
+    np.testing.assert_allclose(row.boxes[-1], [5 / 6, 3 / 4, 1, 1], atol=1e-6)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    path = homes.noise(tmp_path / "turned.png", (40, 70), exif=turned)
+    store = PatchStore(model, {"a": path})
+    upright = model.patches(Image.open(path).transpose(Image.Transpose.ROTATE_270))
+    np.testing.assert_array_equal(store["a"].features, upright.features)
+    assert store.count("a") == len(upright) and "b" not in store
+
+
+def test_a_bound_of_patches_takes_them_evenly(place: Path, tmp_path: Path) -> None:
+    model = load_vilt(homes.vilt(tmp_path / "bound", max_image_length=5))
+    photo = read_image(place / "photos/0.png")
+    every = load_vilt(place / "vilt").patches(photo)
+    row = model.patches(photo)
+    np.testing.assert_array_equal(row.boxes, every.take(np.array([0, 1, 5, 9, 14, 18])).boxes)
+    batch = batch_of(model, place)
+    assert batch.regions.mask.sum(1).tolist() == [6, 6]
+    with torch.no_grad():  # a patch has the position of its place, even if others are left out
+        part = model._positions(batch.regions)[0]
+        whole = model._positions(batch_of(load_vilt(place / "vilt"), place).regions)[0]
+    close(part, whole[[0, 1, 5, 9, 14, 18]])
+
+
+def test_random_weights_leave_nothing_of_patches(place: Path) -> None:
+    model = load_vilt(place / "vilt")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    after = randomize_weights(model).state_dict()
+    kept = [name for name, value in before.items() if torch.equal(value, after[name])]
+    assert all("layernorm" in name.lower() or ".bias" in name for name in kept)
+    assert all(after[name].std() < 0.05 for name in after if "patch_embeddings.projection" in name)
+
+
+def test_narrow_photos_are_refused(place: Path) -> None:
+    homes.noise(place / "narrow.png", (600, 8))
+    store = PatchStore(load_vilt(place / "vilt"), {"a": place / "narrow.png"})
+    with pytest.raises(InputError, match=r"narrow\.png: .* 600 x 8 pixels"):
+        store["a"]
+
+
+# -- looked at ---------------------------------------------------------------------------------------------------------
+
+
+def looked_at(place: Path, name: str, text: str = TEXTS[0], **settings: Any) -> Any:
+    source = str(place / name)
+    example = Example("own", text, images=("0",))
+    config = VisualizeConfig(**settings)
+    return InspectedModel(source, "cpu", config).view(example, place / "photos/0.png")
+
+
+def test_vilts_words_and_patches_read_each_other(place: Path) -> None:
+    view = looked_at(place, "vilt")
+    assert view.boxes.are_patches and len(view.boxes.boxes) == 19 and view.boxes.is_whole_image[0]
+    assert [word.text for word in view.words] == ["[CLS]", *TEXTS[0].split(), "[SEP]"]
+    model = load_encoder(place / "vilt")
+    one = batch_of(model, place)
+    _, maps = told(model, one)
+    weights = maps["self"][1].weights[0].double().numpy()
+    tokens = one.text.input_ids.shape[1]
+    patches = slice(tokens, tokens + 19)  # the other photo has more
+    found = view.layers[1].blocks["boxes", "boxes"]
+    np.testing.assert_allclose(found, weights[:, patches, patches], atol=1e-6)
+    packed = view.to_json()
+    assert packed["patches"] and packed["whole"] == [0]
+
+
+def test_clips_towers_do_not_meet(place: Path) -> None:
+    view = looked_at(place, "clip")
+    assert [(one.name, one.number, list(one.blocks)) for one in view.layers] == [
+        ("image", 0, [("boxes", "boxes")]),
+        ("image", 1, [("boxes", "boxes")]),
+        ("text", 0, [("words", "words")]),
+        ("text", 1, [("words", "words")]),
+    ]
+    for layer in view.layers:
+        for block in layer.blocks.values():
+            np.testing.assert_allclose(block.sum(-1), 1, atol=1e-6)
+    made = groundling.visualize(place / "clip", place / "photos/0.png", TEXTS[0], cpu=True)
+    assert "separate towers" in made.models[0][1][0]
+    alone = looked_at(place, "image")
+    assert alone.words == [] and alone.notes == ["This model reads the photo only."]
+    with pytest.raises(InputError, match="of a layer whose words attend to boxes"):
+        made.figure(["0-0"])
+
+
+def test_a_text_without_a_photo(place: Path) -> None:
+    made = groundling.visualize(place / "clip", text=TEXTS[0], cpu=True)
+    (view,) = made.entries[0]["views"]
+    assert view["boxes"] == [] and [one["name"] for one in view["layers"]] == ["text", "text"]
+    for name in ("vilt", "image"):
+        with pytest.raises(InputError, match=f"{name}: this model reads photos; also pass image"):
+            groundling.visualize(place / name, text=TEXTS[0], cpu=True)
+
+
+# -- heads and masses --------------------------------------------------------------------------------------------------
+
+
+def test_a_patch_is_right_whose_centre_lies_in_a_gold_box() -> None:
+    """By hand: 2 x 2 patches on 100 x 80 pixels; one centre is in the first box, one on the edge of
+    the second.
+    """
+    row = cut_patches(np.zeros((3, 16, 16), np.float32), 8)
+    gold = GoldBoxes(np.array([[0, 0, 30, 25], [70, 60, 75, 80]]), (100, 80))
+    right = pointing_game(Example("a", "a dog", gold_boxes=gold), row)
+    assert right.tolist() == [0, 1, 0, 0, 1]
+
+
+@pytest.fixture(scope="module")
+def referred(place: Path) -> Path:
+    """RefCOCO+'s files about two photos, with one expression each."""
+    images, notes, refs = [], [], []
+    for n, (width, height) in enumerate(SIZES):
+        name = f"COCO_train2014_{n:012d}"
+        homes.noise(place / f"referred/images/{name}.png", (width, height), n)
+        images.append({"id": n, "width": width, "height": height, "file_name": f"{name}.jpg"})
+        notes.append({"id": n, "image_id": n, "category_id": 1, "bbox": [0, 0, 30, 30]})
+        said = [{"sent_id": n, "sent": TEXTS[n]}]
+        refs.append({"split": "val", "ann_id": n, "image_id": n, "sentences": said})
+    about = {"images": images, "annotations": notes, "categories": []}
+    put(place / "referred/instances.json", json.dumps(about))
+    put(place / "referred/refs(unc).p", pickle.dumps(refs, protocol=2))
+    return place / "referred"
+
+
+def test_heads_are_scored_by_pointing_under_its_own_name(
+    place: Path, referred: Path, tmp_path: Path, capsys: Any
+) -> None:
+    flags = ["--model", f"{place}/vilt", "--task", "refcoco+", "--data", str(referred)]
+    flags += ["--images", f"{referred}/images", "--min-region-attention", "0", "--cpu"]
+    assert main(["heads", *flags, "--out", str(tmp_path / "out")]) == 0
+    assert "pointing" in capsys.readouterr().err
+    result = json.loads((tmp_path / "out/result.json").read_text())
+    assert result["measure"] == "pointing" and "accuracy" not in result["heads"][0]
+    # A plain restatement: the patch with most attention from the last token, and whether its centre is
+    # in the box.
+    model = load_encoder(place / "vilt")
+    hits = np.zeros((2, 4))
+    chances = []
+    for n, (width, height) in enumerate(SIZES):
+        row = model.patches(read_image(referred / f"images/COCO_train2014_{n:012d}.png"))
+        centre = (row.boxes[1:, :2] + row.boxes[1:, 2:]) / 2 * (width, height)
+        right = ((centre >= 0) & (centre <= 30)).all(1)
+        chances.append(right.mean())
+        store = PatchStore(model, {"a": referred / f"images/COCO_train2014_{n:012d}.png"})
+        texts = TextDataset([Example("a", TEXTS[n], images=("a",))], model.inputs(40)[0])
+        (sample,) = RegionDataset(texts, store, RegionOptions(model.reads_whole_image)).get([0], ())
+        last = len(sample.text.input_ids) - 2
+        _, maps = told(model, collate([sample]))
+        for one in maps["self"]:
+            seen = one.weights[0, :, last, len(sample.text.input_ids) + 1 :]
+            for head, best in enumerate(seen.argmax(-1).tolist()):
+                hits[n, 2 * one.layer + head] = right[best]
+    assert [one["pointing"] for one in result["heads"]] == list(100 * hits.mean(0))
+    assert result["upper_bound"]["value"] == 100 and result["confidence"] is None
+    assert result["chance"]["value"] == round(100 * np.mean(chances), 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("seer", "this model needs regions"), ("vilt", "reads pixels; pass images")],
+)
+def test_a_model_needs_its_images(name: str, message: str, place: Path) -> None:
+    toys.seer().export(place / "seer")
+    with pytest.raises(InputError, match=message):
+        RegionModel(AnalysedModelSettings(model=str(place / name)), torch.device("cpu"))
+
+
+def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:
+    """Its class token is special, its patches are visual; its own heads are not used."""
+    lines = [f"{text}\t{n}.png" for n, text in enumerate(TEXTS)]
+    data = put(tmp_path / "captions.tsv", "\n".join(lines) + "\n")
+    config = make_settings(
+        ModalityConfig,
+        model=str(place / "vilt"),
+        images=str(place / "photos"),
+        data=str(data),
+        cpu=True,
+        ig_examples=0,
+    )
+    (model,) = MODALITY(config, tmp_path / "out")["models"]
+    assert model["kind"] == "vilt" and model["inputs"]["undefined"]
+    every = sum(np.array(model["by_head"][kind]) for kind in ("visual", "textual", "special"))
+    np.testing.assert_allclose(every, 1, atol=1e-5)
+    text = load_encoder(place / "vilt").inputs(40)[0]
+    samples = TextDataset([Example("a", one) for one in TEXTS], text).get(range(2))
+    tokens = [int((~one.text.special_tokens_mask).sum()) for one in samples]
+    patches = (18, 24)
+    shares = [n / (n + t + 3) for n, t in zip(patches, tokens, strict=True)]
+    assert model["uniform"]["visual"]["mean"] == pytest.approx(np.mean(shares), abs=1e-6)
+
+
+# -- VisualBERT and LXMERT of transformers -----------------------------------------------------------------------------
 
 NAMES = [f"image{n}" for n in range(4)]
 
@@ -58,26 +445,15 @@ def lxmert(tmp_path_factory: pytest.TempPathFactory, words: BertTokenizer) -> Pa
     return homes.home(tmp_path_factory.mktemp("lxmert"), toys.lxmert(words), words)
 
 
-def batch_of(count: int = 5) -> Batch:
+def batch_of_texts(count: int = 5) -> Batch:
     return collate(toys.seen(count).get(range(count), ()))
-
-
-def maps_of(model: torch.nn.Module, batch: Batch) -> dict[str, list[AttentionMap]]:
-    found: dict[str, list[AttentionMap]] = {}
-    with torch.no_grad():
-        model(batch, lambda one: found.setdefault(one.name, []).append(one))
-    return found
-
-
-def close(one: torch.Tensor, other: torch.Tensor) -> None:
-    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
 def test_maps_of_visualbert_are_transformers_own(visualbert: Path) -> None:
     theirs = VisualBertForPreTraining.from_pretrained(
         visualbert, attn_implementation="eager"
     ).eval()
-    batch = batch_of()
+    batch = batch_of_texts()
     with torch.no_grad():
         expected = theirs.visual_bert(
             input_ids=batch.text.input_ids,
@@ -88,7 +464,7 @@ def test_maps_of_visualbert_are_transformers_own(visualbert: Path) -> None:
             visual_token_type_ids=batch.regions.image_index,
             output_attentions=True,
         ).attentions
-    maps = maps_of(load_encoder(visualbert), batch)["self"]
+    maps = told(load_encoder(visualbert), batch)[1]["self"]
     inside = torch.cat([batch.text.attention_mask, batch.regions.mask], 1)
     assert len(maps) == len(expected) == 2 and not inside.all()
     for one, other in zip(maps, expected, strict=True):
@@ -97,43 +473,9 @@ def test_maps_of_visualbert_are_transformers_own(visualbert: Path) -> None:
         assert ((one.columns.kinds == PositionKind.PADDING) == ~inside).all()
 
 
-class MapMaxima(SampleArrays):
-    """The maximum of every map of text over regions."""
-
-    def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
-        if one.name == "text over regions":
-            self.put(seen.places, one.layer, one.weights.amax((1, 2, 3)).numpy())
-
-
 @pytest.fixture(scope="module")
 def regions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store(tmp_path_factory.mktemp("guests") / "store", NAMES)
-
-
-def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
-    device = torch.device("cpu")
-    config = make_settings(AnalysedModelSettings, model=str(lxmert), regions=str(regions))
-    examples = [Example(str(n), toys.sentences()[n], images=(NAMES[n],)) for n in range(4)]
-    attended = RegionModel(config, device)
-    partner = shuffle_images(NAMES, 0)
-    seen = []
-    for others in (False, True):
-        kept = MapMaxima()
-        consume_attention(
-            attended.model, attended.samples(examples, partner if others else None), kept, 3
-        )
-        assert kept.stacked().shape == (4, 2)
-        seen.append(kept.stacked())
-    assert (seen[0] != seen[1]).all(), "looks of other images"
-    kept = MapMaxima()
-    other = RegionModel(
-        make_settings(
-            AnalysedModelSettings, model=str(lxmert), regions=str(regions), untrained=True
-        ),
-        device,
-    )  # type: ignore[arg-type]
-    consume_attention(other.model, other.samples(examples), kept)
-    assert (kept.stacked() != seen[0]).all()
 
 
 def test_the_page_shows_an_lxmert_in_both_directions(
@@ -151,7 +493,7 @@ def test_the_page_shows_an_lxmert_in_both_directions(
     }
     seen = shown._image_inputs(NAMES[0], tmp_path / f"{NAMES[0]}.jpg")
     batch = collate(list(shown._samples(example, seen).get([0], ())))
-    maps = maps_of(load_encoder(lxmert), batch)
+    maps = told(load_encoder(lxmert), batch)[1]
     for layer in view.layers:
         for (_, columns), block in layer.blocks.items():
             assert block.shape[2] == len(view.words if columns == "words" else view.boxes.boxes)

@@ -11,22 +11,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import transformers as hf
 from tiny import homes, toys
-from tiny.attention import TEXT, content_of
+from tiny.attention import TEXT, content_of, entities
 
 import groundling
 from groundling.cli import main
+from groundling.commands.finetune import COMMAND as finetune
+from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.regions import ImageRegions, RegionWriter
 from groundling.models.attention import AttentionMap
+from groundling.models.heads import load_head, save_heads
+from groundling.objectives.image_text_matching import ImageTextMatching
+from groundling.settings.fields import make_settings
+from groundling.settings.training import TrainingArguments
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.studies.attention.page import (
     MAX_PAGE_CHARACTERS,
     AttentionPage,
     ImageTextPair,
     make_page,
+    select_pairs,
 )
 from groundling.studies.attention.page.attention_views import (
     ModelAttentionView,
@@ -41,25 +49,46 @@ from groundling.vision_language.single_stream import SingleStreamModel
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pre-trained model, a text encoder, two photos and a store of their regions."""
+    """A pre-trained model without heads, the same with a matching head, a fine-tuned one, a text
+    encoder, two photos and a store of their regions; a task's files.
+    """
     folder = tmp_path_factory.mktemp("visualize")
+    torch.manual_seed(0)
     model = toys.seer()
-    (folder / "seer").mkdir()
-    model.export(folder / "seer")
+    for name in ("seer", "matching"):
+        (folder / name).mkdir()
+        model.export(folder / name)
+    save_heads(folder / "matching", ImageTextMatching(model.sizes).saved_modules())
     homes.student(folder / "bert")
-    for name in ("one", "two"):
-        homes.picture(folder / f"photos/{name}.jpg", size=(60, 40))
     writer = RegionWriter(folder / "store")
-    writer.write(0, [_found(name) for name in ("one", "two")])
+    for number, name in enumerate(("one", "two")):
+        homes.picture(folder / f"photos/{name}.jpg", size=(60, 40))
+        row = toys.regions(len(name), 3)
+        parts = (row.boxes, row.confidence, row.features, row.classes)
+        writer.write(number, [ImageRegions(name, (60, 40), *parts)])
     writer.close({"class_names": list("abcde")})
-    rows = [("one.jpg", "a dog runs", "yes"), ("two.jpg", "two cats wait", "no")]
-    homes.put(folder / "pairs.csv", homes.table(("image", "text", "label"), *rows))
+    pairs = [("one.jpg", "a dog runs", "yes"), ("two.jpg", "two cats wait", "no")]
+    homes.put(folder / "pairs.csv", homes.table(("image", "text", "label"), *pairs))
+    rows = [("is it a dog", "one.jpg", ("yes", "no", "red")[n % 3]) for n in range(12)]
+    homes.put(folder / "asked.csv", homes.table(("text", "image", "label"), *rows))
+    config = make_settings(
+        FinetuneConfig,
+        model=str(folder / "seer"),
+        data=str(folder / "asked.csv"),
+        regions=str(folder / "store"),
+        text="text",
+        image="image",
+        label="label",
+        dev=str(folder / "asked.csv"),
+        max_length=16,
+        seeds=1,
+    )
+    brief = TrainingArguments(steps=2, batch=4, cpu=True)
+    finetune(config, brief, folder / "run")
+    entities(folder / "flickr30k", CAPTIONS)
+    for name in "012":
+        homes.picture(folder / f"flickr30k/photos/{name}.jpg", size=(100, 100))
     return folder
-
-
-def _found(name: str) -> ImageRegions:
-    row = toys.regions(len(name), 3)
-    return ImageRegions(name, (60, 40), row.boxes, row.confidence, row.features, row.classes)
 
 
 def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
@@ -281,29 +310,142 @@ def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
         made.html()
 
 
-def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(tmp_path: Path) -> None:
-    (tmp_path / "seer").mkdir()
-    toys.seer().export(tmp_path / "seer")
-    homes.picture(tmp_path / "one.jpg", size=(60, 40))
-    row = toys.regions(3, 3)
-    writer = RegionWriter(tmp_path / "store")
-    writer.write(
-        0, [ImageRegions("one", (60, 40), row.boxes, row.confidence, row.features, row.classes)]
-    )
-    writer.close({"class_names": list("abcde")})
+def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(
+    place: Path, tmp_path: Path
+) -> None:
+    photo = tmp_path / "one.jpg"
     config = VisualizeConfig(
-        model=(str(tmp_path / "seer"),),
-        regions=str(tmp_path / "store"),
-        image=str(tmp_path / "one.jpg"),
-        text="a red dog runs",
+        model=(str(place / "seer"),),
+        regions=str(place / "store"),
+        image=str(photo),
+        text=TEXT,
         cpu=True,
     )
-    assert len(make_page(config).entries) == 1
-    homes.picture(tmp_path / "one.jpg", size=(120, 80))  # resized: boxes are shares
-    assert len(make_page(config).entries) == 1
-    homes.picture(tmp_path / "one.jpg", size=(40, 60))
+    for size in ((60, 40), (120, 80)):  # resized: boxes are shares
+        homes.picture(photo, size=size)
+        assert len(make_page(config).entries) == 1
+    homes.picture(photo, size=(40, 60))
     with pytest.raises(InputError) as caught:
         make_page(config)
     told = str(caught.value)
-    assert f"{tmp_path}/one.jpg: 40 x 60 pixels, but its regions are of 60 x 40" in told
-    assert str(tmp_path / "store") in told
+    assert f"{photo}: 40 x 60 pixels, but its regions are of 60 x 40" in told
+    assert str(place / "store") in told
+
+
+# -- a task's examples -------------------------------------------------------------------------------------------------
+
+CAPTIONS = (
+    "a [/EN#2/other bush]",
+    "a [/EN#1/people wet dog] sees [/EN#2/other 3 $2 trees] and [/EN#1/people the dog] runs",
+)
+"""A dog, mentioned twice; trees."""
+
+
+def test_each_phrase_is_a_pair_with_its_boxes(place: Path) -> None:
+    task = place / "flickr30k"
+    given = {"task": "flickr30k", "data": str(task / "data"), "images": str(task / "photos")}
+    pairs = select_pairs(VisualizeConfig(**given, split="val", example="1#1"))
+    assert [pair.phrase for pair in pairs] == ["wet dog", "3 $2 trees", "the dog"]
+    for pair, left in zip(pairs, (0, 0.5, 0), strict=True):
+        assert pair.photo == task / "photos/1.jpg" and pair.gold is not None
+        np.testing.assert_allclose(pair.gold, [[left, 0, left + 0.5, 0.5]], atol=0.011)
+    assert len(select_pairs(VisualizeConfig(**given, split="val", limit=2))) == 2
+
+
+def test_the_command_draws_a_caption(place: Path, tmp_path: Path, capsys: Any) -> None:
+    task = place / "flickr30k"
+    flags = ["--task", "flickr30k", "--data", f"{task}/data", "--images", f"{task}/photos"]
+    flags += ["--model", f"{task}/model", "--regions", f"{task}/store", "--cpu", "--split", "val"]
+    out = ["--out", str(tmp_path / "look.html")]
+    assert main(["visualize", *flags, "--example", "1#1", *out]) == 0
+    assert json.loads(capsys.readouterr().out)["pairs"] == 3
+    assert main(["visualize", *flags, "--example", "8", *out]) == 2
+    said = capsys.readouterr().err
+    assert "example=8: " in said and "has no such image, caption or example" in said
+    assert said.count("\n") == 1
+
+
+# -- answers and even attention ----------------------------------------------------------------------------------------
+
+
+def looked(place: Path, model: str) -> InspectedModel:
+    config = VisualizeConfig(regions=str(place / "store"))
+    return InspectedModel(str(place / model), "cpu", config)
+
+
+def test_a_fine_tuned_models_answer_is_the_one_of_predict(place: Path) -> None:
+    made = groundling.visualize(
+        place / "run", place / "photos/one.jpg", TEXT, regions=str(place / "store"), cpu=True
+    )
+    told = content_of(made.html())["pairs"][0]["views"][0]["answer"]
+    model = groundling.load(place / "run", device="cpu")
+    own = model.predict(TEXT, image="one.jpg", top_k=3, regions=place / "store")
+    assert told["title"] == "Answer"
+    assert [text for text, _ in told["ranked"]] == [one.answer for one in own.best]
+    shares = [share for _, share in told["ranked"]]
+    assert shares == pytest.approx([one.probability for one in own.best])
+    assert len(shares) == 3 and sum(shares) == pytest.approx(1)
+
+
+def test_a_pre_trained_model_tells_whether_image_and_text_match(place: Path) -> None:
+    model = looked(place, "matching")
+    example = Example("own", TEXT, images=("one",))
+    answer = model.view(example, place / "photos/one.jpg").answer
+    assert answer is not None and "text match" in answer.title
+    seen = model._image_inputs("one", place / "photos/one.jpg")
+    samples = model._samples(example, seen).get([0], ())
+    student = load_encoder(place / "matching").eval()
+    assert isinstance(student, SingleStreamModel)
+    head = ImageTextMatching(student.sizes)
+    for name, part in head.saved_modules().items():
+        assert load_head(place / "matching", part, name)
+    batch = collate(samples)
+    with torch.no_grad():
+        share = head.eval().compute_logits(student(batch), batch).softmax(-1)[0, 1]
+    assert answer.ranked == [("yes", pytest.approx(float(share)))]
+
+
+def test_a_model_without_a_head_says_so(place: Path) -> None:
+    example = Example("own", TEXT, images=("one",))
+    answer = looked(place, "seer").view(example, place / "photos/one.jpg").answer
+    assert answer is not None and answer.title.startswith("No answer") and not answer.ranked
+
+
+def test_a_heat_map_has_a_line_where_even_attention_is(place: Path) -> None:
+    made = groundling.visualize(
+        place / "seer", place / "photos/one.jpg", TEXT, regions=str(place / "store"), cpu=True
+    )
+    *_, scale = made.figure(["0-0"]).axes
+    assert made.first_view is not None
+    layer, _ = made.first_view.layer_of("0-0")
+    even = 100 * layer.even["words"].max()
+    assert any(list(line.get_ydata()) == [even, even] for line in scale.lines)
+    assert f"line: even, {even:.1f}" in scale.get_ylabel()
+    low, high = scale.get_ylim()
+    assert low <= even <= high
+
+
+def test_even_shares_of_all_places_sum_to_one(place: Path) -> None:
+    example = Example("own", TEXT, images=("one",))
+    view = looked(place, "seer").view(example, place / "photos/one.jpg")
+    places = sum(word.tokens for word in view.words) + len(view.boxes.boxes)
+    assert places > len(view.words) + len(view.boxes.boxes), "no word is of several tokens"
+    for layer in view.layers:
+        for shares in layer.even.values():
+            np.testing.assert_allclose(shares, 1 / places)
+
+
+def test_words_that_a_mask_hides_have_no_part_in_even_attention(tmp_path: Path) -> None:
+    made = groundling.visualize(
+        homes.seeing_clip(tmp_path / "clip"),
+        homes.noise(tmp_path / "noise.png", (70, 40)),
+        "a red dog",
+        cpu=True,
+    )
+    (view,) = content_of(made.html())["pairs"][0]["views"]
+    (text,) = [one for one in view["layers"] if (one["name"], one["number"]) == ("text", 0)]
+    # A causal tower: words attend to themselves and to earlier words.
+    assert [tokens for *_, tokens in view["words"]] == [1] * len(view["words"])
+    assert text["even"]["words"] == pytest.approx(
+        [1 / (1 + place) for place in range(len(view["words"]))], abs=1e-6
+    )
