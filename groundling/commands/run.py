@@ -18,8 +18,15 @@ from groundling.command_line import COMMANDS, Command
 from groundling.core.errors import InputError, prefix_errors, require_known
 from groundling.core.registry import is_import_path, resolve_builtin
 from groundling.recipes import Row, Step, Table, slug
-from groundling.recipes.miniature import on_stand_ins, shrink
-from groundling.recipes.plan import Recipe, exposure_notes, plan_json, plan_lines, state
+from groundling.recipes.plan import (
+    Recipe,
+    exposure_notes,
+    on_stand_ins,
+    plan_json,
+    plan_lines,
+    shrink,
+    state,
+)
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.outputs import RunCollection

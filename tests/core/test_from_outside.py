@@ -31,10 +31,8 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.fields import make_settings
 from groundling.stats.finished_runs import collect_runs
-from groundling.studies.worlds.commands import PROBE as probe
-from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.world import World
 from groundling.training.loop import MicroBatchContext, ModelWithObjectives, TrainingStep, train
 from groundling.training.training_steps import zero_perturbation
@@ -45,7 +43,6 @@ from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
 
 FEW = ["--steps", "2", "--batch", "4", "--cpu", "--log-every", "1"]
-TINY = replace(STEPS, steps=2, batch=4)
 
 MORE = {
     "mine/gated.py": '''
@@ -129,7 +126,6 @@ LINES = "two\\nlines"
     "mine/unfinished.py": """
 from groundling.objectives import Objective
 from groundling.teachers import Teacher
-from groundling.training.loop import PlainTrainingStep
 
 
 class Nameless(Objective):
@@ -138,10 +134,6 @@ class Nameless(Objective):
 
     def forward(self, encoded, batch):
         return {}
-
-
-class Uncounted(Objective):
-    name = "uncounted"
 
 
 class Unscored(Objective):
@@ -157,8 +149,6 @@ class Widthless(Teacher):
 """,
     "mine/raises.py": 'raise RuntimeError("first line\\nsecond line")\n',
     "mine/leaves.py": "import sys\n\nsys.exit(3)\n",
-    "mine/broken.py": "def (:\n",
-    "mine/lacks.py": "import a_package_that_nobody_has\n",
 }
 
 
@@ -249,7 +239,8 @@ def test_an_objective_takes_part_in_every_training(tmp_path: Path) -> None:
     assert set(result(tmp_path / "adapt")["train_metrics"]) == {"loss", "mlm", "length"}
     assert "mine.shorter:Shorter" in (tmp_path / "adapt/model/README.md").read_text()
     run(*RTE, "--objectives", "mine.shorter:Shorter", "--out", str(tmp_path / "tuned"))
-    assert {"task", "length"} <= set(log_of(tmp_path / "tuned/seed-0")[0])
+    for line in log_of(tmp_path / "tuned/seed-0"):
+        assert line["loss"] == pytest.approx(line["task"] + 0.01 * line["length"])
     run(*PRETRAIN, "--objectives", "mine.shorter:Shorter", "--out", str(tmp_path / "seen"))
     assert {"mlm", "sentence_image", "length"} <= set(log_of(tmp_path / "seen")[0])
 
@@ -277,12 +268,6 @@ def test_its_settings_are_flags_and_keywords(
     assert "has no flag '--norm-order'" in refused(
         capsys, *ADAPT, "--arm", "mlm", "--norm-order", "1", "--out", str(tmp_path / "bad")
     )
-
-
-def test_a_part_has_its_own_weight(tmp_path: Path) -> None:
-    run(*RTE, "--objectives", "mine.shorter:Shorter", "--out", str(tmp_path))
-    for line in log_of(tmp_path / "seed-0"):
-        assert line["loss"] == pytest.approx(line["task"] + 0.01 * line["length"])
 
 
 def test_a_gate_on_the_tasks_logits_may_leave_its_term_out(
@@ -426,7 +411,7 @@ SEEN = ["--regions", "runs/store", "--architecture", "mine.plain:ARCHITECTURE"]
 
 
 def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(
-    plain: Path, tmp_path: Path
+    plain: Path, mine: Any, tmp_path: Path
 ) -> None:
     assert set(result(plain)["train_metrics"]) == {"loss", "mlm"}
     assert result(plain)["architecture"] == "plain"
@@ -440,6 +425,9 @@ def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(
     }
     again = load_encoder(tmp_path / "seed-0/model", architecture="mine.plain:ARCHITECTURE")
     assert isinstance(again, SingleStreamModel) and again.join.kind == "plain"
+    words = homes.words()
+    with pytest.raises(InputError, match="another: `build` returned a model named 'plain'"):
+        replace(mine("plain").ARCHITECTURE, name="another").make(toys.bert(len(words)), words, 12)
     with pytest.raises(InputError, match=r"unknown kind 'plain'.*architecture MODULE:NAME"):
         load_encoder(plain / "model")
     # A next phase resumes from it, too.
@@ -470,12 +458,6 @@ def test_its_head_is_the_one_that_is_used(
     calls.clear()
     run(*words, "--linear-head", "--out", str(tmp_path / "plain"))
     assert not calls
-
-
-def test_a_design_with_two_names_is_refused(mine: Any) -> None:
-    words = homes.words()
-    with pytest.raises(InputError, match="another: `build` returned a model named 'plain'"):
-        replace(mine("plain").ARCHITECTURE, name="another").make(toys.bert(len(words)), words, 12)
 
 
 # -- (e) a kind of model folder ----------------------------------------------------------------------------------------
@@ -529,15 +511,7 @@ def test_a_kind_is_probed(average: Path, tmp_path: Path) -> None:
     )
     words = ["--model", str(average), *KIND, "--data", str(tmp_path / "world"), *FEW]
     run("probe", *words, "--seeds", "1", "--out", str(tmp_path / "asked"))
-    asked = result(tmp_path / "asked")
-    assert {"linear/colour", "world/truth"} <= set(asked)
-    settings = {
-        "model": str(average),
-        "data": str(tmp_path / "world"),
-        "model_format": "mine.average:KIND",
-    }
-    config = make_settings(ProbeConfig, **settings, questions=("odd",), seeds=1)
-    assert probe(config, TINY, tmp_path / "object")["linear/colour"] == asked["linear/colour"]
+    assert {"linear/colour", "world/truth"} <= set(result(tmp_path / "asked"))
 
 
 # -- (f) an inner step -------------------------------------------------------------------------------------------------
@@ -555,7 +529,6 @@ def still(model: nn.Module) -> nn.Module:
 
 
 JOINS = {"visualbert": visualbert, "vlbert": vlbert, "uniter": uniter}
-ENCODERS = ("bert", "roberta", "electra", "deberta", "modernbert")
 
 
 @pytest.fixture
@@ -621,7 +594,7 @@ class Watching(TrainingStep):
         return self.inner(replace(micro, forward=forward, backward=backward))
 
 
-@pytest.mark.parametrize("name", [*JOINS, *ENCODERS])
+@pytest.mark.parametrize("name", [*JOINS, "bert", "deberta"])
 def test_villa_climbs_in_every_modality(name: str, mine: Any, tuned: Any, tmp_path: Path) -> None:
     size = 0.5
     watching = Watching(mine("villa").Villa(passes=3, size=size))
@@ -701,26 +674,28 @@ def _rank(rank: int, size: int, folder: str, port: int) -> None:
     os.environ |= {name: str(value) for name, value in names.items()}
     os.environ["MASTER_ADDR"] = "127.0.0.1"
     villa_and_gate(folder)
-    if size > 1:
-        torch.distributed.destroy_process_group()
+    torch.distributed.destroy_process_group()
 
 
-def test_two_processes_do_what_one_does(processes: Any, tmp_path: Path) -> None:
+def test_two_processes_do_what_one_does(
+    processes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Several passes a micro-batch, and a term that one process has and the other has not."""
     documents.write_modules(ROOT / "docs/extending.md", tmp_path)
     homes.put(tmp_path / "mine/gated.py", MORE["mine/gated.py"])
-    for size in (1, 2):
-        port = homes.free_port()
-        ranks = [
-            processes.Process(target=_rank, args=(rank, size, str(tmp_path), port))
-            for rank in range(size)
-        ]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join(timeout=120)
-            rank.kill()
-        assert [rank.exitcode for rank in ranks] == [0] * size
+    port = homes.free_port()
+    ranks = [
+        processes.Process(target=_rank, args=(rank, 2, str(tmp_path), port)) for rank in (0, 1)
+    ]
+    for rank in ranks:
+        rank.start()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    villa_and_gate(str(tmp_path))
+    for rank in ranks:
+        rank.join(timeout=120)
+        rank.kill()
+    assert [rank.exitcode for rank in ranks] == [0, 0]
     one = load_file(tmp_path / "1/villa.safetensors")
     two = load_file(tmp_path / "2/villa.safetensors")
     for name, value in one.items():
@@ -768,31 +743,21 @@ PRETRAINED = [*PRETRAIN, "--architecture"]
 NO_OBJECTIVE = "expected a sub-class of Objective"
 WRONG = [
     (TASK, "nowhere:THING", "'nowhere' cannot be imported"),
-    (OBJECTIVE, "mine.nowhere:THING", "'mine.nowhere' cannot be imported"),
-    (TEACHER, "mine..dogs:DOGS", "'mine..dogs' cannot be imported"),
     (STEP, "mine.dogs:CATS", "has no 'CATS'; there are: "),
     (NEW_MODEL, "mine.raises:THING", "cannot be imported (RuntimeError: first line"),
     (FORMAT, "mine.leaves:THING", "cannot be imported (SystemExit: 3)"),
-    (ARM, "mine.broken:THING", "cannot be imported (SyntaxError: "),
-    (PRETRAINED, "sys:nothing", "has no 'nothing'"),
-    (OBJECTIVE, "mine.lacks:THING", "No module named 'a_package_that_nobody_has'"),
     (TASK, "mine.wrong:NUMBER", "found int, expected Task"),
-    (TASK, "mine.shorter:Shorter", "found the class Shorter, expected Task"),
     (OBJECTIVE, "mine.wrong:LINES", NO_OBJECTIVE),
     (OBJECTIVE, "mine.bag:Bag", NO_OBJECTIVE),
     (ARM, "mine.dogs:DOGS", NO_OBJECTIVE),
     (TEACHER, "mine.wrong:NUMBER", "expected a Teacher"),
-    (TEACHER, "mine.shorter:ShorterSettings", "expected a Teacher"),
     (TEACHER, "mine.wrong:made", "the call failed (KeyError: 'why')"),
-    (STEP, "mine.wrong:NUMBER", "expected a TrainingStep, found int"),
-    (STEP, "mine.wrong:made", "the call failed (KeyError: 'why')"),
     (STEP, "mine.wrong:Needs", "the call failed (TypeError: "),
     (STEP, "mine.bag:Bag", "expected a TrainingStep, found Bag"),
     (NEW_MODEL, "mine.plain:PlainEmbeddings", "class PlainEmbeddings, expected Architecture"),
     (FORMAT, "mine.average:Average", "found the class Average, expected ModelFormat"),
     (PRETRAINED, "mine.plain:build", "found function, expected Architecture"),
     (OBJECTIVE, "mine.unfinished:Nameless", "objectives: expected distinct names, found ["),
-    (OBJECTIVE, "mine.unfinished:Uncounted", "this objective has no method `count`"),
     (OBJECTIVE, "mine.unfinished:Unscored", "this objective has no method `forward`"),
     (
         [*OBJECTIVE, "mine.bag:Follow", "--teacher"],

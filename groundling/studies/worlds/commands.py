@@ -147,7 +147,7 @@ def true_regions_inputs(config: TrueRegionsConfig) -> Inputs:
 DATA_TRUE_REGIONS = Command(
     "data make-store",
     "make a region store of a rendered world whose features are the objects' attributes",
-    "groundling.studies.worlds.true_regions:make_store",
+    "groundling.studies.worlds.oracle_facts:make_store",
     {"_own": TrueRegionsConfig()},
     title="Worlds: the rendered world and the quickstart",
     example="groundling data make-store --data runs/vision --out runs/vision/true_store",

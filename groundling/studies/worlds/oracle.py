@@ -18,11 +18,10 @@ from groundling.core.batch import Batch, Example, Sample, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.rng import generator
-from groundling.data.text import word_spans
 from groundling.data.text.keywords import select_random_tokens, select_tokens
 from groundling.settings.fields import Settings, make_settings, require_settings, settings
 from groundling.settings.objectives import parse_options
-from groundling.studies.worlds.oracle_facts import FactVectors, WorldFacts, read_world
+from groundling.studies.worlds.oracle_facts import FactVectors, WorldFacts, read_world, words_of
 from groundling.studies.worlds.world import world_settings
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, code_hash
 from groundling.teachers.clip import UNNORMALIZED_IMAGE, text_for_clip
@@ -98,7 +97,7 @@ class OracleTextTeacher(StandardizedTextTeacher):
 
     def _input(self, name: str, row: Sample) -> Sample:
         text = text_for_clip(_example(row))
-        of_words = [self.facts.of_word(word, text) for word in _words(text)]
+        of_words = [self.facts.of_word(word, text) for word in words_of(text)]
         known = [facts for facts in of_words if facts]
         features = {
             "sentence": self.vectors.unit([fact for facts in known for fact in facts]),
@@ -225,7 +224,7 @@ class OracleTeacher(Teacher):
     ) -> dict[str, np.ndarray]:
         """Numbers (M,) of the selected words, and their features (M, E): values first, then names of attributes."""
         text = text_for_clip(example)
-        words = _words(text)
+        words = words_of(text)
         numbers = np.full(self.num_words, -1, np.int64)
         chosen = self._selected(text, words)
         numbers[: len(chosen)] = chosen
@@ -265,11 +264,6 @@ class OracleTeacher(Teacher):
 
 def _example(row: Sample) -> Example:
     return require(row.example, "example", "an oracle")
-
-
-def _words(text: str) -> list[str]:
-    """The raw words of a text, as the student numbers them."""
-    return [text[start:stop] for start, stop in word_spans(text)]
 
 
 def _digest(text: str) -> str:

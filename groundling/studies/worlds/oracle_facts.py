@@ -1,13 +1,18 @@
-"""What an oracle knows of a rendered world: the attributes in an image or of a noun, and the right answer."""
+"""What an oracle knows of a rendered world: the attributes in an image or of a noun, and the right answer.
+
+And the region store whose features are the objects' attributes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -22,12 +27,17 @@ from groundling.core.output_types import (
 )
 from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
+from groundling.data.images import image_id
+from groundling.data.regions import ImageRegions, RegionWriter
+from groundling.data.regions.annotations import read_instances
+from groundling.data.regions.store import Item
 from groundling.data.text import word_spans
-from groundling.runs.folder import read_object
+from groundling.runs.folder import json_text, read_json, read_object
+from groundling.runs.run import Run
 from groundling.settings.fields import make_settings
-from groundling.studies.worlds.commands import WorldConfig
+from groundling.studies.worlds.commands import TrueRegionsConfig, WorldConfig
 from groundling.studies.worlds.families import WorldFamily
-from groundling.studies.worlds.world import Scene, World
+from groundling.studies.worlds.world import Scene, SceneObject, World, world_settings
 
 SCENE_ID = re.compile(r"(\d{10,})(?:@\d+)?$")
 """The number of a scene at the end of its image's id, in every data set whose images are of one scene each."""
@@ -67,16 +77,11 @@ class WorldFacts:
         self.noise = noise
         self.seed = seed
         self.output_type = output_type
-        self.kinds = list(world.family.attributes)
-        self.kind_of = {
-            value: kind for kind, values in world.family.attributes.items() for value in values
-        }
+        self.attributes = world.family.attributes
+        self.kinds = list(self.attributes)
+        self.kind_of = {value: kind for kind, values in self.attributes.items() for value in values}
+        self.nouns = {noun.name: noun.attributes for noun in world.nouns}
         self.scenes: dict[str, Scene] = {}
-
-    @cached_property
-    def nouns(self) -> Mapping[str, Sequence[str]]:
-        """The true attributes of each noun."""
-        return {noun.name: noun.attributes for noun in self.world.nouns}
 
     def _rng(self, *about: str | int) -> Generator:
         return generator(self.seed, "oracle", *about)
@@ -104,24 +109,21 @@ class WorldFacts:
 
     def redrawn_scene(self, number: int) -> Scene:
         """The scene of a number, with noise."""
-        return self._with_noise(self.world.scene(number))
-
-    def _with_noise(self, scene: Scene) -> Scene:
-        about = ("scene", scene.image_id)
+        scene = self.world.scene(number)
+        about = ("scene", number)
         relation = scene.relation
         if relation:
             relation = self.redraw(relation, self.world.family.relations, *about, "relation")
-        things = []
-        for number, thing in enumerate(scene.things):
-            values = self._redrawn(thing.attributes, *about, number)
-            things.append(replace(thing, attributes=tuple(values)))
-        return replace(scene, relation=relation, things=tuple(things))
+        things = tuple(
+            replace(thing, attributes=tuple(self._redrawn(thing.attributes, *about, place)))
+            for place, thing in enumerate(scene.things)
+        )
+        return replace(scene, relation=relation, things=things)
 
     def _redrawn(self, values: Sequence[str], *about: str | int) -> list[str]:
         """Values of all attributes, with noise."""
-        options = self.world.family.attributes
         return [
-            self.redraw(value, options[kind], *about, kind)
+            self.redraw(value, self.attributes[kind], *about, kind)
             for kind, value in zip(self.kinds, values, strict=True)
         ]
 
@@ -158,7 +160,7 @@ class WorldFacts:
         if word in self.nouns:
             return of_object(self._redrawn(self.nouns[word], "noun", word, text))
         if word in self.kind_of:
-            return [self.redraw(word, self.world.family.attributes[self.kind_of[word]], word, text)]
+            return [self.redraw(word, self.attributes[self.kind_of[word]], word, text)]
         return []
 
     # -- answers -----------------------------------------------------------------------------------
@@ -169,18 +171,7 @@ class WorldFacts:
         Raises InputError for a task without such answers, or for a row without its label.
         """
         if isinstance(self.output_type, MultipleChoice):
-            number, values = self._statement(example)
-            thing = self._true_scene(example).things[number]
-            words = [example.text[start:stop] for start, stop in word_spans(example.text)]
-            kinds = {self.kind_of[value] for value in values}
-            if len(values) == 1:  # a wrong answer may be of another kind than the question asks for
-                kinds = {word for word in words if word in self.kinds} or kinds
-            asked = [
-                self.redraw(value, self.world.family.attributes[kind], "answer", example.id, kind)
-                for kind, value in zip(self.kinds, thing.attributes, strict=True)
-                if kind in kinds
-            ]
-            return " ".join(asked)
+            return " ".join(self._asked_values(example))
         output_type = self.output_type
         if example.label is None or not isinstance(output_type, OpenAnswer | Classification):
             raise InputError(
@@ -192,36 +183,52 @@ class WorldFacts:
             true = output_type.labels[int(example.label)]
         return self.redraw(true, output_type.labels, "answer", example.id)
 
+    def _asked_values(self, example: Example) -> list[str]:
+        """The values of the attributes that a question asks for, of the object that its choices are about."""
+        thing, values = self._statement(example)
+        kinds = {self.kind_of[value] for value in values}
+        if len(values) == 1:  # a wrong answer may be of another kind than the question asks for
+            kinds = set(words_of(example.text)) & set(self.kinds) or kinds
+        return [
+            self.redraw(value, self.attributes[kind], "answer", example.id, kind)
+            for kind, value in zip(self.kinds, thing.attributes, strict=True)
+            if kind in kinds
+        ]
+
     def is_right(self, example: Example) -> bool:
         """Whether a row's choice is right, with noise: then it is right with probability 1 / choices."""
-        number, values = self._statement(example)
-        attributes = self._true_scene(example).things[number].attributes
+        thing, values = self._statement(example)
         rng = self._rng("right", example.id, example.text_pair or "")
         is_redrawn = rng.random() < self.noise
-        choices = (
-            len(self.output_type.labels) if isinstance(self.output_type, MultipleChoice) else 2
-        )
+        form = self.output_type
+        choices = len(form.labels) if isinstance(form, MultipleChoice) else 2
         drawn = int(rng.integers(choices)) == 0
-        return drawn if is_redrawn else set(values) <= set(attributes)
+        return drawn if is_redrawn else set(values) <= set(thing.attributes)
 
     def seems_right(self, example: Example) -> bool:
         """Whether a row's choice agrees with the attributes in the image, with their noise."""
-        number, values = self._statement(example)
+        number, values = self._statement_about(example)
         return set(values) <= set(self.scene(example).things[number].attributes)
 
-    def _true_scene(self, example: Example) -> Scene:
-        return self.world.scene(self.scene(example).image_id)
+    def _statement(self, example: Example) -> tuple[SceneObject, list[str]]:
+        """The object that a choice is about, as it is, and the values that the choice states."""
+        number, values = self._statement_about(example)
+        return self.world.scene(self.scene(example).image_id).things[number], values
 
-    def _statement(self, example: Example) -> tuple[int, list[str]]:
-        """The object that a choice is about, and the values that it states; raises InputError without tags."""
+    def _statement_about(self, example: Example) -> tuple[int, list[str]]:
+        """The number of that object, and the values; raises InputError for choices without tags."""
         text = require(example.text_pair, "text_pair", "an oracle of choices")
         tags = list(chain(*example.choice_region_tags))
         if not tags:
             raise InputError(
                 f"{example.id}: its choices have no object tags, which an oracle needs"
             )
-        words = [text[start:stop] for start, stop in word_spans(text)]
-        return tags[0][2], [word for word in words if word in self.kind_of]
+        return tags[0][2], [word for word in words_of(text) if word in self.kind_of]
+
+
+def words_of(text: str) -> list[str]:
+    """The raw words of a text, as the student numbers them."""
+    return [text[start:stop] for start, stop in word_spans(text)]
 
 
 def of_object(values: Sequence[str]) -> list[str]:
@@ -255,3 +262,66 @@ class FactVectors:
             rng = generator("oracle", fact)
             self.vectors[fact] = rng.standard_normal(self.width).astype(np.float32)
         return self.vectors[fact]
+
+
+# Regions of the truth.
+
+SHARD = 256
+"""Images per shard."""
+
+
+def make_store(config: TrueRegionsConfig, run: Run) -> dict[str, Any]:
+    """Write the store to the run folder, from annotated objects with a one-hot vector of each attribute; its counts.
+
+    The whole image is the first region; its features are the mean of the objects'. Raises InputError for a folder that
+    `data make-tasks` did not write.
+    """
+    folder = Path(config.data)
+    facts = WorldFacts(read_world(folder), config.noise, config.seed, None)
+    path = folder / "instances.json"
+    instances = read_instances(path, read_json(path))
+    columns = list(facts.kind_of)
+
+    def regions_of(image: Hashable, name: str, scene: int) -> ImageRegions:
+        things = facts.redrawn_scene(scene).things
+        boxes = np.array([one.corners for one in instances.annotations[image]], np.float32)
+        if len(boxes) != len(things):
+            raise InputError(
+                f"{path}: {name} has {len(boxes)} boxes, expected {len(things)}; write the folder again"
+            )
+        size = instances.sizes[image]
+        rows = [[value in thing.attributes for value in columns] for thing in things]
+        features = np.array(rows, np.float32)
+        regions = ImageRegions(
+            name,
+            size,
+            boxes / np.array([*size, *size], np.float32),
+            np.ones(len(boxes), np.float32),
+            features,
+            annotated_order=True,
+        )
+        return regions.with_whole(features.mean(0, keepdims=True))
+
+    names = {number: image_id(file) for number, file in instances.files.items()}
+    scenes = {number: SCENE_ID.search(name) for number, name in names.items()}
+    items: list[Item] = [
+        (names[number], partial(regions_of, number, names[number], int(found[1])))
+        for number, found in scenes.items()
+        if found
+    ]
+    if len(items) < len(names):
+        run.note(
+            f"{len(names) - len(items):,} images without regions: they are named by example, as NLVR2's, not by scene"
+        )
+    about = {
+        "world": world_settings(facts.world.config),
+        "noise": config.noise,
+        "seed": config.seed,
+        "features": columns,
+    }
+    identity = hashlib.sha256(json_text(about, sort_keys=True).encode()).hexdigest()
+    made_by = {"identity": identity, "made_by": "the attributes of a rendered world"}
+    writer = RegionWriter(run.folder, SHARD)
+    writer.fill(iter(items))
+    manifest = writer.close({**about, **made_by})
+    return {"store": str(run.folder), **manifest["counts"], "features": columns}

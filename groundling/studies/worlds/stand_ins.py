@@ -27,7 +27,7 @@ from groundling.data.regions import RegionStore
 from groundling.data.tables import lines_of
 from groundling.models.text_encoder import TextEncoder, new_encoder
 from groundling.recipes import Input, slug
-from groundling.recipes.miniature import LENGTH, SIDE
+from groundling.recipes.plan import LENGTH, SIDE
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
 from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import WorldConfig

@@ -340,7 +340,7 @@ def of_refcoco(task: str) -> Settings:
 
 def boxes_of_tracks(scored: str, learned: str) -> Settings:
     """The store of the training data is a setting of its own if it is another one."""
-    return {"regions": scored} | ({"train_regions": learned} if learned != scored else {})
+    return {"regions": scored, "train_regions": learned if learned != scored else ""}
 
 
 def villa(step: Step) -> Settings:
@@ -381,7 +381,7 @@ def vlbert_pretrained(step: Step) -> Settings:
             **{"lr": paper["base rate"], "betas": paper["beta"], "schedule": paper["decay"]},
             **{"weight_decay": paper["weight decay"], "warmup_steps": paper["warmed up over"]},
             **{"mask_rate": paper["words masked"], "related": paper["tasks"] == 3},
-            "region_classes": {"predicted": "hard"}[str(paper["category label"])],
+            **{"region_classes": {"predicted": "hard"}[str(paper["category label"])], "text": ""},
         }
         return settings | ({"backbone": paper["detector"]} if name.endswith("pixels") else {})
     if name in ABLATION:
@@ -498,7 +498,8 @@ def vlbert_tuned_by_paper(step: Step) -> Settings:
             "detected boxes in MAttNet": "detected boxes",
         }
         more = {
-            **{"schedule": paper["decay"], "betas": paper["beta"], "regions": called[track]},
+            **{"schedule": paper["decay"], "betas": paper["beta"]},
+            **boxes_of_tracks(called[track], called[track]),
         }
     batch = paper.get("triplets") or paper["pairs"]
     return more | {

@@ -248,9 +248,14 @@ def options(world: Path, knows: str) -> list[str]:
     return [f"world={world}", f"knows={knows}", "noise=0.25"]
 
 
-@pytest.mark.parametrize("knows", ["attributes", "answer", "attributes+answer"])
 @pytest.mark.parametrize(
-    ("task", "folder"), [("vcr/answer", "vcr"), ("vqa", "vqa"), ("snli-ve", "snli_ve")]
+    ("task", "folder", "knows"),
+    [
+        ("vcr/answer", "vcr", "attributes"),
+        ("vcr/answer", "vcr", "answer"),
+        ("vqa", "vqa", "attributes+answer"),
+        ("snli-ve", "snli_ve", "attributes"),
+    ],
 )
 def test_every_targeted_term_trains(
     task: str, folder: str, knows: str, world: Path, tmp_path: Path
@@ -315,9 +320,6 @@ def test_arms_of_adapt_train(arm: str, world: Path, tmp_path: Path) -> None:
         (["world=w", "nose=0"], "unknown key 'nose'.*did you mean noise"),
         (["world=w", "knows=all"], "knows = 'all': expected 'attributes', 'answer' or"),
         (["world=w", "noise=2"], "noise = '2': expected less than or equal to 1"),
-        (["world=w", "noise=x"], "noise = 'x': expected a valid number"),
-        (["world=w", "seed=1.5"], "seed = '1.5': expected a valid integer"),
-        (["world=w", "width=0"], "width = '0': expected greater than or equal to 1"),
     ],
 )
 def test_options_are_checked(given: list[str], message: str) -> None:

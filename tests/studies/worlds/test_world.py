@@ -231,7 +231,8 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_none(
 ) -> None:
     found = []
     for name, seed in (("one", 0), ("again", 0), ("other", 1)):
-        World(replace(TINY, family=family.name, seed=seed)).write(tmp_path / name)
+        few = replace(TINY, nouns=40, dev_nouns=6, test_nouns=9)
+        World(replace(few, family=family.name, seed=seed)).write(tmp_path / name)
         found.append(contents(tmp_path / name))
     first, again, other = found
     assert first == again and first.keys() == other.keys()
@@ -337,15 +338,19 @@ def test_category_is_in_text_only(written: Written) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
 def test_text_and_captions_leak_only_when_told_to(family: WorldFamily, tmp_path: Path) -> None:
-    config = replace(SMALL, family=family.name, scenes=300, control_images=False)
-    World(config).write(tmp_path / "clean")
-    World(replace(config, stated_rate=0.5)).write(tmp_path / "told")
+    config = replace(SMALL, family=family.name, sentences=4000)
+    for name, rate in (("clean", 0.0), ("told", 0.5)):
+        world = World(replace(config, stated_rate=rate))
+        world.write_text(tmp_path / name)
+        scenes = map(world.scene, range(1, 2001))  # captions without images: ten times as fast
+        said = [{"caption": text} for scene in scenes for text in world.captions(scene)]
+        (tmp_path / name / "captions_train.json").write_text(json.dumps({"annotations": said}))
     for in_captions in (False, True):
         clean, told = (leaks(tmp_path / name, in_captions) for name in ("clean", "told"))
         assert clean["adjacent"] == clean["predicated"] == 0
         assert clean["cooccurrence"] <= clean["cooccurrence_null"]
         assert told["adjacent"] == pytest.approx(0.5, abs=0.05)
-        assert told["cooccurrence"] > told["cooccurrence_null"] > 0
+        assert told["cooccurrence"] > 10 * told["cooccurrence_null"] > 0
     if family is OBJECTS:
         nouns = {noun.name: noun for noun in World(config).nouns}
         path = tmp_path / "told" / "corpus" / "train.txt"
@@ -581,10 +586,7 @@ def test_the_probes_and_the_readout_read_it_as_it_is(written: Written) -> None:
     [
         ("dev_nouns", 130),
         ("nouns", 3),
-        ("scenes", -1),
-        ("sentences", -5),
         ("stated_rate", 1.5),
-        ("stated_rate", -0.1),
         ("size", 30),
     ],
 )

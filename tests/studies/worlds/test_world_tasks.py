@@ -25,7 +25,7 @@ from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import DATA_TASKS as render_tasks
 from groundling.studies.worlds.commands import DATA_WORLD as render_world
 from groundling.studies.worlds.commands import DEV_IMAGES, TasksConfig, WorldConfig
-from groundling.studies.worlds.data_sets import POOLS, sentences, write_tasks
+from groundling.studies.worlds.data_sets import POOLS, write_tasks
 from groundling.studies.worlds.families.objects import ATTRIBUTES, render_object
 from groundling.studies.worlds.world import Scene, SceneObject, World
 from groundling.tasks import flickr_entities, refcoco, vcr
@@ -181,7 +181,8 @@ def test_one_region_store_and_one_vocabulary_serve_all(
         for e in own
         for t in (e.text, *e.choices)
     ]
-    known, nouns = set(" ".join(sentences(folder)).split()), {noun.name for noun in WORLD.nouns}
+    known = set((folder / "texts.txt").read_text().split())
+    nouns = {noun.name for noun in WORLD.nouns}
     spoken = [*texts, *(c.text for c in captions), *VQA.with_answers_of(folder / "vqa").form.labels]
     assert {word for text in spoken for word in text.split()} <= known
     assert not [
@@ -413,7 +414,7 @@ def test_rendering_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixt
     words = json.loads((tmp_path / "tasks" / "bert" / "tokenizer.json").read_text())["model"][
         "vocab"
     ]
-    assert {word for text in sentences(tmp_path / "tasks") for word in text.split()} <= words.keys()
+    assert set((tmp_path / "tasks" / "texts.txt").read_text().split()) <= words.keys()
     render_world(SMALL, tmp_path / "world")
     assert (tmp_path / "world" / "world.json").is_file()
     told = f"{tmp_path}/world: world written\n"
