@@ -287,6 +287,8 @@ class MaskedChoice:
     """Number of the line."""
     choice: int
     """Number of the choice."""
+    place: int
+    """The masked position."""
     is_right: bool
     """Whether the choice is right."""
     text: str
@@ -325,16 +327,13 @@ class AttackModel:
             [[0.0] * count_positions(choice) for choice in line.choices(self.part)]
             for line in lines
         ]
-        places = [[0] * len(of_line) for of_line in out]
         cut = 0
         rows = self._rows(lines)  # more than a million for VCR's val: never a list
         while some := list(islice(rows, ROWS)):
             logits, dropped = self._logits(some)
             cut += dropped
             for row, loss in zip(some, cross_entropy(logits, some), strict=True):
-                place = places[row.line][row.choice]
-                out[row.line][row.choice][place] = round(float(loss), DIGITS)
-                places[row.line][row.choice] = place + 1
+                out[row.line][row.choice][row.place] = round(float(loss), DIGITS)
         return out, cut
 
     def _rows(self, lines: Sequence[VcrLine]) -> Iterator[MaskedChoice]:
@@ -346,7 +345,8 @@ class AttackModel:
                 for place in range(count_positions(choice)):
                     words, _ = render_text(mask_positions(choice, {place}), objects)
                     hidden = words.replace(MASK, self.mask)
-                    yield MaskedChoice(number, which, which == line.label(self.part), text, hidden)
+                    is_right = which == line.label(self.part)
+                    yield MaskedChoice(number, which, place, is_right, text, hidden)
 
     @torch.no_grad()
     def _logits(self, rows: Sequence[MaskedChoice]) -> tuple[np.ndarray, int]:

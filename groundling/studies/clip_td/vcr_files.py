@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -92,12 +92,16 @@ class ShiftedFile:
         """Add a line and log its edits; `reasons` has reasons by annot_id, part and choice."""
         self.lines.append(after)
         self.originals.append(before)
-        for part, number, old, new in edited_choices(before, after):
-            entry: dict[str, Any] = {"annot_id": before.item.id, "part": part, "choice": number}
-            entry |= {"right": number == before.label(part), "before": old, "after": new}
-            if reasons is not None:
-                entry["why"] = reasons[before.item.id, part, number]
-            self.log.append(entry)
+        for part in PARTS:
+            texts = zip(before.choices(part), after.choices(part), strict=True)
+            for number, (old, new) in enumerate(texts):
+                if old == new:
+                    continue
+                entry: dict[str, Any] = {"annot_id": before.item.id, "part": part, "choice": number}
+                entry |= {"right": number == before.label(part), "before": old, "after": new}
+                if reasons is not None:
+                    entry["why"] = reasons[before.item.id, part, number]
+                self.log.append(entry)
 
     def edited(self) -> dict[str, dict[str, int]]:
         """Number of edited right and wrong choices of each part."""
@@ -105,17 +109,6 @@ class ShiftedFile:
         for entry in self.log:
             counts[entry["part"]]["right" if entry["right"] else "wrong"] += 1
         return counts
-
-
-def edited_choices(
-    before: VcrLine, after: VcrLine
-) -> Iterator[tuple[VcrPart, int, list[VcrToken], list[VcrToken]]]:
-    """Choices that differ between two versions of a line: part, number, old and new text."""
-    for part in PARTS:
-        pairs = zip(before.choices(part), after.choices(part), strict=True)
-        for number, (old, new) in enumerate(pairs):
-            if old != new:
-                yield part, number, old, new
 
 
 def read_lines(folder: Path, split: str) -> list[VcrLine]:
@@ -189,7 +182,7 @@ def object_lemmas(line: VcrLine, lemma: Lemmatizer) -> set[str]:
     return {lemma(name) for name in line.item.objects}
 
 
-def _all_words(text: VcrText, line: VcrLine) -> set[str]:
+def _all_words(text: VcrText) -> set[str]:
     """All words in lower case, including stop words and punctuation, and all tags as their objects."""
     out = {token.lower() for token in text if isinstance(token, str) and token != MASK}
     return out | {f"object {number}" for number in _tags(text)}
@@ -218,11 +211,11 @@ def overlap_statistics(lines: Sequence[VcrLine], lemma: Lemmatizer) -> dict[str,
             words = [content_lemmas(choice, lemma) for choice in line.choices(part)]
             query_lemmas = content_lemmas(query, lemma)
             image_lemmas = object_lemmas(line, lemma)
-            query_words = _all_words(query, line)
+            query_words = _all_words(query)
             counts["question"].append([len(one & query_lemmas) for one in words])
             counts["image"].append([len(one & image_lemmas) for one in words])
             counts["question, every token"].append(
-                [len(_all_words(choice, line) & query_words) for choice in line.choices(part)]
+                [len(_all_words(choice) & query_words) for choice in line.choices(part)]
             )
         right = np.array([line.label(part) for line in lines])
         table = {name: compare_overlap(np.array(rows), right) for name, rows in counts.items()}

@@ -258,10 +258,26 @@ def item_credits(rules: Sequence[PreferenceRule], scores: Iterable[np.ndarray]) 
     return np.stack([rule.item_score(of_model) for of_model in scores for rule in rules], 1)
 
 
-def format_cell(scores: Mapping[str, Any], rule: str, sign: str = "") -> str:
-    """A mean with its interval as text, in percentage points."""
-    low, high = (100 * end for end in scores[f"{rule}_interval"])
-    return f"{100 * scores[rule]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+def format_comparisons(
+    chance: Mapping[str, float],
+    scores: Iterable[tuple[str, Any]],
+    other: Iterable[tuple[str, Any]],
+    difference: Iterable[tuple[str, Any]],
+) -> str:
+    """Groups of `compare_models` as text, in percentage points, below the rules' `chance`."""
+    rows = [{"": "chance", "items": ""} | {name: f"{100 * at:.2f}" for name, at in chance.items()}]
+    for what, groups, sign in (
+        ("", scores, ""),
+        (": other", other, ""),
+        (": other - model", difference, "+"),
+    ):
+        for name, found in groups:
+            row = {"": f"{name}{what}", "items": f"{found['items']:,}"}
+            for rule in chance:
+                low, high = (100 * end for end in found[f"{rule}_interval"])
+                row[rule] = f"{100 * found[rule]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+            rows.append(row)
+    return format_table(rows)
 
 
 def group_items(names: Sequence[Sequence[str]]) -> Mapping[str, np.ndarray]:
@@ -452,19 +468,14 @@ def _write_answers(
 
 def format_pairs(result: Mapping[str, Any]) -> str:
     """The result as text, in percentage points; paradigms only if there are no phenomena."""
-    rows = []
-    for level, groups in result["scores"].items():
-        if level == "paradigm" and "phenomenon" in result["scores"]:
-            continue
-        for name, scores in groups.items():
-            row = {"": name, "items": f"{scores['items']:,}"}
-            for rule, chance in result["chance"].items():
-                row |= {f"{rule} (chance {100 * chance:.0f})": format_cell(scores, rule)}
-            if "difference" in result:
-                row |= {"other": format_cell(result["other"]["scores"][level][name], "accuracy")}
-                row |= {
-                    "other - model": format_cell(result["difference"][level][name], "accuracy", "+")
-                }
-            rows.append(row)
+    has_phenomena = "phenomenon" in result["scores"]
+    levels = [name for name in result["scores"] if name != "paradigm" or not has_phenomena]
+
+    def groups(of_levels: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        return [one for level in levels for one in of_levels.get(level, {}).items()]
+
+    other = groups(result.get("other", {}).get("scores", {}))
+    difference = groups(result.get("difference", {}))
+    table = format_comparisons(result["chance"], groups(result["scores"]), other, difference)
     counts = f"{result['items']:,} items, {result['ties']:,} ties, {result['left_out']:,} left out"
-    return f"{format_table(rows)}\n{counts}"
+    return f"{table}\n{counts}"

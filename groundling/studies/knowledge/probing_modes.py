@@ -48,8 +48,6 @@ BATCH = 64
 PORTION = 50_000
 """Number of filled prompts that are in memory at once; feature norms have hundreds of options."""
 T = TypeVar("T")
-SLOT = "{}"
-"""The place of the noun in a frame."""
 LAST_LAYER = -1
 """The last layer."""
 OUTPUT = "output"
@@ -399,7 +397,7 @@ def word_states(
     for batch in iterate_texts(list(dict.fromkeys(words))):
         by_frame = []
         for frame in frames:
-            spans = [fill_slot(frame, SLOT, word) for word in batch]
+            spans = [fill_slot(frame, "{}", word) for word in batch]
             samples = reader.samples(spans)
             by_frame.append(reader.states(spans, samples))
             if frame == frames[0]:

@@ -230,15 +230,19 @@ COLOURS = (
     *("pink", "purple", "red", "white", "yellow"),
 )
 """CoDa's options, in the order of its published labels."""
+
+
+def _word_lists(text: str) -> dict[str, tuple[str, ...]]:
+    """Words by the first word of their line."""
+    return {name: tuple(words) for name, *words in map(str.split, text.splitlines())}
+
+
 _ANSWERS = """memory black blue brown green grey orange pink purple red white yellow
 color black blue brown gray green orange pink purple red silver white yellow
 shape cross heart octagon oval polygon rectangle rhombus round semicircle square star triangle
 material bronze ceramic cloth concrete cotton denim glass gold iron jade leather metal paper plastic rubber stone tin \
 wood"""
-ANSWERS: dict[str, tuple[str, ...]] = {"coda": COLOURS}
-for _line in _ANSWERS.splitlines():
-    _name, *_words = _line.split()
-    ANSWERS[_name] = tuple(_words)
+ANSWERS = {"coda": COLOURS, **_word_lists(_ANSWERS)}
 """Options of Memory Colors, and of ViComTe's relations in order (its mine-data/README.md)."""
 
 _COLOR = (
@@ -516,10 +520,7 @@ others_number 2 4 6 1 8 3 5
 others_other long small short large forest water ocean big tree ground tall wild outside thin head thick circle brown \
 soft land neck rough chest smooth fur hard top plants black metal books vertical lake grass road sky front kitchen \
 feathers stripes baby hair feet mouth female table"""
-CANDIDATES: dict[str, tuple[str, ...]] = {}
-for _line in _CANDIDATES.splitlines():
-    _name, *_words = _line.split()
-    CANDIDATES[_name] = tuple(_words)
+CANDIDATES = _word_lists(_CANDIDATES)
 """ImageNetVC's candidate answers by subset (its PLM/ImageNetVC.py)."""
 OTHERS = "others"
 """The subset whose candidates depend on the answer."""

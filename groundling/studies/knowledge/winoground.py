@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from groundling.prediction.similarity import (
     require_finite,
 )
 from groundling.runs.progress import print_notes
-from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.settings.input_settings import RegionSettings
 from groundling.studies.knowledge.commands import WinogroundConfig
@@ -32,7 +31,7 @@ from groundling.studies.knowledge.minimal_pairs import (
     WINOGROUND_RULES,
     bootstrap_means,
     compare_models,
-    format_cell,
+    format_comparisons,
     group_items,
     item_credits,
     write_items,
@@ -165,22 +164,8 @@ def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.n
     return equalised.reshape(-1, 4), cut
 
 
-def format_winoground(result: dict[str, Any]) -> str:
+def format_winoground(result: Mapping[str, Any]) -> str:
     """The result as text, in percentage points."""
-    rows = [
-        {"": "chance", "items": ""} | {r.name: f"{100 * r.chance:.2f}" for r in WINOGROUND_RULES}
-    ]
-    rows += [_row(name, found) for name, found in result["scores"].items()]
-    if "other" in result:
-        rows += [_row(f"{name}: other", one) for name, one in result["other"]["scores"].items()]
-        rows += [
-            _row(f"{name}: other - model", one, "+") for name, one in result["difference"].items()
-        ]
-    return format_table(rows)
-
-
-def _row(name: str, scores: dict[str, Any], sign: str = "") -> dict[str, str]:
-    row = {"": name, "items": f"{scores['items']:,}"}
-    for rule in WINOGROUND_RULES:
-        row[rule.name] = format_cell(scores, rule.name, sign)
-    return row
+    other = result.get("other", {}).get("scores", {}).items()
+    difference = result.get("difference", {}).items()
+    return format_comparisons(result["chance"], result["scores"].items(), other, difference)

@@ -17,7 +17,7 @@ import numpy as np
 from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.core.metrics import SPEARMAN
 from groundling.data.tables import lines_of
-from groundling.runs.folder import json_text, whole_file
+from groundling.runs.folder import json_text, write_whole
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.studies.knowledge.commands import ProbeWordsConfig
@@ -101,15 +101,6 @@ def read_word_pairs(path: str | Path) -> WordPairs:
 # -- scores ------------------------------------------------------------------------------------------------------------
 
 
-def correlate_by_layer(pairs: WordPairs, states: WordStates) -> dict[str, float]:
-    """Spearman's correlation of the cosine of each pair's states with people's ratings, by layer."""
-    cosines = cosines_by_layer(pairs, states)
-    return {
-        layer: float(SPEARMAN.compute(cosines[:, place], pairs.ratings))
-        for place, layer in enumerate(states.layers)
-    }
-
-
 def cosines_by_layer(pairs: WordPairs, states: WordStates) -> np.ndarray:
     """The cosine of each pair's states at each layer, (pairs, L)."""
     one, other = (np.stack([states.states[pair[side]] for pair in pairs.pairs]) for side in (0, 1))
@@ -137,8 +128,13 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
     states = word_states(config.model, words, (config.template,), None, config.max_length)
     unknown = set(states.unknown)
     sets: dict[str, Any] = {}
+    lines: list[dict[str, Any]] = []
     for pairs in read.values():
-        scores = correlate_by_layer(pairs, states)
+        cosines = cosines_by_layer(pairs, states)
+        scores = {
+            layer: float(SPEARMAN.compute(of_layer, pairs.ratings))
+            for layer, of_layer in zip(states.layers, cosines.T, strict=True)
+        }
         best = max(scores, key=scores.__getitem__)
         sets[pairs.name] = {
             **describe_set(pairs.name),
@@ -148,14 +144,12 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
             "last": {"layer": states.layers[-1], "spearman": scores[states.layers[-1]]},
             "layers": scores,
         }
-    with whole_file(run.folder / PAIRS) as file:
-        for pairs in read.values():
-            last_layer = cosines_by_layer(pairs, states)[:, -1]
-            rated = zip(pairs.pairs, pairs.ratings, last_layer, strict=True)
-            for words_of_pair, rating, cosine in rated:
-                line: dict[str, Any] = {"set": pairs.name, "words": words_of_pair}
-                line |= {"rating": float(rating), "cosine": round(float(cosine), 6)}
-                file.write(json_text(line) + "\n")
+        for words_of_pair, rating, cosine in zip(
+            pairs.pairs, pairs.ratings, cosines[:, -1], strict=True
+        ):
+            line: dict[str, Any] = {"set": pairs.name, "words": words_of_pair}
+            lines.append(line | {"rating": float(rating), "cosine": round(float(cosine), 6)})
+    write_whole(run.folder / PAIRS, "".join(json_text(line) + "\n" for line in lines))
     result: dict[str, Any] = {"sets": sets}
     if len(sets) > 1:
         items = {pairs.name: pairs.items for pairs in read.values()}

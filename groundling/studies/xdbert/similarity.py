@@ -189,7 +189,10 @@ def word_table(
     InputError for another kind of model, or one whose tokenizer has more tokens than the model has embeddings.
     """
     if source == RANDOM:
-        return _random_table(partner, width, seed)
+        if not partner:
+            raise InputError("random: a random table needs the words of another model")
+        rows = [generator(seed, RANDOM, word).random(width) for word in partner]
+        return list(partner), np.stack(rows)
     if load_config(source).model_type in CLIP_LIKE:
         tower, tokenizer = load_clip_text_tower(source)
         table = tower.token_embedding.weight
@@ -299,14 +302,6 @@ def _beside_chance(value: float, null: np.ndarray) -> dict[str, float | None]:
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
-
-
-def _random_table(words: Sequence[str], width: int, seed: int) -> tuple[list[str], np.ndarray]:
-    """Uniform numbers (N, `width`) that depend only on each word and the seed."""
-    if not words:
-        raise InputError("random: a random table needs the words of another model")
-    rows = [generator(seed, RANDOM, word).random(width) for word in words]
-    return list(words), np.stack(rows)
 
 
 def _whole_words(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:

@@ -548,40 +548,29 @@ def every_kind(data: Path, tmp_path: Path) -> dict[str, VcrShiftConfig]:
     }
 
 
-def test_shifting_twice_is_shifting_once(data: Path, tmp_path: Path) -> None:
+def test_only_choices_are_edited_and_twice_is_once(data: Path, tmp_path: Path) -> None:
+    lines = (data / "val.jsonl").read_text().splitlines()
+    original = {one["annot_id"]: one for one in map(json.loads, lines)}
     for kind, config in every_kind(data, tmp_path).items():
         once, twice = tmp_path / kind, tmp_path / f"{kind}-again"
         first = shift(config, once)
+        log = rows_of(once / "edits.jsonl")
+        edits = sum(sum(counts.values()) for counts in first["edited choices"].values())
+        assert edits == len(log) and (edits > 0) == (kind not in ("none", "im")), kind
+        for entry in log:
+            before = original[entry["annot_id"]][f"{entry['part']}_choices"]
+            assert entry["before"] == before[entry["choice"]]
+        for text in (once / "val.jsonl").read_text().splitlines():
+            one = json.loads(text)
+            before = original[one["annot_id"]]
+            assert list(one) == list(before)
+            choices = {part: one[part] for part in ("answer_choices", "rationale_choices")}
+            assert one == before | choices and all(len(some) == 4 for some in choices.values())
+            assert text in lines or one != before
         second = shift(replace_settings(config, data=str(once)), twice)
         assert (twice / "val.jsonl").read_bytes() == (once / "val.jsonl").read_bytes(), kind
         assert (twice / "edits.jsonl").read_text() == ""
         assert second["before"] == second["after"] == first["after"]
-        edits = sum(sum(counts.values()) for counts in first["edited choices"].values())
-        assert edits == len(rows_of(once / "edits.jsonl"))
-        assert (edits > 0) == (kind not in ("none", "im")), kind
-
-
-def test_only_choices_are_edited(data: Path, tmp_path: Path) -> None:
-    original = {row["annot_id"]: row for row in rows_of(data / "val.jsonl")}
-    raw = {
-        json.loads(one)["annot_id"]: one for one in (data / "val.jsonl").read_text().splitlines()
-    }
-    for kind, config in every_kind(data, tmp_path).items():
-        shift(config, tmp_path / kind)
-        written = (tmp_path / kind / "val.jsonl").read_text().splitlines()
-        for one, text in zip(map(json.loads, written), written, strict=True):
-            before = original[one["annot_id"]]
-            assert list(one) == list(before)
-            for field, value in one.items():
-                if field not in ("answer_choices", "rationale_choices"):
-                    assert value == before[field]
-                else:
-                    assert len(value) == 4
-            if one == before:
-                assert text == raw[one["annot_id"]]
-        for entry in rows_of(tmp_path / kind / "edits.jsonl"):
-            field = f"{entry['part']}_choices"
-            assert entry["before"] == original[entry["annot_id"]][field][entry["choice"]]
 
 
 def test_a_shifted_folder_is_a_whole_one(data: Path, tmp_path: Path) -> None:

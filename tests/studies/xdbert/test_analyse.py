@@ -117,22 +117,8 @@ def test_counts_need_a_file_to_write_to(place: Path, capsys: pytest.CaptureFixtu
 def test_similarity_of_two_folders(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     homes.student(place / "student")
     homes.teacher(place / "teacher")
-    assert (
-        main(
-            [
-                "similarity",
-                "--model",
-                "student",
-                "--other",
-                "teacher",
-                "--permutations",
-                "2",
-                "--out",
-                "out",
-            ]
-        )
-        == 0
-    )
+    command = "similarity --model student --other teacher --permutations 2 --out out"
+    assert main(command.split()) == 0
     result = json.loads((place / "out" / "result.json").read_text())
     assert json.loads(capsys.readouterr().out) == result
     assert result["scores"]["pwcca"]["null"] > 0
