@@ -17,7 +17,7 @@ from PIL import Image
 from groundling.core.batch import require
 from groundling.core.errors import InputError, convert_os_errors, prefix_errors
 from groundling.data.images import read_image
-from groundling.runs.folder import check_file, disk_errors, write_whole
+from groundling.runs.folder import check_file, write_whole
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import render
 from groundling.settings.fields import make_settings
@@ -115,8 +115,6 @@ class AttentionPage:
         paths = [path, *(path.with_stem(f"{path.stem}-{n}") for n in range(2, self.pages + 1))]
         for one in paths:
             check_page_file(one)
-        with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
         links = [one.name for one in paths] if len(paths) > 1 else ()
         for number, one in enumerate(paths):
             write_whole(one, self.html(number, links))
