@@ -765,29 +765,3 @@ def test_a_description_is_read_as_it_was_written(form: Any, tmp_path: Path) -> N
     )
     about.write(tmp_path)
     assert read_description(tmp_path) == about
-
-
-def test_a_model_may_be_left_out(own: Path, tmp_path: Path) -> None:
-    config = make_settings(
-        FinetuneConfig,
-        model=str(own / "bert"),
-        data=str(own / "train.csv"),
-        text="question",
-        label="answer",
-        save_model=False,
-    )
-    finetune(config, BRIEF, tmp_path / "run")
-    assert not (tmp_path / "run/seed-0/model").exists()
-    with pytest.raises(InputError, match=r"groundling_task.json: no such file"):
-        load(tmp_path / "run")
-
-
-def test_semicolons_and_endings_in_capitals_are_read(own: Path, tmp_path: Path) -> None:
-    shutil.copytree(own / "photos/trip", tmp_path / "photos/trip")
-    (tmp_path / "photos/trip/0.png").rename(tmp_path / "photos/trip/0.PNG")
-    data = put(tmp_path / "new.csv", "question;photo\nwhat is it;trip/0.png\n")
-    settings = {"images": str(tmp_path / "photos"), "backbone": str(own / "vit")}
-    told = predict(
-        config_of(model=str(own / "run"), data=str(data), **settings), tmp_path / "out.csv"
-    )
-    assert told["answered"] == 1

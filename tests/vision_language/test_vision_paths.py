@@ -18,7 +18,8 @@ from transformers import CLIPImageProcessorPil
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import add_regions, head_name, head_of, region_inputs
+from groundling.commands.finetune.data import add_regions, region_inputs
+from groundling.commands.finetune.run import head_name, head_of
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.regions import COMMAND as regions
