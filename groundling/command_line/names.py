@@ -28,6 +28,8 @@ from groundling.settings.objectives import (
     ObjectiveSettings,
 )
 
+# Files, folders and models: whether they exist, and which of them identify a run.
+
 NAMES = (None, InputKind.OBJECT, InputKind.COLUMN)
 """Kinds of texts that name no file, folder or model."""
 
@@ -82,6 +84,8 @@ def check_inputs(
 
 if TYPE_CHECKING:
     from groundling.objectives import Objective
+
+# Arms, which name objectives, and what a run of these reads.
 
 TASKS_WITH_ANSWERS = (
     "swag",

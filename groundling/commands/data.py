@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from groundling.command_line import Command
-from groundling.core.errors import InputError
 from groundling.core.registry import resolve
-from groundling.runs.folder import check_file, disk_errors, write_whole
+from groundling.runs.folder import check_file, write_whole
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings, required, settings
@@ -33,9 +32,7 @@ class ShowRegionsConfig(Settings):
 
 def check_picture(config: ShowRegionsConfig, out: str | Path) -> None:
     """Raises InputError for an `out` that is not a PNG, or exists."""
-    check_file(out, (".png", ".PNG"))
-    if Path(out).exists():
-        raise InputError(f"{out}: exists already; choose another `out`, or remove it")
+    check_file(out, (".png", ".PNG"), is_new=True)
 
 
 def data_show(config: ShowRegionsConfig, work: CommandContext) -> dict[str, Any]:
@@ -45,8 +42,6 @@ def data_show(config: ShowRegionsConfig, work: CommandContext) -> dict[str, Any]
     shown = show_regions(config.store, config.image, config.images)
     buffer = BytesIO()
     shown.image.save(buffer, "PNG")
-    with disk_errors(work.out):
-        work.out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(work.out, buffer.getvalue())
     work.note(*shown.notes)
     return {"out": str(work.out), "image": shown.id, "regions": shown.regions}

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from groundling.command_line import Command
-from groundling.core.errors import InputError
 from groundling.data.tables import ROWS
-from groundling.runs.folder import check_file, disk_errors, json_safe, json_text, write_whole
+from groundling.runs.folder import check_file, json_safe, json_text, write_whole
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext, is_main_process
 from groundling.settings.fields import InputKind, Settings, required, settings
@@ -44,9 +43,7 @@ such rows; otherwise the first is an error."""
 
 def check(config: PredictConfig, out: str | Path) -> None:
     """Raises InputError for an `out` that is not a table, or exists already."""
-    check_file(out, ROWS)
-    if Path(out).exists():
-        raise InputError(f"{out}: exists already; choose another output, or remove it")
+    check_file(out, ROWS, is_new=True)
 
 
 FIRST = 5
@@ -77,8 +74,6 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
     names = prediction_columns(model.form, config.top_k)
     text = _format_table(work.out.suffix, rows, names)
     if is_main_process():
-        with disk_errors(work.out):
-            work.out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(work.out, text)
     work.note(*model.notes)
     faulty = [row for row in rows if row.fault]

@@ -77,8 +77,9 @@ def whole_file(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def _renamed(path: Path) -> Iterator[Path]:
-    """A temporary file that gets the name `path` at the end; it is removed if the disk fills up."""
+    """A temporary file in the folder of `path`, whose name it gets at the end; it is removed if the disk fills up."""
     with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         try:
             yield partial
@@ -365,9 +366,11 @@ def check_run_of(path: Path, result: Mapping[str, Any], task: str) -> None:
         raise InputError(f"{path}: a run of {result.get('task')}, expected one of {task}")
 
 
-def check_file(out: str | Path, endings: Sequence[str] = ()) -> None:
-    """Raises InputError for an `out` that is a folder, or has a wrong ending."""
+def check_file(out: str | Path, endings: Sequence[str] = (), is_new: bool = False) -> None:
+    """Raises InputError for an `out` that is a folder, has a wrong ending, or exists although it must be new."""
     path = Path(out)
     if path.is_dir() or (endings and path.suffix not in endings):
         expected = f"ending in {', '.join(endings)}" if endings else "and no folder"
         raise InputError(f"out={path}: expected a file name {expected}")
+    if is_new and path.exists():
+        raise InputError(f"{path}: exists already; choose another `out`, or remove it")

@@ -33,6 +33,8 @@ from groundling.runs.folder import (
 from groundling.runs.jobs import use_cpu
 from groundling.runs.progress import CommandContext, print_notes
 
+# The checkpoint from which a killed run resumes: weights and optimizer state as safetensors, counters as JSON.
+
 STATE = "state.safetensors"
 """Weights and optimizer state."""
 COUNTERS = "counters.json"
@@ -152,6 +154,9 @@ def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, T
 
 def _plain(value: Tensor) -> Tensor:
     return value.detach().cpu().contiguous()
+
+
+# The folder of a run, or of a part of one.
 
 
 class RunFolder(CommandContext):

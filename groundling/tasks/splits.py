@@ -28,7 +28,7 @@ from groundling.core.errors import (
 )
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.data.samples import SampleDataset, SampleWrapper
-from groundling.runs.folder import disk_errors, json_text, read_object, write_whole
+from groundling.runs.folder import json_text, read_object, write_whole
 from groundling.runs.hashing import data_hash
 from groundling.tasks import Task, vcr, vqa
 
@@ -202,8 +202,6 @@ def _hash(ids: Sequence[str]) -> str:
 def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
     """Write the manifest as JSON whose bytes depend only on its content: sorted keys, ASCII."""
     text = json_text(content, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)
 
 

@@ -18,7 +18,6 @@ from groundling.commands.finetune.result import (
     majority_note,
 )
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, RMSE, SCORE, is_degenerate
 from groundling.core.output_types import Classification, OpenAnswer, RegionSelection, Regression
 from groundling.settings.fields import make_settings
@@ -148,9 +147,3 @@ def test_texts_alone_stand_beside_and_come_later_too(place: Path, tmp_path: Path
     (runs, _), *others = collect_runs("run", tmp_path / "run").values()
     assert (runs.seeds, others) == ((0, 1), [])
     assert finetune(asked(place, text_only_baseline=True), BRIEF, tmp_path / "run") == result
-
-
-def test_no_images_no_baseline(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="text_only_baseline: needs regions"):
-        finetune(asked(place, text_only_baseline=True, regions=""), BRIEF, tmp_path / "run")
-    assert not (tmp_path / "run").exists()

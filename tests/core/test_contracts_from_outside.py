@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from groundling import objectives as making
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import read_splits
+from groundling.commands.finetune.data import read_splits
 from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY

@@ -16,7 +16,7 @@ from tiny.tasks import vqa
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import read_splits
+from groundling.commands.finetune.data import read_splits
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import IGNORE, Example

@@ -15,22 +15,8 @@ PACKAGE = ROOT / "groundling"
 MOST_FILES = 577
 MOST_BYTES = 6_700_000
 """Little above what text, code and published results need: rendered or trained files would pass it at once."""
-IMAGES = {
-    ".avif",
-    ".bmp",
-    ".gif",
-    ".heic",
-    ".ico",
-    ".jpeg",
-    ".jpg",
-    ".pdf",
-    ".png",
-    ".ppm",
-    ".svg",
-    ".tif",
-    ".tiff",
-    ".webp",
-}
+ENDINGS = "avif bmp gif heic ico jpeg jpg pdf png ppm svg tif tiff webp"
+IMAGES = {f".{ending}" for ending in ENDINGS.split()}
 SAYS_NOTHING = {"util", "utils", "helper", "helpers", "common", "misc", "shared", "stuff", "tools"}
 
 

@@ -10,9 +10,10 @@ from tiny import homes
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.command_line.names import check_teacher, parse_arm
+from groundling.command_line.names import check_teacher, input_paths
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
+from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.objectives import built_in_objectives, unused_settings_note
 from groundling.settings.fields import (
@@ -65,10 +66,6 @@ def test_functions_refuse_them_too() -> None:
         InputError, match=r"^groundling.compare: tasks = .*: glue/rte is given twice"
     ):
         groundling.compare(tasks=["glue/rte", "glue/rte"])
-
-
-def test_an_arm_may_name_what_another_part_of_it_has() -> None:
-    assert list(parse_arm("l1+contrastive")) == ["mlm", "l1", "contrastive"]
 
 
 @pytest.mark.parametrize(
@@ -185,3 +182,35 @@ def test_a_control_notes_a_setting_of_teachers(
     result = adapt(config, homes.STEPS, tmp_path / "out")
     assert any("td_gate has no effect" in note for note in result["notes"])
     assert "td_gate has no effect" in capsys.readouterr().err
+
+
+# -- the inputs that identify a run --------------------------------------------------------------------------------
+
+
+def test_each_setting_gives_its_paths() -> None:
+    config = make_settings(
+        FinetuneConfig,
+        model="bert",
+        task="glue/rte",
+        data="glue",
+        extra_eval=("shifted=other",),
+        regions="store",
+        train_regions="more",
+        partition="few.json",
+    )
+    assert input_paths(config) == {
+        "model": "bert",
+        "data": "glue",
+        "extra_eval": "other",
+        "regions": "store/manifest.json",
+        "train_regions": "more/manifest.json",
+        "partition": "few.json",
+        "backbone": "microsoft/resnet-101",
+    }
+
+
+def test_files_are_numbered_without_their_weights_and_own_modules_are_no_files() -> None:
+    config = make_settings(
+        AdaptConfig, student="bert", teacher="mine:Teacher", text=("a.txt=2", "b.txt=1")
+    )
+    assert input_paths(config) == {"student": "bert", "text": "a.txt", "text:1": "b.txt"}

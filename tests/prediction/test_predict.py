@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -655,7 +656,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"data": "none.csv"}, "none.csv: no such file or folder"),
         ({"split": "dev"}, "is a file and has no splits"),
         ({"out": "answers.txt"}, "ending in .csv, .tsv, .jsonl"),
-        ({"out": "few.csv"}, "exists already; choose another out"),
+        ({"out": "few.csv"}, "exists already; choose another `out`"),
         ({"model": "bert"}, f"{FILE}: no such file"),
         ({"model": "none"}, "model=none: no such file or folder"),
         ({"model_seed": 7}, "no saved model of seed 7; there are: 0, 1"),
@@ -673,10 +674,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
 def test_mistakes_are_one_line(
     changes: dict[str, Any], message: str, refused: Callable[..., str]
 ) -> None:
-    told = refused(**changes)
-    assert any(part in told for part in message.split("|")) or __import__("re").search(
-        message, told
-    )
+    assert re.search(message, refused(**changes))
 
 
 def test_a_row_is_answered_from_the_very_photo_that_it_names(own: Path, tmp_path: Path) -> None:
@@ -767,29 +765,3 @@ def test_a_description_is_read_as_it_was_written(form: Any, tmp_path: Path) -> N
     )
     about.write(tmp_path)
     assert read_description(tmp_path) == about
-
-
-def test_a_model_may_be_left_out(own: Path, tmp_path: Path) -> None:
-    config = make_settings(
-        FinetuneConfig,
-        model=str(own / "bert"),
-        data=str(own / "train.csv"),
-        text="question",
-        label="answer",
-        save_model=False,
-    )
-    finetune(config, BRIEF, tmp_path / "run")
-    assert not (tmp_path / "run/seed-0/model").exists()
-    with pytest.raises(InputError, match=r"groundling_task.json: no such file"):
-        load(tmp_path / "run")
-
-
-def test_semicolons_and_endings_in_capitals_are_read(own: Path, tmp_path: Path) -> None:
-    shutil.copytree(own / "photos/trip", tmp_path / "photos/trip")
-    (tmp_path / "photos/trip/0.png").rename(tmp_path / "photos/trip/0.PNG")
-    data = put(tmp_path / "new.csv", "question;photo\nwhat is it;trip/0.png\n")
-    settings = {"images": str(tmp_path / "photos"), "backbone": str(own / "vit")}
-    told = predict(
-        config_of(model=str(own / "run"), data=str(data), **settings), tmp_path / "out.csv"
-    )
-    assert told["answered"] == 1

@@ -7,7 +7,6 @@ import errno
 import io
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -460,18 +459,10 @@ def test_a_line_of_a_log_that_covers_no_step_counts_for_nothing(tmp_path: Path) 
         ["figures", "--results", "."],
     ],
 )
-@pytest.mark.parametrize(
-    ("there", "fault"),
-    [
-        ("out/config.json", "exists and was not written by `groundling"),
-        ("out/notes.txt", "exists and was not written by `groundling"),
-        ("out", "exists and was not written by `groundling"),
-    ],
-)
+@pytest.mark.parametrize("there", ["out/config.json", "out/notes.txt", "out"])
 def test_a_folder_of_something_else_is_not_written_to(
     line: list[str],
     there: str,
-    fault: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -479,7 +470,7 @@ def test_a_folder_of_something_else_is_not_written_to(
     monkeypatch.chdir(tmp_path)
     put(tmp_path / there, "{}")
     assert main([*line, "--out", "out"]) == 2
-    assert f"groundling: out: {fault}" in capsys.readouterr().err
+    assert "groundling: out: exists and was not written by `groundling" in capsys.readouterr().err
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == [
         there
     ]
@@ -593,15 +584,6 @@ def test_settings_that_were_never_whole_are_as_good_as_none(
     put(tmp_path / "out/config.json.partial", "{")
     adapt(control, STEPS, tmp_path / "out")
     assert same(tmp_path / "out", whole)
-
-
-def test_an_empty_folder_is_as_good_as_none(
-    control: AdaptConfig, whole: dict, tmp_path: Path
-) -> None:
-    (tmp_path / "out").mkdir()
-    adapt(control, STEPS, tmp_path / "out")
-    assert same(tmp_path / "out", whole)
-    shutil.rmtree(tmp_path / "out" / "checkpoints", ignore_errors=True)
     AutoModel.from_pretrained(tmp_path / "out" / "model")
 
 

@@ -328,19 +328,9 @@ def test_its_pictures_are_prepared_as_its_processor_says(place: Path) -> None:
     torch.testing.assert_close(mine, wanted)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": 32}, "size=32: .* keeps its own; leave it out"),
-        ({"vision_tower": (8, 1)}, "vision_tower=8 1: .* keeps its own"),
-        ({"untrained": True}, "untrained: .* keeps its own"),
-    ],
-)
-def test_settings_of_a_new_clip_are_refused(
-    options: dict[str, Any], message: str, place: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match=message):
-        teach(continued(place, **options), CPU, tmp_path / "out")
+def test_settings_of_a_new_clip_are_refused(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"vision_tower=8 1: .* keeps its own; leave it out"):
+        teach(continued(place, vision_tower=(8, 1)), CPU, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -200,6 +200,7 @@ REFUSED = {
     f"{TUNE} glue/rte --label y": "finetune needs either task, or text and label",
     f"{TUNE} glue/rte --zero-region-features": "zero_region_features: needs regions; pass regions",
     f"{TUNE} glue/rte --max-regions 3": "max_regions=3: needs regions",
+    f"{TUNE} glue/rte --text-only-baseline": "text_only_baseline: needs regions",
     f"{TUNE} cola --limit-train=-1": "limit_train = '-1': expected greater than or equal to 0",
     "probe": "needs model",
     "probe --model STUDENT --data GLUE": "expected a folder `probes`",

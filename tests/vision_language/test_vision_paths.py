@@ -16,7 +16,8 @@ from tiny.regions import store
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import add_regions, head_name, head_of, region_inputs
+from groundling.commands.finetune.data import add_regions, region_inputs
+from groundling.commands.finetune.run import head_name, head_of
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, collate

@@ -347,33 +347,7 @@ def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _card(
-    config: AdaptConfig, training: TrainingArguments, result: Mapping[str, Any], library: str
-) -> str:
-    files = parse_weighted_files(config.text, "text")
-    texts = "\n".join(f"- `{Path(each.file).name}`" for each in files)
-    kd_teacher = config.objective_settings.state_distillation.kd_teacher
-    places = filter(None, (config.teacher, kd_teacher))
-    teachers = "`, `".join(map(end_of_path, places))
-    return f"""---
-library_name: {library}
-tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
----
-# {Path(config.student).name}, adapted with groundling ({config.arm})
-
-A stock `transformers` encoder with {result["parameters"]:,} parameters; for {library}.
-{MLM_HEAD_TEXTS[result["fills_masks"]]}
-
-- student: `{end_of_path(config.student)}`{", new weights" if config.from_scratch else ""}
-- teacher: `{teachers or "none (control)"}`
-- objectives: {", ".join(result["objectives"])}
-- text ({result["texts"]} texts, {result["truncated_tokens"]} truncated tokens):
-{texts}
-- {result["steps"]} steps of {training.batch_size}, learning rate {training.lr}, seed {training.seed}
-
-Heads used in training are in `groundling_heads.safetensors`, which transformers ignores. The licences of the
-student, the teacher and the text apply.
-"""
+# -- data sources: texts, and captions whose images some objectives read ----------------------------------------------
 
 
 def text_sources(
@@ -438,6 +412,8 @@ def _readable(
     return replace(source, objectives=textual)
 
 
+# -- model card -------------------------------------------------------------------------------------------------------
+
 MLM_HEAD_TEXTS = {
     "this run's": "`AutoModelForMaskedLM.from_pretrained` loads the masked-LM head that was trained in this run. "
     "`AutoModel`, which needs no head, reports its weights as UNEXPECTED.",
@@ -463,3 +439,32 @@ def library_of(folder: Path) -> str:
     if (folder / "modules.json").exists():
         return "sentence-transformers"
     return "transformers" if (folder / "config.json").exists() else "groundling"
+
+
+def _card(
+    config: AdaptConfig, training: TrainingArguments, result: Mapping[str, Any], library: str
+) -> str:
+    files = parse_weighted_files(config.text, "text")
+    texts = "\n".join(f"- `{Path(each.file).name}`" for each in files)
+    kd_teacher = config.objective_settings.state_distillation.kd_teacher
+    places = filter(None, (config.teacher, kd_teacher))
+    teachers = "`, `".join(map(end_of_path, places))
+    return f"""---
+library_name: {library}
+tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
+---
+# {Path(config.student).name}, adapted with groundling ({config.arm})
+
+A stock `transformers` encoder with {result["parameters"]:,} parameters; for {library}.
+{MLM_HEAD_TEXTS[result["fills_masks"]]}
+
+- student: `{end_of_path(config.student)}`{", new weights" if config.from_scratch else ""}
+- teacher: `{teachers or "none (control)"}`
+- objectives: {", ".join(result["objectives"])}
+- text ({result["texts"]} texts, {result["truncated_tokens"]} truncated tokens):
+{texts}
+- {result["steps"]} steps of {training.batch_size}, learning rate {training.lr}, seed {training.seed}
+
+Heads used in training are in `groundling_heads.safetensors`, which transformers ignores. The licences of the
+student, the teacher and the text apply.
+"""

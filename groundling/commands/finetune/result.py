@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.data import dev_splits_trained_on
 from groundling.core.batch import Example
 from groundling.core.metrics import Metric
 from groundling.core.output_types import OpenAnswer, OutputType, RegionSelection, Regression
@@ -25,12 +26,6 @@ from groundling.settings.training import EvaluationSettings
 from groundling.tasks import Task
 from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import EvaluationOutput, Evaluator, evaluate
-
-
-def dev_splits_trained_on(task: Task, train_splits: Sequence[str]) -> list[str]:
-    """The evaluated splits that are also training splits; raises InputError for an unknown split."""
-    splits = task.splits_to_train(train_splits)
-    return [split for split in task.dev if split in splits]
 
 
 def describe_seed(

@@ -1,4 +1,4 @@
-"""Fine-tune an encoder on a task: the model and its head, the task's examples as its input, and one run per seed."""
+"""Fine-tune a model on a task, over seeds, and report medians."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import PartialState
 
 from groundling.commands.finetune import COMMAND, FinetuneConfig
+from groundling.commands.finetune.data import (
+    Splits,
+    check_regions_read,
+    dev_splits_trained_on,
+    missing_segments_note,
+    read_splits,
+    region_inputs,
+    samples_of,
+    task_of,
+    training_source,
+)
 from groundling.commands.finetune.result import (
     degenerate_seeds_note,
     describe_seed,
-    dev_splits_trained_on,
     evaluator_of,
     majority_baseline,
     majority_note,
@@ -25,20 +34,12 @@ from groundling.commands.finetune.result import (
 )
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classification, OpenAnswer, OutputType
+from groundling.core.output_types import OutputType
 from groundling.core.registry import files_of_object, is_import_path, resolve
-from groundling.core.rng import derive_seed, generator
-from groundling.data.image_samples import LeftRightWordSwap
+from groundling.core.rng import derive_seed
 from groundling.data.regions import RegionStore
-from groundling.data.regions.samples import ImageSampleBuilder, RegionOptions, check_mentioned
-from groundling.data.samples import (
-    SampleDataset,
-    SampleSubset,
-    TextDataset,
-    concatenate_splits,
-    subsample,
-    without_region_tags,
-)
+from groundling.data.regions.samples import ImageSampleBuilder
+from groundling.data.samples import SampleDataset
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.formats import Encoder
 from groundling.models.heads import init_layer
@@ -61,18 +62,10 @@ from groundling.settings.fields import refuse_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.stats.finished_runs import BASELINE
 from groundling.tasks import Task, list_oddities
-from groundling.tasks.glue import from_hub
-from groundling.tasks.splits import (
-    UnlabelledDataset,
-    examples_outside,
-    select_partition,
-    with_extra_splits,
-)
-from groundling.tasks.table import TableReader, table_notes, table_task
-from groundling.teachers import Teacher
+from groundling.tasks.splits import with_extra_splits
+from groundling.tasks.table import TableReader, table_notes
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_adapter_teacher_set, load_teacher_set
-from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import (
     evaluate,
     score_split,
@@ -378,191 +371,3 @@ def _objective_context(
     if student.text_tokenizer is not None and config.extra_objectives.objectives:
         vocabulary = MaskingVocabulary.of(student.text_tokenizer)
     return ObjectiveContext(sizes, vocabulary, config.objective_settings, output_type=form)
-
-
-Splits = Mapping[str, Sequence[Example]]
-"""Examples by split."""
-
-
-def task_of(config: FinetuneConfig) -> Task:
-    """The task of this name, or the one made of the user's own file."""
-    data = Path(config.data)
-    if config.own.label:
-        return table_task(data, config.own)
-    return resolve("tasks", Task, config.task).with_answers_of(data)
-
-
-def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
-    """Examples of the training, dev and, with `submit`, test splits."""
-    folder = Path(config.data)
-    train_splits = config.train_splits or (task.train,)
-    splits = [*train_splits, *task.dev, *(task.test if config.submit else ())]
-    parts = {}
-    for split in dict.fromkeys(splits):
-        read = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
-        _check_labels(task, split, read)
-        parts[split] = read
-    examples = concatenate_splits({split: parts[split] for split in train_splits})
-    labelled: Sequence[Example] = examples
-    if config.partition:
-        labelled = select_partition(examples, Path(config.partition), task, folder)
-    parts[task.train] = list(subsample(labelled, config.limit_train))
-    if config.unlabelled_per_labelled:
-        parts[task.train] += _unlabelled(examples, labelled, task, config)
-    if config.regions.mentioned_objects_only:
-        check_mentioned(parts[task.train], task.name, config.regions.object_tags)
-    if config.regions.object_tags:
-        return parts
-    return {
-        split: [without_region_tags(example) for example in some] for split, some in parts.items()
-    }
-
-
-def _check_labels(task: Task, split: str, examples: Sequence[Example]) -> None:
-    """Raises InputError if a label is not one of the task's classes."""
-    classes = range(len(task.form.labels) if isinstance(task.form, Classification) else 0)
-    for example in examples if classes else ():
-        if example.label is not None and example.label not in classes:
-            raise InputError(
-                f"{task.name}: {example.id} of {split!r} has the label {example.label!r}, "
-                f"expected a number from 0 to {classes[-1]}, or None"
-            )
-
-
-def _unlabelled(
-    examples: Sequence[Example], labelled: Sequence[Example], task: Task, config: FinetuneConfig
-) -> list[Example]:
-    """Training examples outside the partition, without labels; raises InputError if there are none."""
-    rest: list[Example] = []
-    if task.label_regions is None:  # else labels come with the regions and cannot be withheld
-        rest = examples_outside(examples, labelled, task, Path(config.data))
-    if not rest:
-        raise InputError(
-            f"unlabelled_per_labelled: {task.name} has no examples without labels outside of a partition"
-        )
-    return rest
-
-
-def region_inputs(config: FinetuneConfig) -> ImageSampleBuilder:
-    """Region stores and photos of a run; with `images`, only boxes, classes and segments of the stores are read."""
-    return ImageSampleBuilder(
-        config.regions,
-        train_regions=config.train_regions,
-        zero_features=config.zero_region_features,
-        flip=config.pixels.flip,
-    )
-
-
-def check_regions_read(
-    student: Encoder, task: Task, inputs: ImageSampleBuilder, source: str
-) -> None:
-    """Raises InputError if the task needs regions and has none, or if the model of `source` does not read them."""
-    regions = inputs.settings.regions
-    if regions and isinstance(student, RegionEncoder) and student.region_source != "patches":
-        inputs.check_pixels(student, source)
-    elif regions:
-        raise InputError(f"regions={regions}: this model reads none; set architecture for a BERT")
-    elif task.label_regions is not None:
-        raise InputError(f"{task.name} needs regions; pass regions=STORE")
-
-
-def samples_of(
-    splits: Splits,
-    head: TaskHead,
-    student: Encoder,
-    task: Task,
-    inputs: ImageSampleBuilder,
-    teacher_set: TeacherSet,
-    max_length: int,
-) -> tuple[dict[str, SampleDataset], list[Teacher]]:
-    """Samples of every split for the model and head, and the teachers that the training loop runs."""
-    prepared = {
-        split: [head.prepare_example(example) for example in some] for split, some in splits.items()
-    }
-    texts, teachers = _with_teachers(prepared, student, task.train, teacher_set, max_length)
-    if not (inputs.settings.regions and isinstance(student, RegionEncoder)):
-        return texts, teachers
-    mirror = texts[task.train]
-    if head.swaps_left_right and inputs.flip and inputs.reads_images(student):
-        labels = task.form.labels if isinstance(task.form, OpenAnswer | Classification) else ()
-        mirrored = {task.train: list(map(LeftRightWordSwap(labels), prepared[task.train]))}
-        mirrors, _ = _with_teachers(mirrored, student, task.train, teacher_set, max_length)
-        mirror = mirrors[task.train]
-    return add_regions(texts, student, task, inputs, head.separates_images, mirror), teachers
-
-
-def add_regions(
-    texts: Mapping[str, SampleDataset],
-    model: RegionEncoder,
-    task: Task,
-    inputs: ImageSampleBuilder,
-    separate_images: bool = False,
-    mirror: SampleDataset | None = None,
-) -> dict[str, SampleDataset]:
-    """Samples of every split with the images' regions or pixels.
-
-    `separate_images` as in `RegionOptions`, `mirror` as in `ImageSampleBuilder.samples`. Raises
-    InputError for regions of another kind.
-    """
-    samples = {}
-    phrases = task.form.head_input == "phrase"
-    for split, some in texts.items():
-        is_training = split == task.train
-        inputs.check(model, inputs.training_store if is_training else inputs.store)
-        mark = task.label_train_regions or task.label_regions if is_training else task.label_regions
-        options = RegionOptions(
-            label_regions=mark, phrases=phrases, separate_images=separate_images
-        )
-        images = inputs.all_images(is_training)
-        samples[split] = inputs.samples(
-            some, model, images, options, mirror if is_training else None
-        )
-    return samples
-
-
-def _with_teachers(
-    splits: Splits, student: Encoder, train: str, teacher_set: TeacherSet, max_length: int
-) -> tuple[dict[str, SampleDataset], list[Teacher]]:
-    """Texts, with teachers on the training split (a CLIP adapter's: on all), and those that the training loop runs."""
-    text, clip = student.inputs(max_length)
-    samples: dict[str, SampleDataset] = {
-        split: TextDataset(examples, text, clip) for split, examples in splits.items()
-    }
-    taught_splits = samples if student.clip_backbone is not None else [train]
-    wrapped = {split: teacher_set.wrap(samples[split]) for split in taught_splits}
-    samples |= {split: some for split, (some, _) in wrapped.items()}
-    _, teachers = wrapped[train]
-    return samples, teachers
-
-
-def missing_segments_note(
-    student: Encoder, head: TaskHead, inputs: ImageSampleBuilder
-) -> list[str]:
-    """Note if the head's paper uses segments, which the model reads with pixels, and the store has none."""
-    store = inputs.training_store
-    if not (head.uses_segments and isinstance(student, RegionEncoder)):
-        return []
-    if store is None or store.has_segmentations or not inputs.reads_images(student):
-        return []
-    return [f"{store.folder}: whole boxes are used, since objects have no segments as in the paper"]
-
-
-def training_source(
-    samples: SampleDataset,
-    examples: Sequence[Example],
-    objectives: Sequence[Objective],
-    config: FinetuneConfig,
-) -> DataSource:
-    """The training data: labelled samples, each with `unlabelled_per_labelled` unlabelled ones."""
-    name = f"data={config.data}" if config.data else "the data"
-    count = config.unlabelled_per_labelled
-    if not count:
-        return DataSource(samples, name=name)
-    if all("labels.label" in objective.required_fields for objective in objectives):
-        raise InputError(f"unlabelled_per_labelled={count}: every objective needs labels")
-    is_labelled = np.array([one.label is not None for one in examples])
-    labelled = SampleSubset(samples, np.flatnonzero(is_labelled).tolist())
-    (first,) = labelled.get([0], [generator(examples[0].id)])
-    unlabelled = SampleSubset(samples, np.flatnonzero(~is_labelled).tolist())
-    rest = UnlabelledDataset(unlabelled, first.labels["label"])
-    return DataSource(labelled, name=name, extra_samples=rest, extra_per_sample=count)

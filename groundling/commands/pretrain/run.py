@@ -246,6 +246,8 @@ def _read_labels_note(task: Task | None, config: PretrainConfig) -> list[str]:
     return [f"{read}, as in CLIP-TD: few-shot fine-tuning from it is not few-shot"]
 
 
+# -- data: captions or a task's texts, with regions, pixels and teachers ----------------------------------------------
+
 TaskAnswers = Literal["right", "any", "judged"]
 """Which answers a task's texts contain."""
 

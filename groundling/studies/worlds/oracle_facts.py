@@ -28,9 +28,8 @@ from groundling.core.output_types import (
 from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
 from groundling.data.images import image_id
-from groundling.data.regions import ImageRegions, RegionWriter
+from groundling.data.regions import ImageRegions, Item, RegionWriter
 from groundling.data.regions.annotations import read_instances
-from groundling.data.regions.store import Item
 from groundling.data.text import word_spans
 from groundling.runs.folder import json_text, read_json, read_object
 from groundling.runs.run import Run

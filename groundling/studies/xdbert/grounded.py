@@ -31,7 +31,7 @@ from groundling.data.corpora import CHUNK
 from groundling.data.samples import backend_tokenizer
 from groundling.data.text import stop_words, word_spans
 from groundling.models.loading import load_tokenizer
-from groundling.runs.folder import check_file, disk_errors, read_json, write_json, write_whole
+from groundling.runs.folder import check_file, read_json, write_json, write_whole
 from groundling.runs.hashing import data_hash
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import Report, ReportSection, new_figure, save_figure, svg_of
@@ -86,8 +86,6 @@ def count_captions(config: CaptionTokenCountsConfig, work: CommandContext) -> st
     }
     out = work.out
     check_file(out)
-    with disk_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, {"provenance": provenance, "tokens": tokens, "words": words})
     return f"{out}: {len(tokens):,} tokens and {len(words):,} words of {len(captions):,} captions"
 

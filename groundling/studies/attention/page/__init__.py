@@ -21,7 +21,7 @@ from groundling.core.registry import resolve
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_id, read_image
 from groundling.data.tables import read_all_columns, row_texts, text_columns
-from groundling.runs.folder import check_file, disk_errors, write_whole
+from groundling.runs.folder import check_file, write_whole
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import render
 from groundling.settings.fields import make_settings
@@ -101,8 +101,6 @@ class AttentionPage:
         """
         path = Path(path)
         check_page_file(path)
-        with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, self.html())
 
     def _repr_html_(self) -> str:
