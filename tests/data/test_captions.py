@@ -162,12 +162,6 @@ def test_the_middle_square_is_scaled_and_cut_out(size: int, tmp_path: Path) -> N
     assert (decode_image(tmp_path / "tall.png", size) == pixels).all()
 
 
-def test_an_image_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(tmp_path / "n.png")
-    assert (decode_image(tmp_path / "n.png", 16) == noise.transpose(2, 0, 1)).all()
-
-
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "I;16"])
 def test_every_kind_of_picture_becomes_rgb(mode: str, tmp_path: Path) -> None:
     path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
