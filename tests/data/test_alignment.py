@@ -312,9 +312,8 @@ def test_a_tokenizer_without_an_end_token_is_refused(bert_tokenizer):
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A", special_tokens=[("[CLS]", 2)]
     )
-    with pytest.raises(InputError, match="expected an end token, as CLIP has") as error:
+    with pytest.raises(InputError, match="expected an end token, as CLIP has"):
         ClipRowEncoder(tokenizer, 16)
-    assert "\n" not in str(error.value)
 
 
 def test_a_slow_tokenizer_is_refused():
@@ -330,9 +329,8 @@ def test_a_slow_tokenizer_is_refused():
             return list(text)
 
     for make in (lambda t: TextRowEncoder(t, 16), lambda t: ClipRowEncoder(t, 16)):
-        with pytest.raises(InputError, match="expected a fast tokenizer") as error:
+        with pytest.raises(InputError, match="expected a fast tokenizer"):
             make(Slow())
-        assert "\n" not in str(error.value)
 
 
 # -- keeping what was converted --------------------------------------------------------------------------------------

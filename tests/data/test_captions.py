@@ -10,14 +10,13 @@ import pytest
 from PIL import Image
 from tiny import homes, toys
 from tiny.corpora import corpus_lines
-from tiny.homes import coco, picture, put
+from tiny.homes import coco, put
 
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data import image_samples as module
 from groundling.data.captions import (
     CaptionedImage,
-    find_images,
     keep_listed,
     read_captions,
     with_store_ids,
@@ -118,25 +117,6 @@ def test_two_files_never_share_a_stores_regions(tmp_path: Path) -> None:
     assert [image.file for image in with_store_ids(images)] == ["a/1.jpg", "2.jpg"]
     with pytest.raises(InputError, match=r"a/1.jpg and a/1.jpeg both refer to the image a/1"):
         with_store_ids([*images, CaptionedImage("3", "a/1.jpeg", ("a cat",))])
-
-
-def test_images_that_are_missing(tmp_path: Path) -> None:
-    images = [CaptionedImage(str(n), f"{n}.png", ("a dog",)) for n in range(4)]
-    folder = tmp_path / "images"
-    with pytest.raises(InputError, match="4 of 4 captioned images are missing"):
-        find_images(images, folder)
-    picture(folder / "1.png")
-    picture(folder / "3.png")
-    (folder / "2.png").mkdir()
-    with pytest.raises(
-        InputError,
-        match=r"2 of 4 captioned images are missing, the first is 0.png .skip_missing",
-    ):
-        find_images(images, folder)
-    assert find_images(images, folder, skip=True) == ([images[1], images[3]], 2)
-    assert find_images(images[1:2], folder) == ([images[1]], 0)
-    with pytest.raises(InputError, match="1 of 1 captioned images are missing"):
-        find_images(images[:1], folder, skip=True)
 
 
 # -- pixels ----------------------------------------------------------------------------------------------------------

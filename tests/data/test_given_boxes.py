@@ -480,11 +480,8 @@ def test_several_files_become_one_store(tmp_path: Path) -> None:
     assert named.manifest["ids_as"] == ["COCO_{subset}_{number}"]
     assert plain.identity == named.identity == taken(tmp_path / "one", train).identity
     folder = put(tmp_path / "npz/4.npz", npz()).parent
-    with pytest.raises(
-        InputError, match=r"npz: a TSV of LXMERT and a npz of UNITER; make a store"
-    ) as told:
+    with pytest.raises(InputError, match=r"npz: a TSV of LXMERT and a npz of UNITER; make a store"):
         taken(tmp_path / "mixed", train, folder)
-    assert "\n" not in str(told.value)
 
 
 def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> None:
@@ -523,9 +520,8 @@ def test_names_that_are_none(
     monkeypatch.chdir(tmp_path)
     put(tmp_path / "a.json", '{"images": [{"id": "x", "file_name": "y"}]}')
     file = put(tmp_path / "x.tsv", lxmert("1"))
-    with pytest.raises(InputError, match=message) as told:
+    with pytest.raises(InputError, match=message):
         taken(tmp_path / "out", file, ids_as=ids_as)
-    assert "\n" not in str(told.value)
 
 
 def test_a_name_without_a_number_is_skipped(tmp_path: Path) -> None:
