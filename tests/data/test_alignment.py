@@ -260,26 +260,21 @@ def test_sentences_of_a_pair_never_share_a_window(clip_tokenizer):
     assert {row.window_index[n] for n in np.flatnonzero(row.word_ids >= 2)} == {1}
 
 
-def test_max_windows_counts_what_is_dropped(clip_tokenizer, texts):
-    text = " ".join(texts[:4])
-    whole, _ = row_of(ClipRowEncoder(clip_tokenizer, 16), text)
-    assert whole.window_index.max() + 1 > 3
-    for most in (1, 2, 3):
-        row, dropped = row_of(ClipRowEncoder(clip_tokenizer, 16, most), text)
-        assert row.window_index.max() + 1 == most
-        assert dropped == (~whole.special_tokens_mask).sum() - (~row.special_tokens_mask).sum() > 0
-        assert np.array_equal(row.input_ids, whole.input_ids[: len(row.input_ids)])
-    samples = TextDataset([Example("a", text)], None, ClipRowEncoder(clip_tokenizer, 16, 1))
-    assert samples.get([0])[0].truncated_tokens > 0
-
-
+@pytest.mark.parametrize("texts_of_row", [1, 2])
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_max_windows_holds_for_each_text_of_a_pair(most, clip_tokenizer, texts):
-    pair = " ".join(texts[:4]), " ".join(texts[4:8])
-    row, dropped = row_of(ClipRowEncoder(clip_tokenizer, 16, most), *pair)
-    assert row.window_index.max() + 1 == 2 * most
-    whole, _ = row_of(ClipRowEncoder(clip_tokenizer, 16), *pair)
-    assert dropped == (~whole.special_tokens_mask).sum() - (~row.special_tokens_mask).sum()
+def test_max_windows_holds_for_each_text_and_counts_what_is_dropped(
+    most, texts_of_row, clip_tokenizer, texts
+):
+    said = (" ".join(texts[:4]), " ".join(texts[4:8]))[:texts_of_row]
+    whole, _ = row_of(ClipRowEncoder(clip_tokenizer, 16), *said)
+    assert whole.window_index.max() + 1 > 3 * texts_of_row
+    row, dropped = row_of(ClipRowEncoder(clip_tokenizer, 16, most), *said)
+    assert row.window_index.max() + 1 == most * texts_of_row
+    assert dropped == (~whole.special_tokens_mask).sum() - (~row.special_tokens_mask).sum() > 0
+    first = np.flatnonzero(row.window_index < most)
+    assert np.array_equal(row.input_ids[first], whole.input_ids[first])
+    samples = TextDataset([Example("a", *said)], None, ClipRowEncoder(clip_tokenizer, 16, most))
+    assert samples.get([0])[0].truncated_tokens == dropped
 
 
 @pytest.mark.parametrize("text", ["", "   "])
@@ -317,9 +312,8 @@ def test_a_tokenizer_without_an_end_token_is_refused(bert_tokenizer):
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A", special_tokens=[("[CLS]", 2)]
     )
-    with pytest.raises(InputError, match="expected an end token, as CLIP has") as error:
+    with pytest.raises(InputError, match="expected an end token, as CLIP has"):
         ClipRowEncoder(tokenizer, 16)
-    assert "\n" not in str(error.value)
 
 
 def test_a_slow_tokenizer_is_refused():
@@ -335,9 +329,8 @@ def test_a_slow_tokenizer_is_refused():
             return list(text)
 
     for make in (lambda t: TextRowEncoder(t, 16), lambda t: ClipRowEncoder(t, 16)):
-        with pytest.raises(InputError, match="expected a fast tokenizer") as error:
+        with pytest.raises(InputError, match="expected a fast tokenizer"):
             make(Slow())
-        assert "\n" not in str(error.value)
 
 
 # -- keeping what was converted --------------------------------------------------------------------------------------

@@ -71,23 +71,13 @@ def test_karpathys_json(tmp_path: Path) -> None:
     assert image.id == image.file == "COCO_train2014_000000000005.jpg"
 
 
-@pytest.mark.parametrize(
-    ("splits", "message"),
-    [
-        (
-            (),
-            "select caption_splits from train, restval, val, test",
-        ),
-        (("train", "dev"), "select caption_splits from train, restval"),
-    ],
-)
-def test_splits_must_be_named_and_there(
-    splits: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
+def test_splits_must_be_named_and_there(tmp_path: Path) -> None:
     path = karpathy(tmp_path / "dataset_coco.json")
-    with pytest.raises(InputError, match=message) as told:
-        read_captions(path, splits)
-    assert "\n" not in str(told.value)
+    for splits in ((), ("train", "dev")):
+        with pytest.raises(
+            InputError, match="select caption_splits from train, restval, val, test"
+        ):
+            read_captions(path, splits)
 
 
 def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> None:
@@ -269,9 +259,8 @@ def test_several_files_train(config: PretrainConfig, tmp_path: Path) -> None:
 def test_weights_that_are_none(
     captions: tuple[str, ...], message: str, config: PretrainConfig, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=message) as told:
+    with pytest.raises(InputError, match=message):
         pretrain(replace_settings(config, captions=captions), BRIEF, tmp_path)
-    assert "\n" not in str(told.value)
 
 
 def test_a_split_for_the_file_that_has_splits(
@@ -307,6 +296,5 @@ def test_stores_and_lists_that_do_not_fit(
     change: dict[str, Any], message: str, config: PretrainConfig, tmp_path: Path
 ) -> None:
     put(Path("list.txt"), "0.jpg\n")
-    with pytest.raises(InputError, match=message) as told:
+    with pytest.raises(InputError, match=message):
         pretrain(replace_settings(config, **change), BRIEF, tmp_path)
-    assert "\n" not in str(told.value)

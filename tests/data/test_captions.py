@@ -10,14 +10,13 @@ import pytest
 from PIL import Image
 from tiny import homes, toys
 from tiny.corpora import corpus_lines
-from tiny.homes import coco, picture, put
+from tiny.homes import coco, put
 
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data import image_samples as module
 from groundling.data.captions import (
     CaptionedImage,
-    find_images,
     keep_listed,
     read_captions,
     with_store_ids,
@@ -120,25 +119,6 @@ def test_two_files_never_share_a_stores_regions(tmp_path: Path) -> None:
         with_store_ids([*images, CaptionedImage("3", "a/1.jpeg", ("a cat",))])
 
 
-def test_images_that_are_missing(tmp_path: Path) -> None:
-    images = [CaptionedImage(str(n), f"{n}.png", ("a dog",)) for n in range(4)]
-    folder = tmp_path / "images"
-    with pytest.raises(InputError, match="4 of 4 captioned images are missing"):
-        find_images(images, folder)
-    picture(folder / "1.png")
-    picture(folder / "3.png")
-    (folder / "2.png").mkdir()
-    with pytest.raises(
-        InputError,
-        match=r"2 of 4 captioned images are missing, the first is 0.png .skip_missing",
-    ):
-        find_images(images, folder)
-    assert find_images(images, folder, skip=True) == ([images[1], images[3]], 2)
-    assert find_images(images[1:2], folder) == ([images[1]], 0)
-    with pytest.raises(InputError, match="1 of 1 captioned images are missing"):
-        find_images(images[:1], folder, skip=True)
-
-
 # -- pixels ----------------------------------------------------------------------------------------------------------
 
 
@@ -160,12 +140,6 @@ def test_the_middle_square_is_scaled_and_cut_out(size: int, tmp_path: Path) -> N
     tall = Image.open(tmp_path / "wide.png").transpose(Image.Transpose.ROTATE_90)
     tall.save(tmp_path / "tall.png")
     assert (decode_image(tmp_path / "tall.png", size) == pixels).all()
-
-
-def test_an_image_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(tmp_path / "n.png")
-    assert (decode_image(tmp_path / "n.png", 16) == noise.transpose(2, 0, 1)).all()
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "I;16"])

@@ -204,25 +204,33 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
     assert both.identity == annotators.identity == detector.identity  # of one backbone
 
 
-def test_sources_of_boxes_that_contradict_each_other(config: RegionsConfig, tmp_path: Path) -> None:
+SURE = detection(1, [1, 1, 9, 9], 0.5)
+COW = detection(1, [1, 1, 9, 9], 0.5, category_name="cow")
+CONTRADICTIONS: list[tuple[tuple[str, ...], list[dict], str]] = [
+    (("a.json", "b.json"), [], r"b.json: COCO_train2014_000000000000.jpg is listed twice"),
+    (("a.json", "c.json"), [], "class 18 is 'cat' here and 'dog' elsewhere"),
+    (("a.json", "dets.json"), [detection(2, [1, 1, 9, 9], 0.5)], "both of the .* found 2 and 18"),
+    (("a.json", "dets.json"), [SURE | {"category_id": 7}], "dets.json.* found 1 and 7"),
+    (("a.json", "vcr1images"), [], r"vcr1images: cannot be read"),
+    (("dets.json",), [SURE, COW], "class 18 is 'cow' here and 'dog' elsewhere"),
+]
+"""Sources of boxes, what is detected, and the message."""
+
+
+@pytest.mark.parametrize(("names", "rows", "message"), CONTRADICTIONS)
+def test_sources_of_boxes_that_contradict_each_other(
+    names: tuple[str, ...], rows: list[dict], message: str, tmp_path: Path
+) -> None:
     notes = instances(tmp_path / "a.json", (0, 3, [0, 0, 20, 15]))
-    with pytest.raises(
-        InputError, match=r"b.json: COCO_train2014_000000000000.jpg is listed twice"
-    ):
-        read_annotated_boxes(notes, put(tmp_path / "b.json", notes.read_text()))
-    other = notes.read_text().replace('"dog"', '"cat"')
-    with pytest.raises(InputError, match="class 18 is 'cat' here and 'dog' elsewhere"):
-        read_annotated_boxes(notes, put(tmp_path / "c.json", other))
-    for image, kind in ((2, 18), (1, 7)):
-        path = detections(tmp_path / "dets.json", detection(image, [1, 1, 9, 9], 0.5, kind=kind))
-        with pytest.raises(InputError, match=f"dets.json.*both of the .* found {image} and {kind}"):
-            read_annotated_boxes(notes, path)
+    put(tmp_path / "b.json", notes.read_text())
+    put(tmp_path / "c.json", notes.read_text().replace('"dog"', '"cat"'))
+    detections(tmp_path / "dets.json", *rows)
     (tmp_path / "vcr1images").mkdir()
-    with pytest.raises(InputError, match=r"vcr1images: cannot be read"):
-        read_annotated_boxes(notes, tmp_path / "vcr1images")
-    lone = [detection(1, [1, 1, 9, 9], 0.5), detection(1, [1, 1, 9, 9], 0.5, category_name="cow")]
-    with pytest.raises(InputError, match="class 18 is 'cow' here and 'dog' elsewhere"):
-        read_annotated_boxes(detections(tmp_path / "dets.json", *lone))
+    with pytest.raises(InputError, match=message):
+        read_annotated_boxes(*(tmp_path / name for name in names))
+
+
+def test_detections_of_an_image_that_is_not_there(config: RegionsConfig, tmp_path: Path) -> None:
     gone = detections(tmp_path / "gone.json", detection(77, [1, 1, 9, 9], 0.5))
     with pytest.raises(InputError, match=r"COCO_train2014_000000000077.jpg: no such image"):
         regions(replace_settings(config, boxes=(str(gone),)), tmp_path / "out")
@@ -472,11 +480,8 @@ def test_several_files_become_one_store(tmp_path: Path) -> None:
     assert named.manifest["ids_as"] == ["COCO_{subset}_{number}"]
     assert plain.identity == named.identity == taken(tmp_path / "one", train).identity
     folder = put(tmp_path / "npz/4.npz", npz()).parent
-    with pytest.raises(
-        InputError, match=r"npz: a TSV of LXMERT and a npz of UNITER; make a store"
-    ) as told:
+    with pytest.raises(InputError, match=r"npz: a TSV of LXMERT and a npz of UNITER; make a store"):
         taken(tmp_path / "mixed", train, folder)
-    assert "\n" not in str(told.value)
 
 
 def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> None:
@@ -515,9 +520,8 @@ def test_names_that_are_none(
     monkeypatch.chdir(tmp_path)
     put(tmp_path / "a.json", '{"images": [{"id": "x", "file_name": "y"}]}')
     file = put(tmp_path / "x.tsv", lxmert("1"))
-    with pytest.raises(InputError, match=message) as told:
+    with pytest.raises(InputError, match=message):
         taken(tmp_path / "out", file, ids_as=ids_as)
-    assert "\n" not in str(told.value)
 
 
 def test_a_name_without_a_number_is_skipped(tmp_path: Path) -> None:

@@ -165,15 +165,6 @@ def test_a_possessive_is_its_word_and_a_contraction_a_stop_word() -> None:
     assert sorted(phrases) == ["girl", "girl's hat", "hat", "red"]
 
 
-def test_a_word_is_worth_its_best_keyword() -> None:
-    text = "The man is sending a telegram."
-    worth = keyword_importance(text, word_spans(text), YakeExtractor())
-    best = {keyword.phrase: 1 / (1 + keyword.score) for keyword in YakeExtractor()(text)}
-    of_three = best["sending a telegram"]
-    assert worth == pytest.approx([0, best["man is sending"], 0, of_three, 0, of_three, 0])
-    assert worth.max() < 1
-
-
 def test_any_function_finds_keywords() -> None:
     def longest(text: str) -> list[Keyword]:
         word = max(text.split(), key=len)

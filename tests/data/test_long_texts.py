@@ -48,9 +48,8 @@ def test_a_text_is_never_longer_than_it_may_be(pair: str | None, length: int) ->
             [Example("a", "a dog", text_pair=pair)], TextRowEncoder(toys.bert_words(), length)
         ).get([0])
 
-    with pytest.raises(InputError, match=f"max_length {length}: no room") as told:
+    with pytest.raises(InputError, match=f"max_length {length}: no room"):
         made()
-    assert "\n" not in str(told.value)
 
 
 def test_finetune_cuts_long_texts_and_counts_what_it_cut(given: Path, tmp_path: Path) -> None:

