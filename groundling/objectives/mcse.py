@@ -64,9 +64,8 @@ class SimCSE(Objective):
         """The InfoNCE loss summed over texts, (), as `simcse`; raises InputError for an encoder without dropout."""
         one = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
         two = self.cached_logits(encoded, batch)
-        if (
-            self.training and not self._has_dropout
-        ):  # only the first step looks, as it waits for a GPU
+        # Only the first step looks, as it waits for a GPU.
+        if self.training and not self._has_dropout:
             if torch.equal(one, two):
                 raise InputError(f"{self.name}: the student has no dropout; pass dropout=0.1")
             self._has_dropout = True

@@ -245,16 +245,14 @@ def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRo
     train_images = {image for row in train for image in row.images}
     same_images = sum(not train_images.isdisjoint(row.images) for row in dev)
     same_texts = same_first_text = 0
-    if not any(
-        row.images for row in dev
-    ):  # the same question about another image is another example
+    # The same question about another image is another example.
+    if not any(row.images for row in dev):
         train_texts = {_spelt_alike(row.texts) for row in train}
         first_of_two = {texts[0] for texts in train_texts if len(texts) == 2}
         dev_texts = [_spelt_alike(row.texts) for row in dev]
-        same_texts = sum(texts in train_texts for texts in dev_texts)
-        same_first_text = sum(
-            texts[0] in first_of_two for texts in dev_texts if texts not in train_texts
-        )
+        others = [texts for texts in dev_texts if texts not in train_texts]
+        same_texts = len(dev_texts) - len(others)
+        same_first_text = sum(texts[0] in first_of_two for texts in others)
     advice = "scores include memorisation; see group and dev"
     shared = {
         f"an image that is also in train: {advice}": same_images,

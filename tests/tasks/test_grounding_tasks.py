@@ -413,9 +413,9 @@ def test_flickr_entities_reads_phrases_and_boxes_and_matches_regions(flickr: Pat
     assert [e.official_id for e in examples] == ["3#0/0", "3#0/1", "3#1/0", "3#1/1"]
     assert [c.id for c in read_captions(flickr, "val", unrelated=False)] == ["3#0"]
     phrase = one.phrases[0]
-    row = regions_of(
-        [[1, 2, 11, 12.5], [1, 2, 31, 22], [21, 2, 31, 12], [1, 2, 11, 11]], one.size
-    )  # a little over 1/2, 1/3, 1 and 9/20 of one
+    # A little over 1/2, 1/3, 1 and 9/20 of one.
+    corners = [[1, 2, 11, 12.5], [1, 2, 31, 22], [21, 2, 31, 12], [1, 2, 11, 11]]
+    row = regions_of(corners, one.size)
     assert FLICKR30K.label_regions(examples[0], row).tolist() == [1, 0, 1, 0]
     assert MERGED.label_regions(MERGED.read(flickr, "val")[0], row).tolist() == [0, 1, 0, 0]
     golds = [
