@@ -152,6 +152,11 @@ def test_maps_of_a_tower_are_hfs(name: str, tower: Any) -> None:
         assert torch.equal(one.rows.kinds != PositionKind.PADDING, windows.attention_mask)
         edges = [one.rows.kinds[n, int(last)].item() for n, last in enumerate(windows.eot_index)]
         assert edges == [PositionKind.SPECIAL] * len(edges), "every window ends with its end token"
+    short = collate(samples[:1]).clip  # SigLIP's padding is left out
+    told.clear()
+    clip(short, told.append)
+    for one, weights in zip(told, tower_maps(clip, short), strict=True):
+        torch.testing.assert_close(one.weights, weights, rtol=0, atol=0)
     plain = clip(windows)
     for one, other in zip(plain, clip(windows, lambda map_: None), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)

@@ -541,6 +541,7 @@ def apart(term: Any, state: Tensor, feature: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", ["vlbert", "uniter"])
 def test_the_whole_loss_is_that_of_a_plain_loop(name: str, gate: str) -> None:
     step, batch = distilled(name, gate)
+    given = {n: v.requires_grad_(v.is_floating_point()) for n, v in batch.features.items()}
     terms = step(batch, [one.name for one in step.objectives]).terms
     if gate != "none":
         opened = {terms[f"{term}_gate_open"].item() for term in TERMS}
@@ -549,6 +550,7 @@ def test_the_whole_loss_is_that_of_a_plain_loop(name: str, gate: str) -> None:
     loss, plain = loss_of(step, batch), restated(step, batch, name, gate)
     torch.testing.assert_close(loss, plain, **EXACT)
     loss.backward()
+    assert all(value.grad is None for value in given.values()), "the teacher learns nothing"
     found = {n: p.grad.clone() for n, p in step.named_parameters() if p.grad is not None}
     step.zero_grad()
     plain.backward()

@@ -82,18 +82,6 @@ def sample(
 close = torch.testing.assert_close
 
 
-def test_collate_pads_pictures() -> None:
-    batch = collate([sample(0, 48, 40), sample(1, 32, 64)])
-    assert batch.pixels is not None and batch.pixels.shape == (2, 3, 64, 48)
-    assert batch.image_sizes is not None and batch.image_sizes.tolist() == [[48, 40], [32, 64]]
-    assert (
-        batch.pixels[0, :, :40].any()
-        and not batch.pixels[0, :, 40:].any()
-        and not batch.pixels[1, :, :, 32:].any()
-    )
-    assert torch.equal(batch.pixels[1, :, :, :32], torch.from_numpy(sample(1, 32, 64).pixels))
-
-
 @torch.no_grad()
 def test_padding_does_not_matter(model: EndToEndModel) -> None:
     samples = [sample(0, 48, 40, (1,)), sample(1, 112, 65, (2, 3)), sample(2, 33, 80)]

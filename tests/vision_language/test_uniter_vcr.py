@@ -181,17 +181,6 @@ def test_parts_segments_and_words_by_hand(place: Path, pretraining: bool) -> Non
     )
 
 
-def test_answers_have_the_answers_segment(place: Path) -> None:
-    model = ready()
-    example = ANSWER.read(place / "vcr", "val")[0]
-    assert (example.part_starts, example.object_names) == ((), tuple(VCR_OBJECTS))
-    row = TextDataset([example], model.inputs(60)[0]).get([0])[0].choices[2].text  # "no ."
-    assert row is not None and row.part_index is not None
-    second = int(np.flatnonzero(row.special_tokens_mask)[1])
-    assert row.part_index.tolist() == [0] * second + [1] * (len(row.input_ids) - second)
-    assert model.join.options["text_types"] == [0, 2, 3]
-
-
 def test_too_long_a_text_loses_tokens_of_its_longest_part(place: Path) -> None:
     text, _ = ready().inputs(60)
     example = rationale(place)

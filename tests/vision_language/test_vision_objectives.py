@@ -135,17 +135,6 @@ def test_the_first_class_counts_where_it_is_not_the_background() -> None:
     assert losses[True] != losses[False]
 
 
-def test_two_kinds_live_in_one_run() -> None:
-    soft, regress = MaskedRegionModeling(SIZES), MaskedRegionModeling(SIZES, kind="regress")
-    sample = regress.corrupt(corrupted(soft, 1)[0], generator(1), lambda: Sample("x"))
-    assert {
-        "masked_regions",
-        "regress_regions",
-        "masked_regions_targets",
-        "regress_regions_targets",
-    } <= set(sample.labels)
-
-
 def test_regions_without_classes_need_another_kind() -> None:
     sample = Sample("a", regions=replace(row(0), classes=None))
     with pytest.raises(InputError, match="a needs `classes`"):
@@ -396,15 +385,6 @@ def test_tags_name_the_same_objects_with_and_without_the_whole_image(bert_tokeni
                 assert sample.text is not None and sample.regions is not None
                 (named,) = set(sample.text.region_index[sample.text.region_index >= 0].tolist())  # type: ignore[index]
                 assert np.array_equal(sample.regions.boxes[named], STORE["i2"].boxes[1])
-
-
-def test_every_choice_sees_the_image(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
-    example = Example("a", "who?", choices=("a dog", "a cat"), images=("i2",), label=1)
-    samples = RegionDataset(TextDataset([example], TextRowEncoder(bert_tokenizer, 32)), STORE)
-    batch = collate(samples.get([0], ()))
-    assert batch.regions is not None and batch.text is not None
-    assert len(batch.regions.mask) == len(batch.text.input_ids) == 2
-    assert torch.equal(batch.regions.features[0], batch.regions.features[1])
 
 
 def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
