@@ -579,11 +579,7 @@ def test_the_documents_villa_is_the_built_in_one(
     options = make_settings(
         TrainingStepSettings,
         adversarial_modality="both" if name in JOINS else "text",
-        adversarial_norm="l2",
-        adversarial_steps=3,
         adversarial_lr=0.5,
-        adversarial_kl_weight=1.5,
-        adversarial_kl_reduction="sum",
     )
     logs = []
     for place, step in (("own", mine("villa").Villa(size=0.5)), ("built-in", VillaStep(options))):
