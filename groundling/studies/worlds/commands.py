@@ -9,7 +9,7 @@ from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
+from groundling.runs.outputs import OutputFile, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -20,6 +20,10 @@ from groundling.settings.training import TrainingArguments
 
 DEV_IMAGES = 10**9
 """Offset of the ids of development images, larger than any number of training scenes."""
+OUT_HELP = (
+    "Output folder for the data: new or empty, or an older output of this command, whose files are "
+    "replaced."
+)
 
 
 @settings
@@ -90,8 +94,7 @@ DATA_WORLD = Command(
     common_flags="family seed scenes sentences stated-rate",
     validate=lambda config, out: check_family(config),
     prints_output=True,
-    out_help="Output folder for the data: new or empty, or an older output of this command, whose files "
-    "are replaced.",
+    out_help=OUT_HELP,
     output=OutputFile(("world.json*",)),
 )
 
@@ -121,8 +124,7 @@ DATA_TASKS = Command(
     common_flags="limit-train limit-dev shortcut world.seed",
     validate=lambda tasks, world, out: check_task_family(world),
     prints_output=True,
-    out_help="Output folder for the data: new or empty, or an older output of this command, whose files "
-    "are replaced.",
+    out_help=OUT_HELP,
     output=OutputFile(("tasks.json*",)),
 )
 
@@ -139,11 +141,6 @@ class TrueRegionsConfig(Settings):
     """Seed of the noise."""
 
 
-def true_regions_inputs(config: TrueRegionsConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {"data": Path(config.data) / "instances.json"}
-
-
 DATA_TRUE_REGIONS = Command(
     "data make-store",
     "make a region store of a rendered world whose features are the objects' attributes",
@@ -152,7 +149,7 @@ DATA_TRUE_REGIONS = Command(
     title="Worlds: the rendered world and the quickstart",
     example="groundling data make-store --data runs/vision --out runs/vision/true_store",
     common_flags="data noise",
-    output=ResumableRun(true_regions_inputs),
+    output=ResumableRun(lambda config: {"data": Path(config.data) / "instances.json"}),
 )
 
 
@@ -183,11 +180,6 @@ PROBING = TrainingArguments(steps=1000, lr=5e-4, warmup_ratio=0.1, weight_decay=
 and varied by .18 between seeds."""
 
 
-def probe_inputs(config: ProbeConfig, training: TrainingArguments) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {"model": config.model, "data": Path(config.data) / "probes"}
-
-
 PROBE = Command(
     "probe",
     "probe an encoder's knowledge of a rendered world's nouns",
@@ -196,7 +188,9 @@ PROBE = Command(
     title="Worlds: the rendered world and the quickstart",
     example="groundling probe --model bert-base-uncased --data runs/world --out runs/probe",
     common_flags="model data questions seeds steps cpu",
-    output=ResumableRun(probe_inputs),
+    output=ResumableRun(
+        lambda config, training: {"model": config.model, "data": Path(config.data) / "probes"}
+    ),
 )
 
 

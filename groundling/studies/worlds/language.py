@@ -132,10 +132,8 @@ def draw_nouns(
 
 def _one_hot(combinations: np.ndarray, counts: list[int]) -> np.ndarray:
     """Combinations (N, properties) as indicators (N, sum of counts), scaled by the root of a property's value count."""
-    columns = []
-    for column, count in enumerate(counts):
-        columns.append(np.eye(count)[combinations[:, column]] * count**0.5)
-    return np.concatenate(columns, axis=1)
+    columns = zip(combinations.T, counts, strict=True)
+    return np.concatenate([np.eye(count)[one] * count**0.5 for one, count in columns], axis=1)
 
 
 def _pick(rng: Generator, nouns: int, one_hot: np.ndarray, categories: int) -> list[int]:
@@ -189,92 +187,83 @@ ODD_NOUNS = 120
 
 LabelledSentence = tuple[str, int]
 """A sentence and its label."""
-GeneratorOf = Callable[[str, int | str], Generator]
-"""The world's random generators by stream and index."""
 
 
-@dataclass(frozen=True)
-class NounQuestions:
-    """The four kinds of questions on the nouns of one split."""
+def truth_rows(
+    rng: Generator, family: WorldFamily, nouns: Sequence[Noun], cap: int
+) -> list[LabelledSentence]:
+    """`the zib is red .`: one true and one false row per noun and attribute; values are balanced over labels."""
+    rows: list[LabelledSentence] = []
+    nouns = nouns[: cap // (2 * len(family.attributes))]
+    for column, values in enumerate(family.attributes.values()):
+        true = [noun.attributes[column] for noun in nouns]
+        false = _false_values(rng, true, values)
+        for noun, yes, no in zip(nouns, true, false, strict=True):
+            rows.append((family.truth.format(noun=noun.name, value=yes), 1))
+            rows.append((family.truth.format(noun=noun.name, value=no), 0))
+    return rows
 
-    family: WorldFamily
-    """The family of the world."""
-    random: GeneratorOf
-    """The world's random generators."""
-    split: str
-    """train, dev or test."""
-    nouns: list[Noun]
-    """The nouns of the split."""
-    cap: int
-    """Maximum number of rows of a kind."""
 
-    def truth(self) -> list[LabelledSentence]:
-        """`the zib is red .`: one true and one false row per noun and attribute; values are balanced over labels."""
-        rng = self.random("truth", self.split)
-        rows: list[LabelledSentence] = []
-        attributes = self.family.attributes
-        nouns = self.nouns[: self.cap // (2 * len(attributes))]
-        statement = self.family.truth
-        for column, values in enumerate(attributes.values()):
-            true = [noun.attributes[column] for noun in nouns]
-            false = _false_values(rng, true, values)
-            for noun, yes, no in zip(nouns, true, false, strict=True):
-                rows.append((statement.format(noun=noun.name, value=yes), 1))
-                rows.append((statement.format(noun=noun.name, value=no), 0))
+def odd_rows(
+    random: Callable[[], Generator], family: WorldFamily, nouns: Sequence[Noun], cap: int
+) -> tuple[list[LabelledSentence], str]:
+    """`the p looks like the q , not the r .` as rows, and the rule of `ODD_RULES` that chose the triples.
+
+    Each noun is about as often q as r, so no noun predicts the answer. Each rule begins with its own generator of
+    `random`.
+    """
+    nouns = nouns[:ODD_NOUNS]
+    enough = min(cap, 4 * len(nouns))
+    rows: list[LabelledSentence] = []
+    for rule, triples in zip(ODD_RULES, _triples(nouns), strict=True):
+        rows = _odd_rows(random(), family.odd, nouns, triples, cap)
+        if len(rows) >= enough:
+            return rows, rule
+    return rows, ODD_RULES[-1]
+
+
+def category_rows(
+    rng: Generator, family: WorldFamily, nouns: Sequence[Noun], cap: int
+) -> list[LabelledSentence]:
+    """`she eats the zib with salt .`: as many sentences of the noun's category as of other categories."""
+    rows: list[LabelledSentence] = []
+    nouns = nouns[: cap // 2]
+    for noun in nouns:
+        right, wrong = _frames(family, noun)
+        most = min(len(right), cap // 2 // len(nouns))
+        for label, texts in enumerate((wrong, right)):
+            rows += [(texts[i], label) for i in rng.permutation(len(texts))[:most]]
+    return rows
+
+
+def order_rows(
+    random: Callable[[int], Generator],
+    family: WorldFamily,
+    nouns: Sequence[Noun],
+    cap: int,
+    excluded: set[str],
+) -> list[LabelledSentence]:
+    """New sentences, and the same with two words of different classes swapped, which no template produces.
+
+    `random`: the generator of each attempt. `excluded`: sentences to exclude, such as those of the corpus.
+    """
+    rows: list[LabelledSentence] = []
+    if not nouns:
         return rows
-
-    def odd(self) -> tuple[list[LabelledSentence], str]:
-        """`the p looks like the q , not the r .` as rows, and the rule of `ODD_RULES` that chose the triples.
-
-        Each noun is about as often q as r, so no noun predicts the answer.
-        """
-        nouns = self.nouns[:ODD_NOUNS]
-        enough = min(self.cap, 4 * len(nouns))
-        rows: list[LabelledSentence] = []
-        for rule, triples in zip(ODD_RULES, _triples(nouns), strict=True):
-            rng = self.random("odd", self.split)
-            rows = _odd_rows(rng, self.family.odd, nouns, triples, self.cap)
-            if len(rows) >= enough:
-                return rows, rule
-        return rows, ODD_RULES[-1]
-
-    def category(self) -> list[LabelledSentence]:
-        """`she eats the zib with salt .`: as many sentences of the noun's category as of other categories."""
-        rng = self.random("category", self.split)
-        rows: list[LabelledSentence] = []
-        nouns = self.nouns[: self.cap // 2]
-        for noun in nouns:
-            right, wrong = _frames(self.family, noun)
-            most = min(len(right), self.cap // 2 // len(nouns))
-            for i in rng.permutation(len(wrong))[:most]:
-                rows.append((wrong[i], 0))
-            for i in rng.permutation(len(right))[:most]:
-                rows.append((right[i], 1))
-        return rows
-
-    def order(self, excluded: set[str]) -> list[LabelledSentence]:
-        """New sentences, and the same with two words of different classes swapped, which no template produces.
-
-        `excluded`: sentences to exclude, such as those of the corpus.
-        """
-        rows: list[LabelledSentence] = []
-        if not self.nouns:
-            return rows
-        names = {noun.name for noun in self.nouns}
-        classes = _word_classes(self.family, names)
-        used = set(excluded)
-        for index in range(20 * self.cap):  # attempts: many sentences are already known
-            rng = self.random(f"order/{self.split}", index)
-            text = sentence(rng, self.family, self.nouns, 0.0)
-            swapped = _swapped(rng, text, classes)
-            if names.isdisjoint(text.split()) or text in used or swapped in used:
-                continue
-            used |= {text, swapped}
-            rows.append((text, 1))
-            rows.append((swapped, 0))
-            if len(rows) >= self.cap:
-                break
-        return rows
+    names = {noun.name for noun in nouns}
+    classes = _word_classes(family, names)
+    used = set(excluded)
+    for index in range(20 * cap):  # attempts: many sentences are already known
+        rng = random(index)
+        text = sentence(rng, family, nouns, 0.0)
+        swapped = _swapped(rng, text, classes)
+        if names.isdisjoint(text.split()) or text in used or swapped in used:
+            continue
+        used |= {text, swapped}
+        rows += [(text, 1), (swapped, 0)]
+        if len(rows) >= cap:
+            break
+    return rows
 
 
 def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> list[str]:
@@ -295,7 +284,7 @@ def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> l
     return false
 
 
-def _triples(nouns: list[Noun]) -> tuple[np.ndarray, np.ndarray]:
+def _triples(nouns: Sequence[Noun]) -> tuple[np.ndarray, np.ndarray]:
     """All (p, q, r) that each of the two `ODD_RULES` allows, as noun numbers (N, 3)."""
     attributes = np.array([noun.attributes for noun in nouns]).reshape(len(nouns), -1)
     shared = (attributes[:, None] == attributes[None]).sum(axis=2)
@@ -309,7 +298,7 @@ def _triples(nouns: list[Noun]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _odd_rows(
-    rng: Generator, statement: str, nouns: list[Noun], triples: np.ndarray, cap: int
+    rng: Generator, statement: str, nouns: Sequence[Noun], triples: np.ndarray, cap: int
 ) -> list[LabelledSentence]:
     """A true and a false row for each selected triple (p, q, r) of `triples`, noun numbers (N, 3)."""
     rows: list[LabelledSentence] = []
@@ -326,9 +315,7 @@ def _odd_rows(
         triples = np.delete(triples, pick, axis=0)
         tilt[q] += 1
         tilt[r] -= 1
-        subject = nouns[p].name
-        like = nouns[q].name
-        unlike = nouns[r].name
+        subject, like, unlike = (nouns[number].name for number in (p, q, r))
         rows.append((statement.format(subject=subject, like=like, unlike=unlike), 1))
         rows.append((statement.format(subject=subject, like=unlike, unlike=like), 0))
     return rows
@@ -341,10 +328,9 @@ def _frames(family: WorldFamily, noun: Noun) -> tuple[list[str], list[str]]:
     for category, (verbs, endings) in family.categories.items():
         texts = right if category == noun.category else wrong
         for person, verb, ending in itertools.product(family.persons, verbs, endings):
-            statement = family.category.format(
-                person=person, verb=verb, noun=noun.name, ending=ending
+            texts.append(
+                family.category.format(person=person, verb=verb, noun=noun.name, ending=ending)
             )
-            texts.append(statement)
     return right, wrong
 
 
@@ -352,10 +338,8 @@ def _swapped(rng: Generator, text: str, classes: dict[str, str]) -> str:
     """A sentence with two words of different classes swapped; the full stop stays."""
     words = text.split()
     kinds = [classes.get(word, word) for word in words]
-    pairs = []
-    for i, j in itertools.combinations(range(len(words) - 1), 2):
-        if kinds[i] != kinds[j]:
-            pairs.append((i, j))
+    places = itertools.combinations(range(len(words) - 1), 2)
+    pairs = [(i, j) for i, j in places if kinds[i] != kinds[j]]
     i, j = pairs[rng.integers(len(pairs))]
     words[i], words[j] = words[j], words[i]
     return " ".join(words)

@@ -99,13 +99,11 @@ class OracleTextTeacher(StandardizedTextTeacher):
         text = text_for_clip(_example(row))
         of_words = [self.facts.of_word(word, text) for word in words_of(text)]
         known = [facts for facts in of_words if facts]
+        nothing = np.zeros(self.width, np.float32)
         features = {
             "sentence": self.vectors.unit([fact for facts in known for fact in facts]),
             "words": np.stack(
-                [
-                    self.vectors.unit(facts) if facts else np.zeros(self.width, np.float32)
-                    for facts in of_words
-                ]
+                [self.vectors.unit(facts) if facts else nothing for facts in of_words]
             ),
             "has": np.array([bool(facts) for facts in of_words]),
         }
@@ -150,17 +148,10 @@ class OracleTeacher(Teacher):
         self.image_width = options.width
         self.facts = facts
         self.feature_names = tuple(name for name in IMAGE_FEATURES if name in feature_names)
+        self.knows_answer = ANSWER in options.knows
         self.num_words = num_words
         self.word_selection = word_selection
         self.vectors = FactVectors(options.width)
-
-    @property
-    def _knows_answer(self) -> bool:
-        return ANSWER in self.options.knows
-
-    @property
-    def _knows_attributes(self) -> bool:
-        return ATTRIBUTES in self.options.knows
 
     def key(self) -> dict[str, object]:
         """The oracle's options, the task's answers, and how words are selected."""
@@ -194,15 +185,15 @@ class OracleTeacher(Teacher):
 
     def _features(self, example: Example) -> dict[str, np.ndarray]:
         """The requested features of a row."""
-        attributes = [self.facts.of_image(example)] if self._knows_attributes else []
+        attributes = [self.facts.of_image(example)] if ATTRIBUTES in self.options.knows else []
         computed: dict[str, np.ndarray] = {}
         if {"clip_image", UNNORMALIZED_IMAGE} & set(self.feature_names):
             groups = [*attributes]
-            if self._knows_answer:
+            if self.knows_answer:
                 groups.append([f"answer: {self.facts.answer(example)}"])
             computed["clip_image"] = self.vectors.unit(*groups)
             computed[UNNORMALIZED_IMAGE] = self.vectors.sum(*groups)
-        judgement = [self._judgement(example)] if self._knows_answer else []
+        judgement = [self._judgement(example)] if self.knows_answer else []
         if "clip_text" in self.feature_names:
             computed["clip_text"] = self.vectors.unit(*attributes, *judgement)
         if {"clip_words", "clip_word"} & set(self.feature_names):
@@ -247,14 +238,14 @@ class OracleTeacher(Teacher):
 
     def _agrees(self, example: Example) -> bool:
         """Whether the oracle holds a row's choice for right."""
-        if self._knows_answer:
+        if self.knows_answer:
             return self.facts.is_right(example)
         return self.facts.seems_right(example)
 
     def _confidence(self) -> float:
         """The probability that the oracle's answer is right; raises InputError for one without answers."""
         output_type = self.facts.output_type
-        if not self._knows_answer or not isinstance(output_type, Classification | OpenAnswer):
+        if not self.knows_answer or not isinstance(output_type, Classification | OpenAnswer):
             raise InputError(
                 "td_gate compares the confidence in an answer, which this oracle does not know; pass option "
                 "knows=answer, or omit the gate"

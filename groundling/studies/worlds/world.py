@@ -27,10 +27,13 @@ from groundling.studies.worlds.families import (
 from groundling.studies.worlds.language import (
     ROWS,
     LabelledSentence,
-    NounQuestions,
+    category_rows,
     draw_nouns,
+    odd_rows,
+    order_rows,
     phrase,
     sentence,
+    truth_rows,
 )
 
 # Scenes: one object, or two objects with a relation.
@@ -285,13 +288,15 @@ class World:
     def _write_probes(self, folder: Path, split: str, corpus_sentences: set[str]) -> str:
         """Write the questions on a split's nouns; returns the rule of `ODD_RULES` that chose the triples of "odd"."""
         nouns = [noun for noun in self.nouns if noun.split == split]
-        questions = NounQuestions(self.family, self._rng, split, nouns, ROWS[split])
-        odd_rows, rule = questions.odd()
+        about = (self.family, nouns, ROWS[split])
+        odd, rule = odd_rows(lambda: self._rng("odd", split), *about)
         probes: dict[str, list[LabelledSentence]] = {
-            "truth": questions.truth(),
-            "odd": odd_rows,
-            "category": questions.category(),
-            "order": questions.order(corpus_sentences),
+            "truth": truth_rows(self._rng("truth", split), *about),
+            "odd": odd,
+            "category": category_rows(self._rng("category", split), *about),
+            "order": order_rows(
+                lambda index: self._rng(f"order/{split}", index), *about, corpus_sentences
+            ),
         }
         for name, rows in probes.items():
             shuffled = self._rng(f"rows/{name}", split).permutation(len(rows))

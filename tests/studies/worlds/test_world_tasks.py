@@ -26,7 +26,7 @@ from groundling.studies.worlds.commands import DATA_TASKS as render_tasks
 from groundling.studies.worlds.commands import DATA_WORLD as render_world
 from groundling.studies.worlds.commands import DEV_IMAGES, TasksConfig, WorldConfig
 from groundling.studies.worlds.data_sets import POOLS, write_tasks
-from groundling.studies.worlds.families.objects import ATTRIBUTES, render_object
+from groundling.studies.worlds.families.objects import ATTRIBUTES, render
 from groundling.studies.worlds.world import Scene, SceneObject, World
 from groundling.tasks import flickr_entities, refcoco, vcr
 from groundling.tasks.nlvr2 import NLVR2, consistency
@@ -321,7 +321,7 @@ def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
     found = read_vcr_objects(folder / "vcr" / "vcr1images" / f"{item.image}.json")
     for n, thing in enumerate(shown[item.image].things):
         assert np.array_equal(
-            found.mask(n), render_object(*thing.attributes[1:], thing.fit, 14).cover[:, :, 0] >= 0.5
+            found.mask(n), render(thing.attributes, thing.fit, 14).cover[:, :, 0] >= 0.5
         )
     given, names = read_annotated_boxes(folder / "vcr" / "vcr1images")
     boxes = given[f"{item.image}.jpg"]

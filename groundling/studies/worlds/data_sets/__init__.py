@@ -11,7 +11,6 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from groundling.data.tables import lines_of
 from groundling.runs.folder import begin_file, disk_errors, json_text
 from groundling.runs.progress import CommandContext
 from groundling.studies.worlds.commands import TasksConfig, WorldConfig, check_task_family
@@ -26,7 +25,7 @@ from groundling.studies.worlds.data_sets.vcr import write_vcr
 from groundling.studies.worlds.data_sets.writer import POOLS, DataSetWriter
 from groundling.studies.worlds.world import World, world_settings
 
-__all__ = ["POOLS", "sentences", "write_tasks"]
+__all__ = ["POOLS", "write_tasks"]
 
 WRITERS = {
     "captions": write_captions,
@@ -65,11 +64,6 @@ def write_tasks(
             write(files)
     files.close()
     return files.counts
-
-
-def sentences(folder: str | os.PathLike) -> list[str]:
-    """The distinct texts of a folder of `write_tasks`, and VQA's answers, from which a vocabulary is built."""
-    return lines_of(Path(folder) / "texts.txt")
 
 
 # Write the rendered world: as images, text and probes, or as six vision-and-language data sets.

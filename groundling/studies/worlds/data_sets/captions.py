@@ -14,7 +14,7 @@ from groundling.studies.worlds.data_sets.writer import (
     describe_object,
     relation_of,
 )
-from groundling.studies.worlds.world import Scene, SceneObject
+from groundling.studies.worlds.world import Scene
 
 MARK = re.compile(r"\[/EN#\S+ ([^\]]*)\]")
 """A phrase with Flickr30k Entities' mark; the group is the phrase."""
@@ -52,15 +52,12 @@ def _placed_captions(files: DataSetWriter, scene: Scene) -> list[str]:
     rng = generator(files.world.config.seed, "captions", scene.image_id)
     captions = []
     for thing in (0, 1):
-        one = _two_attributes(rng, scene.things[thing])
-        other = _two_attributes(rng, scene.things[1 - thing])
+        one, other = (
+            describe_object(*rng.permutation(scene.things[number].attributes)[:2])
+            for number in (thing, 1 - thing)
+        )
         captions.append(PLACED.format(one, relation_of(scene, thing), other))
     return captions
-
-
-def _two_attributes(rng: Generator, thing: SceneObject) -> str:
-    values = rng.permutation(thing.attributes)
-    return describe_object(*values[:2])
 
 
 def without_marks(caption: str) -> str:

@@ -103,15 +103,10 @@ def noun_names() -> list[str]:
     return ["".join(letters) for letters in itertools.product(*SYLLABLES)]
 
 
-def render(attributes: VisualAttributes, fit: int, cell: int) -> RenderedObject:
-    """Render an object's shape, size and texture; its colour is drawn by `colours`."""
-    _, shape, size, texture = attributes
-    return render_object(shape, size, texture, fit, cell)
-
-
 @cache
-def render_object(shape: str, size: str, texture: str, fit: int, cell: int) -> RenderedObject:
-    """Render a shape at scale 0 or 1 (`fit`) of its size, in a cell of `cell` x `cell` pixels."""
+def render(attributes: VisualAttributes, fit: int, cell: int) -> RenderedObject:
+    """Render a shape at scale 0 or 1 (`fit`) of its size, with its texture, in a cell of `cell` x `cell` pixels."""
+    _, shape, size, texture = attributes
     cover = average_blocks(_shape(shape, SCALES[size][fit], OVERSAMPLING * cell), cell)
     mark = np.float32(0.8) * _texture(texture, cell).astype(np.float32)
     return RenderedObject(cover[:, :, None], mark[:, :, None], bounding_box(cover))
