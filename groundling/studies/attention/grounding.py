@@ -414,7 +414,6 @@ class HeadLeaderboard:
             raise InputError("no phrase is left on which a head can be scored")
         heads = self.result.heads
         all_heads = np.ones(len(heads), bool)
-        accuracies, chosen = self._accuracies(self.scored_phrases, all_heads)
         kinds = {
             kind: self.scored_phrases & np.array([kind in own for own in self.kinds])
             for kind in sorted({kind for own in self.kinds for kind in own})
@@ -422,11 +421,12 @@ class HeadLeaderboard:
         return {
             "measure": self.result.measure,
             "active_heads": int(self.is_active.sum()),
-            **accuracies,
-            "chosen": self._names(chosen),
-            "best": self._best(self.scored_phrases, all_heads),
+            **self._summary(self.scored_phrases, all_heads),
             "layers": [self._layer(layer) for layer in dict.fromkeys(one[:2] for one in heads)],
-            "kinds": {kind: self._kind_report(rows, all_heads) for kind, rows in kinds.items()},
+            "kinds": {
+                kind: self._summary(rows, all_heads) if rows.any() else {"phrases": 0}
+                for kind, rows in kinds.items()
+            },
             "heads": self._heads(kinds),
         }
 
@@ -436,12 +436,7 @@ class HeadLeaderboard:
         several = len({name for name, _, _ in self.result.heads}) > 1
         return f"{name} {layer}-{number}" if several else f"{layer}-{number}"
 
-    def _names(self, chosen: Sequence[int | None]) -> list[str | None]:
-        return [None if head is None else self.name(head) for head in chosen]
-
-    def _accuracies(
-        self, rows: np.ndarray, among: np.ndarray
-    ) -> tuple[dict[str, Any], list[int | None]]:
+    def _summary(self, rows: np.ndarray, among: np.ndarray) -> dict[str, Any]:
         """Accuracies of heads `among` and baselines on phrases `rows`, and the selected heads."""
         facts = self.result.baselines
         columns: dict[str, np.ndarray] = {
@@ -464,9 +459,13 @@ class HeadLeaderboard:
                 columns["other_images"] = own
                 columns["other_images_best"] = other
                 columns["held_out_less_other_images"] = best.astype(float) - own
-        accuracies: dict[str, Any] = {"phrases": int(rows.sum())}
-        accuracies |= dict.fromkeys(COLUMNS)
-        return accuracies | self.intervals(columns, rows), chosen
+        return {
+            "phrases": int(rows.sum()),
+            **dict.fromkeys(COLUMNS),
+            **self.intervals(columns, rows),
+            "chosen": [None if head is None else self.name(head) for head in chosen],
+            "best": self._best(rows, among),
+        }
 
     def _best(self, rows: np.ndarray, among: np.ndarray) -> dict[str, Any] | None:
         """The best active head on all phrases, selected and scored on the same phrases."""
@@ -483,7 +482,7 @@ class HeadLeaderboard:
 
     def _layer(self, layer: tuple[str, int]) -> dict[str, Any]:
         among = np.array([(name, number) == layer for name, number, _ in self.result.heads])
-        accuracies, chosen = self._accuracies(self.scored_phrases, among)
+        summary = self._summary(self.scored_phrases, among)
         accuracy = self.result.is_right[self.scored_phrases][:, among].mean(0)
         shares = self.means[among].mean(0)
         return {
@@ -491,20 +490,8 @@ class HeadLeaderboard:
             "layer": layer[1],
             "active_heads": int(self.is_active[among].sum()),
             "mean": _round(100 * accuracy.mean()),
-            "best": self._best(self.scored_phrases, among),
-            "chosen": self._names(chosen),
-            **{name: accuracies[name] for name in OF_LAYERS},
+            **{name: summary[name] for name in ("best", "chosen", "held_out", "other_images")},
             **_rounded_measures(shares),
-        }
-
-    def _kind_report(self, rows: np.ndarray, among: np.ndarray) -> dict[str, Any]:
-        if not rows.any():
-            return {"phrases": 0}
-        accuracies, chosen = self._accuracies(rows, among)
-        return {
-            **accuracies,
-            "chosen": self._names(chosen),
-            "best": self._best(rows, among),
         }
 
     def _heads(self, kinds: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
@@ -538,8 +525,6 @@ COLUMNS = (
 selected with these features; `rule`: the region of the highest confidence, or chance without
 confidences.
 """
-OF_LAYERS = ("held_out", "other_images")
-"""Those of `COLUMNS` that are reported for each layer."""
 
 
 def _rounded_measures(means: np.ndarray) -> dict[str, float]:

@@ -244,12 +244,10 @@ def format_modality(result: JsonObject) -> str:
 
 
 def _name(model: JsonObject) -> str:
-    """A model's label in tables."""
     return f"{model['model']} (random weights)" if model["untrained"] else str(model["model"])
 
 
 def _cell(number: JsonObject, scale: int = 1, digits: int = 3) -> str:
-    """A number with its interval as text."""
     if number["mean"] is None:
         return "-"
     mean, low, high = (f"{scale * number[key]:.{digits}f}" for key in ("mean", "low", "high"))
@@ -257,7 +255,6 @@ def _cell(number: JsonObject, scale: int = 1, digits: int = 3) -> str:
 
 
 def _percent(number: JsonObject) -> str:
-    """A share with its interval, in per cent."""
     return _cell(number, 100, 1)
 
 
@@ -271,7 +268,6 @@ def _layer_rows(numbers: JsonObject) -> list[TableRow]:
 
 
 def _of_model(model: JsonObject, query: str) -> list[str]:
-    """A model's own tables."""
     even = {name: _percent(model["uniform"][name]) for name in ATTENTION_TARGETS}
     ratio = {name: _cell(model["ratio"][name]) for name in ATTENTION_TARGETS}
     rows = [
@@ -338,10 +334,14 @@ def _of_difference(result: JsonObject) -> str:
 
 def _of_words(summary: JsonObject, names: Sequence[str]) -> list[str]:
     """Tables of attention to words against the teacher's scores, and of one example text."""
-    rows: list[TableRow] = []
-    for source, model in zip(names, summary["models"], strict=True):
-        ranks, overlap = (model[name]["mean_of_layers"] for name in ("ranks", "overlap"))
-        rows.append({"": source, "rank correlation": _cell(ranks), "overlap": _percent(overlap)})
+    rows: list[TableRow] = [
+        {
+            "": name,
+            "rank correlation": _cell(model["ranks"]["mean_of_layers"]),
+            "overlap": _percent(model["overlap"]["mean_of_layers"]),
+        }
+        for name, model in zip(names, summary["models"], strict=True)
+    ]
     chance = _percent(summary["overlap_by_chance"])
     rows.append({"": "by chance", "rank correlation": "0.0", "overlap": chance})
     shown = []
@@ -352,8 +352,8 @@ def _of_words(summary: JsonObject, names: Sequence[str]) -> list[str]:
         for source, attention in zip(names, word["attention"], strict=True):
             cells[f"attention of {source}, %"] = f"{100 * attention:.2f}"
         shown.append(cells)
-    selection = f"{summary['teacher']} selects {summary['words']}"
-    title = f"[CLS]'s attention to words compared with the scores by which {selection}"
+    teacher = f"{summary['teacher']} selects {summary['words']}"
+    title = f"[CLS]'s attention to words compared with the scores by which {teacher}"
     return [
         f"{title}\n\n{format_table(rows)}",
         f"{summary['shown']['text']}\n\n{format_table(shown)}",
