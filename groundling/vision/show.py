@@ -14,8 +14,8 @@ from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError, did_you_mean, prefix_errors
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import (
-    SAME_SHAPE,
     FileNameMatcher,
+    check_shape,
     image_id,
     read_image,
 )
@@ -60,10 +60,10 @@ def show_regions(
     descriptions = _describe_regions(regions, row)
     drawn = _draw_boxes(pixels, row, descriptions)
     notes = []
-    width, height = regions.size(found)
-    if height and abs(width / height - pixels.width / pixels.height) > SAME_SHAPE:
-        size = f"{pixels.width} x {pixels.height} pixels"
-        notes = [f"{file}: {size}, but the regions are from an image of {width} x {height}"]
+    try:
+        check_shape(regions.size(found), pixels)
+    except InputError as error:
+        notes = [f"{file}: {error}"]
     return AnnotatedImage(found, drawn, descriptions, notes)
 
 

@@ -107,7 +107,7 @@ def test_what_cannot_be_shown(store: Path) -> None:
 def test_another_photo_of_the_same_name_is_noted(store: Path) -> None:
     Image.new("RGB", (48, 64)).save(store.parent / "photos/holiday/beach.jpg")
     (note,) = show_regions(store, "beach").notes
-    assert "48 x 64 pixels, but the regions are from an image of 64 x 48" in note
+    assert "48 x 64 pixels, but its regions are of 64 x 48" in note
 
 
 def test_a_stores_images_are_counted_off_and_known_in_either_form(store: Path) -> None:
