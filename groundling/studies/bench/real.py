@@ -33,6 +33,13 @@ from groundling.studies.bench.engine import (
     read_job,
 )
 from groundling.studies.bench.gains import BEFORE, judge_gains, make_report, sentences_of
+from groundling.studies.bench.handed import (
+    TextCounts,
+    check_teacher,
+    hand_over_texts,
+    permute_teacher,
+    real_files,
+)
 from groundling.studies.bench.methods import (
     CAPTIONS,
     IMAGES,
@@ -42,13 +49,6 @@ from groundling.studies.bench.methods import (
     for_encoder,
 )
 from groundling.studies.bench.protocol import BenchFolder, Files
-from groundling.studies.bench.real_handed import (
-    TextCounts,
-    check_teacher,
-    hand_over_texts,
-    permute_teacher,
-    real_files,
-)
 from groundling.studies.bench.sets import (
     GAINS,
     KEY,
