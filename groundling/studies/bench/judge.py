@@ -30,7 +30,6 @@ MIN_WORLDS = 3
 """Minimum number of worlds for a verdict."""
 PRICES = (MASKED_LM, PAIRS, "category", "order", "linear/category")
 """Readings that text alone teaches: what a method may cost."""
-LOWER_IS_BETTER = (MASKED_LM,)
 NOT_PLAIN = "its model is not the handed-over one with other weights"
 """What every remark on a run means."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import groundling
-from groundling.command_line.names import parse_arm, teacher_settings
+from groundling.command_line.names import check_teacher, parse_arm, teacher_settings
 from groundling.commands.adapt.run import own_lm_head
 from groundling.core.errors import InputError
 from groundling.models.text_encoder import load_text_encoder
@@ -33,6 +33,7 @@ from groundling.studies.bench.engine import (
     read_job,
 )
 from groundling.studies.bench.gains import BEFORE, judge_gains, make_report, sentences_of
+from groundling.studies.bench.handed import TextCounts, hand_over_texts, permute_teacher, real_files
 from groundling.studies.bench.methods import (
     CAPTIONS,
     IMAGES,
@@ -42,13 +43,6 @@ from groundling.studies.bench.methods import (
     for_encoder,
 )
 from groundling.studies.bench.protocol import BenchFolder, Files
-from groundling.studies.bench.real_handed import (
-    TextCounts,
-    check_teacher,
-    hand_over_texts,
-    permute_teacher,
-    real_files,
-)
 from groundling.studies.bench.sets import (
     GAINS,
     KEY,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from statistics import mean
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -16,6 +17,7 @@ from groundling.command_line import COMMANDS
 from groundling.commands.adapt.evaluation import read_pairs
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
+from groundling.core.registry import import_object
 from groundling.data.tables import lines_of
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import load_text_encoder
@@ -31,8 +33,13 @@ from groundling.studies.bench.protocol import key_of
 SetKind = Literal["facts", "words", "retention", "pairs", "task"]
 KEY = 6
 """Characters of a set's hash in its name."""
-CHECKED_BY = {"facts": "probe-facts", "words": "probe-words", "pairs": "pairs"}
-"""By kind: the command whose inputs are checked before anything runs."""
+KNOWLEDGE = "groundling.studies.knowledge"
+FILE_READERS = {
+    "facts": f"{KNOWLEDGE}.visual_facts:open_facts",
+    "words": f"{KNOWLEDGE}.word_similarity:read_word_pairs",
+    "pairs": f"{KNOWLEDGE}.minimal_pairs:read_minimal_pairs",
+}
+"""By kind: who reads its file, by MODULE:NAME, since no study imports another."""
 GAINS = ("facts", "words")
 """Kinds of readings in which a method may gain; the others are its price."""
 SPEARMANS = "Spearman of cosine"
@@ -118,11 +125,8 @@ def check_set(one: SetReader) -> None:
     """Raises InputError for a file that no reader knows; a task's files are read with the unadapted encoder, first."""
     if one.kind == "retention":
         read_pairs(one.source)
-    if one.kind in CHECKED_BY:
-        command = COMMANDS[CHECKED_BY[one.kind]]
-        data = (one.source,) if one.kind == "words" else one.source
-        inputs: Callable[..., object] = vars(command.output)["inputs"]
-        inputs(replace_settings(command.settings["_own"], model="-", data=data))
+    if one.kind in FILE_READERS:
+        import_object(FILE_READERS[one.kind], FunctionType)(one.source)
 
 
 # -- facts -------------------------------------------------------------------------------------------------------------

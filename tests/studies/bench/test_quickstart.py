@@ -9,7 +9,7 @@ from statistics import mean
 import pytest
 import wheels
 from PIL import Image
-from tiny.homes import Here, digests, never
+from tiny.homes import Here, digests, never, put
 from tiny.quickstart import LINEAR, scores, tuned
 
 from groundling.core.errors import InputError
@@ -161,6 +161,25 @@ def test_full_is_what_the_results_are_of_and_short_a_part_of_it(tmp_path: Path) 
     assert short.rows().items() < full.rows().items()
     asked = {name: how[1:] for name, how in module.PROBES.items()}
     assert asked == {"odd": (3, 500), "truth": (3, 250), "text": (1, 250)}
+
+
+def test_a_world_family_passes_through_the_quickstart(tmp_path: Path) -> None:
+    config = QuickstartConfig(family="pictograms", seed=3)
+    jobs = module.Quickstart(BenchFolder(tmp_path), [], config).jobs()
+    (rendering,) = [job for job in jobs if job.name == "world"]
+    (settings,) = [one for one in rendering.arguments if isinstance(one, dict)]
+    assert settings["family"] == "pictograms" and settings["seed"] == 3
+    looks = ("body", "legs", "crest", "fill")
+    arm = {name: result for name, result in scores(0.5).items() if name not in LINEAR}
+    arm |= {f"linear/{name}": {"dev": 0.0, "test": 0.5, "chance": 0.5} for name in looks}
+    row, _ = table_rows({"arm": arm})
+    assert [name for name in row if name in looks] == list(looks)
+    for name in ("truth", "odd", "category"):
+        line = "index\tsentence\tlabel\n0\tzib ka pointed is .\t1\n"
+        put(tmp_path / "world/probes" / f"{name}_train.tsv", line)
+    terms = module.glossary(tmp_path / "world", looks)
+    assert "“zib ka pointed is .”" in terms["attribute true/false"]
+    assert "body, legs, crest, fill" in terms
 
 
 # -- numbers by hand -------------------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from groundling.runs.folder import read_json
 from groundling.settings.fields import make_settings
 from groundling.studies.bench.commands import BENCH, BenchConfig, RealSettings
 from groundling.studies.bench.gains import Gain, GainVerdict, compare, decide, sentences_of
+from groundling.studies.bench.handed import permute_teacher, permute_tokens, real_files
 from groundling.studies.bench.methods import find_methods, for_encoder
-from groundling.studies.bench.real_handed import permute_teacher, permute_tokens, real_files
 from groundling.studies.bench.sets import shared_sets
 
 NOUNS = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
@@ -208,7 +208,7 @@ def test_any_clip_like_teacher_can_be_permuted(tmp_path: Path, family: str) -> N
 def test_words_of_all_lines_and_of_captions_alone_are_permuted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("groundling.studies.bench.real_handed.LINES", 2)
+    monkeypatch.setattr("groundling.studies.bench.handed.LINES", 2)
     homes.seeing_clip(tmp_path / "teacher")
     lines, captions = ["a dog", "a cat", "the ball"], ["a red ball", "a blue dog"]
     homes.put(tmp_path / "plain.txt", "\n".join(lines) + "\n")
@@ -438,6 +438,13 @@ def test_a_mistake_is_one_line_before_anything_is_trained(
             run(settings_for(files, **own), tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out/runs").exists()
+
+
+@pytest.mark.parametrize("kind", ["facts", "words", "minimal_pairs"])
+def test_a_plan_reads_every_set(files: Path, tmp_path: Path, kind: str) -> None:
+    wrong = homes.put(tmp_path / "wrong.csv", "a,b\n1,2\n")
+    with pytest.raises(InputError, match=r"wrong\.csv"):
+        run(settings_for(files, plan=True, **{kind: (wrong,)}), tmp_path / "out")
 
 
 def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from groundling.settings.fields import make_settings
 from groundling.studies.bench.commands import BenchConfig
 from groundling.studies.bench.engine import METHOD, SHUFFLED, TEXT_CONTROL, Arm, read_job
 from groundling.studies.bench.gains import BEFORE
+from groundling.studies.bench.handed import TextCounts
 from groundling.studies.bench.methods import find_methods
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.real import RealBench, conclude
-from groundling.studies.bench.real_handed import TextCounts
 
 VALUES = {BEFORE: 0.1, TEXT_CONTROL: 0.2, SHUFFLED: 0.3, METHOD: 0.5}
 COST = {
