@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import groundling
-from groundling.command_line.names import check_teacher, parse_arm, teacher_settings
+from groundling.command_line.names import parse_arm, teacher_settings
 from groundling.commands.adapt.run import own_lm_head
 from groundling.core.errors import InputError
 from groundling.models.text_encoder import load_text_encoder
