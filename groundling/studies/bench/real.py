@@ -33,7 +33,13 @@ from groundling.studies.bench.engine import (
     read_job,
 )
 from groundling.studies.bench.gains import BEFORE, judge_gains, make_report, sentences_of
-from groundling.studies.bench.handed import TextCounts, hand_over_texts, permute_teacher, real_files
+from groundling.studies.bench.handed import (
+    TextCounts,
+    check_teacher,
+    hand_over_texts,
+    permute_teacher,
+    real_files,
+)
 from groundling.studies.bench.methods import (
     CAPTIONS,
     IMAGES,
