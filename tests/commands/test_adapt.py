@@ -20,6 +20,7 @@ from groundling.cli import main
 from groundling.command_line.names import parse_arm
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import end_of_path
 from groundling.core.errors import InputError
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.teachers.feature_cache import TeacherDataset
@@ -250,6 +251,13 @@ def test_a_term_that_is_no_better_than_guessing_is_told(
     )
     assert f"that of guessing {math.log(STEPS.batch):.4g}" in note
     assert told(90, 0.003, 0.07) == []
+
+
+def test_a_card_names_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "alice"))
+    for name, end in (("encoder", "encoder"), ("runs/a/model", "a/model")):
+        (tmp_path / "alice" / name).mkdir(parents=True)
+        assert end_of_path(str(tmp_path / "alice" / name)) == end
 
 
 def test_arms_by_name_and_by_parts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -417,6 +418,19 @@ def test_vlberts_tables_have_the_papers_rows_and_scores(
     assert (found.columns, found.rows[0].name) == (columns, "w/o pre-training")
     (one,) = [one for one in found.rows if one.name == row]
     assert one.scores[column] == score
+
+
+def test_uniters_plan_beside_its_official_settings(tmp_path: Path) -> None:
+    """A VCR text counts once here, and three times in the code's pre-training (its tokens / 3)."""
+    plan = plan_of("uniter.py", tmp_path)
+    for size in ("base", "large"):
+        for name, tokens in (("VCR--{}: VCR", 4000 * 4 * 5), ("pretrain VCR, {}", 2048 * 4 * 4)):
+            job = plan[name.format(size)]
+            values = told(job, "batch_tokens", "gradient_accumulation_steps")
+            assert math.prod(map(int, values)) == tokens
+    assert told(plan["VCR--base: VCR"], "max_length") == ["220"]
+    assert plan["VCR--large: VCR"]["after"] == ["pretrain VCR, large"]
+    assert told(plan["VQA--base: VQA"], "train_splits") == ["train nominival"]
 
 
 CLIP_TD = {
