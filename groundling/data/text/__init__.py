@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 import numpy as np
 from scipy import stats
 from tokenizers import Tokenizer
 
-from groundling.core.batch import Tags
+if TYPE_CHECKING:
+    from groundling.core.batch import Tags  # which loads torch
 
 _WORD = re.compile(r"[^\W_]+|[^\w\s]|_")
 

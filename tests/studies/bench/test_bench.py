@@ -15,9 +15,9 @@ from tiny.homes import digests, never, stay_here
 from groundling.core.errors import InputError
 from groundling.data.corpora import iterate_texts, names_of
 from groundling.runs.folder import read_json
-from groundling.studies.attention.inspected_models import shuffle_images
 from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.engine import METHOD, Arm
+from groundling.studies.bench.handed import shuffle_images
 from groundling.studies.bench.methods import built_in_methods, find_methods
 from groundling.studies.bench.protocol import BenchFolder, BenchWorld
 from groundling.studies.bench.rendered import RenderedBench, best_weight

@@ -15,7 +15,6 @@ from tiny.homes import digests, never, stay_here
 from groundling.core.errors import InputError
 from groundling.models.text_encoder import new_encoder
 from groundling.runs.folder import read_json
-from groundling.studies.attention.inspected_models import shuffle_images
 from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.curves import (
     MethodCurve,
@@ -26,7 +25,7 @@ from groundling.studies.bench.curves import (
     judge_curves,
 )
 from groundling.studies.bench.engine import METHOD, TEXT_CONTROL
-from groundling.studies.bench.handed import thin_captions, thin_images
+from groundling.studies.bench.handed import shuffle_images, thin_captions, thin_images
 from groundling.studies.bench.judge import judge_methods
 from groundling.studies.bench.methods import built_in_methods
 from groundling.studies.bench.protocol import (

@@ -23,7 +23,7 @@ from tiny.seeing import resnet
 from tiny.tasks import vqa_answers
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
 
-import groundling.models.clip
+import groundling.models.frozen_clip
 import groundling.teachers.clip
 from groundling.cli import main
 from groundling.commands.pretrain import COMMAND as pretrain
@@ -266,13 +266,13 @@ def test_vqa_by_hand(place: Path, tmp_path: Path, prompt: str) -> None:
 
 def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -> None:
     read: list[int] = []
-    embedded = groundling.models.clip.FrozenClip.embed_texts
+    embedded = groundling.models.frozen_clip.FrozenClip.embed_texts
 
     def counted(self: Any, rows: Any, batch: int = 64) -> torch.Tensor:
         read.append(len(rows))
         return embedded(self, rows, batch)
 
-    monkeypatch.setattr(groundling.models.clip.FrozenClip, "embed_texts", counted)
+    monkeypatch.setattr(groundling.models.frozen_clip.FrozenClip, "embed_texts", counted)
     zero_shot(settings(place, "vqa", prompt="{answer}", split="val"), tmp_path / "alone")
     assert read == [3]
     config = settings(place, "vqa", split="val", most_questions=2)
