@@ -297,6 +297,7 @@ class TargetedImageDistillation(TargetedDistillationTerm):
     name = "td_image"
     feature = "clip_image"
     required_fields: Sequence[str] = ("regions", "features.clip_image")
+    monitored_terms: Sequence[str] = ("td_image_mean",)
 
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Widths of a region's state and of CLIP's image feature; raises InputError for a model without regions."""
@@ -317,6 +318,27 @@ class TargetedImageDistillation(TargetedDistillationTerm):
         states = image_states(encoded, batch, self.name)
         return self.distance(states, batch.features[self.feature])
 
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Rows, and gates."""
+        counts = super().count(batch)
+        return {**counts, f"{self.name}_mean": counts[self.name]}
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """The summed distance (), by the term's name, and the number of rows that use the mean, as `NAME_mean`."""
+        regions = require(batch.regions, "regions", self.name)
+        has_whole = (regions.is_whole_image & regions.mask).any(1)
+        without_whole = (self.distilled_rows(batch) & ~has_whole).float().sum()
+        return {**super().forward(encoded, batch), f"{self.name}_mean": without_whole}
+
+    def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
+        """Notes on the gate, and on images without a whole-image region: CLIP's image is compared with their mean."""
+        most = max(means.get(f"{self.name}_mean", ()), default=0.0)
+        missing = [
+            f"{self.name}: {most:.0%} of the rows had no whole-image region (the store has none, or this model "
+            "does not read it); there the mean of all regions was used"
+        ]
+        return super().notes(means) + (missing if most > 0 else [])
+
 
 class SharedProjectionDistillation(TargetedImageDistillation):
     """The sum of CLIP-TD's distances of image and text (Eq. 3 and 4), where one Linear projects both states.
@@ -327,6 +349,7 @@ class SharedProjectionDistillation(TargetedImageDistillation):
 
     name = "td_image_text"
     required_fields = ("text", "regions", "features.clip_image", "features.clip_text")
+    monitored_terms = ("td_image_text_mean",)
 
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Widths of a state and of a feature; raises InputError if image and text differ in one of them."""

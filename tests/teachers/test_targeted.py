@@ -146,11 +146,13 @@ def test_the_image_is_its_whole_region_or_the_mean_of_its_first_images() -> None
     expected = [states[0, 0], states[1, :2].mean(0), states[2, :2].mean(0)]
     found = term(EncoderOutput(visual=states), batch)
     assert found["td_image"].item() == pytest.approx(sum(row.sum().item() for row in expected))
-    assert term.count(batch) == {"td_image": 3}
+    assert found["td_image_mean"].item() == 2
+    assert term.count(batch) == {"td_image": 3, "td_image_mean": 3}
     swapped = replace(batch, labels={"sentence_image": torch.tensor([1, 0, 1, 1])})
     assert term.count(swapped)["td_image"] == 2
     found = term(EncoderOutput(visual=states), swapped)
     assert found["td_image"].item() == pytest.approx(sum(expected[i].sum().item() for i in (0, 2)))
+    assert found["td_image_mean"].item() == 1
 
 
 def words_batch() -> tuple[Tensor, Batch]:
@@ -256,7 +258,8 @@ def test_one_projection_for_image_and_text_restated() -> None:
         expected += np.abs(projected - features.numpy()).sum()
     found = term(EncoderOutput(text=text, visual=visual), batch)
     assert found["td_image_text"].item() == pytest.approx(expected, rel=1e-5)
-    assert term.count(batch) == {"td_image_text": 2}
+    assert found["td_image_text_mean"].item() == 0
+    assert term.count(batch) == {"td_image_text": 2, "td_image_text_mean": 2}
     assert sum(one.numel() for one in term.parameters()) == 3 * 4 + 4
 
 
@@ -560,6 +563,20 @@ def test_the_whole_loss_is_that_of_a_plain_loop(name: str, gate: str) -> None:
         )
 
 
+def test_no_gradient_reaches_the_teacher_or_flows_through_the_gate() -> None:
+    step, batch = distilled("uniter", "question")
+    features = {
+        name: value.clone().requires_grad_() if value.is_floating_point() else value
+        for name, value in batch.features.items()
+    }
+    terms = step(replace(batch, features=features), [one.name for one in step.objectives]).terms
+    sum(terms[term] for term in TERMS).backward()
+    assert all(value.grad is None for value in features.values())
+    # the task's head gets its gradient from the task alone
+    assert all(parameter.grad is None for parameter in step.objectives[0].head.parameters())
+    assert all(one.project.weight.grad.any() for one in list(step.objectives)[1:])
+
+
 # -- what is logged, and what is said of it --------------------------------------------------------------------------
 
 
@@ -631,14 +648,16 @@ def test_finetuning_logs_the_gate_and_keeps_no_projection(
 
 
 def test_what_stands_out_is_said() -> None:
-    gated = term_of(FOUR, td_gate="pair")
-    for means, note in (
-        ({"td_text_gate_open": [0.4, 0.9]}, ""),
-        ({}, ""),
-        ({"td_text_gate_open": [0.4, 0.0, 0.0]}, "0% of all cases in epoch 2, 3: nothing"),
-        ({"td_text_gate_open": [1.0]}, "100% of all cases in epoch 1: the gate had no effect"),
+    gated, image = term_of(FOUR, td_gate="pair"), term_of(FOUR, "td_image")
+    for term, means, note in (
+        (gated, {"td_text_gate_open": [0.4, 0.9]}, ""),
+        (gated, {}, ""),
+        (gated, {"td_text_gate_open": [0.4, 0.0, 0.0]}, "0% of all cases in epoch 2, 3: nothing"),
+        (gated, {"td_text_gate_open": [1.0]}, "100% of all cases in epoch 1: the gate had no eff"),
+        (image, {"td_image_mean": [0.0]}, ""),
+        (image, {"td_image_mean": [0.25]}, "td_image: 25% of the rows had no whole-image region"),
     ):
-        notes = gated.notes(means)
+        notes = term.notes(means)
         assert len(notes) == bool(note) and note in "".join(notes)
 
 
