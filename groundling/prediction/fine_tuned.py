@@ -551,7 +551,12 @@ class FineTunedModel:
                     raise InputError(f"{data}: {name!r} of {task.name} has no labels")
             return task, parts
         own = self.description.own or TableTaskSettings()
-        own = replace(own, label=label or own.label)
+        own = replace(
+            own,
+            text=columns.text or own.text,
+            image=columns.image or own.image,
+            label=label or own.label,
+        )
         check_no_label(split_columns(own_columns.text), own.label, f"text {own_columns.text}")
         # The `extra` scores need the official files of the data set.
         task = replace(task, official_scores=None)
@@ -577,6 +582,11 @@ class FineTunedModel:
 
     def _trained_split(self, data: Path, split: str, own: TableTaskSettings) -> list[Example]:
         require_known(split, ("train", "dev"), f"{data}: no split {split!r} of your own file")
+        if own.dev:
+            raise InputError(
+                f"split={split}: {own.dev} was held out, and every row of the other file trained on; pass it as data, "
+                "without split"
+            )
         rows = read_table(data, own)
         held_out_groups = held_out(data, [row.group for row in rows])
         sides = [row for row in rows if (row.group in held_out_groups) == (split == "dev")]

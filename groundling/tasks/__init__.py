@@ -55,7 +55,7 @@ class Task:
     form: OutputType
     """Output type of its answers."""
     read: Callable[[Path, str], list[Example]]
-    """(folder, split) to examples; `official` is the id of the server and scorer; label None: unlabelled."""
+    """(folder, split) to examples; `official_id` is the id of the server and scorer; label None: unlabelled."""
     metrics: tuple[Metric, ...]
     """Metrics; the first one is the headline metric."""
     source: str

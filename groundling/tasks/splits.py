@@ -308,7 +308,8 @@ def missing_label(label: np.ndarray) -> np.ndarray:
 class UnlabelledDataset(SampleWrapper):
     """Samples without labels; other fields stay.
 
-    `DataSource(labelled, beside=UnlabelledDataset(others, like), each=3)` adds three to each labelled sample.
+    `DataSource(labelled, extra_samples=UnlabelledDataset(others, like), extra_per_sample=3)` adds
+    three to each labelled sample.
     """
 
     def __init__(self, samples: SampleDataset, like: np.ndarray) -> None:

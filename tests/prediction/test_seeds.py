@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from groundling.core.output_types import Classification, MultipleChoice, RegionS
 from groundling.prediction import load
 from groundling.prediction.predictions import choose_seed_models, combine_seeds
 from groundling.settings.fields import make_settings
-from groundling.settings.input_settings import SavedModelSettings
+from groundling.settings.input_settings import PredictionColumns, SavedModelSettings
 from groundling.tasks import Task
 from groundling.training.evaluation import EvaluationOutput
 
@@ -216,3 +217,29 @@ def test_commands_and_python_take_the_same_seeds(
         )
     )
     assert "vote" in scores["notes"][0]
+
+
+def test_held_out_rows_are_those_that_training_held_out(tmp_path: Path) -> None:
+    """With a file of their own, no row of the other file was held out; other columns are read where they are named."""
+    rows = [(f"a dog number {n}", "cat", "yes" if n % 2 else "no") for n in range(40)]
+    data = put(tmp_path / "my.csv", table(("text", "other", "label"), *rows))
+    dev = put(tmp_path / "own_dev.csv", table(("text", "other", "label"), *rows[:8]))
+    for name, held in (("own", str(dev)), ("drawn", "")):
+        config = make_settings(
+            FinetuneConfig,
+            model=str(homes.student(tmp_path / "bert")),
+            **dict(data=str(data), text="text", label="label", dev=held, save_model=True),
+        )
+        finetune(config, replace(STEPS, steps=1, batch=4), tmp_path / name)
+    assert str(tmp_path) not in homes.told_by(tmp_path / "own/seed-0/model")
+
+    def scored(name: str, **columns: str) -> dict[str, Any]:
+        saved = SavedModelSettings(str(tmp_path / name), cpu=True)
+        columns = PredictionColumns(**columns)
+        return evaluate(EvaluateConfig(saved, data=str(data), split="dev", columns=columns))
+
+    with pytest.raises(InputError, match=r"split=dev: own_dev.csv was held out"):
+        scored("own")
+    assert "scores" in scored("drawn")
+    with pytest.raises(InputError, match="nothing"):
+        scored("drawn", text="nothing")

@@ -79,8 +79,8 @@ change. 0: as its configuration says. simcse and mcse need some."""
     training_step: TrainingStepSettings = field(default_factory=TrainingStepSettings)
     keep_projection: bool = False
     """l1 and contrastive: train against the teacher's own text embeddings and save the projection \
-with the model, as a sentence-transformers folder. The teacher truncates texts to its context length, \
-unless --max-windows allows more."""
+with the model, as a sentence-transformers folder, whose mean pooling has special tokens too. The \
+teacher truncates texts to its context length, unless --max-windows allows more."""
     retain_weight: Annotated[float, Ge(0)] = 10.0
     """Sentence-transformers student: weight of the loss that keeps its sentence vectors close to \
 the original ones; 0: none. Not used by xdbert."""

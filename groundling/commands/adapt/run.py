@@ -213,7 +213,8 @@ def _texts(
     eval_texts = read(config.eval_text) if config.eval_text else None
     files = [each.file for each in parse_weighted_files(config.text, "text")]
     texts = read(files, config.limit)
-    run.note(*training_overlap_note(config.eval_text, files, "files"))
+    held, trained = (list(map(os.path.normpath, paths)) for paths in (config.eval_text, files))
+    run.note(*training_overlap_note(held, trained, "files"))
     run.counts |= {"texts": len(texts), "eval texts": len(eval_texts or ())}
     return texts, eval_texts
 

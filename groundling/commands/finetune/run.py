@@ -166,7 +166,7 @@ def describe_model(
         region_settings=replace(config.regions, regions="", images="", allow_region_mismatch=False),
         zero_region_features=config.zero_region_features,
         is_prepared=not config.linear_head,
-        own=replace(config.own, dev="") if config.own.label else None,
+        own=replace(config.own, dev=Path(config.own.dev).name) if config.own.label else None,
         architecture=config.architecture if is_import_path(config.architecture) else "",
         model_format=config.model_format,
         modules=_modules(config.task, config.architecture, config.model_format),
