@@ -202,6 +202,10 @@ class Experiment:
         """The arms by which the method's weight is chosen, by default none."""
         return []
 
+    def control(self, arm: Arm) -> Arm:
+        """The text control that an arm is compared with."""
+        return replace(arm, arm=TEXT_CONTROL, weight=None)
+
     def choose(self, method: BenchMethod) -> Weight:
         """The chosen value of the method's weight; None: the default of `adapt`."""
         return None
@@ -337,7 +341,7 @@ class Experiment:
             "name": arm.name,
             "run": arm.as_json(),
             "about": None if is_text else self.describe(method),
-            "control": replace(arm, arm=TEXT_CONTROL, weight=None).name,
+            "control": self.control(arm).name,
             "weight": weight,
             "cost": cost.as_json(),
             "model": {"path": str(model.relative_to(self.folder.root)), "sha256": data_hash(model)},

@@ -219,7 +219,7 @@ READ_OUT = {"readout/odd": "odd one out, read out"}
 TEXTUAL = {"world/category": "category", "world/order": "word order"}
 """Labels for category and word order, which text alone answers."""
 SEES = 0.6
-"""Accuracy from which a visual probe counts as transferred; guessing is 0.5."""
+"""Accuracy from which a visual probe, if it is above the control's, counts as transferred; guessing is 0.5."""
 NOTHING = "probe did not train"
 """Shown instead of an accuracy if no seed of a fine-tuned probe trained."""
 SHOWN = 8
@@ -335,8 +335,11 @@ def _compare_with_control(arms: ArmResults, name: str, test: str, split: str) ->
 
 def describe_visual_result(arms: ArmResults, name: str, split: str = "test") -> str:
     """Whether an arm's visual probes show transfer of visual attributes."""
-    accuracies = [arms[name][test][split] for test in VISUAL]
-    reached = [accuracy is not None and accuracy >= SEES for accuracy in accuracies]
+    control = next(iter(arms.values()))
+    reached = []
+    for test in VISUAL:
+        own, without = arms[name][test][split], control[test][split]
+        reached.append(own is not None and own >= SEES and (without is None or own > without))
     if all(reached):
         return "transferred"
     if any(reached):

@@ -190,6 +190,11 @@ class RenderedBench(Experiment):
         """The values of the method's weight in the tuning world, all with adaptation seed 0."""
         return [Arm(method, METHOD, 0, TUNING_WORLD, value) for value in method.grid]
 
+    def control(self, arm: Arm) -> Arm:
+        """The text control of an arm's world; of the world without a condition that does not change the control."""
+        assert arm.world is not None and arm.method is not None
+        return replace(super().control(arm), world=changed_world(arm.world, arm.method))
+
     def choose(self, method: BenchMethod) -> Weight:
         """The grid's value with the best linear visual readings; ties go to the first."""
         names = [f"{arm.name}: {self.readings(arm)[0].name}" for arm in self.grid(method)]

@@ -210,6 +210,7 @@ def test_the_verdict_compares_with_the_first_arm() -> None:
     assert f"l1: not transferred ({both}, category 0.80 against 0.90, word order" in told
     assert "contrastive: transferred (attribute true/false 0.80 against 0.52," in told
     one_eyed = scores(0.9) | {"world/odd": {"test": 0.59, "chance": 0.5}}
+    assert "blind: not transferred" in verdict({"control": scores(0.65), "blind": scores(0.62)})
     assert "half: partly transferred" in verdict({"control": scores(0.5), "half": one_eyed})
 
 
