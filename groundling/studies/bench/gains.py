@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from math import inf, isfinite, nan, sqrt
+from math import isfinite, nan, sqrt
 from statistics import mean, stdev
 from typing import Any
 
@@ -51,7 +51,7 @@ class Gain:
     over_items: tuple[float, float]
     """95 % interval over items (bootstrap) of the mean over seeds; NaN for a task."""
     p: float
-    """One-sided p that the mean over seeds is not above 0; NaN for fewer than `MIN_SEEDS` seeds."""
+    """Two-sided p over seeds; NaN for fewer than `MIN_SEEDS`, and for seeds that are all equal."""
 
     @property
     def is_positive(self) -> bool:
@@ -100,8 +100,9 @@ def compare(method: BySeed, control: BySeed) -> Gain:
         error = float(np.std(by_seed, ddof=1)) / sqrt(len(seeds))
         margin = float(stats.t.ppf(0.975, len(seeds) - 1)) * error
         over_seeds = (mean - margin, mean + margin)
-        ratio = mean / error if error else (inf if mean > 0 else -inf)
-        p = float(stats.t.sf(ratio, len(seeds) - 1)) if len(seeds) >= MIN_SEEDS else nan
+        # Seeds that all agree, as on a set of one item, do not show how much they vary.
+        if error and len(seeds) >= MIN_SEEDS:
+            p = min(1.0, 2 * float(stats.t.sf(mean / error, len(seeds) - 1)))
     pairs = [(method[seed], control[seed]) for seed in seeds]
     return Gain(seeds, by_seed, mean, over_seeds, over_items(pairs), p)
 

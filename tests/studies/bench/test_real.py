@@ -478,12 +478,13 @@ def test_a_gain_by_hand() -> None:
     assert found.by_seed == pytest.approx((0.3, 0.2, 0.1)) and found.mean == pytest.approx(0.2)
     margin = t.ppf(0.975, 2) * 0.1 / np.sqrt(3)
     assert found.over_seeds == pytest.approx((0.2 - margin, 0.2 + margin))
-    assert found.p == pytest.approx(t.sf(0.2 / (0.1 / np.sqrt(3)), 2))
+    assert found.p == pytest.approx(2 * t.sf(0.2 / (0.1 / np.sqrt(3)), 2))
     # Of two items of the group a, one differs; without that group nothing does, and with it alone half of all.
     assert found.over_items == pytest.approx((0.0, 0.5), abs=0.1)
     assert not found.is_positive
     alone = compare({0: own[0]}, {0: control[0]})
     assert np.isnan(alone.over_seeds).all() and np.isnan(alone.p)
+    assert np.isnan(compare(own, {seed: control[0] for seed in range(3)}).p)  # no spread to test by
 
 
 def test_correlations_are_resampled_by_pair() -> None:
