@@ -9,14 +9,15 @@ from typing import TypeGuard
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, require_known
 from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import import_object, instantiate, is_import_path, registered
 from groundling.core.rng import derive_seed
 from groundling.data.text.keywords import KeywordExtractor
 from groundling.models.adapters import IMAGE, TEXT
 from groundling.models.frozen_clip import FrozenClip, load_frozen_clip, load_teacher_text
-from groundling.objectives import ObjectiveContext, required_features
+from groundling.objectives import ObjectiveContext, find_objective, required_features
+from groundling.settings.fields import setting_fields
 from groundling.settings.objectives import TargetedDistillationSettings, parse_options
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, is_teacher
 from groundling.teachers.clip import FEATURES, UNNORMALIZED_IMAGE, ClipTeacher
@@ -41,6 +42,12 @@ def load_teacher_set(
     Features are cached in --teacher-cache, or below the run's folder `out`. Raises InputError if a teacher
     lacks a required feature.
     """
+    if not is_import_path(source):  # a teacher of your own has the options to itself
+        own = {one for name in names for one in setting_fields(find_objective(name).Settings)}
+        for option in parse_options(context.settings.option):
+            require_known(
+                option, sorted(own), f"option={option}: no objective of this run reads it"
+            )
     torch.manual_seed(derive_seed(seed, "init", "teacher"))
     teachers = []
     features = required_features(names, context)

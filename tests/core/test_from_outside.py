@@ -267,6 +267,9 @@ def test_its_settings_are_flags_and_keywords(
     assert "norm_order = '0': expected" in refused(
         capsys, *words, "--norm-order", "0", "--out", str(tmp_path / "bad")
     )
+    assert "option=norm_ordre: no objective of this run reads it" in refused(
+        capsys, *words, "--option", "norm_ordre=1", "--out", str(tmp_path / "typo")
+    )
     assert "has no flag '--norm-order'" in refused(
         capsys, *ADAPT, "--arm", "mlm", "--norm-order", "1", "--out", str(tmp_path / "bad")
     )
