@@ -273,12 +273,15 @@ class Experiment:
         Raises InputError for a result of another version of the method.
         """
         jobs = self.jobs(arms)
-        done = {job.name for job in jobs if self.finished(job.name, job.arguments[-1])}
+        done = self._done(jobs)
         return [
             replace(job, after=tuple(name for name in job.after if name not in done))
             for job in jobs
             if job.name not in done
         ]
+
+    def _done(self, jobs: Sequence[Job]) -> set[str]:
+        return {job.name for job in jobs if self.finished(job.name, job.arguments[-1])}
 
     def run(self, processes: int, arms: Sequence[Arm] | None = None) -> None:
         """Run everything that is missing."""
@@ -447,11 +450,11 @@ class Experiment:
             for name, words in controls(method).items():
                 print(f"    {name}: {words}")
         jobs = self.jobs()
-        missing = {job.name for job in jobs if not self.finished(job.name, job.arguments[-1])}
+        done = self._done(jobs)
         for job in jobs:
-            print(f"{'missing' if job.name in missing else 'done   '}  {job.name}")
-        print(f"{len(jobs) - len(missing)} of {format_count(len(jobs), 'job')} are done")
-        return {"jobs": len(jobs), "missing": len(missing)}
+            print(f"{'done   ' if job.name in done else 'missing'}  {job.name}")
+        print(f"{len(done)} of {format_count(len(jobs), 'job')} are done")
+        return {"jobs": len(jobs), "missing": len(jobs) - len(done)}
 
 
 def _with_weight(settings: dict[str, Any], method: BenchMethod, weight: Weight) -> dict[str, Any]:

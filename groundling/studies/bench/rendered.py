@@ -182,8 +182,8 @@ class RenderedBench(Experiment):
         arms = [Arm(None, tower, 0, world) for tower in TOWERS if has_teacher]
         for method in self.methods:
             if condition == BASE or is_changed(condition, method, METHOD):
-                arms.append(Arm(method, METHOD, 0, world))
-                arms.append(Arm(method, TEXT_CONTROL, 0, changed_world(world, method)))
+                arm = Arm(method, METHOD, 0, world)
+                arms += [arm, self.control(arm)]
         return arms
 
     def grid(self, method: BenchMethod) -> list[Arm]:
