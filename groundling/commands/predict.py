@@ -20,7 +20,7 @@ from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import PredictionColumns, SavedModelSettings
 
 if TYPE_CHECKING:
-    from groundling.prediction.inputs import InputRow
+    from groundling.prediction.predictions import InputRow
 
 
 @settings

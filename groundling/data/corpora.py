@@ -59,8 +59,7 @@ from groundling.data.tables import (
     read_header,
 )
 from groundling.data.text import TokenizationCache
-from groundling.runs.folder import PREPARED, disk_errors, json_text
-from groundling.runs.hashing import cache_folder, data_hash
+from groundling.runs.folder import PREPARED, cache_folder, data_hash, disk_errors, json_text
 from groundling.runs.jobs import cores, run_parallel
 from groundling.runs.progress import Progress
 from groundling.settings.input_settings import CaptionSettings

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
 from groundling.core.errors import InputError, convert_errors
-from groundling.runs.hashing import sha256_of
+from groundling.runs.folder import sha256_of
 
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
 """Endings of image files that are always supported."""

@@ -39,28 +39,26 @@ from groundling.models.formats import Encoder
 from groundling.models.frozen_clip import FrozenClip
 from groundling.models.heads import HEADS, load_head
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.prediction.inputs import (
-    ImageFiles,
-    InputRow,
-    example_row,
-    make_row,
-    python_examples,
-    raise_first_fault,
-    read_file_rows,
-)
 from groundling.prediction.model_description import (
     FILE,
     detection_settings,
     read_description,
 )
 from groundling.prediction.predictions import (
+    ImageFiles,
+    InputRow,
     Prediction,
     SeedChoice,
     choose_seed_models,
     combine_seeds,
+    example_row,
     make_predictions,
+    make_row,
+    python_examples,
+    raise_first_fault,
+    read_file_rows,
 )
-from groundling.runs.hashing import sha256_of
+from groundling.runs.folder import sha256_of
 from groundling.runs.jobs import use_cpu
 from groundling.runs.progress import track
 from groundling.settings.input_settings import (

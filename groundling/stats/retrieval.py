@@ -18,7 +18,7 @@ from groundling.data.image_samples import CaptionedImageDataset
 from groundling.data.samples import SampleDataset
 from groundling.models.clip import ClipDualEncoder
 from groundling.runs.progress import track
-from groundling.stats.resampling import bootstrap_sums, interval
+from groundling.stats import bootstrap_sums, interval
 
 RANKS = (1, 5, 10)
 """Recall is reported at these ranks."""

@@ -20,7 +20,7 @@ from scipy import stats
 from groundling.core.errors import InputError
 from groundling.core.metrics import Metric, is_degenerate
 from groundling.core.rng import generator
-from groundling.stats.resampling import DRAWS, draw_item_counts, interval
+from groundling.stats import DRAWS, draw_item_counts, interval
 
 ALPHA = 0.05
 """Significance level."""

@@ -21,7 +21,7 @@ from groundling.core.errors import (
 )
 from groundling.core.metrics import Metric
 from groundling.core.output_types import OutputType
-from groundling.runs.hashing import data_hash
+from groundling.runs.folder import data_hash
 
 
 def list_oddities(file: Path, examples: Sequence[Example]) -> list[str]:

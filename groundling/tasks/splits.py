@@ -28,8 +28,7 @@ from groundling.core.errors import (
 )
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.data.samples import SampleDataset, SampleWrapper
-from groundling.runs.folder import json_text, read_object, write_whole
-from groundling.runs.hashing import data_hash
+from groundling.runs.folder import data_hash, json_text, read_object, write_whole
 from groundling.tasks import Task, vcr, vqa
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from groundling.core.batch import Batch, Sample
 from groundling.core.errors import InputError, convert_errors
 from groundling.core.output_types import OutputType
 from groundling.data.samples import SampleDataset
-from groundling.runs.hashing import sha256_of
+from groundling.runs.folder import sha256_of
 from groundling.settings.objectives import ObjectiveSettings
 
 

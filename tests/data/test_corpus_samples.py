@@ -35,8 +35,7 @@ from groundling.data.text import (
     word_type_ids,
 )
 from groundling.runs import jobs
-from groundling.runs.folder import PREPARED
-from groundling.runs.hashing import CACHE, cache_folder
+from groundling.runs.folder import CACHE, PREPARED, cache_folder
 from groundling.settings.input_settings import parse_weighted_files
 from groundling.settings.training import TrainingArguments
 from groundling.training.batch_sampler import DataSource, plan_batches, split_by_file

@@ -34,16 +34,18 @@ from groundling.runs.folder import (
     LOCK,
     NO_RESULTS,
     PREPARED,
+    data_hash,
+    input_state,
     open_run,
     read_json,
     read_log,
     read_result,
+    sha256_of,
     whole_file,
     whole_folder,
     write_json,
     write_whole,
 )
-from groundling.runs.hashing import data_hash, input_state, sha256_of
 from groundling.runs.run import Checkpoints, Counters, Run
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from groundling.core.rng import generator
-from groundling.stats.resampling import (
+from groundling.stats import (
     DRAWS,
     bootstrap_sums,
     derangement,

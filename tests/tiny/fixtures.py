@@ -32,7 +32,7 @@ from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
 from groundling.models.clip import ClipDualEncoder, make_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.text_encoder import TextEncoder
-from groundling.runs.hashing import CACHE
+from groundling.runs.folder import CACHE
 from tiny import homes, toys
 from tiny.homes import rte
 

@@ -56,7 +56,7 @@ from groundling.prediction.model_description import (
     ModelDescription,
     region_facts,
 )
-from groundling.runs.hashing import sha256_of
+from groundling.runs.folder import sha256_of
 from groundling.runs.run import Run, RunFolder
 from groundling.settings.fields import refuse_settings, replace_settings
 from groundling.settings.training import TrainingArguments

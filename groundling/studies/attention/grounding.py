@@ -26,7 +26,7 @@ from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text import word_spans
 from groundling.models.attention import AttentionMap, PositionKind
-from groundling.stats.resampling import bootstrap_sums, interval
+from groundling.stats import bootstrap_sums, interval
 from groundling.studies.attention.commands import GroundingSettings
 from groundling.studies.attention.inspected_models import (
     AttentionBatch,

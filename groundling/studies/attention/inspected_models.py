@@ -40,7 +40,7 @@ from groundling.prediction.model_description import FILE
 from groundling.runs.progress import track
 from groundling.settings.fields import require_settings
 from groundling.settings.input_settings import RegionSettings
-from groundling.stats.resampling import derangement
+from groundling.stats import derangement
 from groundling.studies.attention.commands import AnalysedModelSettings, ModalityConfig
 from groundling.studies.attention.models import PatchReader, PatchStore, pointing_game
 from groundling.tasks import Task

@@ -22,8 +22,7 @@ from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError, convert_read_errors
 from groundling.models.text_encoder import load_text_encoder
-from groundling.runs.folder import read_object, write_json
-from groundling.runs.hashing import data_hash
+from groundling.runs.folder import data_hash, read_object, write_json
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.report import format_count
 from groundling.settings.fields import make_settings

@@ -17,7 +17,7 @@ from groundling.core.errors import InputError, prefix_errors
 from groundling.core.metrics import SPEARMAN
 from groundling.core.rng import generator
 from groundling.runs.report import ForestRow, Report, ReportSection, TableRow, forest_svg
-from groundling.stats.resampling import bootstrap_sums, draw_resample, interval
+from groundling.stats import bootstrap_sums, draw_resample, interval
 from groundling.stats.verdict import ALPHA, holm
 from groundling.studies.bench.engine import METHOD, SHUFFLED, TEXT_CONTROL, entries_of
 from groundling.studies.bench.methods import TEACHER

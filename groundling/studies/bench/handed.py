@@ -28,11 +28,10 @@ from groundling.data.images import open_image
 from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, make_clip_text_tower
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.models.text_encoder import new_encoder
-from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
-from groundling.runs.hashing import sha256_of
+from groundling.runs.folder import json_text, read_json, sha256_of, whole_folder, write_whole
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
-from groundling.stats.resampling import derangement
+from groundling.stats import derangement
 from groundling.studies.bench.commands import RealSettings
 from groundling.studies.bench.protocol import (
     ADAPTING,

@@ -22,7 +22,7 @@ from groundling.core.registry import (
     registered,
     resolve_builtin,
 )
-from groundling.runs.hashing import sha256_of
+from groundling.runs.folder import sha256_of
 from groundling.settings.fields import replace_settings, settings_of
 
 DataClass = Literal["text", "text and teacher", "captions with images"]

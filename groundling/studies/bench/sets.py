@@ -22,8 +22,7 @@ from groundling.data.tables import lines_of
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import load_text_encoder
 from groundling.prediction.similarity import sentence_vectors
-from groundling.runs.folder import decoded_json
-from groundling.runs.hashing import data_hash
+from groundling.runs.folder import data_hash, decoded_json
 from groundling.runs.jobs import use_cpu
 from groundling.runs.report import format_count
 from groundling.settings.fields import replace_settings

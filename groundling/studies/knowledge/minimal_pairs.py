@@ -19,7 +19,7 @@ from groundling.runs.folder import disk_errors, json_text, whole_file, write_jso
 from groundling.runs.progress import print_notes
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
-from groundling.stats.resampling import bootstrap_sums, interval
+from groundling.stats import bootstrap_sums, interval
 from groundling.studies.knowledge.commands import PairsConfig
 from groundling.studies.knowledge.pair_likelihoods import LanguageModel, TextWithContext
 from groundling.training.evaluation import EvaluationOutput

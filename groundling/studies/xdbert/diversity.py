@@ -34,7 +34,7 @@ from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.progress import track
 from groundling.runs.report import new_figure, save_figure
 from groundling.runs.run import Run
-from groundling.stats.resampling import draw_resample, interval
+from groundling.stats import draw_resample, interval
 from groundling.studies.xdbert.commands import AttentionConfig
 from groundling.tasks import Task
 

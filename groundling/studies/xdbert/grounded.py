@@ -31,13 +31,12 @@ from groundling.data.corpora import CHUNK
 from groundling.data.samples import backend_tokenizer
 from groundling.data.text import stop_words, word_spans
 from groundling.models.loading import load_tokenizer
-from groundling.runs.folder import check_file, read_json, write_json, write_whole
-from groundling.runs.hashing import data_hash
+from groundling.runs.folder import check_file, data_hash, read_json, write_json, write_whole
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import Report, ReportSection, new_figure, save_figure, svg_of
 from groundling.runs.run import Run
+from groundling.stats import DRAWS, draw_resample, interval
 from groundling.stats.finished_runs import collect_runs
-from groundling.stats.resampling import DRAWS, draw_resample, interval
 from groundling.stats.verdict import SeedRuns
 from groundling.studies.xdbert.commands import CaptionTokenCountsConfig, GroundedConfig
 from groundling.tasks import Task
