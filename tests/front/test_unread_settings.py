@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from tiny import homes
+from tiny.commands import adapting_with
 
-import groundling
 from groundling.cli import COMMANDS, main
 from groundling.command_line.names import check_teacher, input_paths
-from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
@@ -59,13 +58,6 @@ def test_a_list_in_which_something_stands_twice_is_refused(
 def test_the_flags_of_the_field_are_among_them() -> None:
     names = {name for _, _, name in lists()}
     assert {"arms", "tasks", "objectives", "train_splits", "modes", "questions", "runs"} <= names
-
-
-def test_functions_refuse_them_too() -> None:
-    with pytest.raises(
-        InputError, match=r"^groundling.compare: tasks = .*: glue/rte is given twice"
-    ):
-        groundling.compare(tasks=["glue/rte", "glue/rte"])
 
 
 @pytest.mark.parametrize(
@@ -167,21 +159,11 @@ def test_of_the_cross_modal_encoder_too() -> None:
     assert "max_windows" in unused_settings_note(("mlm",), windows, "")[0]
 
 
-def test_a_control_notes_a_setting_of_teachers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = make_settings(
-        AdaptConfig,
-        student=str(homes.student(tmp_path / "student")),
-        teacher=str(homes.teacher(tmp_path / "teacher")),
-        arm="mlm",
-        text=(str(homes.text(tmp_path / "text.txt")),),
-        max_length=32,
-        td_gate="question",
-    )
-    result = adapt(config, homes.STEPS, tmp_path / "out")
-    assert any("td_gate has no effect" in note for note in result["notes"])
-    assert "td_gate has no effect" in capsys.readouterr().err
+def test_a_control_notes_a_setting_of_teachers(given: Path, tmp_path: Path) -> None:
+    words = adapting_with(given, tmp_path / "out", **{"arm": "mlm", "td-gate": "question"})
+    assert main([*map(str, words)]) == 0
+    notes = json.loads((tmp_path / "out/result.json").read_text())["notes"]
+    assert any("td_gate has no effect" in note for note in notes)
 
 
 # -- the inputs that identify a run --------------------------------------------------------------------------------
@@ -207,10 +189,8 @@ def test_each_setting_gives_its_paths() -> None:
         "partition": "few.json",
         "backbone": "microsoft/resnet-101",
     }
-
-
-def test_files_are_numbered_without_their_weights_and_own_modules_are_no_files() -> None:
-    config = make_settings(
+    weighted = make_settings(
         AdaptConfig, student="bert", teacher="mine:Teacher", text=("a.txt=2", "b.txt=1")
     )
-    assert input_paths(config) == {"student": "bert", "text": "a.txt", "text:1": "b.txt"}
+    # Files are numbered without their weights, and own modules are no files.
+    assert input_paths(weighted) == {"student": "bert", "text": "a.txt", "text:1": "b.txt"}

@@ -1,4 +1,4 @@
-"""What settings name and what they must be is checked before torch is loaded, which takes seconds; of every command."""
+"""What is loaded: no torch by help and refusals of any command, no study by the core."""
 
 from __future__ import annotations
 
@@ -25,17 +25,12 @@ OWN = "--data my.csv --text question --label y"
 ADAPT = "--adapt.student model --adapt.teacher model --adapt.text t.txt"
 CASES = [
     ("train-clip --captions no.tsv --images photos", "captions=no.tsv: no such file"),
-    ("train-clip --captions c.csv --images gone", "images=gone: no such file or folder"),
-    ("train-clip --captions c.csv --images photos --betas 0.9 2", "betas = '2': expected"),
-    ("adapt --student no/such/model --arm mlm --text t.txt", "no/such/model: no model found"),
     ("adapt --student gone --arm mlm --text t.txt", "gone: no model found"),
     ("adapt --student model --arm mlm --text no.txt", "text=no.txt: no such file"),
     ("regions gone", "images=gone: no such file or folder"),
     ("regions photos --grid 3 --backbone no/such/model", "backbone: no/such/model: no model"),
     ("pretrain --model model --regions gone --captions c.csv", "regions=gone: no such"),
-    (f"finetune --model gone {OWN}", "gone: no model found"),
     ("finetune --model model --task glue/rte --data gone", "gone: no such file or folder"),
-    ("predict --model gone --data my.csv", "model=gone: no such file or folder"),
     ("predict --model tuned --data gone.csv", "data=gone.csv: no such file"),
     ("predict --model tuned --data my.csv --out my.csv", "my.csv: exists already"),
     ("evaluate --model tuned --data gone.csv", "data=gone.csv: no such file"),
@@ -49,14 +44,11 @@ CASES = [
         "student: gone: no model",
     ),
     (f"compare {OWN} --adapt.text t.txt --arms mlm", "arm=mlm needs student"),
-    (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "seeds = '0'"),
     (f"compare --data my.csv --text q --label y {ADAPT}", "no column 'q'"),
     ("run gone.py", "gone.py: FileNotFoundError"),
     ("run bad.py", "gone: no such file or folder"),
-    ("verdict --runs model gone", "runs=gone: no such file"),
     ("verdict --runs model", "verdict needs runs"),
     ("bench --method contrast", "no bench method is called 'contrast'"),
-    ("bench --probes weight", "probes: no question is called 'weight'"),
     ("vcr --answers gone --rationales gone --data photos", "answers=gone: no such file or folder"),
     ("ensemble --runs gone --task glue/rte --data photos", "runs=gone: no such file or folder"),
     ("zero-shot --model model --task vqa --data gone --images photos", "data=gone: no such"),
@@ -114,7 +106,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_refused_command_has_not_loaded_torch(place: Path) -> None:
+def run(code: str, place: Path, *arguments: object) -> tuple[str, str]:
+    """What a new process prints on stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_an_import_help_and_refusals_load_nothing_heavy(place: Path) -> None:
     """All in one process: what one of them loaded would be there for the next."""
     assert {case.split(" --")[0].split(" gone")[0] for case, _ in CASES} >= set(COMMANDS) - (
         NOTHING_READ | {"visualize", "data show", "regions", "figures"}
@@ -122,23 +127,21 @@ def test_a_refused_command_has_not_loaded_torch(place: Path) -> None:
     cases = sorted(CASES, key=lambda case: case[0].startswith(NAMES))
     code = f"""
 import sys
-NAMES = {NAMES}
-from groundling.cli import main
+before = set(sys.modules)
+import groundling
+assert groundling.__version__
+assert [one for one in set(sys.modules) - before if one.startswith("groundling")] == ["groundling"]
+from groundling.cli import COMMANDS, main
+for command in ("", *COMMANDS):
+    assert main([*command.split(), "--help"]) == 0
+    assert not {{"torch", "transformers", "accelerate", "numpy"}} & set(sys.modules), command
 for case in {[case for case, _ in cases]!r}:
     print("<case>", file=sys.stderr)
     assert main(case.split()) == 2, case
     loaded = {{"torch", "transformers", "accelerate", "scipy", "sklearn"}} & set(sys.modules)
-    assert not loaded or case.startswith(NAMES), (case, loaded)
+    assert not loaded or case.startswith({NAMES}), (case, loaded)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=place,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    said = done.stderr.split("<case>\n")[1:]
+    said = run(code, place)[1].split("<case>\n")[1:]
     for (case, complaint), line in zip(cases, said, strict=True):
         assert complaint in line and line.count("\n") == 1, (case, line)
 
@@ -200,3 +203,112 @@ def test_what_your_own_module_loads_may_be_anything(place: Path) -> None:
     check_inputs(settings)
     with pytest.raises(InputError, match="model: words:of:mine"):
         check_inputs(replace_settings(settings, model_format=""))
+
+
+# -- two wings: the core, and studies that are found by being there ----------------------------------------
+
+CORE_ALONE = """
+import importlib, pkgutil, sys
+import groundling, groundling.commands
+from groundling import cli
+from groundling.command_line import Command
+
+def loaded():  # a study's own folder is looked into for modules of a name, such as `tasks`
+    studies = [name for name in sys.modules if name.startswith("groundling.studies.")]
+    return [name for name in studies if name.count(".") > 2]
+
+for words in ("finetune", "data show", "regions nowhere"):
+    assert cli.main([*words.split(), "--nope", "3"]) == 2
+    assert not [name for name in sys.modules if name.startswith("groundling.studies.")], words
+names = set()
+for one in pkgutil.walk_packages(groundling.commands.__path__, "groundling.commands."):
+    module = importlib.import_module(one.name)
+    names |= {one.function_name for one in vars(module).values() if isinstance(one, Command)}
+    assert not loaded(), one.name
+names.remove("train_clip")  # of two words for all that its name tells, so it is looked for among the studies'
+asked = dict.fromkeys(names, {}) | {
+    "adapt": {"student": "none/there", "arm": "mlm+xdbert", "teacher": "none/there", "text": sys.argv[1]},
+    "pretrain": {"model": "none/there", "architecture": "uniter", "regions": ".", "captions": sys.argv[1]},
+    "finetune": {"model": "none/there", "task": "glue/rte", "data": "."},
+    "verdict": {"runs": (".", "a=.")},
+    "regions": {"images": ".", "backbone": "none/there"},
+}
+for name, given in asked.items():
+    try:
+        getattr(groundling, name)(**given)
+    except groundling.InputError as error:
+        assert not loaded(), (name, loaded())
+    else:
+        raise AssertionError(f"{name} was to be refused")
+print(len(names))
+"""
+"""Imports every core command, and asks each for what its check refuses."""
+
+STUDY = {
+    "__init__.py": "",
+    "commands.py": '''
+from groundling.command_line import Command
+from groundling.runs.outputs import CommandOutput
+from groundling.settings.fields import Settings, settings
+
+
+@settings
+class MineConfig(Settings):
+    """Settings of a study of one's own."""
+
+    word: str = "hello"
+    """What is said."""
+
+
+MINE = Command(
+    "mine",
+    "says a word",
+    "groundling.studies.mine.say:say",
+    {"_own": MineConfig()},
+    title="Mine: a study of one's own",
+    example="groundling mine",
+    output=CommandOutput(),
+)
+COMMANDS = (MINE,)
+''',
+    "say.py": "def say(config, work):\n    return f'{config.word}, world'\n",
+    "tasks.py": """
+from groundling.core.output_types import Classification
+from groundling.core.metrics import ACCURACY
+from groundling.tasks import Task
+
+TASK = Task("mine", Classification(("no", "yes")), lambda folder, split: [], metrics=(ACCURACY,), source="here")
+""",
+    "published.py": """
+PUBLISHED = {"MINE-b": {"glue/rte": 70.0}}
+""",
+}
+"""A study, which imports of the core what it needs, and which nothing names."""
+
+FOUND = """
+import groundling.studies
+from groundling import command_line
+from groundling.core.registry import public_modules, resolve
+from groundling.command_line.names import published_scores
+from groundling.tasks import Task
+
+groundling.studies.__path__.append(sys.argv[2])
+public_modules.cache_clear(), command_line._study_commands.cache_clear()
+assert resolve("tasks", Task, "mine").name == "mine"
+assert published_scores()["MINE-b"] == {"glue/rte": 70.0} and published_scores()["XDBERT-b"]
+assert cli.main(["mine", "--word", "Hello"]) == 0
+cli.main(["--help"])
+"""
+
+
+def test_the_core_loads_no_study_and_a_study_is_found_by_being_there(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a dog\n")
+    study = tmp_path / "studies/mine"
+    study.mkdir(parents=True)
+    for name, code in STUDY.items():
+        (study / name).write_text(code)
+    said, _ = run(CORE_ALONE + FOUND, ROOT, text, study.parent)
+    count, hello, *listed = said.splitlines()
+    assert int(count) > 10
+    assert hello == "Hello, world" and any("says a word" in line for line in listed)
