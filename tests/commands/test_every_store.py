@@ -14,7 +14,6 @@ import pytest
 import torch
 from tiny import standins, vcr_files
 from tiny.homes import picture, put, student, table
-from tiny.regions import lxmert
 from tiny.seeing import resnet, seeing_models
 
 from groundling.cli import main
@@ -75,7 +74,6 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
     put(folder / "pairs/examples.jsonl", json.dumps(pairs) + "\n")
     student(folder / "bert")
     resnet(folder / "cnn")
-    put(folder / "regions.tsv", "".join(lxmert(n, 40, 40) for n in (*FLICKR, *STILLS)))
     torch.manual_seed(0)
     vit, detr = standins.backbone(folder / "vit"), standins.detector(folder / "detr")
     look = ["--images", str(photos), "--backbone", str(vit), "--cpu"]
@@ -83,7 +81,6 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
         "grid": [*look, "--grid", "2"],
         "detector": [*look, "--detector", str(detr), "--min-boxes", "2", "--max-boxes", "3"],
         "boxes": [*look, "--boxes", str(folder / "boxes.json")],
-        "imported": ["--imports", str(folder / "regions.tsv")],
         "segments": [*look, "--boxes", str(photos)],
     }
     for name, flags in made.items():
@@ -230,15 +227,9 @@ def test_stored_features(
     page = ("--model", pre, run, *vcr, "--images", str(place / "photos"), "--limit", "1")
     assert not asks("visualize", *page, out="look.html")
     commands = (
-        "pretrain",
-        "finetune",
-        "zero-shot",
-        "modality",
-        "evaluate",
-        "predict",
-        "winoground",
+        "pretrain finetune zero-shot modality evaluate predict winoground heads syntax visualize"
     )
-    alike(roads, [*commands, "heads", "syntax", "visualize"])
+    alike(roads, commands.split())
     asked_alike(roads)
     if kind != "boxes":
         return
@@ -252,14 +243,9 @@ def test_stored_features(
             "boxes are from a grid of 2 x 2, but the model was trained with boxes from files of boxes"
             in reason
         )
-        reason = asks(
-            command,
-            *words,
-            *more,
-            "--allow-region-mismatch",
-            out=f"more-{out}" if out != "none" else out,
-            stores=grid,
-        )
+        more_out = f"more-{out}" if out != "none" else out
+        more += ("--allow-region-mismatch",)
+        reason = asks(command, *words, *more, out=more_out, stores=grid)
         assert re.search(OBJECTS, reason) and "--no-object-tags" not in reason
 
 
@@ -291,15 +277,8 @@ def test_pixels_within_stored_boxes(
         "winoground": ("--model", pre, "--data", str(place / "pairs")),
         "modality": ("--model", pre, *vcr, "--no-perturbed-inputs", "--ig-examples", "0"),
     }
-    flickr = (
-        "--model",
-        pre,
-        "--data",
-        str(place / "flickr30k"),
-        "--split",
-        "val",
-        "--no-shuffled-images-control",
-    )
+    flickr = ("--model", pre, "--data", str(place / "flickr30k"), "--split", "val")
+    flickr += ("--no-shuffled-images-control",)
     heads = {"heads": flickr, "syntax": (*flickr, "--parses", "gold", "--min-arcs", "1")}
     for command, words in (asked | heads).items():
         reason = asks(command, *words, out=f"{command}-blind")

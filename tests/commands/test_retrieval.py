@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +16,11 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tiny import homes, toys
+from tiny.homes import never, put
 from tiny.homes import noise as image
-from tiny.homes import put
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
 import groundling.stats.retrieval
-from groundling.cli import main
 from groundling.commands.retrieve import COMMAND as retrieve
 from groundling.commands.retrieve import RetrieveConfig
 from groundling.data.captions import join_captions
@@ -143,13 +143,11 @@ def test_captions_are_joined_in_their_order() -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CLIP and a SigLIP of width 24, images with captions, and a student."""
+    """A CLIP of width 24, images with captions, and a student."""
     folder = tmp_path_factory.mktemp("retrieve")
     square = {"height": 16, "width": 16}
     processor = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square)
     processor.save_pretrained(homes.teacher(folder / "clip"))
-    siglip = toys.siglip_words()
-    processor.save_pretrained(homes.home(folder / "siglip", toys.siglip(siglip), siglip))
     for number, name in enumerate(NAMES):
         image(folder / "images" / name, (16, 16), number)
     lines = []
@@ -171,10 +169,10 @@ def config_of(place: Path, **changes: object) -> RetrieveConfig:
     return replace(config, **changes)
 
 
-def pictures(place: Path, name: str) -> np.ndarray:
+def pictures(place: Path) -> np.ndarray:
     """The images' vectors, as transformers makes them."""
-    model = AutoModel.from_pretrained(place / name).eval()
-    processor = CLIPImageProcessorPil.from_pretrained(place / name)
+    model = AutoModel.from_pretrained(place / "clip").eval()
+    processor = CLIPImageProcessorPil.from_pretrained(place / "clip")
     opened = [Image.open(place / "images" / file).convert("RGB") for file in NAMES]
     with torch.no_grad():
         found = model.get_image_features(**processor(images=opened, return_tensors="pt"))
@@ -218,7 +216,7 @@ def test_both_sides_find_what_transformers_finds(place: Path, tmp_path: Path, ca
     result = retrieve(config, tmp_path / "out")
     texts = [line.partition("\t")[2] for line in Path(captions).read_text().splitlines()]
     first = np.cumsum([0, *COUNTS])
-    seen = pictures(place, "clip")
+    seen = pictures(place)
     for side, vectors in (
         ("model", clip_texts(place, texts)),
         ("student", student_texts(place, texts)),
@@ -240,22 +238,6 @@ def test_both_sides_find_what_transformers_finds(place: Path, tmp_path: Path, ca
     assert "text to image: student" in shown and "image to text: chance" in shown
     assert retrieve(config, tmp_path / "out") == result
     assert capsys.readouterr().out == shown
-
-
-def test_a_siglip_is_searched_too(place: Path, tmp_path: Path) -> None:
-    config = config_of(place, model=str(place / "siglip"), captions=short(place, tmp_path))
-    result = retrieve(config, tmp_path / "out")
-    model = AutoModel.from_pretrained(place / "siglip").eval()
-    tokenizer = AutoTokenizer.from_pretrained(place / "siglip")
-    texts = [line.partition("\t")[2] for line in Path(config.captions).read_text().splitlines()]
-    length = model.config.text_config.max_position_embeddings
-    inputs = tokenizer(texts, padding="max_length", max_length=length, return_tensors="pt")
-    with torch.no_grad():
-        vectors = F.normalize(model.get_text_features(inputs.input_ids).pooler_output, dim=-1)
-    scores = vectors.numpy() @ pictures(place, "siglip").T
-    of_text, of_image = plain_ranks(scores, np.cumsum([0, *COUNTS]))
-    assert result["model"][TO_IMAGE] == recall_scores(np.array(of_text))
-    assert result["model"][TO_TEXT] == recall_scores(np.array(of_image))
 
 
 def test_long_texts_are_cut_by_the_model_and_not_by_the_student(
@@ -285,10 +267,6 @@ def test_features_that_stay_are_not_computed_again(
 ) -> None:
     config = config_of(place, teacher_cache=str(tmp_path / "cache"))
     result = retrieve(config, tmp_path / "a")
-
-    def never(*_: object) -> None:
-        raise AssertionError("an image is read again")
-
     monkeypatch.setattr(ClipImageTower, "forward", never)
     again = retrieve(replace(config, student=str(place / "student")), tmp_path / "b")
     assert again["model"] == result["model"]
@@ -297,68 +275,44 @@ def test_features_that_stay_are_not_computed_again(
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 
-def refused(place: Path, out: Path, capsys, *flags: str) -> str:
-    """The one line that is said."""
-    usual = {"model": "clip", "captions": "captions.txt", "images": "images"}
-    words = ((f"--{name}", str(place / file)) for name, file in usual.items())
-    given = [word for pair in words if pair[0] not in flags for word in pair]
-    given += ["--cpu", "--out", str(out), *flags]
-    shutil.rmtree(out, ignore_errors=True)
-    capsys.readouterr()  # transformers' bars
-    assert main(["retrieve", *given]) == 2
-    said = capsys.readouterr().err.strip()
-    assert "\n" not in said
-    return said
+@pytest.fixture
+def refused(place: Path, tmp_path: Path, refusal) -> Callable[..., str]:
+    """The one line that is said with other files."""
 
+    def call(**changes: object) -> str:
+        usual = {"model": place / "clip", "captions": place / "captions.txt"}
+        usual |= {"images": place / "images", "out": tmp_path / "out"} | changes
+        return refusal("retrieve", "--cpu", *(x for k, v in usual.items() for x in (f"--{k}", v)))
 
-def copied(place: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "images"
-    shutil.copytree(place / "images", folder)
-    return folder
+    return call
 
 
 @pytest.mark.usefixtures("in_process")
-def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsys) -> None:
-    images = copied(place, tmp_path)
-    out = tmp_path / "out"
+def test_bad_images_are_one_line(place: Path, tmp_path: Path, refused) -> None:
+    images = tmp_path / "images"
+    shutil.copytree(place / "images", images)
     (images / "2.png").write_bytes((images / "2.png").read_bytes()[:60])
-    said = refused(place, out, capsys, "--images", str(images))
+    said = refused(images=images)
     assert "2.png: does not decode" in said and "1 of 6" in said and "skip_bad" in said
-    assert not (out / "result.json").exists()
-    whole = retrieve(config_of(place, images=str(images), skip_bad=True), out)
+    assert not (tmp_path / "out/result.json").exists()
+    whole = retrieve(config_of(place, images=str(images), skip_bad=True), tmp_path / "bad")
     assert (whole["bad_images"], whole["bad_image_names"]) == (1, ["2.png"])
     (images / "2.png").unlink()
-    assert "1 of 6 captioned images are missing, the first is 2.png" in refused(
-        place, out, capsys, "--images", str(images)
-    )
+    assert "1 of 6 captioned images are missing, the first is 2.png" in refused(images=images)
     kept = retrieve(config_of(place, images=str(images), skip_missing=True), tmp_path / "skipped")
     assert (kept["images"], kept["missing_images"], kept["texts"]) == (5, 1, 9)
     assert (kept["model"], kept["bad_images"]) == (whole["model"], 0)
-    shutil.copy(place / "images/2.png", images)
-    shutil.copy(place / "images/3.png", images / "2.bmp")
-    said = refused(place, out, capsys, "--images", str(images))
-    assert "2.bmp and 2.png differ only in the ending" in said
-    empty = put(tmp_path / "empty.txt", "0.png#0\t \n")
-    assert "no captions found" in refused(place, out, capsys, "--captions", str(empty))
-    listing = put(tmp_path / "list.txt", "7.png\n")
-    assert "lists none of the captioned images" in refused(
-        place, out, capsys, "--image-list", str(listing)
-    )
 
 
 @pytest.mark.usefixtures("in_process")
-def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "out"
-    homes.speaking_encoder(tmp_path / "narrow", 8)
-    said = refused(place, out, capsys, "--student", str(tmp_path / "narrow"))
+def test_bad_students_and_models_are_one_line(place: Path, tmp_path: Path, refused) -> None:
+    said = refused(student=homes.speaking_encoder(tmp_path / "narrow", 8))
     assert "its vectors of 8 dimensions" in said and "has 24" in said
     plain = homes.student(tmp_path / "bert")
-    said = refused(place, out, capsys, "--student", str(plain))
-    assert "bert needs `modules.json`" in said
-    assert "retrieve needs images" in refused(place, out, capsys, "--images", "")
-    assert "no CLIP-like image tower" in refused(place, out, capsys, "--model", str(plain))
+    assert "bert needs `modules.json`" in refused(student=plain)
+    assert "no CLIP-like image tower" in refused(model=plain)
     weights = tmp_path / "nan"
     shutil.copytree(place / "student", weights)
     nothing = {"linear.weight": torch.full((24, 32), torch.nan), "linear.bias": torch.zeros(24)}
     save_file(nothing, weights / "2_Dense/model.safetensors")
-    assert "not finite" in refused(place, out, capsys, "--student", str(weights))
+    assert "not finite" in refused(student=weights)

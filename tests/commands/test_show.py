@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from tiny import homes, standins
 from tiny.homes import put
 
 import groundling
 from groundling.cli import main
-from groundling.commands.data import SHOW as data_show
-from groundling.commands.data import ShowRegionsConfig
 from groundling.core.errors import InputError
-from groundling.data.regions import ImageRegions, RegionStore, RegionWriter
-from groundling.runs.folder import PREPARED
-from groundling.teachers.feature_cache import cache_folder
+from groundling.data.regions import ImageRegions, RegionWriter
 from groundling.vision.show import COLOURS, show_regions
 
 BOXES = np.array([[0, 0, 1, 1], [0.25, 0.5, 0.75, 1], [0, 0, 0.5, 0.5]])
@@ -108,31 +101,3 @@ def test_another_photo_of_the_same_name_is_noted(store: Path) -> None:
     Image.new("RGB", (48, 64)).save(store.parent / "photos/holiday/beach.jpg")
     (note,) = show_regions(store, "beach").notes
     assert "48 x 64 pixels, but its regions are of 64 x 48" in note
-
-
-def test_a_stores_images_are_counted_off_and_known_in_either_form(store: Path) -> None:
-    # F11, F7
-    regions = RegionStore(store)
-    assert [name for name in regions] == list(regions.ids) == ["holiday/beach", "grün"]
-    assert "gru\u0308n" in regions and regions.count("gru\u0308n") == 3
-
-
-def test_e10_a_kill_leaves_no_half_picture_and_no_features_behind_a_finished_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    homes.noise(tmp_path / "photos/a.png", (16, 16))
-    standins.store(tmp_path / "store", ["a"])
-    config = ShowRegionsConfig(str(tmp_path / "store"), "a", str(tmp_path / "photos"))
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            data_show(config, tmp_path / "out.png")
-    assert data_show(config, tmp_path / "out.png")["image"] == "a"  # nothing is in its way
-    for kept in (cache_folder("", tmp_path / "run"), tmp_path / "run/prepared/texts"):
-        put(kept / "x.npy", "")
-    shutil.rmtree(tmp_path / "run" / PREPARED, ignore_errors=True)
-    assert list((tmp_path / "run").iterdir()) == []

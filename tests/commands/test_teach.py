@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny.homes import STEPS, Killed, digests, never, put
+from tiny.homes import STEPS, never, put
 from transformers import AutoTokenizer, CLIPModel
 
 from groundling.commands.train_clip import COMMAND as teach
 from groundling.commands.train_clip import TrainClipConfig
-from groundling.commands.train_clip import run as teaching
 from groundling.training import fit as fitting
 
 
@@ -78,27 +77,6 @@ def test_an_untrained_teacher_is_the_one_training_starts_from(
     assert 0 < max(moved.values()) < 0.01  # two steps at a rate of 1e-3
     for name in ("model/tokenizer.json", "model/tokenizer_config.json"):
         assert (tmp_path / "out" / name).read_bytes() == (taught[0] / name).read_bytes()
-
-
-def test_e10_a_kill_while_the_tokenizer_is_written_leaves_a_folder_to_go_on_with(
-    teaching_config: TrainClipConfig,
-    taught: tuple[Path, dict],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Half:
-        def save_pretrained(self, folder: Path) -> None:
-            put(folder / "tokenizer_config.json", "{}")
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(teaching, "clip_tokenizer", lambda *_: Half())
-        with pytest.raises(Killed):
-            teach(teaching_config, replace(STEPS, steps=2), tmp_path / "out")
-    assert not (tmp_path / "out" / "prepared" / "tokenizer").exists()
-    teach(teaching_config, replace(STEPS, steps=2), tmp_path / "out")
-    assert digests(tmp_path / "out" / "model") == digests(taught[0] / "model")
-    assert not list((tmp_path / "out").rglob("*partial"))
 
 
 def test_teach_keeps_to_its_listings(teaching_config: TrainClipConfig, tmp_path: Path) -> None:

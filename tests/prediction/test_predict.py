@@ -400,22 +400,10 @@ def test_from_an_empty_folder_in_another_process(own: Path, tmp_path: Path, proc
     for live, kept in zip(answers, rows(tmp_path / "stored.csv"), strict=True):
         assert live["answer"] == kept["answer"]
         assert float(live["probability"]) == pytest.approx(float(kept["probability"]), abs=1e-3)
-
-
-def test_a_saved_model_finds_its_backbone_or_is_told_it(own: Path, tmp_path: Path) -> None:
-    model = own / "run/seed-0/model"
-    photo = own / "photos/trip/1.png"
-    answer = load(model, device="cpu").predict("what is it", image=photo)
-    given = shutil.copytree(model, tmp_path / "given")
-    about = json.loads((given / FILE).read_text())
-    about["regions"]["made_with"]["backbone"] = str(tmp_path / "gone")
-    put(given / FILE, json.dumps(about))
     with pytest.raises(
         InputError, match=r"^new images need the models of .*backbone.*gone: no model"
     ):
-        load(given, device="cpu").predict("what is it", image=photo)
-    again = load(given, backbone=str(own / "vit"), device="cpu").predict("what is it", image=photo)
-    assert again.probability == answer.probability
+        load(place / "given", device="cpu").predict("what", image=own / "photos/trip/1.png")
 
 
 def test_python_answers_one_and_many(own: Path) -> None:
@@ -443,27 +431,21 @@ def test_python_answers_one_and_many(own: Path) -> None:
 def test_python_tells_mistakes_in_one_line(own: Path) -> None:
     model = load(own / "run/seed-1", device="cpu")
     photo = own / "photos/trip/0.png"
-    calls: list[tuple[str, Callable[[Any], object]]] = [
+    one: Any = {"texts": ["is it"]}
+    for asked, message in (
+        ({"texts": ["is it", "is it"], "images": [photo]}, "expected lists of one length"),
         (
-            "expected lists of one length",
-            lambda _: model.predict_many(["is it", "is it"], images=[photo]),
-        ),
-        (
+            one | {"images": [Image.open(photo)], "regions": own / "store"},
             "image 0 of question 0: not in ",
-            lambda ask: ask("is it", image=Image.open(photo), regions=own / "store"),
         ),
-        ("question 0: nope.jpg: no such file", lambda ask: ask("is it", image="nope.jpg")),
-        ("question 0: a text is empty, or", lambda ask: ask(" ", image=photo)),
-        ("pass either regions=STORE, or images=FOLDER to detect them", lambda ask: ask("is it")),
-        ("images as paths or PIL images", lambda _: model.predict_many(["is it"], images=[[None]])),
-    ]
-    for message, call in calls:
-        with pytest.raises(InputError) as caught:
-            call(model.predict)
-        assert message in str(caught.value)
-    with pytest.raises(
-        InputError, match="pass either regions=STORE, or images=FOLDER to detect them"
+        (one | {"images": ["nope.jpg"]}, "question 0: nope.jpg: no such file"),
+        ({"texts": [" "], "images": [photo]}, "question 0: a text is empty, or"),
+        (one, "pass either regions=STORE, or images=FOLDER to detect them"),
+        (one | {"images": [[None]]}, "images as paths or PIL images"),
     ):
+        with pytest.raises(InputError, match=message):
+            model.predict_many(**asked)
+    with pytest.raises(InputError, match="pass either regions=STORE, or images=FOLDER"):
         model.evaluate(own / "train.csv")
 
 
@@ -597,7 +579,6 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
     put(place / "few.csv", "question\nwhat\n")
     put(place / "named.csv", "question,photo,answer\nwhat,trip/0.png,bird\n")
     put(place / "above.csv", "question,photo\nwhat,photos/trip/0.png\n")
-    (place / "folder").mkdir()
 
     def call(command: Callable[..., Any] = predict, **changes: Any) -> str:
         settings = {"model": "run", "data": "new.csv", "regions": "store", **changes}
@@ -632,33 +613,20 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
             {"regions": ""},
             "reads image regions; pass either regions=STORE, or images=FOLDER to detect them",
         ),
-        ({"images": "photos"}, "reads image regions; pass either regions=STORE"),
         (
             {"regions": "", "images": "photos", "backbone": "other"},
             "new images: the weights of the backbone differ from those",
         ),
-        (
-            {"data": "few.csv"},
-            "few.csv: no column 'photo'; there are: question",
-        ),
+        ({"data": "few.csv"}, "few.csv: no column 'photo'; there are: question"),
         ({"data": "above.csv"}, "above.csv, line 2: photos/trip/0: not in "),
         (
             {"data": "above.csv", "regions": "", "images": "photos", "backbone": "vit"},
             "photos/trip/0: no such image in",
         ),
-        ({"text": "query"}, "no column 'query'"),
         ({"text": "a,b,c"}, "expected one column, or two"),
-        ({"choices": "note"}, "there are other than 0 choices and 1 images"),
-        (
-            {"data": "folder"},
-            "folder: cannot be read .Is a directory",
-        ),
-        ({"data": "none.csv"}, "none.csv: no such file or folder"),
         ({"split": "dev"}, "is a file and has no splits"),
         ({"out": "answers.txt"}, "ending in .csv, .tsv, .jsonl"),
-        ({"out": "few.csv"}, "exists already; choose another `out`"),
         ({"model": "bert"}, f"{FILE}: no such file"),
-        ({"model": "none"}, "model=none: no such file or folder"),
         ({"model_seed": 7}, "no saved model of seed 7; there are: 0, 1"),
         (
             {"command": evaluate, "data": "named.csv"},
@@ -723,14 +691,9 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
 
 DAMAGED: list[tuple[dict[str, Any], str]] = [
     ({"format": 9}, "another version of groundling; fine-tune again (ValidationError"),
-    ({"max_length": "long"}, "damaged, or from another version of groundling"),
     ({"form": {"is": "riddle"}}, "damaged"),
-    ({"form": {"is": "classify", "labels": [1, 2]}}, "damaged"),
     ({"form": {"is": "classify", "labels": ["a"]}}, "lacks the head"),
-    ({"form": {"is": "classify", "labels": ["a", "b"], "kind": "x"}}, "damaged"),
-    ({"form": 3}, "damaged"),
     ({"head": "vqa"}, "lacks the head"),
-    ({"own": {"text": 3}}, "damaged"),
     ({"modules": {"a:b": 1}}, "modules.a:b Input should be a valid string"),
     ({"more": 1}, "damaged"),
     ({"regions": {"made_with": {"grid": "two"}}}, "expected settings of `groundling regions`"),

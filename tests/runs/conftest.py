@@ -14,7 +14,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.settings.fields import make_settings
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def control(given: Path) -> AdaptConfig:
     return make_settings(
         AdaptConfig,
@@ -26,15 +26,10 @@ def control(given: Path) -> AdaptConfig:
 
 
 @pytest.fixture(scope="session")
-def whole(given: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+def whole(
+    control: AdaptConfig, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, torch.Tensor]:
     """The weights of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole")
-    config = make_settings(
-        AdaptConfig,
-        student=str(given / "student"),
-        arm="mlm",
-        text=(str(given / "text.txt"),),
-        max_length=40,
-    )
-    adapt(config, STEPS, out)
+    adapt(control, STEPS, out)
     return load_file(out / "model" / "model.safetensors")

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tiny import homes
-from tiny.commands import adapting_with, same
+from tiny.commands import same
 from tiny.homes import STEPS, dying, never, put, training_with
 from transformers import BertTokenizer
 
@@ -109,17 +109,6 @@ def full_json(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Path, "write_bytes", write)
 
 
-def full_card(patch: pytest.MonkeyPatch) -> None:
-    real = Path.write_text
-
-    def write(path: Path, *arguments: object, **options: object) -> int:
-        if path.name == "README.md":
-            raise full_disk()
-        return real(path, *arguments, **options)
-
-    patch.setattr(Path, "write_text", write)
-
-
 def full_export(patch: pytest.MonkeyPatch) -> None:
     def save(*_: object, **__: object) -> None:
         raise safetensors_full_disk()
@@ -134,7 +123,7 @@ def full_tokenizer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BertTokenizer, "save_pretrained", save)
 
 
-@pytest.mark.parametrize("fill", [full_json, full_card, full_export, full_tokenizer])
+@pytest.mark.parametrize("fill", [full_json, full_export, full_tokenizer])
 def test_the_disk_fills_up_at_the_end(
     fill: Callable[[pytest.MonkeyPatch], None],
     control: AdaptConfig,
@@ -157,17 +146,6 @@ def test_the_disk_fills_up_at_the_end(
         adapt(control, STEPS, out)
     assert same(out, whole)
     assert json.loads((out / "result.json").read_text())["steps"] == 3
-
-
-def test_a_full_disk_is_one_line_on_the_command_line(
-    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str]
-) -> None:
-    def save(*_: object) -> None:
-        raise full_disk()
-
-    monkeypatch.setattr(checkpoint, "save_file", save)
-    line = refusal(*adapting_with(given, tmp_path / "out", arm="mlm"))
-    assert "cannot be written (OSError: [Errno 28] No space left on device)" in line
 
 
 def test_e12_a_model_folder_is_there_as_a_whole_or_not_at_all(

@@ -10,15 +10,13 @@ from typing import Any
 import browsing
 import pytest
 from PIL import Image
-from tiny import homes, toys
+from tiny import homes
 from tiny.homes import STEPS, put
 from tiny.quickstart import scores, tuned
 from tiny.results import both, judge_folders, write_runs
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.regions import COMMAND as regions
-from groundling.commands.regions import RegionsConfig
 from groundling.runs.folder import write_json
 from groundling.settings.fields import make_settings
 from groundling.stats.verdict import SeedRuns
@@ -104,7 +102,7 @@ CUT = (
 
 
 @pytest.mark.parametrize("name", ["judged", "quick"])
-@pytest.mark.parametrize("pixels", [360, 700, 1000, 1600])
+@pytest.mark.parametrize("pixels", [360, 1600])
 def test_nothing_is_wider_than_the_page(
     name: str, pixels: int, browser: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -139,14 +137,7 @@ def test_ink_is_readable_in_light_and_dark(
 def test_a_verdict_says_what_was_compared(judged: Path, browser: Any) -> None:
     page = shown(browser, judged, 1600)
     text = page("document.body.innerText")
-    for said in (
-        "bert-base",
-        "runs/b/model",
-        "sets/glue_data",
-        "0123456789ab",
-        "unknown",
-        "66.43",
-    ):
+    for said in ["bert-base", "runs/b/model", "sets/glue_data", "0123456789ab", "unknown", "66.43"]:
         assert said in text, said
     assert "277 examples, 5 seeds" in page(
         "document.querySelector('svg').outerHTML + document.body.innerHTML"
@@ -213,20 +204,3 @@ def test_a_result_names_weights_other_than_one(tmp_path: Path) -> None:
     result = adapt(config, STEPS, tmp_path / "out")
     adds_up(result)
     assert result["loss_weights"] == {"mlm": 1.0, "retain": 10.0}
-
-
-def test_photos_that_are_skipped_are_counted_and_named(tmp_path: Path) -> None:
-    from transformers import CLIPImageProcessorPil
-
-    vit = homes.home(tmp_path / "vit", toys.vit(), None)
-    CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(vit)
-    homes.picture(tmp_path / "photos/good.png", size=(20, 16))
-    for number in range(7):
-        homes.put(tmp_path / f"photos/broken-{number}.png", b"no photo")
-    config = make_settings(
-        RegionsConfig, images=str(tmp_path / "photos"), backbone=str(vit), grid=2, cpu=True
-    )
-    result = regions(config, tmp_path / "store")
-    assert result["skipped"] == 7
-    assert "broken-0" in result["skipped_first"][0]
-    assert regions(config, tmp_path / "store") == result

@@ -8,8 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -131,10 +129,8 @@ def test_training_tells_its_loss(student: Any, text_only: Any, tmp_path: Path, c
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("finetun", "did you mean finetune?"),
         ("finetune --model M --data D --task rte", "did you mean glue/rte?"),
         ("finetune --model m --data d --task glue/rte --objectives contrastiv", "contrastive?"),
-        ("adapt --student s --arm xdbrt", "did you mean xdbert?"),
         ("adapt --student s --arm mlm+matsh", "did you mean match?"),
         ("adapt --student M --arm mlm --text T --training-step vila", "did you mean villa?"),
         ("info xdbert-bert-bse", "did you mean xdbert-bert-base?"),
@@ -145,7 +141,7 @@ def test_commands_offer_it(words: str, expected: str, tmp_path: Path, capsys: An
     places = {"M": tmp_path / "model", "D": tmp_path, "T": homes.text(tmp_path / "t.txt")}
     words = " ".join(str(places.get(word, word)) for word in words.split())
     capsys.readouterr()  # transformers' own bars
-    out = [] if words.startswith(("info", "finetun ")) else ["--out", str(tmp_path / "out")]
+    out = [] if words.startswith("info") else ["--out", str(tmp_path / "out")]
     assert main([*words.split(), *out]) == 2
     line = capsys.readouterr().err.strip()
     assert expected in line and "\n" not in line
@@ -192,14 +188,6 @@ def test_what_the_cache_has_still_loads(
     assert len(load_tokenizer("some/bert")) == len(load_tokenizer(tmp_path / "student"))
     assert load_weights(BertModel, "some/bert").config.model_type == "bert"
     assert len(offline) == 1
-
-
-def test_offline_by_wish_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "is_offline_mode", lambda: True)
-    monkeypatch.setattr(hub, "get_session", homes.never)
-    hub.is_hub_reachable.cache_clear()
-    assert hub.local_only("no-one/here") == {"local_files_only": True}
-    assert hub.local_only(Path(__file__).parent) == {}
 
 
 # -- less memory -----------------------------------------------------------------------------------------------------
@@ -429,7 +417,8 @@ def test_workers_run_nothing_of_the_working_directory(tmp_path: Path) -> None:
     )  # for the author of the foreign code
 
 
-def test_jobs_run_in_processes_in_order_and_the_first_mistake_is_named(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("in_process")
+def test_jobs_run_in_order_and_the_first_mistake_is_named(tmp_path: Path) -> None:
     path, said = str(tmp_path / "order"), []
     jobs = [
         Job("late", note, (path, "late"), after=("second", "first")),
@@ -457,18 +446,6 @@ def test_jobs_give_results_by_name(processes: int, tmp_path: Path) -> None:
     assert order.index("b") < order.index("c")  # `a` may come anywhere
     with pytest.raises(ValueError, match=r"names that do not exist: \['x'\]"):
         run_jobs([Job("x", note, (path, "x"), after=("nothing",))], processes, lambda _: None)
-
-
-def thread_after_a_while() -> int:
-    time.sleep(0.05)
-    return threading.get_ident()
-
-
-@pytest.mark.usefixtures("in_process")
-def test_jobs_in_this_process_run_one_at_a_time() -> None:
-    jobs = [Job(name, thread_after_a_while, ()) for name in ("a", "b")]
-    results = run_jobs(jobs, 2, lambda _: None)
-    assert results["a"] == results["b"]
 
 
 # -- dry run -----------------------------------------------------------------------------------------
@@ -545,8 +522,3 @@ def test_notes_come_too(inputs: Path, tmp_path: Path) -> None:
     settings = {"model": inputs / "student", "data": data, "text": "q", "label": "y"}
     said = groundling.finetune(**settings, cpu=True, batch=4, dry_run=True)
     assert any("are the same number" in note for note in said["notes"])
-
-
-def test_a_command_that_writes_nothing_has_none(capsys: Any) -> None:
-    assert main(["info", "--name", "bert-base", "--dry-run"]) == 2
-    assert "info has no flag '--dry-run'" in capsys.readouterr().err
