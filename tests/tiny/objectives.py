@@ -1,4 +1,4 @@
-"""Inputs of objectives: tokens without a text, states of a teacher, and processes that gather each other's rows."""
+"""Inputs of objectives, processes that gather each other's rows, and models without dropout with their weights."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from groundling.core.batch import Sample, Tokens
 from groundling.core.rng import generator
+from groundling.objectives import Objective
+from groundling.training.loop import ModelWithObjectives
 
 T = TypeVar("T")
 
@@ -24,6 +26,31 @@ def tokens_of(kinds: Tensor) -> Tokens:
     """Tokens of texts without words: `kinds` (N, T) are 0 padding, 1 the text's own tokens, 2 special ones."""
     zeros = torch.zeros(kinds.shape, dtype=torch.long)
     return Tokens(zeros, kinds > 0, kinds != 1, zeros, zeros)
+
+
+def still(module: Any) -> Any:
+    """The module itself, without dropout."""
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        for name in ("dropout", "attention_dropout"):
+            if isinstance(vars(part).get(name), float):
+                setattr(part, name, 0.0)
+    return module
+
+
+def weights(model: nn.Module, objectives: Sequence[Objective]) -> dict[str, Tensor]:
+    """Copies of all parameters."""
+    named = ModelWithObjectives(model, objectives).named_parameters()
+    return {name: value.detach().clone() for name, value in named}
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    """Equal weights, but for rounding."""
+    for name, value in found.items():
+        # A key's bias cannot change attention: its gradient is rounding noise, which Adam's division blows up.
+        if not name.endswith(("key.bias", "k_proj.bias")):
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=tolerance, msg=name)
 
 
 def in_processes(module: ModuleType, *calls: Callable[[], T]) -> list[T]:
