@@ -14,10 +14,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from groundling.core.batch import Sample, Tokens
+from groundling.core.batch import Example, Sample, Tokens
 from groundling.core.rng import generator
+from groundling.data.regions.samples import RegionDataset
+from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.objectives import Objective
 from groundling.training.loop import ModelWithObjectives
+from tiny import toys
 
 T = TypeVar("T")
 
@@ -51,6 +54,19 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], toleranc
         # A key's bias cannot change attention: its gradient is rounding noise, which Adam's division blows up.
         if not name.endswith(("key.bias", "k_proj.bias")):
             torch.testing.assert_close(value, expected[name], rtol=0, atol=tolerance, msg=name)
+
+
+def three_choices(count: int = 24) -> RegionDataset:
+    """Questions of three choices of different lengths, with 2 to 7 regions."""
+    made = toys.sentences()
+    store = toys.RegionDict({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(count)})
+    examples = [
+        Example(
+            f"s{n}", made[n], label=n % 3, choices=tuple(made[n : n + 3]), images=(f"image{n}",)
+        )
+        for n in range(count)
+    ]
+    return RegionDataset(TextDataset(examples, TextRowEncoder(toys.bert_words(), 60)), store)
 
 
 def in_processes(module: ModuleType, *calls: Callable[[], T]) -> list[T]:
