@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny import toys
-from tiny.objectives import TokenStates
+from tiny.objectives import TokenStates, in_processes
 from torch import Tensor
 
 from groundling.core.batch import (
@@ -333,6 +333,22 @@ def test_what_depends_on_the_rest_of_a_micro_batch_says_so(name, case):
             assert abs(value - sum(half[term] for half in halves)) > 1e-2
         else:
             torch.testing.assert_close(value, sum(a[term] for a in alone), rtol=1e-5, atol=1e-5)
+
+
+GATHERING = [name for name, kind in KINDS.items() if kind.in_batch_negatives]
+
+
+@pytest.mark.parametrize("name", GATHERING)
+@torch.no_grad()
+def test_negatives_come_from_all_processes(name, case):
+    """The sums of two processes are those of one with the whole micro-batch."""
+    c = case(name)
+    together = c.terms(c.batch(*LENGTHS))
+    batches = [c.batch(*some) for some in (LENGTHS[:1], LENGTHS[1:])]
+    modules = [kind.__module__ for kind in KINDS[name].__mro__]
+    one, other = in_processes(modules, *(partial(c.terms, batch) for batch in batches))
+    for term, value in together.items():
+        torch.testing.assert_close(one[term] + other[term], value, rtol=1e-5, atol=1e-5)
 
 
 def same(a: Sample, b: Sample) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -69,7 +69,7 @@ def three_choices(count: int = 24) -> RegionDataset:
     return RegionDataset(TextDataset(examples, TextRowEncoder(toys.bert_words(), 60)), store)
 
 
-def in_processes(module: ModuleType, *calls: Callable[[], T]) -> list[T]:
+def in_processes(modules: Iterable[str], *calls: Callable[[], T]) -> list[T]:
     """What calls return, each in a process of its own (here a thread), whose `gather_across_processes` joins rows."""
     barrier = threading.Barrier(len(calls), timeout=60)
     given: list[Tensor] = [torch.zeros(0)] * len(calls)
@@ -91,7 +91,9 @@ def in_processes(module: ModuleType, *calls: Callable[[], T]) -> list[T]:
             raise
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(calls)) as pool:
-        patch.setattr(module, "gather_across_processes", gather)
+        for module in map(sys.modules.get, modules):
+            if hasattr(module, "gather_across_processes"):
+                patch.setattr(module, "gather_across_processes", gather)
         return list(pool.map(call, range(len(calls))))
 
 
