@@ -20,6 +20,9 @@ from groundling.core.errors import InputError
 IGNORE = -100
 """Label of a position that no loss may score (PyTorch's convention)."""
 
+FORWARD_BATCH = 64
+"""Samples in a forward pass without gradient, where no setting says otherwise."""
+
 Tags = tuple[tuple[int, int, int], ...]
 """Spans of a text: first character, last character + 1, number of the object or phrase that the span names."""
 

@@ -39,12 +39,11 @@ def convert_read_errors(path: str | PathLike[str], advice: str = "") -> Iterator
         try:
             yield
         except FileNotFoundError as error:
-            raise InputError(f"{error.filename or path}: no such file{advice}") from None
+            raise InputError(f"{error.filename or path}: no such file{advice}") from error
         except OSError as error:
             reason = error.strerror or flatten_message(error)
-            raise InputError(
-                f"{error.filename or path}: cannot be read ({reason}){advice}"
-            ) from None
+            message = f"{error.filename or path}: cannot be read ({reason}){advice}"
+            raise InputError(message) from error
 
 
 @contextmanager
@@ -63,7 +62,7 @@ def convert_errors(
         raise
     except errors as error:
         reason = f"{type(error).__name__}: {flatten_message(error)}"
-        raise InputError(f"{message} ({reason}){advice}") from None
+        raise InputError(f"{message} ({reason}){advice}") from error
 
 
 @contextmanager
@@ -72,7 +71,7 @@ def prefix_errors(where: object) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+        raise InputError(f"{where}: {error}") from error
 
 
 @contextmanager

@@ -51,13 +51,21 @@ def _names(package: ModuleType) -> list[str]:
 
 
 def registered(folder: str, kind: type[T]) -> dict[str, T]:
-    """All module-level objects of a kind, also inside module-level tuples, by their `name`."""
+    """All module-level objects of a kind, also inside module-level tuples, by their `name`.
+
+    Raises ValueError for two with one name.
+    """
     objects: dict[str, T] = {}
     for module in public_modules(folder):
         for value in vars(module).values():
             for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, kind):
-                    objects[vars(item)["name"]] = item
+                if (
+                    isinstance(item, kind)
+                    and objects.setdefault(vars(item)["name"], item) is not item
+                ):
+                    raise ValueError(
+                        f"{module.__name__}: a second {kind.__name__} {vars(item)['name']!r}"
+                    )
     return objects
 
 
@@ -75,7 +83,9 @@ def resolve_builtin(folder: str, kind: type[T], name: str) -> T:
     """The object called `name` in a sub-package, never the user's own."""
     offered = registered(folder, kind)
     word = re.sub("(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
-    require_known(name, sorted(offered), f"no {word} is called {name!r}")
+    require_known(
+        name, sorted(offered), f"no {word} is called {name!r}", ", or MODULE:NAME of your own"
+    )
     return offered[name]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -75,22 +75,15 @@ class Objective(nn.Module):
     """True if it masks tokens, which only one objective of a run may do."""
     needs_cross_modal: ClassVar[bool] = False
     """True if it reads states after the cross-modal encoder."""
-    teacher_setting: ClassVar[str] = "teacher"
-    """The setting that names the teacher of the features that it reads, if it reads any."""
-    wraps_encoder: ClassVar[bool] = False
-    """True if it trains a model of its own around the text encoder, which `wrap_encoder` makes."""
 
-    def __init__(
-        self, sizes: OutputSizes, *, weight: float = 1.0, warmup: int = 0, **settings: Any
-    ) -> None:
-        """`weight` of its terms in the loss, warmed up linearly over the first `warmup` optimizer steps.
+    def __init__(self, sizes: OutputSizes, *, weight: float = 1.0, **settings: Any) -> None:
+        """`weight` of its terms in the loss.
 
         `settings`: values of its `Settings`; raises InputError for one that is unknown or not allowed.
         """
         super().__init__()
         self.sizes = sizes
         self.weight = weight
-        self.warmup = warmup
         self.settings: Any = make_settings(self.Settings, **settings)
 
     @classmethod
@@ -100,30 +93,31 @@ class Objective(nn.Module):
 
     @staticmethod
     def wrap_encoder(text: TextEncoder, sizes: OutputSizes) -> Encoder:
-        """The model that is trained around the text encoder, for the teachers' widths."""
+        """The model that is trained around the text encoder, for the teachers' widths; by default the encoder."""
         return text
+
+    @classmethod
+    def wraps_encoder(cls) -> bool:
+        """Whether it trains a model of its own around the text encoder."""
+        return cls.wrap_encoder is not Objective.wrap_encoder
+
+    @classmethod
+    def features(cls, context: ObjectiveContext | None = None) -> frozenset[str]:
+        """Names of the teacher's features that it reads, in a run with these settings."""
+        fields = (*cls.required_fields, *cls.optional_fields)
+        return frozenset(one.partition(".")[2] for one in fields if one.startswith("features."))
 
     @classmethod
     def needed_teacher(cls) -> str:
         """The setting that names its teacher; empty if it reads no features."""
-        fields = (*cls.required_fields, *cls.optional_fields)
-        return cls.teacher_setting if any(name.startswith("features.") for name in fields) else ""
+        return "teacher" if cls.features() else ""
 
-    def weight_at(self, step: int) -> float:
-        """Weight of its terms at an optimizer step (0-based)."""
-        if not self.warmup:
-            return self.weight
-        return self.weight * min(1.0, (step + 1) / self.warmup)
+    def weight_of(self, term: str) -> float:
+        """Weight of one of its terms in the loss; 0 for one of `monitored_terms`."""
+        return 0.0 if term in self.monitored_terms else self.weight
 
-    def weight_of(self, term: str, step: int) -> float:
-        """Weight of one of its terms at an optimizer step (0-based); 0 for one of `monitored_terms`."""
-        return 0.0 if term in self.monitored_terms else self.weight_at(step)
-
-    def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
-        """Notes on its `monitored_terms` after a run, one line each.
-
-        `means`: mean of every watched term in each epoch; terms that were never logged are missing.
-        """
+    def notes(self, means: Mapping[str, float]) -> list[str]:
+        """Notes on its `monitored_terms` after a run, one line each, from the last `means` of all terms."""
         return []
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
@@ -285,17 +279,6 @@ def save_objective_heads(folder: Path, objectives: Sequence[Objective]) -> None:
     """Write the objectives' `saved_modules` beside an exported model."""
     heads = {name: head for one in objectives for name, head in one.saved_modules().items()}
     save_heads(folder, heads)
-
-
-def required_features(names: Sequence[str], context: ObjectiveContext) -> frozenset[str]:
-    """Names of the teacher features that objectives read."""
-    # `required_fields` may depend on the settings, so the objectives are made, with any width.
-    sizes = context.sizes._replace(teacher=1, teacher_image=1)
-    with_teacher = [name for name in names if find_objective(name).needed_teacher()]
-    made = make_objectives(with_teacher, replace(context, sizes=sizes), seed=0)
-    fields = [name for one in made for name in (*one.required_fields, *one.optional_fields)]
-    prefix = "features."
-    return frozenset(name.removeprefix(prefix) for name in fields if name.startswith(prefix))
 
 
 def in_batch_negatives_note(

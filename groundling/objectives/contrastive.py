@@ -85,10 +85,10 @@ class ClipContrastiveLoss(Objective):
     in_batch_negatives = True
 
     def __init__(
-        self, sizes: OutputSizes, *, max_scale: float = 100.0, weight: float = 1.0, warmup: int = 0
+        self, sizes: OutputSizes, *, max_scale: float = 100.0, weight: float = 1.0
     ) -> None:
         """`max_scale`: CLIP's upper bound of the learned inverse temperature."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
+        super().__init__(sizes, weight=weight)
         self.max_scale = max_scale
 
     def count(self, batch: Batch) -> dict[str, int]:

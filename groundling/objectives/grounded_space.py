@@ -60,9 +60,9 @@ class GroundedSpace(Objective):
             nn.Linear(width, width),
         )
 
-    def weight_of(self, term: str, step: int) -> float:
-        """Weight of a term at an optimizer step: its own weight times that of the objective."""
-        return self.part_weights[term] * self.weight_at(step)
+    def weight_of(self, term: str) -> float:
+        """Weight of a term: its own weight times that of the objective."""
+        return self.part_weights[term] * self.weight
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Captions with another caption of their image, and all captions, each pair counted once."""

@@ -42,10 +42,9 @@ class ImageTextMatching(Objective):
         negatives: float = 0.5,
         alignment: float = 0.0,
         weight: float = 1.0,
-        warmup: int = 0,
     ) -> None:
         """`negatives`: share of swapped samples; `alignment`: weight of word-region alignment (UNITER: 0.1)."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
+        super().__init__(sizes, weight=weight)
         self.swap_images = swap_images
         if not swap_images:  # captions can be compared without regions
             self.required_fields = (f"labels.{self.name}",)

@@ -186,7 +186,6 @@ class VisualTokenMaskedLM(MaskedLM):
     """
 
     arm_name = "visual_token_mlm"
-    wraps_encoder = True
     optional_fields = (f"features.{FEATURE}",)
 
     @staticmethod
@@ -232,10 +231,6 @@ class MaskedLMDistillation(MaskedLM):
     def count_logits(self, batch: Batch) -> int:
         """Positions in the loss."""
         return int(self._scored(batch).sum())
-
-    def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
-        """Empty: the targets are the teacher's."""
-        return {}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed divergence (), as `mlm_distillation`."""

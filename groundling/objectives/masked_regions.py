@@ -54,13 +54,12 @@ class MaskedRegionModeling(Objective):
         norm: bool = False,
         tied: bool = False,
         weight: float = 1.0,
-        warmup: int = 0,
     ) -> None:
         """`norm`: a LayerNorm in the head (UNITER); VL-BERT's head is Linear, GELU, Linear.
 
         `tied`: the last Linear is the transpose of the feature projection, with its own bias (UNITER, regress).
         """
-        super().__init__(sizes, weight=weight, warmup=warmup)
+        super().__init__(sizes, weight=weight)
         if kind != "soft":  # two kinds in one run have different names
             self.name = f"{kind}_regions"
         self.required_fields = ("regions", f"labels.{self.name}", f"labels.{self.name}_targets")
@@ -180,9 +179,9 @@ class UnmaskedRegionClassification(Objective):
     name = "region_classes"
     required_fields = ("regions",)
 
-    def __init__(self, sizes: OutputSizes, *, weight: float = 1.0, warmup: int = 0) -> None:
+    def __init__(self, sizes: OutputSizes, *, weight: float = 1.0) -> None:
         """Raises InputError if the regions have no classes."""
-        super().__init__(sizes, weight=weight, warmup=warmup)
+        super().__init__(sizes, weight=weight)
         if not sizes.classes:
             raise InputError("the regions have no classes; pass auxiliary_losses=False")
         width = sizes.visual or sizes.text
@@ -210,11 +209,6 @@ class UnmaskedRegionClassification(Objective):
     def _scored(self, batch: Batch) -> Tensor:
         """Mask (N, R) bool of the regions, without padding."""
         return require(batch.regions, "regions", self.name).mask
-
-    def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
-        """Every region's class."""
-        regions = require(batch.regions, "regions", self.name)
-        return {self.name: LossTargets("class", self.labels(regions)[self._scored(batch)])}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The cross-entropy () summed over regions."""

@@ -20,7 +20,7 @@ from groundling.objectives.contrastive import (
     pool_states,
     sentence_width,
 )
-from groundling.settings.objectives import MCSESettings
+from groundling.settings.objectives import MCSESettings, SimCSESettings
 
 
 class SimCSE(Objective):
@@ -39,8 +39,8 @@ class SimCSE(Objective):
     required_fields = ("text",)
     reads_layers = True
     in_batch_negatives = True
-    Settings = MCSESettings
-    settings: MCSESettings
+    Settings = SimCSESettings
+    settings: SimCSESettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
         super().__init__(sizes, **options)

@@ -41,7 +41,6 @@ class StateDistillation(Objective):
     """Base of the objectives that compare a student's token states with those of another text encoder."""
 
     required_fields = ("text", "features.teacher_states")
-    teacher_setting = "kd_teacher"
     Settings = StateDistillationSettings
     settings: StateDistillationSettings
 
@@ -49,6 +48,11 @@ class StateDistillation(Objective):
         super().__init__(sizes, **options)
         self.weight *= self.settings.kd_weight
         self.head = StudentHead(sizes)
+
+    @classmethod
+    def needed_teacher(cls) -> str:
+        """A text encoder."""
+        return "kd_teacher"
 
     def token_mask(self, batch: Batch) -> Tensor:
         """Mask (N, T) of the distilled tokens: all ordinary ones, masked or not, as the teacher reads the same mask."""

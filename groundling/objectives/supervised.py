@@ -31,13 +31,12 @@ class SupervisedObjective(Objective):
         head: TaskHead | None = None,
         loss: str = "",
         weight: float = 1.0,
-        warmup: int = 0,
     ) -> None:
         """`output_type` defines the loss; `loss` overrides the kind that the head's paper uses.
 
         Raises InputError if the output type has no such loss.
         """
-        super().__init__(sizes, weight=weight, warmup=warmup)
+        super().__init__(sizes, weight=weight)
         self.head = make_plain_head(HeadContext(sizes, output_type)) if head is None else head
         self.output_type = self.head.output_type_for(output_type)
         if loss:

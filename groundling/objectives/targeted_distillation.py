@@ -145,6 +145,16 @@ class TargetedDistillationTerm(TaskDistillation):
             self.required_fields = (*self.required_fields, "labels.label")
         self.project = nn.Linear(*self.widths(sizes))
 
+    @classmethod
+    def features(cls, context: ObjectiveContext | None = None) -> frozenset[str]:
+        """Its own, and those that the gate reads."""
+        names = super().features()
+        settings = None if context is None else context.settings.targeted_distillation
+        if settings is None or context is None or settings.td_gate == "none":
+            return names
+        output_type = require(context.output_type, "output_type", "td_gate")
+        return names | {ConfidenceGate(output_type, settings.td_gate).feature}
+
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Widths of the student's states and of the teacher's features."""
         return sizes.text, sizes.teacher
@@ -190,18 +200,16 @@ class TargetedDistillationTerm(TaskDistillation):
             rows = open_rows
         return {self.name: (distances * rows).sum(), **terms}
 
-    def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
-        """Notes on epochs in which the gate was never or always open."""
-        lines = []
-        opened = list(enumerate(means.get(self.gate_term, ()), start=1))
-        for share, consequence in ((0.0, "nothing was distilled"), (1.0, "the gate had no effect")):
-            epochs = [str(number) for number, mean in opened if mean == share]
-            if epochs:
-                lines.append(
-                    f"the confidence gate was open in {share:.0%} of all cases in epoch {', '.join(epochs)}: "
-                    f"{consequence}; check td_temperature and the scale of the teacher's logits"
-                )
-        return lines
+    def notes(self, means: Mapping[str, float]) -> list[str]:
+        """A note on a gate that was never or always open."""
+        share = means.get(self.gate_term)
+        if share not in (0.0, 1.0):
+            return []
+        consequence = "the gate had no effect" if share else "nothing was distilled"
+        return [
+            f"the confidence gate was open in {share:.0%} of the last cases: {consequence}; check td_temperature and "
+            "the scale of the teacher's logits"
+        ]
 
 
 class TargetedTextDistillation(TargetedDistillationTerm):
@@ -330,14 +338,14 @@ class TargetedImageDistillation(TargetedDistillationTerm):
         without_whole = (self.distilled_rows(batch) & ~has_whole).float().sum()
         return {**super().forward(encoded, batch), f"{self.name}_mean": without_whole}
 
-    def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
+    def notes(self, means: Mapping[str, float]) -> list[str]:
         """Notes on the gate, and on images without a whole-image region: CLIP's image is compared with their mean."""
-        most = max(means.get(f"{self.name}_mean", ()), default=0.0)
+        share = means.get(f"{self.name}_mean", 0.0)
         missing = [
-            f"{self.name}: {most:.0%} of the rows had no whole-image region (the store has none, or this model "
+            f"{self.name}: {share:.0%} of the last rows had no whole-image region (the store has none, or this model "
             "does not read it); there the mean of all regions was used"
         ]
-        return super().notes(means) + (missing if most > 0 else [])
+        return super().notes(means) + (missing if share > 0 else [])
 
 
 class SharedProjectionDistillation(TargetedImageDistillation):

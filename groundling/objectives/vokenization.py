@@ -24,7 +24,7 @@ from groundling.models.heads import (
     TokenImageMatchingHeads,
     concatenated_layers,
 )
-from groundling.objectives import LossTargets, NegativeSampler, Objective
+from groundling.objectives import NegativeSampler, Objective
 from groundling.objectives.contrastive import gather_across_processes
 from groundling.settings.objectives import VokenizerSettings, VokenSettings
 
@@ -208,12 +208,6 @@ class VokenClassification(Objective):
             drawn = batch.labels[self.name]
             vokens = drawn if self.control == "random" else vokens.gather(1, drawn.clamp(min=0))
         return select(vokens, batch.flat_indices(self._scored))
-
-    def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
-        """The vokens; none if the teacher runs in every step, which this batch has not reached."""
-        if "voken" not in batch.features:
-            return {}
-        return {self.name: LossTargets("class", self._targets(batch))}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over ordinary tokens, as `voken_classification`."""

@@ -22,7 +22,7 @@ from groundling.core.batch import (
     select,
 )
 from groundling.models.heads import LMHead, Pooler
-from groundling.objectives import LossTargets, NegativeSampler, Objective
+from groundling.objectives import NegativeSampler, Objective
 from groundling.settings.objectives import CrossModalEncoderSettings
 
 NEAREST = 8
@@ -83,10 +83,6 @@ class SameSentencePrediction(Objective):
     def guessing_losses(self, rows: int) -> dict[str, float]:
         """Half of the pairs match, whatever the batch."""
         return {"match": log(2)}
-
-    def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
-        """The labels: 1 for the same text."""
-        return {"match": LossTargets("class", batch.labels[self.name])}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () on the pooled first position after the cross-modal encoder, as `match`."""

@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from groundling.core.batch import Batch, EncoderOutput, Example, collate, require
+from groundling.core.batch import FORWARD_BATCH, Batch, EncoderOutput, Example, collate, require
 from groundling.core.errors import (
     InputError,
     convert_read_errors,
@@ -83,8 +83,6 @@ from groundling.vision_language.loading import load_encoder, make_task_head
 
 DETECTION_BATCH = 256
 """Number of examples whose detected regions are in memory at once."""
-BATCH = 64
-"""Texts per forward pass of `encode`."""
 ALL = "all rows"
 """Split name for the scores of a whole file."""
 
@@ -483,8 +481,8 @@ class FineTunedModel:
     def _states(self, samples: SampleDataset, pool: Literal["first", "mean"]) -> np.ndarray:
         """Embeddings (N, H) of N samples."""
         states: list[np.ndarray] = []
-        for start in track(range(0, len(samples), BATCH), "encoding", "batch"):
-            places = range(start, min(start + BATCH, len(samples)))
+        for start in track(range(0, len(samples), FORWARD_BATCH), "encoding", "batch"):
+            places = range(start, min(start + FORWARD_BATCH, len(samples)))
             batch = collate(samples.get(places, ())).to(self.device)
             states.append(_pooled(self.student(batch), batch, pool).float().cpu().numpy())
         return np.concatenate(states)

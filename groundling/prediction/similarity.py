@@ -11,7 +11,7 @@ import torch
 from scipy.special import expit
 from torch import Tensor
 
-from groundling.core.batch import Example, collate, require
+from groundling.core.batch import FORWARD_BATCH, Example, collate, require
 from groundling.core.errors import InputError, raise_first
 from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
@@ -28,9 +28,6 @@ from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import is_region_encoder, load_encoder
 
 # Sentence embeddings, equal to those of sentence-transformers with the same folder.
-
-BATCH = 64
-"""Texts in one forward pass."""
 
 
 def text_length_limit(text: TextEncoder, sentence: SentenceModules) -> int:
@@ -67,7 +64,7 @@ def sentence_vectors(
 def _batches_by_length(samples: SampleDataset) -> list[np.ndarray]:
     """The places of samples in batches of similar lengths, which need little padding."""
     order = np.argsort(samples.lengths, kind="stable")
-    return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+    return [order[start : start + FORWARD_BATCH] for start in range(0, len(order), FORWARD_BATCH)]
 
 
 class MatchScores(NamedTuple):
@@ -110,8 +107,8 @@ class CosineMatcher:
         scores: list[float] = []
         read = []
         dropped = []
-        for start in range(0, len(examples), BATCH):
-            places = range(start, min(start + BATCH, len(examples)))
+        for start in range(0, len(examples), FORWARD_BATCH):
+            places = range(start, min(start + FORWARD_BATCH, len(examples)))
             some = [sample.features for sample in samples.get(places, ())]
             images = np.stack([one["clip_image"] for one in some]).astype(float)
             texts = np.stack([one["clip_text"] for one in some]).astype(float)

@@ -258,11 +258,17 @@ that numbered by the token's position modulo the batch, as in LCG's code (releas
 
 
 @settings
-class MCSESettings(PoolingSettings):
-    """MCSE: the objectives simcse and mcse."""
+class SimCSESettings(PoolingSettings):
+    """SimCSE: the objective simcse."""
 
     simcse_temperature: Annotated[float, Gt(0)] = 0.05
     """simcse: temperature (released code: 0.05)."""
+
+
+@settings
+class MCSESettings(PoolingSettings):
+    """MCSE: the objective mcse, beside simcse."""
+
     mcse_temperature: Annotated[float, Gt(0)] = 0.05
     """mcse: temperature (released code: 0.05)."""
     mcse_weight: Annotated[float, Ge(0)] = 0.01
@@ -335,6 +341,7 @@ class ObjectiveSettings(Settings):
     vokenizer: VokenizerSettings = VokenizerSettings()
     vokens: VokenSettings = VokenSettings()
     lexi_contrastive: LexiContrastiveSettings = LexiContrastiveSettings()
+    simcse: SimCSESettings = SimCSESettings()
     mcse: MCSESettings = MCSESettings()
     grounded_space: GroundedSpaceSettings = GroundedSpaceSettings()
     caption_to_image: Cap2ImgSettings = Cap2ImgSettings()

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import Batch, Example, Sample, collate, require
+from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, collate, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.image_samples import image_files_by_id
@@ -33,7 +33,7 @@ from groundling.models.clip import last_token_positions
 from groundling.models.frozen_clip import FrozenClip
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import Teacher, code_hash, digest
-from groundling.teachers.feature_cache import BATCH, iterate_samples
+from groundling.teachers.feature_cache import iterate_samples
 
 UNNORMALIZED_IMAGE = "clip_image_unnormalized"
 """`clip_image` before it is scaled to unit length."""
@@ -264,7 +264,7 @@ class ClipTeacher(Teacher):
         rows: list[Sample] = []
         for number, sample in enumerate(iterate_samples(samples), 1):
             rows += sample.rows
-            if len(rows) >= BATCH or number == len(samples):
+            if len(rows) >= FORWARD_BATCH or number == len(samples):
                 features.append(one.features(collate(one.inputs(rows)))[name].cpu().numpy())
                 rows = []
         whole.clusters = kmeans_1d(np.concatenate(features), self.answers)

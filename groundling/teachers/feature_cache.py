@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from accelerate import PartialState
 
-from groundling.core.batch import OutputSizes, Sample, collate
+from groundling.core.batch import FORWARD_BATCH, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.samples import SampleDataset, SampleWrapper
@@ -34,11 +34,9 @@ from groundling.teachers import Teacher, compute_features, read_input_keys, read
 
 SHARD = 2048
 """Records per shard; a killed run recomputes at most this many per process."""
-BATCH = 64
-"""Batch size of a teacher."""
 
 RecordFactory = Callable[[Sequence[str]], list[Record]]
-"""Computes the records of some ids, in their order; called with at most `BATCH` ids."""
+"""Computes the records of some ids, in their order; called with at most `FORWARD_BATCH` ids."""
 
 
 class FeatureStore:
@@ -159,8 +157,8 @@ class DiskFeatureStore(FeatureStore):
 def _compute_records(
     ids: Sequence[str], make: RecordFactory, progress: Progress
 ) -> Iterator[Record]:
-    for start in range(0, len(ids), BATCH):
-        some = ids[start : start + BATCH]
+    for start in range(0, len(ids), FORWARD_BATCH):
+        some = ids[start : start + FORWARD_BATCH]
         yield from make(some)
         progress.update(len(some))
 
@@ -359,8 +357,8 @@ def estimate_features_gb(samples: SampleDataset, teacher: Teacher) -> float:
 
 def iterate_samples(samples: SampleDataset) -> Iterator[Sample]:
     """Iterate over all samples, with fixed random generators."""
-    for start in range(0, len(samples), BATCH):
-        yield from _get_fixed(samples, range(start, min(start + BATCH, len(samples))))
+    for start in range(0, len(samples), FORWARD_BATCH):
+        yield from _get_fixed(samples, range(start, min(start + FORWARD_BATCH, len(samples))))
 
 
 def _get_fixed(samples: SampleDataset, indices: Sequence[int]) -> list[Sample]:

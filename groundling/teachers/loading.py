@@ -16,7 +16,7 @@ from groundling.core.rng import derive_seed
 from groundling.data.text.keywords import KeywordExtractor
 from groundling.models.adapters import IMAGE, TEXT
 from groundling.models.frozen_clip import FrozenClip, load_frozen_clip, load_teacher_text
-from groundling.objectives import ObjectiveContext, find_objective, required_features
+from groundling.objectives import ObjectiveContext, find_objective
 from groundling.settings.fields import setting_fields
 from groundling.settings.objectives import TargetedDistillationSettings, parse_options
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, is_teacher
@@ -50,7 +50,7 @@ def load_teacher_set(
             )
     torch.manual_seed(derive_seed(seed, "init", "teacher"))
     teachers = []
-    features = required_features(names, context)
+    features = frozenset().union(*(find_objective(name).features(context) for name in names))
     if source or features:
         teachers = load_teachers(
             TeacherContext(

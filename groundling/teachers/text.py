@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Example, Sample, TextRow, collate, require
+from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset
@@ -32,8 +32,6 @@ from groundling.teachers import Teacher, TeacherContext, TeacherSpec, digest
 
 CALIBRATION = 2048
 """Number of samples for the features' mean and standard deviation."""
-BATCH = 64
-"""Batch size for these."""
 STATES = "teacher_states"
 """A feature: last hidden states (N, T, D) of the student's own tokens (VidLanKD, student stage)."""
 MAX_CACHED_INPUTS = 1 << 14
@@ -76,8 +74,8 @@ class StandardizedTextTeacher(Teacher):
         words: list[Tensor] = []
         digest = hashlib.blake2b(digest_size=16)
         count = min(CALIBRATION, len(samples))
-        for start in range(0, count, BATCH):
-            indices = range(start, min(start + BATCH, count))
+        for start in range(0, count, FORWARD_BATCH):
+            indices = range(start, min(start + FORWARD_BATCH, count))
             rngs = [generator("calibration", samples.ids[index]) for index in indices]
             some = samples.get(indices, rngs)
             inputs = self.inputs([row for sample in some for row in sample.rows])

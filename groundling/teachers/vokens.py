@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Sample, require, select
+from groundling.core.batch import FORWARD_BATCH, Batch, Sample, require, select
 from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_digest, read_image
@@ -28,8 +28,6 @@ from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.runs.progress import Progress
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, digest
 
-BATCH = 64
-"""Images that are encoded together."""
 SCORES = 1 << 24
 """Scores of tokens and images that are in memory together: 64 MB."""
 
@@ -58,8 +56,8 @@ class VokenImages:
         tower = require(self.clip.image, "image", "vokens")
         progress = Progress("images of vokens", len(self), "image")
         found = []
-        for start in range(0, len(self), BATCH):
-            some = self.files[start : start + BATCH]
+        for start in range(0, len(self), FORWARD_BATCH):
+            some = self.files[start : start + FORWARD_BATCH]
             pixels = []
             for file in some:
                 with prefix_errors(file):

@@ -16,7 +16,7 @@ from accelerate.utils import gather_object
 from scipy.special import softmax
 from torch import nn
 
-from groundling.core.batch import IGNORE, Example, Sample, collate
+from groundling.core.batch import FORWARD_BATCH, IGNORE, Example, Sample, collate
 from groundling.core.metrics import is_degenerate
 from groundling.data.samples import SampleDataset
 from groundling.objectives.supervised import SupervisedObjective
@@ -113,8 +113,6 @@ MAX_OUTPUTS = 100
 """Maximum number of outputs to keep per example: VQA's 3,129 for its 214,354 questions would take 20 GB."""
 BATCH_BY_DEVICE = {"cpu": 16}
 """Batch size by device type: a CPU is fastest while a layer's states fit in its caches."""
-DEFAULT_BATCH = 64
-"""Batch size on any other device."""
 TOP_CLASSES = 20
 """Number of most likely classes kept instead, with their probabilities, which ensembles average."""
 
@@ -245,7 +243,7 @@ def evaluate(
     """
     state = PartialState()
     device = device_of(model, objective)
-    batch = batch or BATCH_BY_DEVICE.get(device.type, DEFAULT_BATCH)
+    batch = batch or BATCH_BY_DEVICE.get(device.type, FORWARD_BATCH)
     training = model.training
     model.eval()
     objective.eval()

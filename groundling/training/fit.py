@@ -27,8 +27,8 @@ from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import Evaluator
 from groundling.training.held_out_loss import (
     HeldOutLoss,
+    monitored_notes,
     selection_bias_note,
-    summarize_monitored_terms,
 )
 from groundling.training.loop import train
 from groundling.training.training_steps import load_training_step
@@ -80,11 +80,8 @@ def fit(
         training_step=load_training_step(training_step),
         evaluator=evaluator,
     )
-    means, notes = summarize_monitored_terms(objectives, run.folder, result)
-    run.note(*notes, *selection_bias_note(result))
-    watched = {"watched": means} if means else {}
-    held = {} if loss is None else {"held": loss.report()}
-    return {**result, **watched, **held}
+    run.note(*monitored_notes(objectives, result), *selection_bias_note(result))
+    return result if loss is None else {**result, "held": loss.report()}
 
 
 def save_trained(folder: Path, model: Encoder, objectives: Sequence[Objective]) -> None:

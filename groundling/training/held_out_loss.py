@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,9 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import nn
 
-from groundling.core.batch import Batch, collate
-from groundling.core.errors import convert_read_errors
+from groundling.core.batch import FORWARD_BATCH, Batch, collate
 from groundling.core.rng import derive_seed
 from groundling.objectives import Objective, order_for_corruption
-from groundling.runs.folder import read_log
 from groundling.runs.progress import print_notes, track
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.teachers import Teacher, add_features
@@ -30,99 +27,34 @@ from groundling.training.loop import (
     means_of_windows,
 )
 
-# The loss of constant predictions, which ignore the input: class frequencies, or the mean of numbers.
-
 BASELINE_SHARE = 0.98
 """A loss above this share of the constant prediction's loss counts as no better than it."""
 
 
-class ConstantBaseline:
-    """Accumulates the targets of a term, and computes the loss of the best constant prediction."""
+def constant_loss(kind: str, values: np.ndarray) -> float:
+    """Loss of the best constant prediction of the targets `values` of a kind; see `LossTargets`.
 
-    def __init__(self, kind: str) -> None:
-        """`kind` of `LossTargets`."""
-        self.kind = kind
-        self.items = 0
-        self.total: np.ndarray = np.zeros(0)
-        self.squares = 0.0
-
-    def add(self, values: np.ndarray) -> None:
-        """Add classes (n,), or probabilities or numbers (n, K)."""
-        self.items += len(values)
-        if self.kind == "class":
-            values = np.bincount(values.astype(int), minlength=len(self.total))
-            self.total = np.pad(self.total, (0, len(values) - len(self.total))) + values
-            return
-        values = values.astype(float)
-        self.total = values.sum(0) + (self.total if len(self.total) else 0)
-        self.squares += float((values**2).sum())
-
-    def loss(self) -> float:
-        """Loss of the constant prediction: in nats for classes and probabilities, a squared error for numbers.
-
-        A finite sample lacks some rare classes, so its entropy is too low; Miller's correction (1955) removes
-        about half of this bias.
-        """
-        mean = self.total / self.items
-        if self.kind == "number":
-            return self.squares / self.items - float((mean**2).sum())
-        # Probabilities of a region without classes sum to 0: it adds nothing to the loss, nor here.
-        whole = mean.sum()
-        positive = mean[mean > 0]
-        entropy = -float((positive * np.log(positive / whole)).sum()) if whole else 0.0
-        correction = (len(positive) - 1) / (2 * self.items) if self.kind == "class" else 0.0
-        return entropy + correction
-
-
-# Means per epoch of the terms that are logged but not trained, from a run's log.
-
-
-def summarize_monitored_terms(
-    objectives: Sequence[Objective], folder: Path, train_result: Mapping[str, Any]
-) -> tuple[dict[str, list[float]], list[str]]:
-    """The mean of each of the `monitored_terms` in every epoch of a finished training, and notes on them.
-
-    `train_result`: the result of `train`; `folder`: the folder of its log.
+    In nats for classes and probabilities, a squared error for numbers. A finite sample lacks some rare classes, so its
+    entropy is too low; Miller's correction (1955) removes about half of this bias.
     """
-    terms = [term for objective in objectives for term in objective.monitored_terms]
-    if not terms:
-        return {}, []
-    # Less than 0.0001 epochs is recorded as 0.
-    epoch = train_result["steps"] / max(train_result["epochs"], 1e-4)
-    means = means_by_epoch(folder / "log.jsonl", terms, epoch)
+    if kind == "number":
+        return float(values.astype(float).var(0).sum())
+    totals = np.bincount(values) if kind == "class" else values.astype(float).sum(0)
+    totals = totals[totals > 0]
+    # Probabilities of a region without classes sum to 0: it adds nothing to the loss, nor here.
+    entropy = -float(totals @ np.log(totals / totals.sum())) / len(values)
+    return entropy + ((len(totals) - 1) / (2 * len(values)) if kind == "class" else 0.0)
+
+
+def monitored_notes(objectives: Sequence[Objective], train_result: Mapping[str, Any]) -> list[str]:
+    """Notes on the objectives' `monitored_terms`, from the result of `train`."""
+    means = train_result["train_metrics"]
     # Terms that share a gate return the same notes.
-    notes = list(dict.fromkeys(line for one in objectives for line in one.notes(means)))
-    return means, notes
-
-
-def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, list[float]]:
-    """Mean of each term in every epoch of `log.jsonl`; terms that were not logged are missing.
-
-    A line is weighted by the number of steps it covers, and belongs to the epoch of its last step; `epoch`:
-    steps per epoch.
-    """
-    means = {}
-    with convert_read_errors(log):
-        # An evaluation has no loss.
-        lines = [line for line in read_log(log) if "loss" in line]
-        ends = np.array([line["step"] for line in lines], int)
-        steps = np.diff(ends, prepend=0)
-        epochs = np.ceil(np.round(ends / epoch, 6))
-        for term in terms:
-            values = np.array([line.get(term) for line in lines], float)  # NaN for None
-            known = ~np.isnan(values) & (steps > 0)
-            in_epochs = [known & (epochs == number) for number in np.unique(epochs[known])]
-            if in_epochs:
-                means[term] = [
-                    float(np.average(values[own], weights=steps[own])) for own in in_epochs
-                ]
-    return means
+    return list(dict.fromkeys(line for one in objectives for line in one.notes(means)))
 
 
 HELD_OUT_EPOCH = -1
 """The epoch in the keys of random generators: other masks and pairs than in any training epoch."""
-DEFAULT_BATCH = 64
-"""Batch size over all processes if batch_tokens is set."""
 
 
 def selection_bias_note(train_result: Mapping[str, Any]) -> list[str]:
@@ -182,7 +114,7 @@ class HeldOutLoss:
     def measure(self) -> dict[str, float]:
         """`loss` and every term's mean over its items for the current model; equal in all processes.
 
-        The loss is the sum of the means with their weights after warm-up, so that evaluations are comparable.
+        The loss is the sum of the means with their weights, so that evaluations are comparable.
         Runs in eval mode, and restores the model's mode and the random state.
         """
         was_training = self.model.training
@@ -197,17 +129,22 @@ class HeldOutLoss:
         return means
 
     def baseline_losses(self) -> dict[str, float]:
-        """Loss of constant predictions on the same samples, by term; see `ConstantBaseline`."""
-        baselines: dict[str, ConstantBaseline] = {}
+        """Loss of constant predictions on the same samples, by term; see `constant_loss`."""
+        targets: dict[tuple[str, str], list[np.ndarray]] = {}
         for source in self.sources:
-            for start in range(0, len(source.samples), DEFAULT_BATCH):
-                indices = np.arange(start, min(start + DEFAULT_BATCH, len(source.samples)))
+            count = len(source.samples)
+            for start in range(0, count, FORWARD_BATCH):
+                indices = np.arange(start, min(start + FORWARD_BATCH, count))
                 active, batch = self._corrupted_batch(source, indices)
                 for objective in active:
-                    for term, target in objective.loss_targets(batch).items():
-                        baseline = baselines.setdefault(term, ConstantBaseline(target.kind))
-                        baseline.add(target.values.cpu().numpy())
-        return {term: one.loss() for term, one in baselines.items() if one.items}
+                    for term, one in objective.loss_targets(batch).items():
+                        targets.setdefault((term, one.kind), []).append(one.values.numpy())
+        found = {key: np.concatenate(parts) for key, parts in targets.items()}
+        return {
+            term: constant_loss(kind, values)
+            for (term, kind), values in found.items()
+            if len(values)
+        }
 
     def _corrupted_batch(
         self, source: DataSource, indices: np.ndarray
@@ -221,9 +158,8 @@ class HeldOutLoss:
     def _sums(
         self, step: ModelWithObjectives, device: torch.device
     ) -> dict[str, tuple[float, int, float]]:
-        """Of this process's samples: each term's sum, items and weight after warm-up."""
+        """Of this process's samples: each term's sum, items and weight."""
         sums: dict[str, tuple[float, int, float]] = {}
-        warm = max((objective.warmup for objective in self.objectives), default=0)
         is_main = PartialState().is_main_process
         for number, (source, indices) in enumerate(track(self._batches(), "held out", "batch")):
             torch.manual_seed(derive_seed(self.training.seed, "held out", number))
@@ -236,7 +172,7 @@ class HeldOutLoss:
                 total, items, _ = sums.get(term, (0.0, 0, 1.0))
                 # A term without a count is averaged over batches, each counted once.
                 items += counts.get(term, int(is_main))
-                sums[term] = (total + float(value), items, step.weight(term, warm))
+                sums[term] = (total + float(value), items, step.weight(term))
         return sums
 
     def _batches(self) -> list[tuple[DataSource, np.ndarray]]:
@@ -247,7 +183,7 @@ class HeldOutLoss:
         state = PartialState()
         batch_size = self.training.batch // self.training.gradient_accumulation_steps
         if self.training.batch_tokens:
-            batch_size = max(DEFAULT_BATCH, state.num_processes)
+            batch_size = max(FORWARD_BATCH, state.num_processes)
         passes = []
         for source in self.sources:
             order = np.argsort(source.samples.lengths, kind="stable")

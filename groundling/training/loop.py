@@ -109,10 +109,10 @@ class ModelWithObjectives(nn.Module):
         logits = {name: named[name].comparison_logits(answer) for name, answer in heads.items()}
         return ForwardOutput(terms, logits)
 
-    def weight(self, term: str, step: int) -> float:
-        """A term's weight at an optimizer step, from its objective; 1 for a term of the training step itself."""
+    def weight(self, term: str) -> float:
+        """A term's weight, from its objective; 1 for a term of the training step itself."""
         objective = self.scored_by.get(term)
-        return 1.0 if objective is None else objective.weight_of(term, step)
+        return 1.0 if objective is None else objective.weight_of(term)
 
 
 def train(
@@ -249,7 +249,7 @@ class _TrainingLoop:
         set_learning_rates(self.optimizer, self.config, step, len(self.plan), self.plan.per_epoch)
         for number, batch in enumerate(batches):
             terms = self._run_micro_batch(step, number, batch, counts, head_counts)
-            self.log.add(terms, {term: self.module.weight(term, step) for term in terms})
+            self.log.add(terms, {term: self.module.weight(term) for term in terms})
         self.log.count(counts)
         norm = _clip_gradients(self.accelerator, self.module, self.config)
         self.stepper.step()
@@ -299,7 +299,7 @@ class _TrainingLoop:
         micro = MicroBatchContext(
             batch,
             lambda changed: self.wrapped(changed, names, self.training_step.compares_logits),
-            lambda terms: self._loss(terms, step, counts),
+            lambda terms: self._loss(terms, counts),
             self.accelerator.backward,
             self.objectives[0].sizes,
             head_counts,
@@ -309,9 +309,9 @@ class _TrainingLoop:
         with no_sync, self.accelerator.autocast():
             return self.training_step(micro)
 
-    def _loss(self, terms: Terms, step: int, totals: Mapping[str, Tensor]) -> Tensor:
+    def _loss(self, terms: Terms, totals: Mapping[str, Tensor]) -> Tensor:
         parts = [
-            self.module.weight(term, step)
+            self.module.weight(term)
             * value
             / (totals[term].clamp(min=1) if term in totals else 1.0)
             for term, value in terms.items()
@@ -514,7 +514,8 @@ class _TrainingLog:
         self.path = path
         self.accelerator = accelerator
         self.sums: dict[str, Tensor] = {}
-        self.counts: dict[str, Tensor] = {}
+        self.counts: dict[str, Tensor | int] = {}
+        self.in_step: set[str] = set()
         self.weights: dict[str, float] = {}
         self.steps = 0
         self.window: dict[str, Any] = {}
@@ -532,27 +533,31 @@ class _TrainingLog:
         for term, value in terms.items():
             before = self.sums.get(term, torch.zeros_like(value, dtype=torch.float))
             self.sums[term] = before + value.detach().float()
+        self.in_step |= terms.keys()
         self.weights.update(weights)
 
     def count(self, counts: Mapping[str, Tensor]) -> None:
-        """End an optimizer step; `counts` divide its sums."""
+        """End an optimizer step; `counts` divide its sums, and the number of steps that have a term those without."""
         self.steps += 1
-        for term, count in counts.items():
-            self.counts[term] = self.counts.get(term, torch.zeros_like(count)) + count
+        for term in self.in_step | counts.keys():
+            self.counts[term] = self.counts.get(term, 0) + counts.get(term, 1)
+        self.in_step = set()
 
     def _totals(self) -> dict[str, list[float]]:
-        """Sum, items and weight of each term over all processes, even if some lack it; without a count, steps."""
-        terms = list(self.sums)
+        """Sum, items and weight of each term over all processes, even if some lack it."""
+        counts = {term: float(self.counts[term]) for term in self.sums}
         if self.accelerator.num_processes > 1:
-            terms = sorted(set(gather_object(terms)))
-        if not terms:
+            every = gather_object([counts])
+            terms = sorted(set().union(*every))
+            counts = {term: max(one.get(term, 0.0) for one in every) for term in terms}
+        if not counts:
             return {}
         zero = torch.zeros((), device=self.accelerator.device)
-        sums = torch.stack([self.sums.get(term, zero) for term in terms])
+        sums = torch.stack([self.sums.get(term, zero) for term in counts])
         totals = self.accelerator.reduce(sums, "sum").tolist()
         return {
-            term: [total, float(self.counts.get(term, self.steps)), self.weights.get(term, 1.0)]
-            for term, total in zip(terms, totals, strict=True)
+            term: [total, count, self.weights.get(term, 1.0)]
+            for (term, count), total in zip(counts.items(), totals, strict=True)
         }
 
     def write(self, step: int, lr: float, norm: float, seconds: float) -> dict[str, float]:

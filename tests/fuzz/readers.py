@@ -52,7 +52,7 @@ from groundling.prediction.fine_tuned import load
 from groundling.prediction.model_description import FILE as DESCRIPTION
 from groundling.prediction.model_description import ModelDescription, read_description
 from groundling.prediction.predictions import read_predictions
-from groundling.runs.folder import open_run, read_json, read_result
+from groundling.runs.folder import open_run, read_json, read_log, read_result
 from groundling.runs.run import Checkpoints, Counters, RunFolder
 from groundling.settings.input_settings import ClipAdapterSettings, TableTaskSettings
 from groundling.stats import finished_runs
@@ -82,7 +82,6 @@ from groundling.tasks.flickr_entities import read_captions as entity_captions
 from groundling.tasks.splits import partition_manifest, read_manifest, write_manifest
 from groundling.tasks.table import table_task
 from groundling.tasks.vcr import ANSWER
-from groundling.training import held_out_loss as watched
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import read_weights
 from groundling.vision_language.uniter import uniter
@@ -723,7 +722,7 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
     files = {
         "arm": ("arm.json", json.dumps(ARM_JOB), read_job),
         "predictions": ("p.jsonl", rows_of(*ANSWERS), read_predictions),
-        "log": ("log.jsonl", logged, lambda path: watched.means_by_epoch(path, ["loss"], 3)),
+        "log": ("log.jsonl", logged, read_log),
         "figures of heads": ("result.json", json.dumps(heads), _drawn),
         "figures of syntax": ("result.json", json.dumps(syntax), _drawn),
         "figures of modality": ("result.json", json.dumps({"models": [model]}), _drawn),

@@ -1,25 +1,22 @@
-"""Bordes et al.'s grounded space: both losses in loops, what a pair is, and runs."""
+"""Bordes et al.'s grounded space and Cap2Img: their losses in loops, and what a pair and a negative is."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny import homes
-from tiny.homes import STEPS, log_of
-from tiny.objectives import in_processes, tokens_of
+from tiny.homes import STEPS
+from tiny.objectives import tokens_of
 from tiny.pictured import pictured_captions
 from torch import Tensor, nn
 
 from groundling.commands.adapt import COMMAND as adapt
-from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.objectives import grounded_space
+from groundling.objectives.caption_to_image import Cap2Img, number_images
 from groundling.objectives.grounded_space import (
     GroundedSpace,
     VisualCluster,
@@ -117,18 +114,36 @@ def test_both_losses_in_loops(margin: float) -> None:
     torch.testing.assert_close(alone["visual_perceptual"], found["visual_perceptual"])
 
 
-def test_processes_share_a_batch() -> None:
-    captions, images = drawn()
-    objective = plain(8)
-    expected = objective(encoded(captions), batch_of(images, IS_PAIR))
+CAPTIONED = [0, 1, 1, 2, 3, 0, 4]
+"""The image of each of seven captions."""
 
-    def part(start: int, stop: int) -> dict[str, Tensor]:
-        rows = slice(2 * start, 2 * stop)
-        return objective(encoded(captions[rows]), batch_of(images[rows], IS_PAIR[start:stop]))
 
-    one, other = in_processes(grounded_space, lambda: part(0, 2), lambda: part(2, 6))
-    for term, value in expected.items():
-        torch.testing.assert_close(one[term] + other[term], value)
+@pytest.mark.parametrize("margin", [0.2, 0.7])
+def test_the_hinge_of_cap2img_in_loops(margin: float) -> None:
+    rng = torch.Generator().manual_seed(3)
+    captions, images = torch.randn(7, 6, generator=rng), torch.randn(5, 6, generator=rng)
+    objective = Cap2Img(OutputSizes(text=6, teacher_image=6), caption_to_image_margin=margin)
+    objective.project = nn.Identity()
+    found = objective(encoded(captions), batch_of(images[CAPTIONED]))
+    said, seen = captions.numpy(), images.numpy()
+    expected = 0.0
+    for x, v in enumerate(CAPTIONED):
+        for x2, v2 in enumerate(CAPTIONED):
+            if v2 != v:
+                right = cosine(said[x], seen[v])
+                expected += max(0.0, margin - right + cosine(said[x2], seen[v]))
+                expected += max(0.0, margin - right + cosine(said[x], seen[v2]))
+    assert expected > 1
+    assert found["caption_to_image"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_images_are_told_apart_by_their_features() -> None:
+    features = torch.randn(50, 20)
+    features[7] = features[3]
+    features[8] = features[3].roll(1)
+    numbers = number_images(features).tolist()
+    assert numbers[7] == numbers[3]
+    assert len(set(numbers)) == 49
 
 
 # -- where nothing can be compared -----------------------------------------------------------------------------------
@@ -166,63 +181,17 @@ def test_captions_without_a_pair_or_a_negative_add_nothing() -> None:
     assert not vectors.grad.any()
 
 
-# -- settings --------------------------------------------------------------------------------------------------------
-
-
-def test_the_sentence_vector_follows_the_pooling() -> None:
-    states = EncoderOutput(text=torch.randn(12, 3, 8), sentence_embedding=torch.randn(12, 5))
-    _, images = drawn()
-    batch = batch_of(images, IS_PAIR)
-    sizes = OutputSizes(text=8, sentence_embedding=5, teacher_image=8)
-    torch.manual_seed(0)
-    objective = GroundedSpace(sizes, pooling="own")
-    assert objective.project[0].in_features == 5
-    objective(states, batch)
-    found = []
-    for pool in ("cls", "mean"):
-        objective = GroundedSpace(sizes, pooling=pool)
-        objective.project = nn.Identity()
-        found.append(objective(states, batch)["visual_cluster"].item())
-    assert states.text is not None
-    middle = EncoderOutput(text=states.text[:, 1:2])
-    cls = plain(8)
-    assert found[0] != found[1] == cls(middle, batch)["visual_cluster"].item()
-
-
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def pictured(tmp_path_factory: pytest.TempPathFactory) -> AdaptConfig:
-    return pictured_captions(tmp_path_factory.mktemp("pictured"))
-
-
-def test_texts_without_images_train_the_rest(pictured: AdaptConfig, tmp_path: Path) -> None:
-    text = str(homes.text(tmp_path / "texts.txt"))
-    both = replace_settings(
-        pictured,
-        arm="mlm+grounded_space",
-        text=(f"{pictured.text[0]}=1", f"{text}=1"),
-        eval_text=(pictured.text[0].replace("captions", "held"),),
-    )
-    Path(both.eval_text[0]).write_text(Path(pictured.text[0]).read_text())
-    result = adapt(both, replace(STEPS, steps=6), tmp_path / "run")
-    lines = log_of(tmp_path / "run")
-    assert all("mlm" in line for line in lines)
-    assert 0 < sum("visual_cluster" in line for line in lines) < 6
-    assert {"visual_cluster", "visual_perceptual"} <= set(result["held"]["terms"])
-
-
-def test_two_terms_in_two_spaces_are_refused(pictured: AdaptConfig, tmp_path: Path) -> None:
-    config = replace_settings(pictured, arm="visual_cluster+visual_perceptual")
-    with pytest.raises(InputError) as error:
-        adapt(config, STEPS, tmp_path)
-    assert str(error.value) == (
-        "two of visual_cluster, visual_perceptual are the objective grounded_space; train one of them"
-    )
-
-
-def test_images_with_one_caption_each_are_refused(tmp_path: Path) -> None:
-    config = replace_settings(pictured_captions(tmp_path / "data", each=1), arm="visual_cluster")
-    with pytest.raises(InputError, match="grounded_space compares captions of an image, but"):
+@pytest.mark.parametrize(
+    ("arm", "told"),
+    [
+        ("visual_cluster+visual_perceptual", "are the objective grounded_space; train one of them"),
+        ("visual_cluster", "grounded_space compares captions of an image, but"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(arm: str, told: str, tmp_path: Path) -> None:
+    config = replace_settings(pictured_captions(tmp_path / "data", each=1), arm=arm)
+    with pytest.raises(InputError, match=told):
         adapt(config, STEPS, tmp_path / "run")

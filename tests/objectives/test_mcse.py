@@ -1,8 +1,7 @@
-"""SimCSE and MCSE: worked numbers, both losses in plain loops, pooling, dropout, and whole runs."""
+"""SimCSE and MCSE: both losses in plain loops, pooling and dropout."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 import torch
 from tiny import homes, toys
 from tiny.captioned import captioned_run
-from tiny.homes import STEPS, log_of
-from tiny.objectives import in_processes, tokens_of
+from tiny.homes import STEPS
+from tiny.objectives import tokens_of
 from torch import Tensor, nn
 
 from groundling.commands.adapt import COMMAND as adapt
@@ -22,10 +21,8 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes, collate
 from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import load_text_encoder
-from groundling.objectives import mcse as mcse_module
 from groundling.objectives.contrastive import pool_sentences
 from groundling.objectives.mcse import MCSE, SimCSE, pool_again
-from groundling.settings.fields import replace_settings
 
 TWO = OutputSizes(text=2, teacher_image=2)
 
@@ -84,10 +81,10 @@ def test_simcse_in_plain_loops() -> None:
     rng = np.random.default_rng(1)
     one, two = rng.normal(size=(2, 6, 5))
     torch.manual_seed(2)
-    objective = SimCSE(OutputSizes(text=5))
+    objective = SimCSE(OutputSizes(text=5), simcse_temperature=0.1)
     anchors = through(objective, "project", one)
     others = through(objective, "project", two)
-    expected = equal_share([[a @ b for b in others] for a in anchors], 0.05)
+    expected = equal_share([[a @ b for b in others] for a in anchors], 0.1)
     views = [torch.from_numpy(each).float() for each in (one, two)]
     found = objective(encoded(*views), batch_of(6))["simcse"]
     assert found.item() == pytest.approx(expected, rel=1e-4)
@@ -119,22 +116,6 @@ def test_mcse_reads_the_second_pass_of_simcse() -> None:
     simcse = plain(SimCSE, simcse_temperature=1.0)
     assert torch.equal(simcse.compute_logits(encoded(ONE, OTHER), batch_of(2)), OTHER)
     assert simcse.count_logits(batch_of(2)) == 2
-
-
-@pytest.mark.parametrize("kind", [SimCSE, MCSE])
-def test_processes_share_their_negatives(kind: type[SimCSE] | type[MCSE]) -> None:
-    """The sums of two processes of two texts each are those of one process with all four."""
-    torch.manual_seed(5)
-    one, two, images = torch.randn(3, 4, 2)
-    objective = kind(TWO)
-    whole = objective(encoded(one, two), batch_of(4, images))[kind.name]
-
-    def part(at: slice) -> Tensor:
-        count = len(images[at])
-        return objective(encoded(one[at], two[at]), batch_of(count, images[at]))[kind.name]
-
-    found = in_processes(mcse_module, lambda: part(slice(1)), lambda: part(slice(1, 4)))
-    torch.testing.assert_close(sum(found), whole)
 
 
 # -- pooling and dropout -----------------------------------------------------------------------------------------------
@@ -177,57 +158,6 @@ def test_passes_without_dropout_are_refused_in_training_alone() -> None:
     assert objective(encoded(ONE, ONE), batch_of(2)), "only the first step looks"
 
 
-# -- settings ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_temperature_changes_the_loss() -> None:
-    for kind in (SimCSE, MCSE):
-        cold, warm = (
-            plain(kind, **{f"{kind.name}_temperature": t})(
-                encoded(ONE, OTHER), batch_of(2, torch.eye(2))
-            )[kind.name]
-            for t in (0.5, 1.0)
-        )
-        assert abs(cold - warm) > 0.1
-
-
-def test_a_teacher_without_images_is_refused() -> None:
-    with pytest.raises(InputError, match="mcse: the teacher reads no images"):
-        MCSE(OutputSizes(text=2))
-
-
-# -- whole runs --------------------------------------------------------------------------------------------------------
-
-
-def test_texts_without_images_train_simcse_alone(tmp_path: Path) -> None:
-    config = captioned_run(tmp_path, "simcse+mcse", texts=16)
-    result = adapt(config, replace(STEPS, steps=4), tmp_path / "run")
-    lines = log_of(tmp_path / "run")
-    assert all("simcse" in line for line in lines)
-    both = ["mcse" in line for line in lines]
-    assert any(both) and not all(both)
-    assert not [note for note in result.get("notes", ()) if "has no effect" in note]
-
-
 def test_simcse_needs_no_teacher(tmp_path: Path) -> None:
-    config = captioned_run(tmp_path, "simcse")
-    result = adapt(replace_settings(config, teacher="", teacher_images=""), STEPS, tmp_path / "run")
-    assert set(result["train_metrics"]) == {"loss", "simcse"}
-
-
-def test_a_sentence_encoder_is_trained_as_it_pools(tmp_path: Path) -> None:
-    student = str(homes.sentence_encoder(tmp_path / "sentences"))
-    config = captioned_run(tmp_path, "simcse+mcse", student=student, retain_weight=0.0)
-    result = adapt(config, STEPS, tmp_path / "run")
-    assert set(result["train_metrics"]) == {"loss", "simcse", "mcse"}
-    assert (tmp_path / "run" / "model" / "modules.json").exists()
-
-
-def test_a_student_without_dropout_is_refused(tmp_path: Path) -> None:
-    config = captioned_run(tmp_path, "simcse")
-    place = tmp_path / "student" / "config.json"
-    settings = json.loads(place.read_text())
-    settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    place.write_text(json.dumps(settings))
-    with pytest.raises(InputError, match="simcse: the student has no dropout"):
-        adapt(config, STEPS, tmp_path / "run")
+    config = captioned_run(tmp_path, "simcse", teacher="", teacher_images="")
+    assert set(adapt(config, STEPS, tmp_path / "run")["train_metrics"]) == {"loss", "simcse"}

@@ -49,7 +49,6 @@ from groundling.studies.clip_td.combined_runs import _files
 from groundling.studies.clip_td.shift import text_only_run
 from groundling.tasks import Task
 from groundling.training import fit as fitting
-from groundling.training.held_out_loss import means_by_epoch
 
 TRAINED = ["--cpu", "--batch", "4", "--steps", "2", "--save-every", "1"]
 
@@ -353,14 +352,6 @@ def test_of_a_log_the_last_line_may_be_damaged(damage: bytes, tmp_path: Path) ->
     path.write_bytes(damage + b'\n{"step": 2}\n')
     with pytest.raises(InputError, match=r"^\S+log.jsonl: cannot be read [^\n]*$"):
         read_log(path)
-
-
-def test_a_line_of_a_log_that_covers_no_step_counts_for_nothing(tmp_path: Path) -> None:
-    log = put(
-        tmp_path / "log.jsonl",
-        '{"step": 0, "loss": 9}\n{"step": 2, "loss": 1}\n{"step": 2, "loss": 9}\n',
-    )
-    assert means_by_epoch(log, ["loss"], 2) == {"loss": [1.0]}
 
 
 @pytest.mark.parametrize(

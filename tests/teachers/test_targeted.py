@@ -59,7 +59,6 @@ from groundling.settings.training import TrainingArguments
 from groundling.tasks.splits import UnlabelledDataset, missing_label
 from groundling.teachers import Teacher
 from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
-from groundling.training.held_out_loss import means_by_epoch
 from groundling.training.loop import ModelWithObjectives, train
 from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import UniterBinaryChoiceHead, uniter
@@ -634,12 +633,10 @@ def test_finetuning_logs_the_gate_and_keeps_no_projection(
         assert line["td_words_short"] == 0
         weighed = line["task"] + 0.05 * (line["td_text"] + line["td_words"])
         assert line["loss"] == pytest.approx(weighed, abs=1e-5)
-    # always open, in both of two epochs: said once, although two terms have that gate
+    # said once, although two terms have that gate
     done = json.loads((seed / "result.json").read_text())
-    assert done["watched"]["td_text_gate_open"] == [1.0, 1.0]
-    assert done["watched"]["td_words_used"] == [2.0, 2.0]
     (note,) = [one for one in done["notes"] if not one.startswith("val: ")]
-    assert note.startswith("the confidence gate was open in 100% of all cases in epoch 1, 2:")
+    assert note.startswith("the confidence gate was open in 100% of the last cases:")
     assert f"seed 0: {note}" in result["notes"]
     assert capsys.readouterr().err.count("the confidence gate was open") == 1
     heads = load_file(seed / "model" / "groundling_heads.safetensors")
@@ -650,27 +647,19 @@ def test_finetuning_logs_the_gate_and_keeps_no_projection(
 def test_what_stands_out_is_said() -> None:
     gated, image = term_of(FOUR, td_gate="pair"), term_of(FOUR, "td_image")
     for term, means, note in (
-        (gated, {"td_text_gate_open": [0.4, 0.9]}, ""),
+        (gated, {"td_text_gate_open": 0.9}, ""),
         (gated, {}, ""),
-        (gated, {"td_text_gate_open": [0.4, 0.0, 0.0]}, "0% of all cases in epoch 2, 3: nothing"),
-        (gated, {"td_text_gate_open": [1.0]}, "100% of all cases in epoch 1: the gate had no eff"),
-        (image, {"td_image_mean": [0.0]}, ""),
-        (image, {"td_image_mean": [0.25]}, "td_image: 25% of the rows had no whole-image region"),
+        (gated, {"td_text_gate_open": 0.0}, "0% of the last cases: nothing"),
+        (gated, {"td_text_gate_open": 1.0}, "100% of the last cases: the gate had no eff"),
+        (image, {"td_image_mean": 0.0}, ""),
+        (
+            image,
+            {"td_image_mean": 0.25},
+            "td_image: 25% of the last rows had no whole-image region",
+        ),
     ):
         notes = term.notes(means)
         assert len(notes) == bool(note) and note in "".join(notes)
-
-
-def test_means_of_epochs(tmp_path: Path) -> None:
-    lines = [(2, 1.0), (4, 0.5), (5, 0.0), (6, 1.0), (8, 0.2), (9, 0.7)]
-    log = tmp_path / "log.jsonl"
-    rows = [{"step": step, "loss": 0.1, "open": share} for step, share in lines]
-    rows.insert(3, {"step": 5, "gradient_norm/task": 2.0})  # not a mean over steps
-    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    # epochs of four steps; a line counts by its steps
-    found = means_by_epoch(log, ["open", "never"], 4.0)
-    assert set(found) == {"open"}
-    assert found["open"] == pytest.approx([0.75, (0 + 1 + 2 * 0.2) / 4, 0.7])
 
 
 # -- without labels --------------------------------------------------------------------------------------------------

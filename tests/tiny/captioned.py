@@ -20,12 +20,9 @@ def captioned_run(folder: Path, arm: str, *, texts: int = 0, **settings: Any) ->
     files = [str(homes.coco(folder / "captions.json", images, captions))]
     if texts:
         files = [f"{files[0]}=1", f"{homes.text(folder / 'text.txt', texts)}=1"]
-    settings.setdefault("student", str(homes.student(folder / "student")))
-    return make_settings(
-        AdaptConfig,
-        teacher=str(homes.seeing_clip(folder / "clip")),
-        teacher_images=str(folder / "photos"),
-        arm=arm,
-        text=tuple(files),
-        **settings,
-    )
+    given: dict[str, Any] = {
+        "student": str(homes.student(folder / "student")),
+        "teacher": str(homes.seeing_clip(folder / "clip")),
+        "teacher_images": str(folder / "photos"),
+    }
+    return make_settings(AdaptConfig, arm=arm, text=tuple(files), **{**given, **settings})

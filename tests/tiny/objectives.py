@@ -1,21 +1,26 @@
-"""Inputs of objectives: tokens without a text, states of a teacher, and processes that gather each other's rows."""
+"""Inputs of objectives, processes that gather each other's rows, and models without dropout with their weights."""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from groundling.core.batch import Sample, Tokens
+from groundling.core.batch import Example, Sample, Tokens
 from groundling.core.rng import generator
+from groundling.data.regions.samples import RegionDataset
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.objectives import Objective
+from groundling.training.loop import ModelWithObjectives
+from tiny import toys
 
 T = TypeVar("T")
 
@@ -26,7 +31,45 @@ def tokens_of(kinds: Tensor) -> Tokens:
     return Tokens(zeros, kinds > 0, kinds != 1, zeros, zeros)
 
 
-def in_processes(module: ModuleType, *calls: Callable[[], T]) -> list[T]:
+def still(module: Any) -> Any:
+    """The module itself, without dropout."""
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        for name in ("dropout", "attention_dropout"):
+            if isinstance(vars(part).get(name), float):
+                setattr(part, name, 0.0)
+    return module
+
+
+def weights(model: nn.Module, objectives: Sequence[Objective]) -> dict[str, Tensor]:
+    """Copies of all parameters."""
+    named = ModelWithObjectives(model, objectives).named_parameters()
+    return {name: value.detach().clone() for name, value in named}
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    """Equal weights, but for rounding."""
+    for name, value in found.items():
+        # A key's bias cannot change attention: its gradient is rounding noise, which Adam's division blows up.
+        if not name.endswith(("key.bias", "k_proj.bias")):
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=tolerance, msg=name)
+
+
+def three_choices(count: int = 24) -> RegionDataset:
+    """Questions of three choices of different lengths, with 2 to 7 regions."""
+    made = toys.sentences()
+    store = toys.RegionDict({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(count)})
+    examples = [
+        Example(
+            f"s{n}", made[n], label=n % 3, choices=tuple(made[n : n + 3]), images=(f"image{n}",)
+        )
+        for n in range(count)
+    ]
+    return RegionDataset(TextDataset(examples, TextRowEncoder(toys.bert_words(), 60)), store)
+
+
+def in_processes(modules: Iterable[str], *calls: Callable[[], T]) -> list[T]:
     """What calls return, each in a process of its own (here a thread), whose `gather_across_processes` joins rows."""
     barrier = threading.Barrier(len(calls), timeout=60)
     given: list[Tensor] = [torch.zeros(0)] * len(calls)
@@ -48,7 +91,9 @@ def in_processes(module: ModuleType, *calls: Callable[[], T]) -> list[T]:
             raise
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(calls)) as pool:
-        patch.setattr(module, "gather_across_processes", gather)
+        for module in map(sys.modules.get, modules):
+            if hasattr(module, "gather_across_processes"):
+                patch.setattr(module, "gather_across_processes", gather)
         return list(pool.map(call, range(len(calls))))
 
 

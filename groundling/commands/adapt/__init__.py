@@ -102,7 +102,7 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
     if not config.from_scratch:
         reason = "a pretrained student has a size; add from_scratch"
         refuse_settings(config, reason, "student_layers", "student_width")
-    if not any(one.needs_cross_modal or one.wraps_encoder for one in arm.values()):
+    if not any(one.needs_cross_modal or one.wraps_encoder() for one in arm.values()):
         refuse_settings(config, f"arm={config.arm} has no cross-modal model", "save_joint")
     check_unread(config, list(arm))
 

@@ -288,7 +288,7 @@ def _model(
 
 def _wrapped(model: Encoder, names: Sequence[str], sizes: OutputSizes, seed: int) -> Encoder:
     """The model that an objective trains around the text encoder, if one does; else the model itself."""
-    wrapping = [name for name in names if find_objective(name).wraps_encoder]
+    wrapping = [name for name in names if find_objective(name).wraps_encoder()]
     if not wrapping:
         return model
     if len(wrapping) > 1 or not isinstance(model, TextEncoder):

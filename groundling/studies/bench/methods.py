@@ -122,7 +122,9 @@ class BenchMethod:
         total = round(factor * (self.steps or total))
         shares = sum(stage.share for stage in self.stages)
         steps = [max(1, round(total * stage.share / shares)) for stage in self.stages]
-        steps[-1] = max(1, total - sum(steps[:-1]))
+        steps[-1] = total - sum(steps[:-1])
+        if steps[-1] < 1:
+            raise InputError(f"{self.name}: {total} steps are too few for {len(steps)} stages")
         return steps
 
     def description(self) -> dict[str, Any]:
@@ -273,14 +275,12 @@ IMAGE_FEATURES = {
 
 def _data_of_objective(place: str) -> tuple[DataClass, bool]:
     """The data class of an objective by the features that it requires, and whether it reads the text tower."""
-    from groundling.core.batch import OutputSizes
-    from groundling.objectives import ObjectiveContext, find_objective, required_features
+    from groundling.objectives import find_objective
     from groundling.teachers import TeacherSpec
 
     if find_objective(place).needs_cross_modal:
         return TEACHER, False
-    sizes = OutputSizes(text=8, input_embeddings=(8, 8), pooler_output=8)
-    features = required_features([place], ObjectiveContext(sizes))
+    features = find_objective(place).features()
     of_images = set(IMAGE_FEATURES)
     for spec in registered("teachers", TeacherSpec).values():
         if not of_images.isdisjoint(spec.reads):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from groundling.core.batch import Example
+from groundling.core.batch import FORWARD_BATCH, Example
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import resolve
@@ -22,7 +22,6 @@ from groundling.data.kmeans import Clusters, kmeans_1d
 from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.samples import rows_of, subsample
 from groundling.prediction.similarity import (
-    BATCH,
     CosineMatcher,
     Matcher,
     MatchHeadMatcher,
@@ -190,8 +189,8 @@ class _ZeroShotModel:
         for question, members in places.items():
             table, row_of = self._prompt_embeddings(question, form.labels, match)
             identical += len(members) * (len(table) == 1 < len(row_of))
-            for start in range(0, len(members), BATCH):
-                indices = members[start : start + BATCH]
+            for start in range(0, len(members), FORWARD_BATCH):
+                indices = members[start : start + FORWARD_BATCH]
                 images = np.stack([one.features["clip_image"] for one in samples.get(indices, ())])
                 scores = require_finite(match.scale * images.astype(float) @ table.T)[:, row_of]
                 predictions[indices] = form.predict(scores)

@@ -15,7 +15,7 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from groundling.core.batch import Example, Sample, TextRow, collate, require
+from groundling.core.batch import FORWARD_BATCH, Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, mask_id_of
 from groundling.data.text import word_spans
@@ -43,8 +43,6 @@ OptionScores = list[dict[str, np.ndarray]]
 
 ProbeNotes = dict[str, str | list[str]]
 """Notes on the answers by name: `head`, `several_tokens`, `unknown_tokens` of `fill_mask`."""
-BATCH = 64
-"""Texts per batch."""
 PORTION = 50_000
 """Number of filled prompts that are in memory at once; feature norms have hundreds of options."""
 T = TypeVar("T")
@@ -338,9 +336,9 @@ def tokens_of_span(span: CharSpan, row: TextRow) -> np.ndarray:
 
 
 def iterate_texts(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The values in order, in batches of `BATCH`."""
-    for start in track(range(0, len(values), BATCH), "texts", "batch"):
-        yield values[start : start + BATCH]
+    """The values in order, in batches of `FORWARD_BATCH`."""
+    for start in track(range(0, len(values), FORWARD_BATCH), "texts", "batch"):
+        yield values[start : start + FORWARD_BATCH]
 
 
 class WordStates(NamedTuple):
