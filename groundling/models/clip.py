@@ -39,8 +39,9 @@ from groundling.models.attention import (
     capture_attention,
     window_positions,
 )
-from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.loading import (
+    Encoder,
+    ModelFormat,
     load_config,
     load_processor,
     load_tokenizer,

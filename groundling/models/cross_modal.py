@@ -27,7 +27,7 @@ from groundling.models.clip import (
     load_clip_text_tower,
     save_clip_text,
 )
-from groundling.models.formats import Encoder, ModelFormat
+from groundling.models.loading import Encoder, ModelFormat
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 
 

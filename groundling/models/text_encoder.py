@@ -32,8 +32,7 @@ from groundling.models.attention import (
     capture_attention,
     text_positions,
 )
-from groundling.models.formats import Encoder
-from groundling.models.loading import load_config, load_tokenizer, load_weights
+from groundling.models.loading import Encoder, load_config, load_tokenizer, load_weights
 from groundling.models.sentence_modules import SentenceModules, add_lowercase, load_sentence_modules
 from groundling.runs.folder import whole_folder
 

@@ -35,9 +35,9 @@ from groundling.data.regions.samples import (
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.data.tables import check_no_label, row_texts, split_columns
 from groundling.models.adapters import IMAGE, TEXT
-from groundling.models.formats import Encoder
 from groundling.models.frozen_clip import FrozenClip
 from groundling.models.heads import HEADS, load_head
+from groundling.models.loading import Encoder
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction.inputs import (
     ImageFiles,

@@ -18,8 +18,8 @@ from groundling.core.registry import (
 )
 from groundling.data.regions import RegionStore
 from groundling.models.adapters import ClipAdapterHead
-from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import CNN
+from groundling.models.loading import Encoder, ModelFormat
 from groundling.models.task_heads import HeadContext, TaskHead, UnpooledClsHead, make_plain_head
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.settings.fields import refuse_settings

@@ -15,9 +15,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, EncoderOutput, Example, require
 from groundling.core.errors import InputError
-from groundling.models.formats import ModelFormat
 from groundling.models.heads import init_linears
-from groundling.models.loading import load_config, load_tokenizer
+from groundling.models.loading import ModelFormat, load_config, load_tokenizer
 from groundling.models.task_heads import HeadContext, MaskTokenHead, make_output_layer
 from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching

@@ -30,8 +30,8 @@ from groundling.data.corpora import CorpusDataset, corpus_samples, stores_folder
 from groundling.data.samples import ClipRowEncoder, SampleDataset, TextRowEncoder
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
-from groundling.models.formats import Encoder
 from groundling.models.heads import LMHead, init_lm_head, save_with_lm_head
+from groundling.models.loading import Encoder
 from groundling.models.sentence_modules import SentenceModules, make_sentence_modules
 from groundling.models.text_encoder import TextEncoder, load_text_encoder, new_text_encoder
 from groundling.objectives import (

@@ -21,7 +21,7 @@ from groundling.core.output_types import MultipleChoice, RegionSelection, Regres
 from groundling.data.regions import InMemoryRegions, RegionSource, RegionStore
 from groundling.data.regions.samples import ImageSampleBuilder, ImageSources
 from groundling.data.samples import SampleDataset, TextDataset
-from groundling.models.formats import Encoder
+from groundling.models.loading import Encoder
 from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.model_description import detection_settings
 from groundling.prediction.predictions import make_predictions, model_folder
