@@ -650,7 +650,7 @@ def load(
     """
     with convert_read_errors(source):
         folders, note = choose_seed_models(Path(source), seed, seeds)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or str(torch.accelerator.current_accelerator() or "cpu")
     trust = (trust,) if isinstance(trust, str) else trust
     model, *others = [
         FineTunedModel(folder, device, detector=detector, backbone=backbone, trust=trust)
