@@ -107,7 +107,7 @@ def test_masked_boxes_are_zero_in_the_pixels(model: EndToEndModel) -> None:
     assert torch.equal(model(replace(batch, pixels=inside)).visual, expected.visual)
     outside[:, :, :15, 41:] = 255 - outside[:, :, :15, 41:]
     assert (model(replace(batch, pixels=outside)).visual - expected.visual).abs().max() > 1e-3
-    shown = replace(batch, regions=replace(batch.regions, masked=None))  # type: ignore[type-var]
+    shown = replace(batch, regions=replace(batch.regions, masked=None))
     assert (model(shown).visual - expected.visual).abs().max() > 1e-3
 
 
@@ -128,7 +128,7 @@ def test_regions_are_seen_at_stride_16_by_a_dilated_last_stage(model: EndToEndMo
     hook = model.cnn.encoder.stages[-1].register_forward_hook(
         lambda stage, into, out: shapes.append(out.shape)
     )
-    found = model.add_region_features(batch).regions.features  # type: ignore[union-attr]
+    found = model.add_region_features(batch).regions.features
     hook.remove()
     assert shapes == [(4, 32, 14, 14)] and found.shape == (1, 4, 32)
     mean, std = torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.3, 0.2])
@@ -161,15 +161,13 @@ def test_cover_leaves_out_what_is_no_part_of_an_object(models: dict[str, EndToEn
     model, plain = models["basic"], sample(0, 64, 48)
     half = np.ones((3, 14, 14), bool)
     half[1, :, 7:] = False
-    covered = replace(plain, regions=replace(plain.regions, segmentation=half))  # type: ignore[type-var]
+    covered = replace(plain, regions=replace(plain.regions, segmentation=half))
     batch = collate(
         [
             covered,
             replace(
                 sample(1, 64, 48),
-                regions=replace(  # type: ignore[type-var]
-                    sample(1, 64, 48).regions, segmentation=np.ones((4, 14, 14), bool)
-                ),
+                regions=replace(sample(1, 64, 48).regions, segmentation=np.ones((4, 14, 14), bool)),
             ),
         ]
     )
@@ -182,7 +180,7 @@ def test_cover_leaves_out_what_is_no_part_of_an_object(models: dict[str, EndToEn
     hook = model.cnn.encoder.stages[-1].register_forward_hook(
         lambda stage, into, out: maps.append(out)
     )
-    found = model.add_region_features(batch).regions.features  # type: ignore[union-attr]
+    found = model.add_region_features(batch).regions.features
     hook.remove()
     close(found[0, 1], maps[0][1, :, :, :7].sum((1, 2)) / 196)
     close(found[0, 2], maps[0][2].mean((1, 2)))
@@ -301,7 +299,7 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
         return PixelDataset(seen, tmp_path / "images", 60, longest_edge)
 
     found = {image: samples(image).get([0], ())[0] for image in ("wide", "deep/high")}
-    assert {image: s.pixels.shape for image, s in found.items()} == {  # type: ignore[union-attr]
+    assert {image: s.pixels.shape for image, s in found.items()} == {
         "wide": (3, 33, 100),
         "deep/high": (3, 80, 60),
     }
@@ -413,7 +411,7 @@ def test_finetuning_needs_the_pictures(asked: FinetuneConfig, tmp_path: Path) ->
         ({"images": str(tmp_path / "none")}, "none: no such file or folder"),
     ):
         with pytest.raises(InputError, match=message):
-            finetune(replace_settings(asked, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]
+            finetune(replace_settings(asked, **change), TWO, tmp_path / "no")
 
 
 def test_a_blind_model_sees_no_pixels(asked: FinetuneConfig, place: Path, tmp_path: Path) -> None:
@@ -461,7 +459,7 @@ def test_mistakes_are_named(
         ({"images": str(tmp_path / "few")}, "few: 5 images .* '001'"),
     ):
         with pytest.raises(InputError, match=message):
-            pretrain(replace_settings(settings, **change), TWO, tmp_path / "out")  # type: ignore[arg-type]
+            pretrain(replace_settings(settings, **change), TWO, tmp_path / "out")
     stored = pretrain(
         replace_settings(settings, **no_pixels), TWO, tmp_path / "stored"
     )  # the same without a CNN

@@ -62,19 +62,19 @@ def corrupted(objective: MaskedRegionModeling, count: int = 200) -> list[Sample]
 def test_shares_of_chosen_and_hidden_regions() -> None:
     samples = corrupted(MaskedRegionModeling(SIZES, rate=0.3, keep_ratio=0.2), 400)
     chosen = np.stack([s.labels["masked_regions"] == 1 for s in samples])
-    hidden = np.stack([s.regions.masked for s in samples])  # type: ignore[union-attr]
+    hidden = np.stack([s.regions.masked for s in samples])
     assert not chosen[:, 0].any(), "the whole image is never chosen"
     assert chosen[:, 1:].mean() == pytest.approx(0.3, abs=0.02)
     assert (hidden <= chosen).all()
     assert hidden.sum() / chosen.sum() == pytest.approx(0.8, abs=0.04)
     for sample, mask in zip(samples, hidden, strict=True):
         plain = row(int(sample.id[1:]))
-        assert not sample.regions.features[mask].any()  # type: ignore[union-attr]
+        assert not sample.regions.features[mask].any()
         seen = np.flatnonzero(~mask)[1:]
-        assert np.array_equal(sample.regions.features[seen], plain.features[seen])  # type: ignore[union-attr]
+        assert np.array_equal(sample.regions.features[seen], plain.features[seen])
         # What stands for the whole image is the mean of what is still visible.
-        assert np.allclose(sample.regions.features[0], plain.features[seen].mean(0), atol=1e-6)  # type: ignore[union-attr]
-        assert np.array_equal(sample.regions.boxes, plain.boxes)  # type: ignore[union-attr]
+        assert np.allclose(sample.regions.features[0], plain.features[seen].mean(0), atol=1e-6)
+        assert np.array_equal(sample.regions.boxes, plain.boxes)
 
 
 def test_uniter_always_chooses_one() -> None:
@@ -86,7 +86,7 @@ def test_uniter_always_chooses_one() -> None:
 
 @pytest.mark.parametrize("kind", ["soft", "hard", "regress"])
 def test_losses_by_hand(kind: str) -> None:
-    objective = MaskedRegionModeling(SIZES, kind=kind, rate=0.4, keep_ratio=0.0).eval()  # type: ignore[arg-type]
+    objective = MaskedRegionModeling(SIZES, kind=kind, rate=0.4, keep_ratio=0.0).eval()
     batch = collate(corrupted(objective, 5))
     batch.require(objective.required_fields, objective.name)
     visual = torch.randn(5, 13, 6)
@@ -100,9 +100,9 @@ def test_losses_by_hand(kind: str) -> None:
             out = objective.head(visual[b, r]).detach()
             count += 1
             if kind == "soft":
-                total -= float((torch.from_numpy(plain.classes[r]) * out.log_softmax(-1)).sum())  # type: ignore[index]
+                total -= float((torch.from_numpy(plain.classes[r]) * out.log_softmax(-1)).sum())
             elif kind == "hard":
-                best = int(plain.classes[r, 1:].argmax())  # type: ignore[index]
+                best = int(plain.classes[r, 1:].argmax())
                 total += float(F.cross_entropy(out[None], torch.tensor([best + 1])))  # B11
             else:
                 total += float(((out - torch.from_numpy(plain.features[r])) ** 2).sum())
@@ -189,7 +189,7 @@ def test_a_negative_is_never_another_text_on_the_same_image() -> None:
     labels = []
     for seed in range(200):
         rng = generator(seed)
-        made = objective.corrupt(samples[0], rng, lambda rng=rng: samples[int(rng.integers(4))])  # type: ignore[misc]
+        made = objective.corrupt(samples[0], rng, lambda rng=rng: samples[int(rng.integers(4))])
         label = int(made.labels["sentence_image"])
         assert made.regions is samples[0 if label else 3].regions
         labels.append(label)
@@ -297,7 +297,7 @@ def test_alignment_is_drawn_down_for_pairs_and_up_for_strangers(samples: TextDat
 STORE = toys.RegionDict({f"i{n}": row(n, 3 + n, whole=False) for n in range(6)})
 
 
-def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:
     examples = [
         Example("a", "a dog", "a cat", images=("i1", "i3")),
         Example("b", "a red hat", images=("i0",)),
@@ -334,7 +334,7 @@ class Sized(toys.RegionDict):
         return 640, 480
 
 
-def test_boxes_end_at_the_last_pixel_where_a_model_wants_it(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+def test_boxes_end_at_the_last_pixel_where_a_model_wants_it(bert_tokenizer) -> None:
     """B12: VL-BERT's whole image is [0, 0, W - 1, H - 1], and boxes are cut to it."""
     boxes = np.array([[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1], [0.5, 0.5, 0.9995, 0.9995]], np.float32)
     store = Sized({"i": replace(row(0, 3, whole=False), boxes=boxes)})
@@ -354,11 +354,11 @@ def test_boxes_end_at_the_last_pixel_where_a_model_wants_it(bert_tokenizer) -> N
     unknown = RegionDataset(texts, toys.RegionDict(store), RegionOptions(last_pixel=True)).get(
         [0], ()
     )[0]
-    assert np.array_equal(unknown.regions.boxes, boxes), "nobody knows the size"  # type: ignore[union-attr]
+    assert np.array_equal(unknown.regions.boxes, boxes), "nobody knows the size"
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])
-def test_a_stores_whole_image_is_for_models_that_read_it(most: int, bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+def test_a_stores_whole_image_is_for_models_that_read_it(most: int, bert_tokenizer) -> None:
     """B19: it does not count among the most regions, for no model."""
     bare, with_whole = STORE["i2"], toys.RegionDict({"i2": add_whole_image(STORE["i2"])})
     texts = TextDataset([Example("a", "a dog", images=("i2",))], TextRowEncoder(bert_tokenizer, 8))
@@ -373,7 +373,7 @@ def test_a_stores_whole_image_is_for_models_that_read_it(most: int, bert_tokeniz
         assert np.array_equal(parts.boxes, kept.boxes)
 
 
-def test_tags_name_the_same_objects_with_and_without_the_whole_image(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+def test_tags_name_the_same_objects_with_and_without_the_whole_image(bert_tokenizer) -> None:
     """B7, B19: an object's number is its place among the annotated ones, behind the whole image."""
     example = Example("a", "a dog", images=("i2",), region_tags=((2, 5, 1),), object_count=5)
     texts = TextDataset([example], TextRowEncoder(bert_tokenizer, 8))
@@ -383,11 +383,11 @@ def test_tags_name_the_same_objects_with_and_without_the_whole_image(bert_tokeni
                 seeing = RegionOptions(whole_image=whole, max_regions=most)
                 (sample,) = RegionDataset(texts, store, seeing).get([0], ())
                 assert sample.text is not None and sample.regions is not None
-                (named,) = set(sample.text.region_index[sample.text.region_index >= 0].tolist())  # type: ignore[index]
+                (named,) = set(sample.text.region_index[sample.text.region_index >= 0].tolist())
                 assert np.array_equal(sample.regions.boxes[named], STORE["i2"].boxes[1])
 
 
-def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> None:
     images = [
         CaptionedImage(f"i{n}", f"{n}.jpg", tuple(f"caption {n} {m}" for m in range(4)))
         for n in range(6)
@@ -398,7 +398,7 @@ def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> 
         rngs = [generator(0, epoch, i) for i in range(6)]
         made = samples.get(range(6), rngs)
         again = samples.get([3], [generator(0, epoch, 3)])[0]
-        assert np.array_equal(again.text.input_ids, made[3].text.input_ids)  # type: ignore[union-attr]
+        assert np.array_equal(again.text.input_ids, made[3].text.input_ids)
         for n, sample in enumerate(made):
             assert sample.text is not None and sample.regions is not None
             words = bert_tokenizer.decode(

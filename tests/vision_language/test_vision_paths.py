@@ -84,7 +84,7 @@ def trained(world: Path) -> dict[str, str]:
             PretrainConfig,
             architecture=kind,
             model=str(world / "bert"),
-            regions=str(world / "store"),  # type: ignore[arg-type]
+            regions=str(world / "store"),
             captions=str(world / "captions_train2014.json"),
         )
         pretrain(config, BRIEF, world / "pre" / kind)
@@ -134,7 +134,7 @@ def test_the_control_reads_the_text_alone(
     assert "dev" in finetune(config, BRIEF, tmp_path / "alone")["median"]
     config = replace_settings(
         config, model=str(world / "bert"), architecture=kind, regions=str(world / "store")
-    )  # type: ignore[arg-type]
+    )
     assert "dev" in finetune(config, BRIEF, tmp_path / "new")["median"]
     with pytest.raises(InputError, match=r"needs regions"):
         finetune(
@@ -195,7 +195,7 @@ def test_the_blind_control_sees_boxes_and_no_features(
             name, (32, 32), row.boxes, row.confidence, np.zeros_like(row.features), row.classes
         )
 
-    writer.fill([(name, lambda name=name: empty(name)) for name in rich.ids])  # type: ignore[misc]
+    writer.fill([(name, lambda name=name: empty(name)) for name in rich.ids])
     writer.close({"source": "test"}, [])
     finetune(
         replace_settings(config, regions=str(poor), zero_region_features=False),
@@ -244,7 +244,7 @@ def with_whole(folder: Path, old: RegionStore) -> Path:
         )
         return found.with_whole(np.full((1, row.features.shape[1]), 3.0))
 
-    writer.fill([(name, lambda name=name: one(name)) for name in old.ids])  # type: ignore[misc]
+    writer.fill([(name, lambda name=name: one(name)) for name in old.ids])
     writer.close({"source": "test"}, [])
     return folder
 
@@ -297,7 +297,7 @@ def test_what_each_model_sees_of_an_image(
         if kind == "vlbert":
             last = np.array([1 - 1 / 60, 1 - 1 / 40] * 2, np.float32)
             boxes = np.minimum([[0, 0, 1, 1], *boxes], last)
-        assert np.array_equal(sample.regions.boxes, boxes), kind  # type: ignore[union-attr]
+        assert np.array_equal(sample.regions.boxes, boxes), kind
 
 
 def heads(kind: str, task: str, hidden: int = 768) -> int:

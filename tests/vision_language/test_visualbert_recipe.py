@@ -314,7 +314,7 @@ def test_boxes_are_appended_to_features(
         ({"model": str(first)}, "not this visualbert; omit it"),
         ({"architecture": "uniter"}, "region_boxes: is only for a new VisualBERT, not uniter"),
     ):
-        config = replace_settings(on_captions, region_boxes=True, **changes)  # type: ignore[arg-type]
+        config = replace_settings(on_captions, region_boxes=True, **changes)
         assert message in refusal(config, tmp_path / "no")
     tuned = make_settings(FinetuneConfig, model=str(first), task="nlvr2", data=str(place / "nlvr2"))
     tuned = replace_settings(tuned, regions=str(place / "captioned"), region_boxes=True)
@@ -345,7 +345,7 @@ def test_r2cs_regions_in_plain_words() -> None:
     classes = torch.from_numpy(row.classes) @ join.r2c.classes
     linear = join.r2c.reduce[1]
     both = torch.cat([torch.from_numpy(row.features), classes], 1)
-    reduced = (both @ linear.weight.T + linear.bias).relu()  # type: ignore[operator,union-attr]
+    reduced = (both @ linear.weight.T + linear.bias).relu()
     assert reduced.shape == (2, 512)
     boxes = torch.from_numpy(row.boxes)
     looks = join.projection(torch.cat([reduced, boxes, boxes[:, 2:] - boxes[:, :2]], 1))
@@ -416,7 +416,7 @@ def test_from_bert_to_vcr_through_both_phases(
         "shortest_edge": 32,
         "flip": False,
     }
-    config = replace_settings(on_captions, object_classes=True, early_fusion=early, **seeing)  # type: ignore[arg-type]
+    config = replace_settings(on_captions, object_classes=True, early_fusion=early, **seeing)
     pretrain(config, BRIEF, tmp_path / "captions")
     config = on_task(place, "vcr", mentioned_objects_only=True, images=images)
     config = replace_settings(config, model=str(tmp_path / "captions/model"))
