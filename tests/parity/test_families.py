@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from tiny import homes
+from tiny import homes, toys
 from tiny.lm_families import ALL
 
 from groundling.commands.adapt import COMMAND as adapt
@@ -26,8 +26,15 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return homes.teacher(tmp_path_factory.mktemp("clip"))
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_family_learns_from_every_arm(name: str, clip: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "teacher"), [*((name, "clip") for name in ALL), ("relu bert", "siglip")]
+)
+def test_a_family_learns_from_every_arm(
+    name: str, teacher: str, clip: Path, tmp_path: Path
+) -> None:
+    if teacher == "siglip":
+        words = toys.siglip_words()
+        clip = homes.home(tmp_path / "siglip", toys.siglip(words), words)
     words = ALL[name].words()
     torch.manual_seed(0)
     whole = ALL[name].whole(len(words))
@@ -70,3 +77,25 @@ def test_an_encoder_without_attention_is_refused_by_name(clip: Path) -> None:
     config = hf.FNetConfig(hidden_size=32)
     with pytest.raises(InputError, match=r"fnet model .*num_attention_heads"):
         make_cross_modal_layers(config, load_clip_text_tower(clip)[0], 1)
+
+
+def test_what_is_trained_in_float32_is_saved_so(tmp_path: Path) -> None:
+    words = homes.words()
+    whole = hf.BertForMaskedLM(toys.bert(len(words)).config).to(torch.bfloat16)
+    student = homes.home(tmp_path / "student", whole, words)
+    text = (str(homes.text(tmp_path / "text.txt", 16)),)
+    adapt(
+        make_settings(AdaptConfig, student=str(student), arm="mlm", text=text),
+        SHORT,
+        tmp_path / "out",
+    )
+    saved, report = hf.AutoModel.from_pretrained(tmp_path / "out/model", output_loading_info=True)
+    weights = saved.state_dict().values()
+    # Which rounding would have taken away.
+    lost = [one for one in weights if not one.equal(one.to(torch.bfloat16).float())]
+    assert saved.dtype == torch.float32 and len(lost) > 10
+    # The card says what `AutoModel` reports.
+    assert report["unexpected_keys"]
+    assert all(key.startswith("cls.predictions.") for key in report["unexpected_keys"])
+    card = (tmp_path / "out/model/README.md").read_text()
+    assert "library_name: transformers" in card and "UNEXPECTED" in card

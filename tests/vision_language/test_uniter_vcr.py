@@ -124,6 +124,7 @@ def test_the_loss_is_a_mean_over_choices(place: Path) -> None:
 # -- what the text becomes -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("pretraining", [False, True])
 def test_parts_segments_and_words_by_hand(place: Path, pretraining: bool) -> None:
     model = ready(pretraining)
     text, _ = model.inputs(60)
@@ -444,8 +445,11 @@ def test_mistakes_in_a_second_stage(
     put(place / "secret/train.jsonl", "".join(vcr_line(n, labelled=False) for n in range(8)))
     named = {name: changes.get(name) for name in ("model", "captions", "data")}
     files = {name: str(place / file) for name, file in named.items() if file}
-    config = second_stage(place, first_stage, **(changes | files))
-    assert message in homes.refused(pretrain, config, STEPS, tmp_path / "out")
+
+    def run() -> None:
+        pretrain(second_stage(place, first_stage, **(changes | files)), STEPS, tmp_path / "out")
+
+    assert message in homes.refused(run)
 
 
 @pytest.mark.parametrize("kind", ["text", "uniter"])
