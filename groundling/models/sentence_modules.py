@@ -23,8 +23,8 @@ ENCODER = "sentence_bert_config.json"
 """Settings of the encoder module."""
 ABOUT = "config_sentence_transformers.json"
 """Prompts and the similarity function."""
-AFTER_POOLING = ("Dense", "Normalize", "LayerNorm", "Dropout")
-"""Modules that read and write the sentence vector."""
+EXPECTED = (("Transformer",), ("Pooling",), ("Dense", "Normalize", "LayerNorm", "Dropout"))
+"""Kinds of the first module, of the second, and of those after it, which read and write the sentence vector."""
 
 
 class SentenceModules:
@@ -164,7 +164,7 @@ def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModul
 
 def _load_module(library: Any, source: str | Path, place: int, module: Mapping[str, Any]) -> Any:
     """A module of the list; None for the encoder. Raises InputError for another one at this place."""
-    expected = (("Transformer",), ("Pooling",), AFTER_POOLING)[min(place, 2)]
+    expected = EXPECTED[min(place, 2)]
     package, _, kind = str(module["type"]).rpartition(".")
     if kind not in expected or not package.startswith("sentence_transformers."):
         raise InputError(

@@ -148,13 +148,14 @@ def visualbert(
     bert: BertModel,
     tokenizer: PreTrainedTokenizerBase,
     width: int = 2048,
-    boxes: bool = False,
     early: bool = True,
-    classes: int = 0,
-    pixels: bool = False,
+    **options: Any,
 ) -> SingleStreamModel:
-    """Make a VisualBERT from an uncased BERT; `width` of region features (NLVR2: 1024), see `VisualBertEmbeddings`."""
-    join = VisualBertEmbeddings(bert, width, boxes, classes, pixels)
+    """Make a VisualBERT from an uncased BERT; `width` of region features (NLVR2: 1024).
+
+    `options` are those of `VisualBertEmbeddings`.
+    """
+    join = VisualBertEmbeddings(bert, width, **options)
     return SingleStreamModel(bert, tokenizer, join, early)
 
 

@@ -180,6 +180,10 @@ def restated_uniter(join, table, text, regions):
     return torch.cat(out)
 
 
+def first_row(part):
+    return SimpleNamespace(**{name: x[0] for name, x in vars(part).items() if x is not None})
+
+
 @pytest.mark.parametrize(
     ("kind", "restated"), [("vlbert", restated_vlbert), ("uniter", restated_uniter)]
 )
@@ -370,8 +374,12 @@ def test_weights_of_the_authors(kind, names, outer, heads, bert_tokenizer, tmp_p
         ours, theirs = max(fitting, key=lambda pair: len(pair[0]))
         rest = name.removeprefix(ours).replace("LayerNorm.bias", "LayerNorm.beta")
         checkpoint[outer + theirs + rest] = value + 1
-    torch.save({"state_dict": checkpoint, "epoch": 1}, tmp_path / "a.bin")
-    assert load_released_weights(other, tmp_path / "a.bin", names) == heads
+
+    def load(weights):
+        torch.save({"state_dict": weights, "epoch": 1}, tmp_path / "a.bin")
+        return load_released_weights(other, tmp_path / "a.bin", names)
+
+    assert load(checkpoint) == heads
     for name, value in model.state_dict().items():
         assert torch.equal(other.state_dict()[name], value + 1), name
     parts = ", ".join(head.rpartition(".")[0] for head in heads)
@@ -382,40 +390,7 @@ def test_weights_of_the_authors(kind, names, outer, heads, bert_tokenizer, tmp_p
         ({k: v for k, v in checkpoint.items() if k != lost}, r"Missing key.*encoder\.layer\.0"),
     ):
         with pytest.raises(InputError, match=message):
-            load_released_weights(other, weights, names)
-
-
-@torch.no_grad()
-def test_visualbert_without_early_fusion(text_only, bert_tokenizer):
-    """HF's own `bypass_transformer` raises: its parts are put together here."""
-    model, batch = built("late", bert_tokenizer), collate(paired(text_only))
-    bert, found, alone = model.text.encoder, model(batch), model.text(batch).text
-    joined = model.join(bert.embeddings, batch)
-    for b in range(4):
-        t, r = batch.text.attention_mask[b], batch.regions.mask[b]
-        expected = model.fusion(torch.cat([alone[b, t], joined.states[b, joined.regions][r]])[None])
-        close(torch.cat([found.text[b, t], found.visual[b, r]])[None], expected)
-        close(found.pooler_output[b], bert.pooler(expected)[0])
-    assert (found.text - alone).abs().max() > 0.1
-
-
-def first_row(part):
-    return SimpleNamespace(**{name: x[0] for name, x in vars(part).items() if x is not None})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_alone_or_in_a_batch_or_watched(kind, text_only, bert_tokenizer):
-    model, samples = built(kind, bert_tokenizer), paired(text_only, masked=True)
-    batch = collate(samples)
-    together, seen = model(batch), model(batch, attention=lambda one: None)
-    assert model.text.encoder.config._attn_implementation == "sdpa"
-    close(seen.text[batch.text.attention_mask], together.text[batch.text.attention_mask])
-    for b, sample in enumerate(samples):
-        alone = model(collate([sample]))
-        close(together.text[b, : alone.text.shape[1]], alone.text[0])
-        close(together.visual[b, : alone.visual.shape[1]], alone.visual[0])
-        close(together.pooler_output[b], alone.pooler_output[0])
+            load(weights)
 
 
 def test_a_checkpoint_of_code_is_not_opened(tmp_path):
