@@ -21,11 +21,10 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
-from transformers.utils.hub import cached_file
 
 from groundling.core.batch import EncoderOutput, require
 from groundling.core.errors import InputError, convert_errors, convert_read_errors
-from groundling.models.hub import local_only
+from groundling.models.hub import find_file
 from groundling.models.loading import from_pretrained, load_config, model_type
 from groundling.runs.folder import disk_errors
 
@@ -314,13 +313,7 @@ def load_head(source: str | Path, head: nn.Module, name: str) -> bool:
 
 def _saved_head(source: str | Path, name: str) -> dict[str, Tensor]:
     """The weights (...) of the head called `name` in a file of heads; empty without one."""
-    file = cached_file(
-        str(source),
-        HEADS,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-        **local_only(source),
-    )
+    file = find_file(source, HEADS)
     if file is None:
         return {}
     prefix = f"{name}."

@@ -122,6 +122,10 @@ def load_config(source: str | Path) -> Any:
         for name in IMPLEMENTATIONS:
             if getattr(part, f"_{name}_internal", None) not in NO_KERNELS:
                 raise InputError(f"{source}: config.json sets {name} to code outside transformers")
+        for name, value in getattr(part, "__dict__", {}).items():
+            most = 1000 if name.endswith(("_layers", "_heads")) else 2**31
+            if isinstance(value, int) and value > most:  # building the model would take hours
+                raise InputError(f"{source}: config.json sets {name} to {str(value)[:20]}")
     return config
 
 

@@ -11,10 +11,9 @@ import torch
 from tokenizers import normalizers
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
-from transformers.utils.hub import cached_file
 
 from groundling.core.errors import InputError, convert_errors, convert_read_errors
-from groundling.models.hub import local_only
+from groundling.models.hub import find_file, local_only
 from groundling.runs.folder import json_text
 
 MODULES = "modules.json"
@@ -184,15 +183,9 @@ def _load_module(library: Any, source: str | Path, place: int, module: Mapping[s
 
 def _read(source: str | Path, name: str) -> Any:
     """The JSON of a file of a hub id or folder; None if it does not exist."""
-    path = cached_file(
-        str(source),
-        name,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-        **local_only(source),
-    )
+    path = find_file(source, name)
     with convert_read_errors(f"{source}/{name}"):
-        return json.loads(Path(path).read_bytes()) if path else None
+        return json.loads(path.read_bytes()) if path else None
 
 
 def add_lowercase(tokenizer: PreTrainedTokenizerBase) -> None:

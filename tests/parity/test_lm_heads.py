@@ -1,10 +1,11 @@
-"""Masked-LM heads of every family against Hugging Face's own: read, saved, exported, and as `adapt` leaves them."""
+"""Masked-LM heads of every family against Hugging Face's own, and what each family learns from `adapt`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
+from groundling.core.errors import InputError
+from groundling.models.cross_modal import make_cross_modal_layers
 from groundling.models.heads import (
-    HEADS,
     LM_HEAD,
     LMHead,
     init_lm_head,
@@ -29,11 +31,10 @@ from groundling.models.heads import (
 )
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.settings.fields import make_settings
-from groundling.studies.knowledge.commands import PROBE_FACTS as ask
-from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.studies.knowledge.probing_modes import score_by_fill_mask
 from groundling.studies.knowledge.visual_facts import open_facts
 
+SHORT = replace(homes.STEPS, steps=2)
 TABLE = "cls.predictions.decoder.weight"
 """BERT's output embeddings."""
 
@@ -232,31 +233,24 @@ def test_a_head_in_the_old_spelling_is_read(first_bert: tuple[Path, Any]) -> Non
     close(of_head(text, head), logits(whole, text))
 
 
+@pytest.mark.parametrize("first_bert", [hf.BertForMaskedLM], indirect=True)
 @torch.no_grad()
 def test_ask_fills_masks_with_it(first_bert: tuple[Path, Any], tmp_path: Path) -> None:
+    """What HF's own head says in the place of the first prompt's [MASK], of answers of one token."""
     folder, whole = first_bert
     row = {"descriptor": "a", "item": "dog", "label": "red"}
     data = homes.put(tmp_path / "memory_colors.jsonl", json.dumps(row) + "\n")
-    config = make_settings(
-        ProbeFactsConfig, model=str(folder), data=str(data), modes=("fill-mask",)
-    )
-    result = ask(config, tmp_path / "asked")
-    assert result["fill-mask"]["head"] == "the checkpoint's"
-    # What HF's own head says in the place of the first prompt's [MASK], of answers of one token.
     (fact,) = open_facts(data).facts
     answers, _ = score_by_fill_mask(folder, [fact])
     words = homes.words()
     template, prompt = next(iter(fact.prompts.items()))
     inputs = words(prompt, return_tensors="pt")
-    out = whole(**inputs)
-    place = inputs["input_ids"][0].tolist().index(words.mask_token_id)
-    said = (out.prediction_logits if "prediction_logits" in out else out.logits)[0, place]
-    options = [(n, words.tokenize(option)) for n, option in enumerate(fact.options)]
-    single = [(n, tokens[0]) for n, tokens in options if len(tokens) == 1]
-    assert single
-    for number, token in single:
-        expected = said.log_softmax(-1)[words.convert_tokens_to_ids(token)].item()
-        assert answers[0][template][number] == pytest.approx(expected, abs=1e-4)
+    place = inputs["input_ids"][0] == words.mask_token_id
+    said = whole(**inputs).logits[0][place][0].log_softmax(-1)
+    tokens = [words(option, add_special_tokens=False)["input_ids"] for option in fact.options]
+    single = {number: ids[0] for number, ids in enumerate(tokens) if len(ids) == 1}
+    found = [answers[0][template][number] for number in single]
+    assert single and found == pytest.approx(said[list(single.values())].tolist(), abs=1e-4)
 
 
 # -- DeBERTa's own head ------------------------------------------------------------------------------------------------
@@ -302,39 +296,111 @@ def test_of_two_heads_the_configurations_counts(legacy: bool, tmp_path: Path) ->
 @pytest.mark.parametrize("arm", ["mlm", "xdbert", "match"])
 @pytest.mark.parametrize("kind", ["untied", "v3"])
 def test_an_adapted_folder_fills_masks_for_hugging_face(
-    kind: str, arm: str, tmp_path: Path
+    kind: str, arm: str, teacher_home: Path, tmp_path: Path
 ) -> None:
     source = tmp_path / "student"
-    whole = (
-        whole_model("relu bert", source, tied=False)
-        if kind == "untied"
-        else deberta_v3(source, said=False)
+    if kind == "untied":
+        whole = whole_model("relu bert", source, tied=False)
+    else:
+        whole = deberta_v3(source, said=False)
+    teacher = "" if arm == "mlm" else str(teacher_home)
+    text = (str(homes.text(tmp_path / "text.txt", 16)),)
+    given = {"arm": arm, "teacher": teacher, "text": text, "text_layout": "lines"}
+    result = adapt(
+        make_settings(AdaptConfig, student=str(source), **given), SHORT, tmp_path / "out"
     )
-    config = make_settings(
-        AdaptConfig,
-        student=str(source),
-        teacher="" if arm == "mlm" else str(homes.teacher(tmp_path / "clip")),
-        arm=arm,
-        text_layout="lines",
-        text=(str(homes.text(tmp_path / "text.txt", 16)),),
-    )
-    result = adapt(config, homes.STEPS, tmp_path / "out")
     left = tmp_path / "out/model"
     own = {"mlm": "mlm", "xdbert": "joint_mlm"}.get(arm)
     assert own is None or result["heads_from"][own] == "the checkpoint's"
     assert result["fills_masks"] == ("this run's" if arm == "mlm" else "the student's")
     assert "AutoModelForMaskedLM" in (left / "README.md").read_text()
     filling, report = hf.AutoModelForMaskedLM.from_pretrained(left, output_loading_info=True)
-    assert (left / HEADS).exists() and not report["missing_keys"]
+    assert not report["missing_keys"]
     text = load_text_encoder(left)
     head = of_sizes(text)
     if arm == "mlm":
         assert load_head(left, head, LM_HEAD)
-        assert kind == "v3" or not torch.equal(
-            filling.state_dict()[TABLE], whole.state_dict()[TABLE]
-        )
+        changed, before = filling.state_dict(), whole.state_dict()
+        assert kind == "v3" or not torch.equal(changed[TABLE], before[TABLE])
     else:
         init_lm_head(head, source)
     close(of_head(text, head), logits(filling, text))
-    before = load_text_encoder(source).word_embeddings().weight
-    assert not torch.equal(before, text.word_embeddings().weight)
+
+
+# -- every family with every arm ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def teacher_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return homes.teacher(tmp_path_factory.mktemp("clip"))
+
+
+@pytest.mark.parametrize(
+    ("name", "teacher"), [*((name, "clip") for name in ALL), ("relu bert", "siglip")]
+)
+def test_a_family_learns_from_every_arm(
+    name: str, teacher: str, teacher_home: Path, tmp_path: Path
+) -> None:
+    if teacher == "siglip":
+        words = toys.siglip_words()
+        teacher_home = homes.home(tmp_path / "siglip", toys.siglip(words), words)
+    before = whole_model(name, tmp_path / "student").base_model.get_input_embeddings().weight
+    config = make_settings(
+        AdaptConfig,
+        student=str(tmp_path / "student"),
+        teacher=str(teacher_home),
+        arm="xdbert+l1+contrastive",
+        text_layout="lines",
+        text=(str(homes.text(tmp_path / "text.txt", 16)),),
+    )
+    result = adapt(config, SHORT, tmp_path / "out")
+    assert set(result["objectives"]) == {"joint_mlm", "match", "clip_tokens", "l1", "contrastive"}
+    assert all(value > 0 for value in result["train_metrics"].values())
+    after = hf.AutoModel.from_pretrained(tmp_path / "out/model").get_input_embeddings().weight
+    assert not torch.equal(after, before)
+
+
+@pytest.mark.parametrize(
+    ("config", "inner", "dropout"),
+    [
+        (hf.BertConfig(hidden_size=32, intermediate_size=48, num_attention_heads=2), 48, 0.1),
+        (hf.DistilBertConfig(dim=32, hidden_dim=40, n_heads=2, dropout=0.3), 40, 0.3),
+        (hf.XLMConfig(emb_dim=32, n_heads=2, dropout=0.0), 128, 0.0),
+        (hf.ModernBertConfig(hidden_size=32, intermediate_size=24, num_attention_heads=2), 24, 0.1),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_a_cross_modal_layer_is_as_wide_as_the_text_encoders(
+    config: hf.PreTrainedConfig, inner: int, dropout: float, tower: Any
+) -> None:
+    (layer,) = make_cross_modal_layers(config, tower()[0], 1)
+    assert layer.text_forward.up.out_features == inner
+    assert (layer.text_cross.heads, layer.text_cross.dropout) == (2, dropout)
+
+
+def test_an_encoder_without_attention_is_refused_by_name(tower: Any) -> None:
+    config = hf.FNetConfig(hidden_size=32)
+    with pytest.raises(InputError, match=r"fnet model .*num_attention_heads"):
+        make_cross_modal_layers(config, tower()[0], 1)
+
+
+def test_what_is_trained_in_float32_is_saved_so(tmp_path: Path) -> None:
+    words = homes.words()
+    whole = hf.BertForMaskedLM(toys.bert(len(words)).config).to(torch.bfloat16)
+    student = homes.home(tmp_path / "student", whole, words)
+    text = (str(homes.text(tmp_path / "text.txt", 16)),)
+    adapt(
+        make_settings(AdaptConfig, student=str(student), arm="mlm", text=text),
+        SHORT,
+        tmp_path / "out",
+    )
+    saved, report = hf.AutoModel.from_pretrained(tmp_path / "out/model", output_loading_info=True)
+    weights = saved.state_dict().values()
+    # Which rounding would have taken away.
+    lost = [one for one in weights if not one.equal(one.to(torch.bfloat16).float())]
+    assert saved.dtype == torch.float32 and len(lost) > 10
+    # The card says what `AutoModel` reports.
+    assert report["unexpected_keys"]
+    assert all(key.startswith("cls.predictions.") for key in report["unexpected_keys"])
+    card = (tmp_path / "out/model/README.md").read_text()
+    assert "library_name: transformers" in card and "UNEXPECTED" in card

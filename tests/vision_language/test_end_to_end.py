@@ -28,7 +28,6 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
 from groundling.data.image_samples import PixelDataset
-from groundling.data.images import read_image
 from groundling.data.regions import RegionStore
 from groundling.data.regions.samples import RegionDataset, RegionOptions, add_whole_image
 from groundling.data.samples import TextDataset, TextRowEncoder
@@ -408,17 +407,6 @@ def test_mistakes_are_named(
         run = pretrain if isinstance(config, PretrainConfig) else finetune
         with pytest.raises(InputError, match=message):
             run(replace_settings(config, **change), TWO, tmp_path / "no")
-
-
-def test_a_grey_picture_of_16_bits_is_not_white(tmp_path: Path) -> None:
-    grey = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
-    Image.fromarray(grey).save(tmp_path / "8.png")
-    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "16.png")
-    eight, sixteen = (np.asarray(read_image(tmp_path / f"{bits}.png")) for bits in (8, 16))
-    np.testing.assert_array_equal(sixteen, eight)
-    Image.fromarray(grey.astype(np.float32)).save(tmp_path / "fractions.tiff")
-    with pytest.raises(InputError, match="its pixels have fractions"):
-        read_image(tmp_path / "fractions.tiff")
 
 
 # -- RoIAlign at the very ends of an image, and without boxes -------------------------------------------------------
