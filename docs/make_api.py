@@ -59,7 +59,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Models and teachers": {
         "groundling.vision_language.loading": "load_encoder make_vision_language_model",
-        "groundling.models.formats": "Encoder ModelFormat",
+        "groundling.models.loading": "Encoder ModelFormat",
         "groundling.models.text_encoder": "TextEncoder",
         "groundling.vision_language.single_stream": "SingleStreamModel MultimodalEmbeddings EmbeddedSequence",
         "groundling.models.task_heads": "TaskHead HeadContext",

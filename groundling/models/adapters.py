@@ -18,9 +18,9 @@ from groundling.core.errors import (
 )
 from groundling.core.output_types import OpenAnswer
 from groundling.models.attention import AttentionCallback
-from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.frozen_clip import FrozenClip, load_frozen_clip
 from groundling.models.hub import ADAPTER, is_adapter
+from groundling.models.loading import Encoder, ModelFormat
 from groundling.models.task_heads import HEAD, HeadContext, TaskHead, make_output_layer
 from groundling.runs.folder import disk_errors, json_text, keep_path, kept_path, read_object
 from groundling.settings.input_settings import ClipAdapterSettings

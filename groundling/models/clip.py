@@ -39,8 +39,9 @@ from groundling.models.attention import (
     capture_attention,
     window_positions,
 )
-from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.loading import (
+    Encoder,
+    ModelFormat,
     load_config,
     load_processor,
     load_tokenizer,
@@ -311,7 +312,11 @@ class ClipDualEncoder(nn.Module):
         super().__init__()
         self.clip = clip
         self.tokenizer = tokenizer
-        self.processor = processor or _published_processor(clip.config.vision_config.image_size)
+        side = clip.config.vision_config.image_size
+        square = {"height": side, "width": side}
+        self.processor = processor or CLIPImageProcessorPil(
+            size={"shortest_edge": side}, crop_size=square
+        )
         mean, std, self.max_pixel = _normalization(self.processor)
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
@@ -352,14 +357,6 @@ def load_clip_dual_encoder(
     processor = load_processor(source)
     towers = ClipDualEncoder(clip, load_tokenizer(source), processor)
     return towers, ClipImageTower(clip.vision_model, clip.visual_projection, processor).preprocess
-
-
-def _published_processor(side: int) -> CLIPImageProcessorPil:
-    """CLIP's published preprocessing, for square images of `side` pixels."""
-    return CLIPImageProcessorPil(
-        size={"shortest_edge": side},
-        crop_size={"height": side, "width": side},
-    )
 
 
 def _normalization(processor: Any) -> tuple[Tensor, Tensor, float]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,13 +13,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, EncoderOutput, require
+from groundling.core.batch import Batch, ClipWindows, EncoderOutput, Tokens, require
 from groundling.core.errors import convert_errors, convert_read_errors
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.attention import (
     AttentionCallback,
     AttentionMap,
-    SequencePositions,
     clip_positions,
     text_positions,
 )
@@ -27,7 +28,7 @@ from groundling.models.clip import (
     load_clip_text_tower,
     save_clip_text,
 )
-from groundling.models.formats import Encoder, ModelFormat
+from groundling.models.loading import Encoder, ModelFormat
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 
 
@@ -110,27 +111,27 @@ class CrossModalLayer(nn.Module):
         self.clip_forward = FeedForwardBlock(clip, inner, dropout)
 
     def forward(
-        self, text: Tensor, clip: Tensor, text_mask: Tensor, clip_mask: Tensor
+        self,
+        text: Tensor,
+        clip: Tensor,
+        text_mask: Tensor,
+        clip_mask: Tensor,
+        report: Callable[[str, str, Tensor], None] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Updated states of the text (N, T, D) and of CLIP (N, V, E)."""
+        """Updated states of the text (N, T, D) and of CLIP (N, V, E).
+
+        `report` is called with query side, key side and weights (N, heads, rows, columns) of each attention.
+        """
         crossed_text = self.text_cross(text, clip, clip_mask)
         crossed_clip = self.clip_cross(clip, text, text_mask)
+        if report is not None:
+            report("text", "clip", self.text_cross.weights(text, clip, clip_mask))
+            report("clip", "text", self.clip_cross.weights(clip, text, text_mask))
+            report("text", "text", self.text_self.weights(crossed_text, crossed_text, text_mask))
+            report("clip", "clip", self.clip_self.weights(crossed_clip, crossed_clip, clip_mask))
         text = self.text_self(crossed_text, crossed_text, text_mask)
         clip = self.clip_self(crossed_clip, crossed_clip, clip_mask)
         return self.text_forward(text), self.clip_forward(clip)
-
-    def attention_weights(
-        self, text: Tensor, clip: Tensor, text_mask: Tensor, clip_mask: Tensor
-    ) -> dict[tuple[str, str], Tensor]:
-        """Weights (N, heads, rows, columns) of the layer's four attentions, by query side and key side."""
-        crossed_text = self.text_cross(text, clip, clip_mask)
-        crossed_clip = self.clip_cross(clip, text, text_mask)
-        return {
-            ("text", "clip"): self.text_cross.weights(text, clip, clip_mask),
-            ("clip", "text"): self.clip_cross.weights(clip, text, text_mask),
-            ("text", "text"): self.text_self.weights(crossed_text, crossed_text, text_mask),
-            ("clip", "clip"): self.clip_self.weights(crossed_clip, crossed_clip, clip_mask),
-        }
 
 
 INNER = ("intermediate_size", "hidden_dim", "d_inner", "ffn_dim")
@@ -201,13 +202,11 @@ class CrossModalEncoder(Encoder):
         text_output: EncoderOutput = self.text(batch)
         text = require(text_output.text, "text", "a cross-modal model")
         visual = windows.flatten_states(self.clip(windows)[0])
-        clip = visual
+        clip, report = visual, None
         for number, layer in enumerate(self.cross):
-            if attention is not None and isinstance(layer, CrossModalLayer):
-                maps = layer.attention_weights(text, clip, tokens.attention_mask, windows.key_mask)
-                places = {"text": text_positions(tokens), "clip": clip_positions(windows)}
-                _report_maps(attention, number, maps, places)
-            text, clip = layer(text, clip, tokens.attention_mask, windows.key_mask)
+            if attention is not None:
+                report = partial(_report_map, attention, number, tokens, windows)
+            text, clip = layer(text, clip, tokens.attention_mask, windows.key_mask, report)
         return replace(
             text_output,
             pooler_output=None,
@@ -244,15 +243,17 @@ class CrossModalEncoder(Encoder):
         save_file(self.cross.state_dict(), folder / LAYERS)
 
 
-def _report_maps(
+def _report_map(
     attention: AttentionCallback,
     layer: int,
-    maps: dict[tuple[str, str], Tensor],
-    places: dict[str, SequencePositions],
+    tokens: Tokens,
+    windows: ClipWindows,
+    query: str,
+    key: str,
+    weights: Tensor,
 ) -> None:
-    for (query, key), weights in maps.items():
-        name = f"{query} over {key}"
-        attention(AttentionMap(name, layer, weights, places[query], places[key]))
+    places = {"text": text_positions(tokens), "clip": clip_positions(windows)}
+    attention(AttentionMap(f"{query} over {key}", layer, weights, places[query], places[key]))
 
 
 LAYERS = "cross_layers.safetensors"

@@ -21,14 +21,11 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
-from transformers.utils import logging as hf_logging
-from transformers.utils.hub import cached_file
 
 from groundling.core.batch import EncoderOutput, require
-from groundling.core.errors import InputError, convert_read_errors
-from groundling.models.hub import library_errors, local_only
-from groundling.models.loading import NO_CODE, load_config, model_type
-from groundling.models.sentence_modules import encoder_folder
+from groundling.core.errors import InputError, convert_errors, convert_read_errors
+from groundling.models.hub import find_file
+from groundling.models.loading import from_pretrained, load_config, model_type
 from groundling.runs.folder import disk_errors
 
 
@@ -169,24 +166,15 @@ def _masked_lm_model(source: str | Path) -> Any:
         return None
     # transformers reads one kind of DeBERTa's heads by the configuration; released ones do not name theirs.
     kinds = [{}] if not hasattr(config, "legacy") else [{}, {"legacy": not config.legacy}]
-    before = hf_logging.get_verbosity()
-    hf_logging.set_verbosity_error()
-    try:
-        for kind in kinds:
-            with library_errors(source, "the weights could not be loaded"):
-                model, report = model_class.from_pretrained(
-                    encoder_folder(source),
-                    output_loading_info=True,
-                    # VisualBERT's released weights are pickles, of which transformers reads tensors only.
-                    use_safetensors=None if family == "visual_bert" else True,
-                    dtype=torch.float32,
-                    **{**NO_CODE, **local_only(source), **kind},
-                )
-            missing = [*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])]
-            if all(name.startswith(f"{model.base_model_prefix}.") for name in missing):
-                return model
-    finally:
-        hf_logging.set_verbosity(before)
+    # VisualBERT's released weights are pickles, of which transformers reads tensors only.
+    safe = None if family == "visual_bert" else True
+    for kind in kinds:
+        model, report = from_pretrained(
+            model_class, source, use_safetensors=safe, dtype=torch.float32, **kind
+        )
+        missing = [*report["missing_keys"], *(key[0] for key in report["mismatched_keys"])]
+        if all(name.startswith(f"{model.base_model_prefix}.") for name in missing):
+            return model
     return None
 
 
@@ -285,8 +273,7 @@ def init_lm_head(head: LMHead, source: str | Path, names: Sequence[str] = (LM_HE
 
     `names`: possible names in an earlier run's heads; the first found is loaded.
     """
-    folder = _weights_folder(source)
-    if any(load_head(folder, head, name) for name in names):
+    if any(load_head(source, head, name) for name in names):
         return "an earlier run's"
     return "the checkpoint's" if head.load(source) else "new"
 
@@ -297,7 +284,7 @@ def init_layer(layer: nn.Module, source: str | Path, name: str) -> bool:
     Without such heads, layers of a masked-LM head come from the checkpoint's own head, as in VL-BERT's
     VQA head (jackroos/VL-BERT, vqa/modules/resnet_vlbert_for_vqa.py).
     """
-    if load_head(_weights_folder(source), layer, name):
+    if load_head(source, layer, name):
         return True
     model = _masked_lm_model(source) if name.startswith(f"{LM_HEAD}.") else None
     if model is None:
@@ -310,40 +297,29 @@ def init_layer(layer: nn.Module, source: str | Path, name: str) -> bool:
     return bool(fitting)
 
 
-def _weights_folder(source: str | Path) -> Path:
-    """The local folder of the weights of a hub id or folder."""
-    for name in ("model.safetensors", "model.safetensors.index.json"):
-        weights = cached_file(
-            str(source),
-            name,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-            **local_only(source),
-        )
-        if weights:
-            return Path(weights).parent
-    return Path(source)
-
-
-def load_head(folder: Path, head: nn.Module, name: str) -> bool:
-    """Load the head called `name` from a folder written by `save_heads`; False if none fits.
+def load_head(source: str | Path, head: nn.Module, name: str) -> bool:
+    """Load the head called `name` that `save_heads` wrote into a hub id or folder; False if none fits.
 
     Raises InputError if the file is damaged.
     """
-    file = folder / HEADS
-    if not file.exists():
-        return False
-    prefix = f"{name}."
-    with convert_read_errors(file), safe_open(file, framework="pt") as stored:
-        keys = [key for key in list(stored.keys()) if key.startswith(prefix)]
-        weights = {key.removeprefix(prefix): stored.get_tensor(key) for key in keys}
+    weights = _saved_head(source, name)
     if isinstance(head, LMHead):
         return head.adopt(weights)
     fitting = _match_weights(head.state_dict(), weights)
-    if not fitting:
-        return False
-    head.load_state_dict(fitting)
-    return True
+    if fitting:
+        head.load_state_dict(fitting)
+    return bool(fitting)
+
+
+def _saved_head(source: str | Path, name: str) -> dict[str, Tensor]:
+    """The weights (...) of the head called `name` in a file of heads; empty without one."""
+    file = find_file(source, HEADS)
+    if file is None:
+        return {}
+    prefix = f"{name}."
+    with convert_read_errors(file), safe_open(file, framework="pt") as stored:
+        keys = [key for key in list(stored.keys()) if key.startswith(prefix)]
+        return {key.removeprefix(prefix): stored.get_tensor(key) for key in keys}
 
 
 def _match_weights(before: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -425,26 +401,19 @@ def load_matching_heads(folder: str | Path) -> TokenImageMatchingHeads:
 
     Raises InputError if the folder has none.
     """
-    file = Path(folder) / HEADS
-    advice = "expected the folder `model` of a run of `adapt --arm token_image_matching`"
-    prefix = f"{MATCHING_HEADS}."
-    with convert_read_errors(file), safe_open(file, framework="pt") as stored:
-        shapes = {
-            key.removeprefix(prefix): tuple(stored.get_slice(key).get_shape())
-            for key in list(stored.keys())
-            if key.startswith(prefix)
-        }
-    first, last = shapes.get("image.0.weight", ()), shapes.get("image.3.weight", ())
-    if not first or not last:
-        raise InputError(f"{file}: has no heads called {MATCHING_HEADS}; {advice}")
-    own = shapes.get("text.0.weight")
-    heads = TokenImageMatchingHeads(
-        own[1] if own else last[0],
-        first[1],
-        hidden=first[0],
-        width=last[0],
-        has_text_head=own is not None,
-    )
-    if not load_head(Path(folder), heads, MATCHING_HEADS):
-        raise InputError(f"{file}: its {MATCHING_HEADS} heads do not fit together; is it damaged?")
+    weights = _saved_head(folder, MATCHING_HEADS)
+    expected = "expected the folder `model` of a run of `adapt --arm token_image_matching`"
+    with convert_errors(
+        f"{Path(folder) / HEADS}: has no heads called {MATCHING_HEADS}; {expected}"
+    ):
+        first, last = weights["image.0.weight"], weights["image.3.weight"]
+        text = weights.get("text.0.weight")
+        heads = TokenImageMatchingHeads(
+            len(last) if text is None else text.shape[1],
+            first.shape[1],
+            hidden=len(first),
+            width=len(last),
+            has_text_head=text is not None,
+        )
+        heads.load_state_dict(weights)
     return heads.eval().requires_grad_(False)

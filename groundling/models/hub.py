@@ -41,6 +41,20 @@ def local_only(source: str | Path) -> dict[str, Any]:
     return {"local_files_only": True}
 
 
+def find_file(source: str | Path, name: str) -> Path | None:
+    """A file of a hub id or folder, in the folder or in the hub's cache; None if it does not exist."""
+    from transformers.utils.hub import cached_file
+
+    path = cached_file(
+        str(source),
+        name,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        **local_only(source),
+    )
+    return Path(path) if path else None
+
+
 @contextmanager
 def library_errors(source: str | Path, message: str) -> Iterator[None]:
     """Within the context, turn any error of transformers, tokenizers and huggingface_hub into an InputError."""

@@ -1,8 +1,10 @@
-"""Load configurations, tokenizers, weights and image processors; every error is an InputError of one line."""
+"""Models that can be fine-tuned, formats of model folders, and loading of their parts; every error is an InputError."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,61 @@ from transformers import (
 )
 from transformers.utils import logging as hf_logging
 
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
+from groundling.data.samples import ClipRowEncoder, TextRowEncoder
+from groundling.models.attention import AttentionCallback
 from groundling.models.hub import is_open_clip, library_errors, local_only
 from groundling.models.sentence_modules import encoder_folder
+
+
+class Encoder(nn.Module):
+    """A model that can read text alone, so that every text task can be run on it. Abstract."""
+
+    sizes: OutputSizes
+    """Widths of its outputs."""
+    text_tokenizer: PreTrainedTokenizerBase | None = None
+    """Tokenizer of its text encoder, for masked LM; None without one."""
+    clip_backbone: Any = None
+    """The `FrozenClip` whose features of text and image are its input; None if it reads them itself."""
+
+    def inputs(self, max_length: int) -> tuple[TextRowEncoder | None, ClipRowEncoder | None]:
+        """How texts become its input, at most `max_length` tokens: for a text encoder, for a CLIP text tower."""
+        raise NotImplementedError
+
+    def word_embeddings(self) -> nn.Module:
+        """Its input embeddings."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
+        """Outputs for a batch made by its own `inputs`; `attention` is called with each attention map."""
+        raise NotImplementedError
+
+    def return_layers(self) -> None:
+        """From now on, outputs include `layers` and `encode_again`.
+
+        Raises InputError if this model cannot return them, as by default.
+        """
+        raise InputError(f"a {type(self).__name__} does not return its layers")
+
+    def export(self, folder: Path) -> None:
+        """Write a folder that its `ModelFormat` can load."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ModelFormat:
+    """A format of model folders other than a plain Hugging Face text encoder."""
+
+    name: str
+    """Unlike that of any other format."""
+    matches: Callable[[str], bool]
+    """Whether a hub id or folder has this format."""
+    load: Callable[[str], Encoder]
+    """Load the model from that hub id or folder."""
+    for_inspection: bool = False
+    """Whether `groundling visualize` alone loads it so."""
+
 
 # Hashes that identify a model's weights, wherever they were loaded from.
 
@@ -86,22 +140,28 @@ def model_type(source: str | Path) -> str:
     return str(load_config(source).model_type)
 
 
+def from_pretrained(model_class: Any, source: str | Path, **options: Any) -> tuple[Any, Any]:
+    """`model_class.from_pretrained(source)` and its report of missing weights, without transformers' warnings."""
+    options = {"use_safetensors": True, **NO_CODE, **local_only(source), **options}
+    before = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()
+    try:
+        with library_errors(source, "the weights could not be loaded"):
+            loaded: tuple[Any, Any] = model_class.from_pretrained(
+                encoder_folder(source), output_loading_info=True, **options
+            )
+            return loaded
+    finally:
+        hf_logging.set_verbosity(before)
+
+
 def load_weights(model_class: Any, source: str | Path) -> Any:
     """`model_class.from_pretrained(source)` in fp32; a missing pooler becomes None, other gaps an InputError.
 
     Pickled weights are never opened.
     """
     load_config(source)
-    before = hf_logging.get_verbosity()
-    hf_logging.set_verbosity_error()
-    try:
-        options = {**NO_CODE, **local_only(source), "use_safetensors": True}
-        with library_errors(source, "the weights could not be loaded"):
-            model, report = model_class.from_pretrained(
-                encoder_folder(source), output_loading_info=True, **options
-            )
-    finally:
-        hf_logging.set_verbosity(before)
+    model, report = from_pretrained(model_class, source)
     missing = [key for key in report["missing_keys"] if "pooler" not in key]
     if missing:
         raise InputError(

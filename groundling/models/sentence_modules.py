@@ -11,10 +11,9 @@ import torch
 from tokenizers import normalizers
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
-from transformers.utils.hub import cached_file
 
 from groundling.core.errors import InputError, convert_errors, convert_read_errors
-from groundling.models.hub import local_only
+from groundling.models.hub import find_file, local_only
 from groundling.runs.folder import json_text
 
 MODULES = "modules.json"
@@ -23,8 +22,8 @@ ENCODER = "sentence_bert_config.json"
 """Settings of the encoder module."""
 ABOUT = "config_sentence_transformers.json"
 """Prompts and the similarity function."""
-AFTER_POOLING = ("Dense", "Normalize", "LayerNorm", "Dropout")
-"""Modules that read and write the sentence vector."""
+EXPECTED = (("Transformer",), ("Pooling",), ("Dense", "Normalize", "LayerNorm", "Dropout"))
+"""Kinds of the first module, of the second, and of those after it, which read and write the sentence vector."""
 
 
 class SentenceModules:
@@ -164,7 +163,7 @@ def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModul
 
 def _load_module(library: Any, source: str | Path, place: int, module: Mapping[str, Any]) -> Any:
     """A module of the list; None for the encoder. Raises InputError for another one at this place."""
-    expected = (("Transformer",), ("Pooling",), AFTER_POOLING)[min(place, 2)]
+    expected = EXPECTED[min(place, 2)]
     package, _, kind = str(module["type"]).rpartition(".")
     if kind not in expected or not package.startswith("sentence_transformers."):
         raise InputError(
@@ -184,15 +183,9 @@ def _load_module(library: Any, source: str | Path, place: int, module: Mapping[s
 
 def _read(source: str | Path, name: str) -> Any:
     """The JSON of a file of a hub id or folder; None if it does not exist."""
-    path = cached_file(
-        str(source),
-        name,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-        **local_only(source),
-    )
+    path = find_file(source, name)
     with convert_read_errors(f"{source}/{name}"):
-        return json.loads(Path(path).read_bytes()) if path else None
+        return json.loads(path.read_bytes()) if path else None
 
 
 def add_lowercase(tokenizer: PreTrainedTokenizerBase) -> None:

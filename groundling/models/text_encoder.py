@@ -32,8 +32,7 @@ from groundling.models.attention import (
     capture_attention,
     text_positions,
 )
-from groundling.models.formats import Encoder
-from groundling.models.loading import load_config, load_tokenizer, load_weights
+from groundling.models.loading import Encoder, load_config, load_tokenizer, load_weights
 from groundling.models.sentence_modules import SentenceModules, add_lowercase, load_sentence_modules
 from groundling.runs.folder import whole_folder
 
@@ -93,7 +92,11 @@ def gradient_checkpointing(model: nn.Module) -> Iterator[None]:
 
     Dropout masks are reproduced, so losses and gradients stay the same.
     """
-    parts = _outermost_models(model)
+    parts = [
+        module
+        for module in model.modules()
+        if isinstance(module, PreTrainedModel) and module.supports_gradient_checkpointing
+    ]
     with warnings.catch_warnings():
         # The newer name is missing from the oldest supported version.
         warnings.simplefilter("ignore", FutureWarning)
@@ -107,19 +110,6 @@ def gradient_checkpointing(model: nn.Module) -> Iterator[None]:
             warnings.simplefilter("ignore", FutureWarning)
             for part in parts:
                 part.gradient_checkpointing_disable()
-
-
-def _outermost_models(model: nn.Module) -> list[PreTrainedModel]:
-    """The outermost Hugging Face models inside a model that support gradient checkpointing."""
-    outermost: list[PreTrainedModel] = []
-    inside: set[nn.Module] = set()
-    for module in model.modules():
-        if module in inside or not isinstance(module, PreTrainedModel):
-            continue
-        if module.supports_gradient_checkpointing:
-            outermost.append(module)
-            inside |= set(module.modules())
-    return outermost
 
 
 def embed_words(table: nn.Module, batch: Batch, who: str) -> Tensor:
@@ -232,22 +222,21 @@ class TextEncoder(Encoder):
         """Encode `batch.text`; `attention` is called with every layer's map, named `self`."""
         tokens = require(batch.text, "text", "a text encoder")
         arguments = self._encoder_arguments(batch)
-        again = pool = None
+        pooling: Callable[[Tensor], Tensor] | None = None
+        if self.sentence is not None:
+            pooling = partial(self.sentence.pooling, mask=tokens.attention_mask)
         if self.has_layer_outputs:
             arguments["output_hidden_states"] = True
-            again = partial(self._encode_again, batch)
-            if self.sentence is not None:
-                pool = partial(self.sentence.pooling, mask=tokens.attention_mask)
         with capture_attention(self.encoder, attention, lambda: text_positions(tokens)):
             out = self.encoder(**arguments)
         return EncoderOutput(
             text=out.last_hidden_state,
             pooler_output=out.pooler_output if self.sizes.pooler_output else None,
-            sentence_embedding=self._pooled(out.last_hidden_state, tokens.attention_mask),
+            sentence_embedding=None if pooling is None else pooling(out.last_hidden_state),
             input_embeddings=self.word_embeddings().weight,
             layers=out.hidden_states if self.has_layer_outputs else None,
-            encode_again=again,
-            pool_states=pool,
+            encode_again=partial(self._encode_again, batch) if self.has_layer_outputs else None,
+            pool_states=pooling,
         )
 
     def set_dropout(self, probability: float) -> None:
@@ -283,9 +272,6 @@ class TextEncoder(Encoder):
                 states: Tensor = self.encoder(**arguments).last_hidden_state
                 return states
             return first_layers(self.encoder, arguments, layers)
-
-    def _pooled(self, states: Tensor, mask: Tensor) -> Tensor | None:
-        return None if self.sentence is None else self.sentence.pooling(states, mask)
 
     def hidden_states(self, batch: Batch) -> tuple[Tensor, ...]:
         """Outputs (N, T, D) of the embeddings and of each layer for `batch.text`."""

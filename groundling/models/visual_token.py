@@ -22,7 +22,7 @@ from groundling.models.attention import (
     text_positions,
 )
 from groundling.models.clip import ClipTextTower
-from groundling.models.formats import Encoder, ModelFormat
+from groundling.models.loading import Encoder, ModelFormat
 from groundling.models.text_encoder import (
     TextEncoder,
     embed_words,

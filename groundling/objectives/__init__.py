@@ -19,8 +19,8 @@ from groundling.core.output_types import OutputType
 from groundling.core.registry import import_object, is_import_path, public_modules, require_instance
 from groundling.core.rng import derive_seed
 from groundling.data.samples import mask_id_of
-from groundling.models.formats import Encoder
 from groundling.models.heads import save_heads
+from groundling.models.loading import Encoder
 from groundling.models.text_encoder import TextEncoder
 from groundling.settings.fields import (
     Settings,

@@ -35,9 +35,9 @@ from groundling.data.regions.samples import (
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.data.tables import check_no_label, row_texts, split_columns
 from groundling.models.adapters import IMAGE, TEXT
-from groundling.models.formats import Encoder
 from groundling.models.frozen_clip import FrozenClip
 from groundling.models.heads import HEADS, load_head
+from groundling.models.loading import Encoder
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction.model_description import (
     FILE,
@@ -646,7 +646,7 @@ def load(
     """
     with convert_read_errors(source):
         folders, note = choose_seed_models(Path(source), seed, seeds)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or str(torch.accelerator.current_accelerator() or "cpu")
     trust = (trust,) if isinstance(trust, str) else trust
     model, *others = [
         FineTunedModel(folder, device, detector=detector, backbone=backbone, trust=trust)

@@ -30,9 +30,9 @@ from groundling.vision_language.loading import is_region_encoder, load_encoder
 # Sentence embeddings, equal to those of sentence-transformers with the same folder.
 
 
-def text_length_limit(text: TextEncoder, sentence: SentenceModules) -> int:
-    """Maximum number of tokens per text: the folder's `max_length`, at most the encoder's."""
-    return min(text.max_length, sentence.max_length or text.max_length)
+def text_length_limit(text: TextEncoder, sentence: SentenceModules | None) -> int:
+    """Maximum number of tokens per text: the sentence encoder's, if it has one, at most the encoder's."""
+    return min(text.max_length, (sentence and sentence.max_length) or text.max_length)
 
 
 @torch.no_grad()

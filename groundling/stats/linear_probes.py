@@ -15,7 +15,7 @@ from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset
 from groundling.data.tables import read_header, read_rows
 from groundling.data.text import word_spans
-from groundling.models.formats import Encoder
+from groundling.models.loading import Encoder
 
 SPLITS = ("train", "dev", "test")
 """Splits of the nouns."""

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from groundling.core.errors import InputError
-from groundling.models.formats import Encoder
+from groundling.models.loading import Encoder
 from groundling.objectives import (
     Objective,
     ObjectiveContext,

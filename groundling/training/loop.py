@@ -27,7 +27,7 @@ from groundling.core.batch import Batch, EncoderOutput, to_device
 from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
 from groundling.data.samples import SampleDataset
-from groundling.models.formats import Encoder
+from groundling.models.loading import Encoder
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
 from groundling.objectives import Objective
 from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole

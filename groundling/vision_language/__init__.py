@@ -11,8 +11,8 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.registry import require_instance, resolve_builtin
 from groundling.data.regions.samples import RegionRequirements
-from groundling.models.formats import Encoder
 from groundling.models.heads import load_head
+from groundling.models.loading import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective, ObjectiveContext
 from groundling.settings.objectives import PretrainingVariantSettings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from groundling.core.registry import (
 )
 from groundling.data.regions import RegionStore
 from groundling.models.adapters import ClipAdapterHead
-from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import CNN
+from groundling.models.loading import Encoder, ModelFormat
 from groundling.models.task_heads import HeadContext, TaskHead, UnpooledClsHead, make_plain_head
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.settings.fields import refuse_settings
@@ -29,11 +28,14 @@ from groundling.vision_language.end_to_end import SIDE, load_end_to_end, make_en
 from groundling.vision_language.single_stream import JOIN, get_bert, read_join_description
 
 
-def load_encoder(source: str | Path, model_format: str = "", architecture: str = "") -> Encoder:
+def load_encoder(
+    source: str | Path, model_format: str = "", architecture: str = "", for_inspection: bool = False
+) -> Encoder:
     """Load the model of a hub id or folder, in a `ModelFormat` of this package or as a transformers encoder.
 
     `model_format` (MODULE:NAME): your own `ModelFormat` that loads it. `architecture` (MODULE:NAME): your own
-    `Architecture`, of whose models it is one. Raises InputError if there is no model, or if it needs one of these.
+    `Architecture`, of whose models it is one. `for_inspection`: formats only for inspection come first. Raises
+    InputError if there is no model, or if it needs one of these.
     """
     if model_format:
         loaded: object = import_object(model_format, ModelFormat).load(str(source))
@@ -41,25 +43,11 @@ def load_encoder(source: str | Path, model_format: str = "", architecture: str =
     if is_region_encoder(source):
         model = _architecture_of(source, architecture).open(source)
         return load_end_to_end(model, source) if (Path(source) / CNN).exists() else model
-    kinds = registered("models", ModelFormat) | registered("vision_language", ModelFormat)
-    return _load_format(kinds, source, for_inspection=False) or load_text_encoder(source)
-
-
-def load_for_inspection(source: str | Path) -> Encoder:
-    """Load the model of a hub id or folder for inspection, in a format `for_inspection` or as `load_encoder` does."""
-    if is_region_encoder(source):
-        return load_encoder(source)
-    kinds = registered("models", ModelFormat)
-    return _load_format(kinds, source, for_inspection=True) or load_encoder(source)
-
-
-def _load_format(
-    kinds: Mapping[str, ModelFormat], source: str | Path, for_inspection: bool
-) -> Encoder | None:
-    for one in kinds.values():
-        if one.for_inspection == for_inspection and one.matches(str(source)):
+    formats = registered("models", ModelFormat) | registered("vision_language", ModelFormat)
+    for one in sorted(formats.values(), key=lambda one: not one.for_inspection):
+        if (for_inspection or not one.for_inspection) and one.matches(str(source)):
             return one.load(str(source))
-    return None
+    return load_text_encoder(source)
 
 
 def is_region_encoder(source: str | Path) -> bool:
@@ -109,28 +97,6 @@ def make_task_head(encoder: Encoder, output_type: OutputType, name: str = PLAIN)
     return heads[name](replace(context, tokenizer=encoder.text_tokenizer, input_embeddings=table))
 
 
-def embedding_options(
-    start: Encoder, architecture: str, settings: VisualBertSettings, store: RegionStore
-) -> dict[str, Any]:
-    """The `settings` of a new model, as options of the architecture's `build`.
-
-    Raises InputError if no new model is made, the architecture has no such options, or the store has no classes.
-    """
-    if settings == VisualBertSettings():
-        return {}
-    if isinstance(start, RegionEncoder):
-        has_options, other = False, f"this {start.architecture_name}"
-    else:
-        found = resolve("vision_language", Architecture, architecture)
-        has_options, other = found.has_embedding_options, architecture
-    if not has_options:
-        refuse_settings(settings, f"is only for a new VisualBERT, not {other}; omit it")
-    if settings.object_classes and not store.classes:
-        raise InputError(f"object_classes: the regions of {store.folder} have no classes")
-    classes = store.classes if settings.object_classes else 0
-    return {"early": settings.early_fusion, "boxes": settings.region_boxes, "classes": classes}
-
-
 def make_vision_language_model(
     start: Encoder, architecture: str, width: int, **options: Any
 ) -> RegionEncoder:
@@ -153,8 +119,24 @@ def new_vision_language_model(
     pixels: PixelInputSettings,
     joining: VisualBertSettings,
 ) -> RegionEncoder:
-    """`start` as a model of an architecture that reads a store's features or, with `images`, pixels in its boxes."""
-    options = embedding_options(start, architecture, joining, store)
+    """`start` as a model of an architecture that reads a store's features or, with `images`, pixels in its boxes.
+
+    `joining`: options of the architecture's `build`. Raises InputError if no new model is made or it has no such
+    options, and for a store without the classes that it needs.
+    """
+    options: dict[str, Any] = {}
+    if joining != VisualBertSettings():
+        is_made = isinstance(start, RegionEncoder)
+        if (
+            is_made
+            or not resolve("vision_language", Architecture, architecture).has_embedding_options
+        ):
+            other = f"this {start.architecture_name}" if is_made else architecture
+            refuse_settings(joining, f"is only for a new VisualBERT, not {other}; omit it")
+        if joining.object_classes and not store.classes:
+            raise InputError(f"object_classes: the regions of {store.folder} have no classes")
+        classes = store.classes if joining.object_classes else 0
+        options = {"early": joining.early_fusion, "boxes": joining.region_boxes, "classes": classes}
     if not images:
         return make_vision_language_model(start, architecture, store.width, **options)
     if isinstance(start, RegionEncoder) and start.region_source == "pixels":

@@ -35,8 +35,7 @@ from groundling.models.attention import (
     request_attention_weights,
     text_positions,
 )
-from groundling.models.formats import ModelFormat
-from groundling.models.loading import load_tokenizer, load_weights, model_type
+from groundling.models.loading import ModelFormat, load_tokenizer, load_weights, model_type
 from groundling.models.task_heads import (
     HeadContext,
     TaskHead,

@@ -398,65 +398,41 @@ class WeightNames:
     optional_weights: tuple[str, ...] = ()
     """Prefixes in `SingleStreamModel` that a checkpoint may lack, as well as the pooler."""
 
-
-def rename_weights(
-    weights: Mapping[str, Tensor], names: WeightNames
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Weights (...) with the names of `SingleStreamModel`, and the names of unused weights.
-
-    Weights of unknown names keep them.
-    """
-    renamed: dict[str, Tensor] = {}
-    unused = []
-    for name, value in weights.items():
+    def own_name(self, name: str) -> str:
+        """A weight's name in `SingleStreamModel`; empty for an unused one, an unknown name unchanged."""
         inner = name
-        for prefix in names.optional_prefixes:
+        for prefix in self.optional_prefixes:
             inner = inner.removeprefix(prefix)
-        prefixes = [
-            one
-            for one in (*names.renamed_prefixes, *names.unused_prefixes)
-            if inner.startswith(one)
-        ]
-        longest = max(prefixes, key=len, default="")
-        if not longest:
-            renamed[name] = value
-            continue
-        if longest not in names.renamed_prefixes:
-            unused.append(name)
-            continue
-        rest = inner.removeprefix(longest)
+        prefixes = dict.fromkeys(self.unused_prefixes, "") | dict(self.renamed_prefixes)
+        longest = max(filter(inner.startswith, prefixes), key=len, default=None)
+        if longest is None:
+            return name
+        if longest in self.unused_prefixes:
+            return ""
+        own = prefixes[longest] + inner.removeprefix(longest)
         # Early BERT checkpoints call a LayerNorm's weights gamma and beta.
-        rest = rest.replace(".gamma", ".weight").replace(".beta", ".bias")
-        target = (
-            names.renamed_prefixes[longest].replace(".gamma", ".weight").replace(".beta", ".bias")
-        )
-        renamed[target + rest] = value
-    return renamed, unused
+        return own.replace(".gamma", ".weight").replace(".beta", ".bias")
 
 
 def load_released_weights(
-    model: SingleStreamModel, source: str | Path | Mapping[str, Tensor], names: WeightNames
+    model: SingleStreamModel, source: str | Path, names: WeightNames
 ) -> list[str]:
-    """Load `model` strictly from a file, a folder or weights (...) by name; prints and returns the unused weights.
+    """Load `model` strictly from a file or folder; prints and returns the unused weights.
 
     Raises InputError for a weight that is missing, unknown, or of another shape.
     """
-    if isinstance(source, Mapping):
-        weights: Mapping[str, Tensor] = source
-        where = "weights"
-    else:
-        weights = read_weights(source)
-        where = str(source)
-    renamed, unused = rename_weights(weights, names)
+    weights = read_weights(source)
+    unused = [name for name in weights if not names.own_name(name)]
+    renamed = {names.own_name(name): weights[name] for name in weights.keys() - set(unused)}
     before = model.state_dict()
     missing = sorted(before.keys() - renamed.keys())
     optional = [name for name in missing if name.startswith((POOLER, *names.optional_weights))]
-    with convert_errors(f"{where}: weights of another model"):
+    with convert_errors(f"{source}: weights of another model"):
         model.load_state_dict({**{name: before[name] for name in optional}, **renamed})
     if unused or missing:
-        parts = sorted({name.rpartition(".")[0] for name in unused})
-        listed = ", ".join(parts) or "nothing"
-        print(f"{where}: not used: {listed}; newly initialised: {', '.join(missing) or 'nothing'}")
+        parts = ", ".join(sorted({name.rpartition(".")[0] for name in unused}))
+        new = ", ".join(missing)
+        print(f"{source}: not used: {parts or 'nothing'}; newly initialised: {new or 'nothing'}")
     return unused
 
 

@@ -158,18 +158,10 @@ class UniterEmbeddings(MultimodalEmbeddings):
 
 
 def uniter(
-    bert: BertModel,
-    tokenizer: PreTrainedTokenizerBase,
-    width: int = 2048,
-    text_types: Sequence[int] = (0, 0),
-    image_types: Sequence[int] = (1,),
+    bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 2048
 ) -> SingleStreamModel:
-    """Make a UNITER from a cased BERT; for NLVR2 call `add_token_types(bert, [1])` before, for VCR
-    `add_vcr_inputs` afterwards.
-    """
-    return SingleStreamModel(
-        bert, tokenizer, UniterEmbeddings(bert, width, text_types, image_types)
-    )
+    """Make a UNITER from a cased BERT; `add_images` prepares it for NLVR2, `add_vcr_inputs` for VCR."""
+    return SingleStreamModel(bert, tokenizer, UniterEmbeddings(bert, width))
 
 
 def add_vcr_inputs(model: SingleStreamModel, embeddings: UniterEmbeddings) -> None:

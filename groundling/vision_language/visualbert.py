@@ -15,9 +15,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, EncoderOutput, Example, require
 from groundling.core.errors import InputError
-from groundling.models.formats import ModelFormat
 from groundling.models.heads import init_linears
-from groundling.models.loading import load_config, load_tokenizer
+from groundling.models.loading import ModelFormat, load_config, load_tokenizer
 from groundling.models.task_heads import HeadContext, MaskTokenHead, make_output_layer
 from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching
@@ -149,13 +148,14 @@ def visualbert(
     bert: BertModel,
     tokenizer: PreTrainedTokenizerBase,
     width: int = 2048,
-    boxes: bool = False,
     early: bool = True,
-    classes: int = 0,
-    pixels: bool = False,
+    **options: Any,
 ) -> SingleStreamModel:
-    """Make a VisualBERT from an uncased BERT; `width` of region features (NLVR2: 1024), see `VisualBertEmbeddings`."""
-    join = VisualBertEmbeddings(bert, width, boxes, classes, pixels)
+    """Make a VisualBERT from an uncased BERT; `width` of region features (NLVR2: 1024).
+
+    `options` are those of `VisualBertEmbeddings`.
+    """
+    join = VisualBertEmbeddings(bert, width, **options)
     return SingleStreamModel(bert, tokenizer, join, early)
 
 

@@ -21,7 +21,7 @@ from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
 from groundling.data.samples import TextDataset, TextRowEncoder
-from groundling.models.formats import ModelFormat
+from groundling.models.loading import ModelFormat
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective, ObjectiveContext, make_objectives
 from groundling.objectives.supervised import SupervisedObjective

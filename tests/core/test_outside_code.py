@@ -35,7 +35,7 @@ PLANTED = """
 from pathlib import Path
 
 Path({ran!r}).touch()
-from groundling.models.formats import ModelFormat
+from groundling.models.loading import ModelFormat
 from groundling.models.text_encoder import load_text_encoder
 from groundling.tasks.glue import RTE as TASK
 

@@ -451,7 +451,7 @@ def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
 
     assert refused(voken_matcher="").startswith("voken_classification needs voken_matcher=FOLDER")
     assert refused(voken_images="").startswith("voken_classification needs voken_images=FOLDER")
-    assert "groundling_heads.safetensors: no such file" in refused(
+    assert "groundling_heads.safetensors: has no heads" in refused(
         voken_matcher=str(place / "student")
     )
     other = matcher(tmp_path / "other", place / "student")

@@ -1,9 +1,11 @@
-"""Masked-LM heads against Hugging Face's own: every family's activation and epsilon, every spelling of its weights."""
+"""Masked-LM heads of every family against Hugging Face's own, and what each family learns from `adapt`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,254 +14,393 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 from tiny import homes, toys
-from tiny.lm_families import FAMILIES, Family, of_sizes, read
-from torch import nn
-from transformers import PreTrainedTokenizerBase
+from tiny.lm_families import ALL, of_sizes, read
+from torch import Tensor, nn
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
+from groundling.core.errors import InputError
+from groundling.models.cross_modal import make_cross_modal_layers
 from groundling.models.heads import (
-    HEADS,
     LM_HEAD,
+    LMHead,
     init_lm_head,
+    load_head,
     save_heads,
     save_with_lm_head,
 )
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.settings.fields import make_settings
-from groundling.studies.knowledge.commands import PROBE_FACTS as ask
-from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.studies.knowledge.probing_modes import score_by_fill_mask
 from groundling.studies.knowledge.visual_facts import open_facts
 
+SHORT = replace(homes.STEPS, steps=2)
+TABLE = "cls.predictions.decoder.weight"
+"""BERT's output embeddings."""
 
-def made(family: Family) -> tuple[Any, PreTrainedTokenizerBase]:
-    """The family's own masked-LM model, no weight of which is at its start."""
-    words = family.words()
+
+def drawn(module: Any) -> Any:
+    """No weight is at its start."""
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    return module.eval()
+
+
+def whole_model(name: str, folder: Path, tied: bool = True, **settings: Any) -> Any:
+    """The family's own masked-LM model, in a folder."""
+    words = ALL[name].words()
+    config = ALL[name].whole(len(words)).config
+    for key, value in {"tie_word_embeddings": tied, **settings}.items():
+        setattr(config, key, value)
     torch.manual_seed(0)
-    whole = family.whole(len(words)).eval()
-    for parameter in whole.parameters():
-        nn.init.normal_(parameter, std=0.2)
-    return whole, words
+    whole = drawn(hf.AutoModelForMaskedLM.from_config(config))
+    homes.home(folder, whole, words)
+    return whole
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+def edited(folder: Path, change: Callable[[dict[str, Tensor]], Any]) -> None:
+    """Changes the weights in a folder."""
+    file = folder / "model.safetensors"
+    stored = load_file(file)
+    change(stored)
+    save_file(stored, file, metadata={"format": "pt"})
+
+
 @torch.no_grad()
-def test_a_head_computes_as_its_family_does(name: str, tmp_path: Path) -> None:
-    # A12: it was exact GELU with an epsilon of 1e-12, whatever the configuration said.
-    family = FAMILIES[name]
-    whole, words = made(family)
-    homes.home(tmp_path, whole, words)
-    text = load_text_encoder(tmp_path).eval()
-    batch, tokens = read(text)
+def logits(whole: Any, text: TextEncoder) -> Tensor:
+    """What Hugging Face's model says where there is text."""
+    _, tokens = read(text)
     arguments = {"input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask.long()}
     if text.has_types:
         arguments["token_type_ids"] = tokens.token_type_ids
-    expected = whole(**arguments).logits[tokens.attention_mask]
-    assert expected.std() > 0.1
-
-    head = of_sizes(text).eval()
-    assert init_lm_head(head, tmp_path) == "the checkpoint's"
-    encoded = text(batch)
-    found = head(encoded.text[tokens.attention_mask], encoded.input_embeddings)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-    # As a run leaves it: the encoder as a stock folder, its head in a file of its own.
-    left = tmp_path / "left"
-    text.export(left)
-    save_heads(left, {LM_HEAD: head})
-    again = load_text_encoder(left).eval()
-    its_head = of_sizes(again).eval()
-    assert init_lm_head(its_head, left) == "an earlier run's"
-    encoded = again(batch)
-    found = its_head(encoded.text[tokens.attention_mask], encoded.input_embeddings)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    output = whole.eval()(**arguments)
+    found = output.prediction_logits if "prediction_logits" in output else output.logits
+    assert found.std() > 0.1
+    return found[tokens.attention_mask]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
 @torch.no_grad()
-def test_hugging_face_fills_masks_with_an_exported_head(name: str, tmp_path: Path) -> None:
-    # F8: `AutoModelForMaskedLM` of an adapted student had a random head.
-    whole, words = made(FAMILIES[name])
-    text = TextEncoder(getattr(whole, whole.base_model_prefix), words).eval()
-    head = of_sizes(text).eval()
-    for parameter in head.parameters():  # as trained: every bias matters
-        nn.init.normal_(parameter, std=0.2)
-    assert save_with_lm_head(tmp_path, text.encoder, head)
+def of_head(text: TextEncoder, head: LMHead) -> Tensor:
+    """What an encoder with this head says there."""
+    batch, tokens = read(text)
+    encoded = text.eval()(batch)
+    return head.eval()(encoded.text, encoded.input_embeddings)[tokens.attention_mask]
 
-    filling, report = hf.AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert type(filling) is type(whole)
-    assert filling.config.architectures == [type(whole).__name__]
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def loaded(folder: Path) -> tuple[TextEncoder, LMHead]:
+    """The encoder of a folder, and the checkpoint's head."""
+    text = load_text_encoder(folder)
+    head = of_sizes(text)
+    assert init_lm_head(head, folder) == "the checkpoint's"
+    return text, head
+
+
+def exported(folder: Path, text: TextEncoder, head: LMHead) -> Any:
+    """Hugging Face's model of a folder with this encoder and head."""
+    text.tokenizer.save_pretrained(folder)
+    assert save_with_lm_head(folder, text.encoder, head)
+    filling, report = hf.AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    assert filling.config.architectures == [type(filling).__name__]
     assert not report["missing_keys"] and not report["mismatched_keys"]
-    _, report = hf.AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    _, report = hf.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert all("pooler" in key for key in report["missing_keys"])
+    return filling
 
-    batch, tokens = read(text)
-    arguments = {"input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask.long()}
-    if text.has_types:
-        arguments["token_type_ids"] = tokens.token_type_ids
-    encoded = text.double()(batch)
-    expected = head.double()(encoded.text, encoded.input_embeddings)[tokens.attention_mask]
-    assert expected.std() > 0.1
-    found = filling.double().eval()(**arguments).logits[tokens.attention_mask]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
-    # And groundling reads it back, from Hugging Face's file alone.
-    again = of_sizes(text)
-    assert init_lm_head(again, tmp_path) == "the checkpoint's"
-    found = again.double()(encoded.text, encoded.input_embeddings)[tokens.attention_mask]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("name", ALL)
+def test_a_head_is_read_saved_and_exported_exactly(name: str, tied: bool, tmp_path: Path) -> None:
+    # A12: it was exact GELU with an epsilon of 1e-12, whatever the configuration said.
+    whole = whole_model(name, tmp_path / "student", tied)
+    text, head = loaded(tmp_path / "student")
+    assert head.is_tied == tied
+    expected = logits(whole, text)
+    close(of_head(text, head), expected)
+    # F8: `AutoModelForMaskedLM` of an adapted student had a random head.
+    left = tmp_path / "left"
+    filling = exported(left, text, head)
+    assert type(filling) is type(whole) and filling.config.tie_word_embeddings is tied
+    close(logits(filling, text), expected)
+    # Both ways back: from Hugging Face's file, and from the file of heads beside it.
+    close(of_head(*loaded(left)), expected)
+    save_heads(left, {LM_HEAD: head})
+    again, kept = load_text_encoder(left), of_sizes(text)
+    assert init_lm_head(kept, left) == "an earlier run's"
+    close(of_head(again, kept), expected)
+
+
+@pytest.mark.parametrize("norm_bias", [True, False])
+def test_modernberts_layernorm_has_a_bias_where_the_family_has_one(
+    norm_bias: bool, tmp_path: Path
+) -> None:
+    whole = whole_model("modernbert", tmp_path, norm_bias=norm_bias)
+    text = TextEncoder(whole.model, ALL["modernbert"].words())
+    head = drawn(of_sizes(text))  # as trained: every bias matters
+    filling = exported(tmp_path / "left", text, head)
+    close(logits(filling, text), of_head(text, head))
+    assert ("head.norm.bias" in filling.state_dict()) is norm_bias
 
 
 def test_a_family_without_a_known_head_is_left_as_it_is(tmp_path: Path) -> None:
     words = homes.words()
-    text = TextEncoder(
-        hf.GPT2Model(hf.GPT2Config(vocab_size=len(words), n_embd=32, n_head=2)), words
-    )
+    gpt = hf.GPT2Model(hf.GPT2Config(vocab_size=len(words), n_embd=32, n_head=2))
+    text = TextEncoder(gpt, words)
     text.export(tmp_path)
     before = homes.digests(tmp_path)
     assert not save_with_lm_head(tmp_path, text.encoder, of_sizes(text))
     assert homes.digests(tmp_path) == before
 
 
-# -- A1: the first checkpoints call a LayerNorm's weights gamma and beta, bert-base-uncased among them -----------------
+def test_a_head_in_several_files_is_read(tmp_path: Path) -> None:
+    whole = whole_model("roberta", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    whole.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    text, head = loaded(tmp_path)
+    close(of_head(text, head), logits(whole, text))
 
 
-@pytest.fixture(params=["BertForPreTraining", "BertForMaskedLM"])
-def first_bert(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
-    """A folder in the old spelling, and the model that it holds."""
-    words = homes.words()
-    kind = {"BertForPreTraining": hf.BertForPreTraining, "BertForMaskedLM": hf.BertForMaskedLM}
-    torch.manual_seed(0)
-    whole = kind[request.param](toys.bert(len(words)).config).eval()
-    for parameter in whole.parameters():
-        nn.init.normal_(parameter, std=0.2)
-    folder = homes.home(tmp_path / "bert", whole, words)
-    stored = load_file(folder / "model.safetensors")
-    renamed = {}
-    for name, value in stored.items():
-        name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
-        renamed[name.replace("LayerNorm.bias", "LayerNorm.beta")] = value
-    assert renamed.keys() & {"cls.predictions.transform.LayerNorm.gamma"}
-    assert not any("LayerNorm.weight" in name for name in renamed)
-    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder, whole
+# -- output embeddings of their own -----------------------------------------------------------------------------------
 
 
-def word_logits(output: Any) -> torch.Tensor:
-    """(N, T, vocabulary) of either kind of model."""
-    return output.prediction_logits if "prediction_logits" in output else output.logits
+@pytest.mark.parametrize(
+    ("name", "output"), [("relu bert", TABLE), ("electra", "generator_lm_head.weight")]
+)
+def test_a_table_beside_a_configuration_that_ties_counts_where_it_differs(
+    name: str, output: str, tmp_path: Path
+) -> None:
+    whole = whole_model(name, tmp_path, tied=False)
+    whole.config.tie_word_embeddings = True
+    whole.config.save_pretrained(tmp_path)
+    text, head = loaded(tmp_path)
+    close(of_head(text, head), logits(hf.AutoModelForMaskedLM.from_pretrained(tmp_path), text))
+    assert not head.is_tied
+    table = next(one for one in whole.state_dict() if one.endswith("word_embeddings.weight"))
+    edited(tmp_path, lambda stored: stored.update({output: stored[table].clone()}))
+    assert loaded(tmp_path)[1].is_tied
 
 
-@torch.no_grad()
-def test_a_head_in_the_old_spelling_is_read(first_bert: tuple[Path, Any]) -> None:
-    folder, whole = first_bert
-    text = load_text_encoder(folder).eval()
-    head = of_sizes(text)
-    assert init_lm_head(head, folder) == "the checkpoint's"
-    batch, tokens = read(text)
-    theirs = whole(
-        input_ids=tokens.input_ids,
-        attention_mask=tokens.attention_mask.long(),
-        token_type_ids=tokens.token_type_ids,
-    )
-    expected = word_logits(theirs)
-    assert expected.std() > 0.1
-    encoded = text(batch)
-    found = head(encoded.text, encoded.input_embeddings)
-    torch.testing.assert_close(
-        found[tokens.attention_mask], expected[tokens.attention_mask], rtol=0, atol=1e-5
-    )
-
-
-def test_a_head_without_a_layernorm_is_still_refused(first_bert: tuple[Path, Any]) -> None:
-    folder, _ = first_bert
-    stored = load_file(folder / "model.safetensors")
-    del stored["cls.predictions.transform.LayerNorm.gamma"]
-    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-    text = load_text_encoder(folder)
-    head = of_sizes(text)
+@pytest.mark.parametrize("lost", [TABLE, "cls.predictions.transform.LayerNorm.weight"])
+def test_a_head_that_lacks_a_weight_is_none(lost: str, tmp_path: Path) -> None:
+    whole_model("relu bert", tmp_path, tied=False)
+    edited(tmp_path, lambda stored: stored.pop(lost))
+    head = of_sizes(load_text_encoder(tmp_path))
     before = deepcopy(head.state_dict())
-    assert not head.load(folder)
+    assert init_lm_head(head, tmp_path) == "new"
     assert all(torch.equal(value, before[name]) for name, value in head.state_dict().items())
 
 
+def test_a_table_for_fewer_words_does_not_fit(tmp_path: Path) -> None:
+    whole_model("relu bert", tmp_path, tied=False)
+    head = of_sizes(load_text_encoder(tmp_path))
+    before = head.state_dict()
+    words = len(before[f"{head.output}.bias"])
+    fewer = {name: value[:-1] if len(value) > 32 else value for name, value in before.items()}
+    assert not head.adopt({**fewer, head.embeddings: torch.randn(words - 1, 32)})
+    assert head.is_tied
+    assert head.adopt({**before, head.embeddings: torch.randn(words, 32)})
+    assert not head.is_tied
+
+
+# -- A1: the first checkpoints call a LayerNorm's weights gamma and beta, bert-base-uncased among them -----------------
+
+
+@pytest.fixture(params=[hf.BertForPreTraining, hf.BertForMaskedLM])
+def first_bert(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
+    """A folder in the old spelling, and the model that it holds."""
+    words = homes.words()
+    torch.manual_seed(0)
+    whole = drawn(request.param(toys.bert(len(words)).config))
+    folder = homes.home(tmp_path / "bert", whole, words)
+
+    def rename(stored: dict[str, Tensor]) -> None:
+        for name in list(stored):
+            if "LayerNorm" in name:
+                old = name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
+                stored[old] = stored.pop(name)
+
+    edited(folder, rename)
+    return folder, whole
+
+
+def test_a_head_in_the_old_spelling_is_read(first_bert: tuple[Path, Any]) -> None:
+    folder, whole = first_bert
+    text, head = loaded(folder)
+    close(of_head(text, head), logits(whole, text))
+
+
+@pytest.mark.parametrize("first_bert", [hf.BertForMaskedLM], indirect=True)
 @torch.no_grad()
 def test_ask_fills_masks_with_it(first_bert: tuple[Path, Any], tmp_path: Path) -> None:
+    """What HF's own head says in the place of the first prompt's [MASK], of answers of one token."""
     folder, whole = first_bert
-    rows = [{"descriptor": "a", "item": "dog", "label": "red"}]
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    data = homes.put(tmp_path / "memory_colors.jsonl", lines)
-    config = make_settings(
-        ProbeFactsConfig, model=str(folder), data=str(data), modes=("fill-mask",)
-    )
-    result = ask(config, tmp_path / "asked")
-    assert result["fill-mask"]["head"] == "the checkpoint's"
-
-    # What HF's own head says in the place of the first prompt's [MASK], of answers of one token.
-    facts = open_facts(data).facts
-    answers, _ = score_by_fill_mask(folder, facts)
+    row = {"descriptor": "a", "item": "dog", "label": "red"}
+    data = homes.put(tmp_path / "memory_colors.jsonl", json.dumps(row) + "\n")
+    (fact,) = open_facts(data).facts
+    answers, _ = score_by_fill_mask(folder, [fact])
     words = homes.words()
-    template, prompt = next(iter(facts[0].prompts.items()))
+    template, prompt = next(iter(fact.prompts.items()))
     inputs = words(prompt, return_tensors="pt")
-    theirs = whole(**inputs)
-    place = inputs["input_ids"][0].tolist().index(words.mask_token_id)
-    logs = word_logits(theirs)[0, place].log_softmax(-1)
-    checked = 0
-    for number, option in enumerate(facts[0].options):
-        tokens = words.tokenize(option)
-        if len(tokens) == 1:
-            expected = logs[words.convert_tokens_to_ids(tokens[0])].item()
-            assert answers[0][template][number] == pytest.approx(expected, abs=1e-4)
-            checked += 1
-    assert checked
+    place = inputs["input_ids"][0] == words.mask_token_id
+    said = whole(**inputs).logits[0][place][0].log_softmax(-1)
+    tokens = [words(option, add_special_tokens=False)["input_ids"] for option in fact.options]
+    single = {number: ids[0] for number, ids in enumerate(tokens) if len(ids) == 1}
+    found = [answers[0][template][number] for number in single]
+    assert single and found == pytest.approx(said[list(single.values())].tolist(), abs=1e-4)
 
 
-def test_adaptation_starts_from_it(first_bert: tuple[Path, Any], tmp_path: Path) -> None:
-    folder, _ = first_bert
-    text = homes.text(tmp_path / "text.txt", 16)
-    config = make_settings(AdaptConfig, student=str(folder), arm="mlm", text=(str(text),))
-    result = adapt(config, homes.STEPS, tmp_path / "out")
-    assert result["heads_from"] == {"mlm": "the checkpoint's"}
-    assert (tmp_path / "out" / "model" / HEADS).exists()
+# -- DeBERTa's own head ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arm", ["mlm", "match"])
-@pytest.mark.parametrize("first_bert", ["BertForMaskedLM"], indirect=True)
+def deberta_v3(folder: Path, said: bool) -> Any:
+    """DeBERTa v3's checkpoint; transformers' configuration knows of its head, the released ones' does not."""
+    whole = whole_model("deberta-v2", folder, legacy=False)
+    if not said:
+        config = deepcopy(whole.config)
+        config.legacy = True
+        config.save_pretrained(folder)
+    return whole
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_debertas_own_head_is_read_and_exported(said: bool, tmp_path: Path) -> None:
+    whole = deberta_v3(tmp_path / "v3", said)
+    assert any(key.startswith("lm_predictions.lm_head.") for key in whole.state_dict())
+    text, head = loaded(tmp_path / "v3")
+    expected = logits(whole, text)
+    close(of_head(text, head), expected)
+    close(logits(exported(tmp_path / "left", text, head), text), expected)
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_of_two_heads_the_configurations_counts(legacy: bool, tmp_path: Path) -> None:
+    config = deberta_v3(tmp_path, said=True).config
+    config.legacy = True
+    other = drawn(hf.DebertaV2ForMaskedLM(config)).state_dict()
+    theirs = {key: value for key, value in other.items() if key.startswith("cls.")}
+    del theirs[TABLE], theirs["cls.predictions.decoder.bias"]
+    edited(tmp_path, lambda stored: stored.update(theirs))
+    config.legacy = legacy
+    config.save_pretrained(tmp_path)
+    text, head = loaded(tmp_path)
+    close(of_head(text, head), logits(hf.AutoModelForMaskedLM.from_pretrained(tmp_path), text))
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arm", ["mlm", "xdbert", "match"])
+@pytest.mark.parametrize("kind", ["untied", "v3"])
 def test_an_adapted_folder_fills_masks_for_hugging_face(
-    first_bert: tuple[Path, Any], tmp_path: Path, arm: str
+    kind: str, arm: str, teacher_home: Path, tmp_path: Path
 ) -> None:
-    folder, _ = first_bert
-    teacher = homes.teacher(tmp_path / "clip") if arm == "match" else ""
-    text = homes.text(tmp_path / "text.txt", 16)
-    config = make_settings(
-        AdaptConfig,
-        student=str(folder),
-        teacher=str(teacher),
-        arm=arm,
-        text=(str(text),),
-        text_layout="lines",
+    source = tmp_path / "student"
+    if kind == "untied":
+        whole = whole_model("relu bert", source, tied=False)
+    else:
+        whole = deberta_v3(source, said=False)
+    teacher = "" if arm == "mlm" else str(teacher_home)
+    text = (str(homes.text(tmp_path / "text.txt", 16)),)
+    given = {"arm": arm, "teacher": teacher, "text": text, "text_layout": "lines"}
+    result = adapt(
+        make_settings(AdaptConfig, student=str(source), **given), SHORT, tmp_path / "out"
     )
-    result = adapt(config, homes.STEPS, tmp_path / "out")
     left = tmp_path / "out/model"
-    whose = "this run's" if arm == "mlm" else "the student's"
-    assert result["fills_masks"] == whose
+    own = {"mlm": "mlm", "xdbert": "joint_mlm"}.get(arm)
+    assert own is None or result["heads_from"][own] == "the checkpoint's"
+    assert result["fills_masks"] == ("this run's" if arm == "mlm" else "the student's")
     assert "AutoModelForMaskedLM" in (left / "README.md").read_text()
     filling, report = hf.AutoModelForMaskedLM.from_pretrained(left, output_loading_info=True)
     assert not report["missing_keys"]
-    adapted = load_text_encoder(left).eval()
-    head = of_sizes(adapted)
-    source = left if arm == "mlm" else folder
-    init_lm_head(head, source)  # of a run that trained one: groundling's own file
-    batch, tokens = read(adapted)
-    with torch.no_grad():
-        encoded = adapted(batch)
-        theirs = filling.eval()(
-            input_ids=tokens.input_ids,
-            attention_mask=tokens.attention_mask.long(),
-            token_type_ids=tokens.token_type_ids,
-        )
-        expected = head(encoded.text, encoded.input_embeddings)[tokens.attention_mask]
-        before = load_text_encoder(folder).eval()(batch)
-    torch.testing.assert_close(theirs.logits[tokens.attention_mask], expected, rtol=0, atol=1e-6)
-    assert not torch.equal(encoded.text, before.text)
+    text = load_text_encoder(left)
+    head = of_sizes(text)
+    if arm == "mlm":
+        assert load_head(left, head, LM_HEAD)
+        changed, before = filling.state_dict(), whole.state_dict()
+        assert kind == "v3" or not torch.equal(changed[TABLE], before[TABLE])
+    else:
+        init_lm_head(head, source)
+    close(of_head(text, head), logits(filling, text))
+
+
+# -- every family with every arm ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def teacher_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return homes.teacher(tmp_path_factory.mktemp("clip"))
+
+
+@pytest.mark.parametrize(
+    ("name", "teacher"), [*((name, "clip") for name in ALL), ("relu bert", "siglip")]
+)
+def test_a_family_learns_from_every_arm(
+    name: str, teacher: str, teacher_home: Path, tmp_path: Path
+) -> None:
+    if teacher == "siglip":
+        words = toys.siglip_words()
+        teacher_home = homes.home(tmp_path / "siglip", toys.siglip(words), words)
+    before = whole_model(name, tmp_path / "student").base_model.get_input_embeddings().weight
+    config = make_settings(
+        AdaptConfig,
+        student=str(tmp_path / "student"),
+        teacher=str(teacher_home),
+        arm="xdbert+l1+contrastive",
+        text_layout="lines",
+        text=(str(homes.text(tmp_path / "text.txt", 16)),),
+    )
+    result = adapt(config, SHORT, tmp_path / "out")
+    assert set(result["objectives"]) == {"joint_mlm", "match", "clip_tokens", "l1", "contrastive"}
+    assert all(value > 0 for value in result["train_metrics"].values())
+    after = hf.AutoModel.from_pretrained(tmp_path / "out/model").get_input_embeddings().weight
+    assert not torch.equal(after, before)
+
+
+@pytest.mark.parametrize(
+    ("config", "inner", "dropout"),
+    [
+        (hf.BertConfig(hidden_size=32, intermediate_size=48, num_attention_heads=2), 48, 0.1),
+        (hf.DistilBertConfig(dim=32, hidden_dim=40, n_heads=2, dropout=0.3), 40, 0.3),
+        (hf.XLMConfig(emb_dim=32, n_heads=2, dropout=0.0), 128, 0.0),
+        (hf.ModernBertConfig(hidden_size=32, intermediate_size=24, num_attention_heads=2), 24, 0.1),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_a_cross_modal_layer_is_as_wide_as_the_text_encoders(
+    config: hf.PreTrainedConfig, inner: int, dropout: float, tower: Any
+) -> None:
+    (layer,) = make_cross_modal_layers(config, tower()[0], 1)
+    assert layer.text_forward.up.out_features == inner
+    assert (layer.text_cross.heads, layer.text_cross.dropout) == (2, dropout)
+
+
+def test_an_encoder_without_attention_is_refused_by_name(tower: Any) -> None:
+    config = hf.FNetConfig(hidden_size=32)
+    with pytest.raises(InputError, match=r"fnet model .*num_attention_heads"):
+        make_cross_modal_layers(config, tower()[0], 1)
+
+
+def test_what_is_trained_in_float32_is_saved_so(tmp_path: Path) -> None:
+    words = homes.words()
+    whole = hf.BertForMaskedLM(toys.bert(len(words)).config).to(torch.bfloat16)
+    student = homes.home(tmp_path / "student", whole, words)
+    text = (str(homes.text(tmp_path / "text.txt", 16)),)
+    adapt(
+        make_settings(AdaptConfig, student=str(student), arm="mlm", text=text),
+        SHORT,
+        tmp_path / "out",
+    )
+    saved, report = hf.AutoModel.from_pretrained(tmp_path / "out/model", output_loading_info=True)
+    weights = saved.state_dict().values()
+    # Which rounding would have taken away.
+    lost = [one for one in weights if not one.equal(one.to(torch.bfloat16).float())]
+    assert saved.dtype == torch.float32 and len(lost) > 10
+    # The card says what `AutoModel` reports.
+    assert report["unexpected_keys"]
+    assert all(key.startswith("cls.predictions.") for key in report["unexpected_keys"])
+    card = (tmp_path / "out/model/README.md").read_text()
+    assert "library_name: transformers" in card and "UNEXPECTED" in card

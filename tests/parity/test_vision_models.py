@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from tiny import toys
+from tiny.homes import home
 from torch import nn
 from transformers import BertConfig, BertModel, VisualBertConfig, VisualBertForPreTraining
 
@@ -15,12 +17,16 @@ from groundling.core.batch import RegionRow, collate
 from groundling.core.errors import InputError
 from groundling.models.attention import PositionKind
 from groundling.studies.papers.info import count_parameters
-from groundling.vision_language import single_stream as released_weights
 from groundling.vision_language import uniter as uniter_file
 from groundling.vision_language import visualbert as visualbert_file
 from groundling.vision_language import vlbert as vlbert_file
 from groundling.vision_language.loading import load_encoder
-from groundling.vision_language.single_stream import JOIN, add_token_types
+from groundling.vision_language.single_stream import (
+    JOIN,
+    add_token_types,
+    load_released_weights,
+    read_weights,
+)
 from groundling.vision_language.uniter import UniterEmbeddings, uniter
 from groundling.vision_language.visualbert import VisualBertEmbeddings, visualbert
 from groundling.vision_language.vlbert import VLBertEmbeddings, embed_boxes, vlbert
@@ -58,15 +64,14 @@ def paired(text_only, images=1, named=False, masked=False):
     for sample, r in zip(text_only.get([0, 7, 50, 3]), (5, 2, 7, 3), strict=True):
         text, number = sample.text, np.arange(r)
         if named:  # words 1 and 3 name region 1, words 4 and 5 region 0
-            region = np.select(
-                [np.isin(text.word_ids, (1, 3)), np.isin(text.word_ids, (4, 5))], [1, 0], -1
+            named_by = np.full(max(text.word_ids.max() + 1, 6), -1)
+            named_by[[1, 3]], named_by[[4, 5]] = 1, 0
+            text = replace(
+                text, region_index=np.where(text.word_ids < 0, -1, named_by[text.word_ids])
             )
-            text = replace(text, region_index=region)
         corner, side = rng.uniform(0, 0.5, (2, r, 2)).astype(np.float32)
-        features, boxes = (
-            rng.normal(size=(r, WIDTH)).astype(np.float32),
-            np.concatenate([corner, corner + side], 1),
-        )
+        features = rng.normal(size=(r, WIDTH)).astype(np.float32)
+        boxes = np.concatenate([corner, corner + side], 1)
         hidden = number % 3 == 2 if masked else None
         features[number % 3 == 2] *= not masked  # as the objective leaves them
         regions = RegionRow(
@@ -79,33 +84,20 @@ def paired(text_only, images=1, named=False, masked=False):
 @pytest.mark.parametrize(("images", "named"), [(1, False), (2, False), (1, True)])
 @torch.no_grad()
 def test_visualbert_is_hf(images, named, text_only, bert_tokenizer, tmp_path, capsys):
-    sizes = {
-        "max_position_embeddings": 64,
-        "visual_embedding_dim": WIDTH,
-        **toys.SMALL,
-        **toys.SPREAD,
-    }
-    theirs = VisualBertForPreTraining(
-        VisualBertConfig(vocab_size=len(bert_tokenizer), **sizes)
-    ).eval()
+    sizes = {"vocab_size": len(bert_tokenizer), "max_position_embeddings": 64}
+    sizes |= {"visual_embedding_dim": WIDTH, **toys.SMALL, **toys.SPREAD}
+    config = VisualBertConfig(**sizes)
+    theirs = VisualBertForPreTraining(config).eval()
     randomise(theirs.visual_bert.embeddings)
-    theirs.save_pretrained(tmp_path)
-    bert_tokenizer.save_pretrained(tmp_path)
-    model, batch, alignment = (
-        load_encoder(tmp_path),
-        collate(paired(text_only, images, named)),
-        None,
-    )
+    home(tmp_path, theirs, bert_tokenizer)
+    model, batch = load_encoder(tmp_path), collate(paired(text_only, images, named))
     assert "not used: cls.predictions" in capsys.readouterr().out
-    text, regions = batch.text, batch.regions
-    assert (
-        not text.attention_mask.all()
-        and not regions.mask.all()
-        and regions.image_index.max() == images - 1
-    )
+    text, regions, alignment = batch.text, batch.regions, None
+    assert not text.attention_mask.all() and not regions.mask.all()
+    assert regions.image_index.max() == images - 1
     if named:
         alignment, tokens = torch.full((4, 7, 20), -1), 0
-        for b, r in ((b, r) for b in range(4) for r in (0, 1)):
+        for b, r in product(range(4), (0, 1)):
             own = (text.region_index[b] == r).nonzero()[:, 0].tolist()
             first = [t for t in own if text.word_ids[b, t] != text.word_ids[b, t - 1]]
             alignment[b, r, : len(first)] = torch.tensor(first)
@@ -126,31 +118,6 @@ def test_visualbert_is_hf(images, named, text_only, bert_tokenizer, tmp_path, ca
     assert found.visual.std() > 0.3
 
 
-@torch.no_grad()
-def test_variants_of_visualbert(text_only, bert_tokenizer):
-    """Without early fusion (HF's own `bypass_transformer` raises: its parts are put together here), and with boxes."""
-    model, batch = built("late", bert_tokenizer), collate(paired(text_only))
-    bert, found, alone = model.text.encoder, model(batch), model.text(batch).text
-    joined = model.join(bert.embeddings, batch)
-    for b in range(4):
-        t, r = batch.text.attention_mask[b], batch.regions.mask[b]
-        expected = model.fusion(torch.cat([alone[b, t], joined.states[b, joined.regions][r]])[None])
-        close(torch.cat([found.text[b, t], found.visual[b, r]])[None], expected)
-        close(found.pooler_output[b], bert.pooler(expected)[0])
-    assert (found.text - alone).abs().max() > 0.1
-    boxed, plain = (
-        VisualBertEmbeddings(bert, WIDTH, boxes=True),
-        VisualBertEmbeddings(bert, WIDTH + 6),
-    )
-    plain.load_state_dict(boxed.state_dict())
-    x1, y1, x2, y2 = batch.regions.boxes.unbind(-1)
-    wide = torch.cat(
-        [batch.regions.features, torch.stack([x1, y1, x2, y2, x2 - x1, y2 - y1], -1)], -1
-    )
-    wide = plain(bert.embeddings, replace(batch, regions=replace(batch.regions, features=wide)))
-    close(boxed(bert.embeddings, batch).states, wide.states)
-
-
 def test_geometry_of_vlbert():
     found = embed_boxes(torch.tensor([[[0.25, 0.0, 0.75, 1.0]]])).view(
         4, 2, 256
@@ -164,75 +131,57 @@ def test_geometry_of_vlbert():
 
 @torch.no_grad()
 def test_vlbert_begins_as_bert(text_only, bert_tokenizer):
-    model, plain = (
-        built("vlbert", bert_tokenizer, random=False),
-        toys.bert(len(bert_tokenizer)).eval(),
+    model = built("vlbert", bert_tokenizer, random=False)
+    plain = toys.bert(len(bert_tokenizer)).eval()
+    batch = collate(paired(text_only))
+    ids, mask, types = (
+        getattr(batch.text, name) for name in ("input_ids", "attention_mask", "token_type_ids")
     )
-    text = (batch := collate(paired(text_only))).text
-    expected = plain(
-        text.input_ids,
-        attention_mask=text.attention_mask.long(),
-        token_type_ids=text.token_type_ids,
-    ).last_hidden_state[text.attention_mask]
+    expected = plain(ids, mask.long(), types).last_hidden_state[mask]
     for regions in (batch.regions, None):
-        joined = model.join(model.text.encoder.embeddings, replace(batch, regions=regions))
-        assert torch.equal(
-            joined.states[:, joined.text], plain.embeddings(text.input_ids, text.token_type_ids)
-        )
+        seen = replace(batch, regions=regions)
+        joined = model.join(model.text.encoder.embeddings, seen)
+        assert torch.equal(joined.states[:, joined.text], plain.embeddings(ids, types))
         joined.mask[:, joined.text.stop :] = False
-        close(model.encode(joined)[:, joined.text][text.attention_mask], expected)
-        assert (
-            model(replace(batch, regions=regions)).text[text.attention_mask] - expected
-        ).abs().max() > 0.01  # [END] counts
+        close(model.encode(joined)[:, joined.text][mask], expected)
+        assert (model(seen).text[mask] - expected).abs().max() > 0.01  # [END] counts
 
 
 def restated_vlbert(join, table, text, regions):
     """One sample's embedded sequence, without padding."""
-    place, rows, looks, names = (
-        table.position_embeddings.weight,
-        table.token_type_embeddings.weight,
-        [],
-        [],
-    )
-    for (x1, y1, x2, y2), feature, masked in zip(
-        regions.boxes, regions.features, regions.masked, strict=True
-    ):
+    place, rows = table.position_embeddings.weight, table.token_type_embeddings.weight
+    looks, names = [], []
+    each = zip(regions.boxes, regions.features, regions.masked, strict=True)
+    for (x1, y1, x2, y2), feature, masked in each:
         places = (x1 + x2) * 50, (y1 + y2) * 50, (x2 - x1) * 100, (y2 - y1) * 100
         angles = [torch.tensor([at / 1000 ** (k / 256) for k in range(256)]) for at in places]
         numbers = [wave(angle) for angle in angles for wave in (torch.sin, torch.cos)]
-        looks.append(
-            join.visual(torch.cat([*numbers, join.mask_visual[0] if masked else feature])).relu()
-        )
+        look = torch.cat([*numbers, join.mask_visual[0] if masked else feature])
+        looks.append(join.visual(look).relu())
         names.append((join.mask_word if masked else join.image_word)[0])
     end = len(text.input_ids)
-    sees = torch.stack(
-        [looks[max(0, r)] for r in text.region_index.tolist()]
-    )  # the whole image is region 0
-    words = (
-        table.word_embeddings(text.input_ids)
-        + join.norm_text(sees)
-        + place[:end]
-        + rows[text.token_type_ids]
-    )
-    after = [
-        n + join.norm_region(look) + place[end] + rows[2]
-        for n, look in zip(names, looks, strict=True)
-    ]
-    return table.LayerNorm(torch.stack([*words, *after, join.end[0] + place[end + 1] + rows[2]]))
+    # The whole image is region 0.
+    sees = torch.stack([looks[max(0, r)] for r in text.region_index.tolist()])
+    words = table.word_embeddings(text.input_ids) + join.norm_text(sees)
+    words = words + place[:end] + rows[text.token_type_ids]
+    after = torch.stack(names) + join.norm_region(torch.stack(looks)) + place[end] + rows[2]
+    return table.LayerNorm(torch.cat([words, after, join.end + place[end + 1] + rows[2]]))
 
 
 def restated_uniter(join, table, text, regions):
-    place, rows, out = table.position_embeddings.weight, table.token_type_embeddings.weight, []
-    words = table.LayerNorm(
-        table.word_embeddings(text.input_ids) + rows[0] + place[: len(text.input_ids)]
-    )
-    for (x1, y1, x2, y2), feature, masked in zip(
-        regions.boxes, regions.features, regions.masked, strict=True
-    ):
+    place, rows = table.position_embeddings.weight, table.token_type_embeddings.weight
+    words = table.word_embeddings(text.input_ids) + rows[0] + place[: len(text.input_ids)]
+    out = [table.LayerNorm(words)]
+    each = zip(regions.boxes, regions.features, regions.masked, strict=True)
+    for (x1, y1, x2, y2), feature, masked in each:
         box = torch.stack([x1, y1, x2, y2, x2 - x1, y2 - y1, (x2 - x1) * (y2 - y1)])
         look = join.feature_norm(join.feature(feature + masked * join.mask.weight[1]))
-        out.append(join.norm(look + join.box_norm(join.box(box)) + rows[1]))
-    return torch.cat([words, torch.stack(out)])
+        out.append(join.norm(look + join.box_norm(join.box(box)) + rows[1])[None])
+    return torch.cat(out)
+
+
+def first_row(part):
+    return SimpleNamespace(**{name: x[0] for name, x in vars(part).items() if x is not None})
 
 
 @pytest.mark.parametrize(
@@ -240,101 +189,52 @@ def restated_uniter(join, table, text, regions):
 )
 @torch.no_grad()
 def test_join_is_its_plain_restatement(kind, restated, text_only, bert_tokenizer):
-    model, batch = (
-        built(kind, bert_tokenizer),
-        collate(paired(text_only, named=kind == "vlbert", masked=True)),
-    )
+    model = built(kind, bert_tokenizer)
+    samples = paired(text_only, named=kind == "vlbert", masked=True)
+    batch = collate(samples)
     bert, found = model.text.encoder, model(batch)
     for b in range(4):
-        text, regions = (
-            SimpleNamespace(
-                **{
-                    name: x[b, (part.mask if hasattr(part, "mask") else part.attention_mask)[b]]
-                    for name, x in vars(part).items()
-                    if x is not None
-                }
-            )
-            for part in (batch.text, batch.regions)
-        )
-        expected = bert.encoder(
-            restated(model.join, bert.embeddings, text, regions)[None]
-        ).last_hidden_state[0]
-        both = torch.cat(
-            [found.text[b, batch.text.attention_mask[b]], found.visual[b, batch.regions.mask[b]]]
-        )
+        words, seen = batch.text.attention_mask[b], batch.regions.mask[b]
+        alone = collate([samples[b]])
+        text, regions = (first_row(part) for part in (alone.text, alone.regions))
+        states = restated(model.join, bert.embeddings, text, regions)
+        expected = bert.encoder(states[None]).last_hidden_state[0]
+        both = torch.cat([found.text[b, words], found.visual[b, seen]])
         close(both, expected[: len(both)], atol=2e-5)
 
 
 @torch.no_grad()
 def test_segments_of_uniter(text_only, bert_tokenizer):
     bert, batch = toys.bert(len(bert_tokenizer)).eval(), collate(paired(text_only, images=2))
-    before, regions = bert.embeddings.token_type_embeddings.weight.clone(), batch.regions
+    table, regions = bert.embeddings.token_type_embeddings, batch.regions
+    before = table.weight.clone()
     add_token_types(bert, [1, 0])
-    assert torch.equal(bert.embeddings.token_type_embeddings.weight, before[[0, 1, 1, 0]])
-    nn.init.normal_(bert.embeddings.token_type_embeddings.weight)
-    join, plain = (
-        UniterEmbeddings(bert, WIDTH, text_types=(0, 3), image_types=(1, 2)),
-        UniterEmbeddings(bert, WIDTH),
-    )
+    assert torch.equal(table.weight, before[[0, 1, 1, 0]])
+    nn.init.normal_(table.weight)
+    join = UniterEmbeddings(bert, WIDTH, text_types=(0, 3), image_types=(1, 2))
+    plain = UniterEmbeddings(bert, WIDTH)
     plain.load_state_dict(join.state_dict())
     found = join(bert.embeddings, batch)
-    assert torch.equal(
-        found.states[:, found.text],
-        bert.embeddings(batch.text.input_ids, 3 * batch.text.token_type_ids),
-    )
-    first = plain(
-        bert.embeddings,
-        replace(batch, regions=replace(regions, image_index=0 * regions.image_index)),
-    )
-    assert torch.equal(
-        (found.states == first.states).all(-1)[:, found.regions], regions.image_index == 0
-    )
+    words = bert.embeddings(batch.text.input_ids, 3 * batch.text.token_type_ids)
+    assert torch.equal(found.states[:, found.text], words)
+    one = replace(regions, image_index=0 * regions.image_index)
+    first = plain(bert.embeddings, replace(batch, regions=one))
+    same = (found.states == first.states).all(-1)[:, found.regions]
+    assert torch.equal(same, regions.image_index == 0)
     with pytest.raises(InputError, match="a sample has more than the 1 images of this model"):
         plain(bert.embeddings, batch)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_alone_or_in_a_batch_and_all_maps(kind, text_only, bert_tokenizer):
-    model, samples = built(kind, bert_tokenizer), paired(text_only, masked=True)
-    batch = collate(samples)
-    maps = []
-    seen, together, mask = (
-        model(batch, attention=maps.append),
-        model(batch),
-        model.join(model.text.encoder.embeddings, batch).mask,
-    )
-    assert model.text.encoder.config._attn_implementation == "sdpa"
-    close(seen.text[batch.text.attention_mask], together.text[batch.text.attention_mask])
-    assert len(maps) == (3 if kind == "late" else 2)
-    for number, one in enumerate(maps):
-        weights = one.weights
-        assert (one.name, one.layer) == ("self", number)
-        close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-        assert not weights.masked_select(~mask[:, None, None, : weights.shape[-1]]).any()
-    assert maps[-1].weights.shape == (4, 2, mask.shape[1], mask.shape[1])
-    for b, sample in enumerate(samples):
-        alone = model(collate([sample]))
-        for one, many in zip(
-            (alone.text, alone.visual), (together.text, together.visual), strict=True
-        ):
-            close(many[b, : one.shape[1]], one[0])
-        close(together.pooler_output[b], alone.pooler_output[0])
-
-
 def places_of(sample, tokens, regions, added):
     """What the places of a sample's sequence hold, padded to so many tokens and regions."""
-    text = [
-        PositionKind.SPECIAL if special else PositionKind.TOKEN
-        for special in sample.text.special_tokens_mask
-    ]
-    text += [PositionKind.PADDING] * (tokens - len(text))
-    seen = [
-        PositionKind.WHOLE_IMAGE if whole else PositionKind.REGION
-        for whole in sample.regions.is_whole_image
-    ]
-    seen += [PositionKind.PADDING] * (regions - len(seen))
-    return text, [*text, *seen, *[PositionKind.ADDED] * added]
+    held = []
+    for flags, kinds, count in (
+        (sample.text.special_tokens_mask, (PositionKind.TOKEN, PositionKind.SPECIAL), tokens),
+        (sample.regions.is_whole_image, (PositionKind.REGION, PositionKind.WHOLE_IMAGE), regions),
+    ):
+        own = [kinds[int(flag)] for flag in flags]
+        held += [*own, *[PositionKind.PADDING] * (count - len(own))]
+    return [*held, *[PositionKind.ADDED] * added]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -344,20 +244,21 @@ def test_maps_say_what_their_rows_and_columns_are(kind, text_only, bert_tokenize
     batch = collate(samples)
     tokens, regions = batch.text.input_ids.shape[1], batch.regions.mask.shape[1]
     added = int(kind == "vlbert")  # its [END]
+    numbers = [*range(tokens), *range(regions), *range(added)]
     maps = []
     model(batch, attention=maps.append)
+    assert [(one.name, one.layer) for one in maps] == [
+        ("self", n) for n in range(2 + (kind == "late"))
+    ]
     for one in maps:
         over_text = kind == "late" and one is not maps[-1]
-        assert one.rows is one.columns
         size = tokens if over_text else tokens + regions + added
-        assert one.weights.shape == (4, 2, size, size)
+        assert one.rows is one.columns and one.weights.shape == (4, 2, size, size)
         close(one.weights.sum(-1), torch.ones(4, 2, size))
         for b, sample in enumerate(samples):
-            text, every = places_of(sample, tokens, regions, added)
             holds = one.columns.kinds[b]
-            assert holds.tolist() == (text if over_text else every)
+            assert holds.tolist() == places_of(sample, tokens, regions, added)[:size]
             assert not one.weights[b, :, :, holds == PositionKind.PADDING].any()
-            numbers = [*range(tokens), *range(regions), *range(added)]
             assert one.columns.indices[b].tolist() == numbers[:size]
     alone = []
     model(replace(batch, regions=None), attention=alone.append)
@@ -375,19 +276,16 @@ def test_text_alone_and_export(kind, text_only, bert_tokenizer, tmp_path):
     out, plain = model(texts), model.text(texts)
     same = torch.equal(out.text, plain.text) and torch.equal(out.pooler_output, plain.pooler_output)
     assert (out.visual, same) == (None, kind != "vlbert")
-    assert (model.max_length, model.sizes.visual, model.sizes.regions) == (
-        62 if kind == "vlbert" else 64,
-        32,
-        WIDTH,
-    )
+    assert model.max_length == (62 if kind == "vlbert" else 64)
+    assert (model.sizes.visual, model.sizes.regions) == (32, WIDTH)
     model.export(tmp_path)
     stock, report = BertModel.from_pretrained(tmp_path / "bert", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     again = load_encoder(tmp_path).eval()
-    for one, other in ((model(batch), again(batch)), (out, again(texts))):
-        assert torch.equal(one.text, other.text) and torch.equal(
-            one.pooler_output, other.pooler_output
-        )
+    for one in (batch, texts):
+        found, expected = again(one), model(one)
+        assert torch.equal(found.text, expected.text)
+        assert torch.equal(found.pooler_output, expected.pooler_output)
     parts = count_parameters(str(tmp_path))["components"]
     assert parts["text"] == count(stock) and list(parts)[1:] == ["join", "fusion"][: len(parts) - 1]
     (tmp_path / JOIN).write_text('{"kind": "nobert", "early": true, "options": {}}')
@@ -397,13 +295,10 @@ def test_text_alone_and_export(kind, text_only, bert_tokenizer, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_learns(kind, text_only, bert_tokenizer):
-    model, samples = (
-        built(kind, bert_tokenizer, random=False).train(),
-        paired(text_only, masked=True),
-    )
+    model = built(kind, bert_tokenizer, random=False).train()
+    samples = paired(text_only, masked=True)
     if kind == "vlbert":  # texts stand among the pairs in pre-training
-        nothing = {name: x[:0] for name, x in vars(samples[0].regions).items() if x is not None}
-        samples.append(replace(samples[0], regions=RegionRow(**nothing)))
+        samples.append(replace(samples[0], regions=samples[0].regions.take(slice(0))))
     batch = collate(samples)
     for _ in range(2):  # VL-BERT's visual path opens with the first step
         out = model.zero_grad() or model(batch)
@@ -411,10 +306,9 @@ def test_everything_learns(kind, text_only, bert_tokenizer):
         torch.optim.SGD(model.parameters(), 1e-4).step()
     assert not [name for name, parameter in model.named_parameters() if not parameter.grad.any()]
     if kind == "vlbert":
+        none = replace(batch.regions, is_whole_image=~batch.regions.mask)
         with pytest.raises(InputError, match="the whole image"):
-            model(
-                replace(batch, regions=replace(batch.regions, is_whole_image=~batch.regions.mask))
-            )
+            model(replace(batch, regions=none))
 
 
 SIZES = {
@@ -434,14 +328,12 @@ SIZES = {
 }
 
 
-def test_published_sizes():
-    for preset, (total, parts) in SIZES.items():
-        found = count_parameters(preset)
-        assert (
-            (found["total"], list(found["components"].values()))
-            == (total, parts)
-            == (sum(parts), parts)
-        ), preset
+@pytest.mark.parametrize("preset", SIZES)
+def test_published_sizes(preset):
+    total, parts = SIZES[preset]
+    found = count_parameters(preset)
+    assert found["total"] == total == sum(parts)
+    assert list(found["components"].values()) == parts
 
 
 def test_sizes_of_variants(bert_tokenizer):
@@ -475,32 +367,33 @@ def test_sizes_of_variants(bert_tokenizer):
 )
 def test_weights_of_the_authors(kind, names, outer, heads, bert_tokenizer, tmp_path, capsys):
     model, other = built(kind, bert_tokenizer), built(kind, bert_tokenizer, random=False)
+    prefixes = names.renamed_prefixes.items()
     checkpoint = {name: torch.ones(1) for name in heads}
     for name, value in model.state_dict().items():
-        theirs, ours = max(
-            ((t, o) for t, o in names.renamed_prefixes.items() if name.startswith(o)),
-            key=lambda x: len(x[1]),
-        )
-        checkpoint[
-            outer + theirs + name.removeprefix(ours).replace("LayerNorm.bias", "LayerNorm.beta")
-        ] = value + 1
-    torch.save({"state_dict": checkpoint, "epoch": 1}, tmp_path / "a.bin")
-    assert released_weights.load_released_weights(other, tmp_path / "a.bin", names) == heads
-    assert all(
-        torch.equal(value, model.state_dict()[name] + 1)
-        for name, value in other.state_dict().items()
-    )
-    assert (
-        f"not used: {heads[0].rpartition('.')[0]}, {heads[1].rpartition('.')[0]};"
-        in capsys.readouterr().out
-    )
-    with pytest.raises(InputError, match=r"Unexpected key.*strange\.weight"):
-        released_weights.load_released_weights(
-            other, {**checkpoint, "strange.weight": torch.ones(1)}, names
-        )
-    del checkpoint[f"{outer}encoder.layer.0.output.dense.weight"]
-    with pytest.raises(InputError, match=r"Missing key.*text\.encoder\.encoder\.layer\.0"):
-        released_weights.load_released_weights(other, checkpoint, names)
+        fitting = [(ours, theirs) for theirs, ours in prefixes if name.startswith(ours)]
+        ours, theirs = max(fitting, key=lambda pair: len(pair[0]))
+        rest = name.removeprefix(ours).replace("LayerNorm.bias", "LayerNorm.beta")
+        checkpoint[outer + theirs + rest] = value + 1
+
+    def load(weights):
+        torch.save({"state_dict": weights, "epoch": 1}, tmp_path / "a.bin")
+        return load_released_weights(other, tmp_path / "a.bin", names)
+
+    assert load(checkpoint) == heads
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value + 1), name
+    parts = ", ".join(head.rpartition(".")[0] for head in heads)
+    assert f"not used: {parts};" in capsys.readouterr().out
+    lost = f"{outer}encoder.layer.0.output.dense.weight"
+    for weights, message in (
+        ({**checkpoint, "strange.weight": torch.ones(1)}, r"Unexpected key.*strange\.weight"),
+        ({k: v for k, v in checkpoint.items() if k != lost}, r"Missing key.*encoder\.layer\.0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load(weights)
+
+
+def test_a_checkpoint_of_code_is_not_opened(tmp_path):
     torch.save({"w": VLBertEmbeddings}, tmp_path / "code.th")
     with pytest.raises(InputError, match="not loadable as tensors only"):
-        released_weights.read_weights(tmp_path / "code.th")
+        read_weights(tmp_path / "code.th")

@@ -43,7 +43,7 @@ from groundling.core.output_types import (
 )
 from groundling.core.registry import registered
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
-from groundling.models.formats import Encoder
+from groundling.models.loading import Encoder
 from groundling.models.text_encoder import new_encoder
 from groundling.objectives import save_objective_heads
 from groundling.objectives.supervised import SupervisedObjective

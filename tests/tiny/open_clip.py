@@ -28,11 +28,15 @@ VISION = {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_s
 TEXT = {"context_length": 16, "width": 32, "heads": 2, "layers": 2}
 CONFIGS: dict[str, dict[str, Any]] = {
     "clip": {"vision_cfg": VISION, "text_cfg": TEXT, "quick_gelu": True},
-    "custom": {"vision_cfg": VISION, "text_cfg": TEXT, "custom_text": True},
-    "resnet": {"vision_cfg": VISION | {"layers": [1, 1, 1, 1], "width": 8}, "text_cfg": TEXT},
+    "resnet": {
+        "vision_cfg": VISION | {"layers": [1, 1, 1, 1], "width": 8},
+        "text_cfg": TEXT,
+        "custom_text": True,
+    },
     "timm": {
         "vision_cfg": {"timm_model_name": "resnet10t", "timm_pool": "avg", "image_size": 32},
-        "text_cfg": TEXT,
+        "text_cfg": {"hf_model_name": "own/text", "hf_tokenizer_name": "own", "context_length": 16}
+        | {"hf_proj_type": "mlp", "hf_pooler_type": "mean_pooler"},
     },
     "siglip": {
         "vision_cfg": {"timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"}
@@ -43,11 +47,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "init_logit_bias": -10,
         "custom_text": True,
     },
-    "hugging_face": {
-        "vision_cfg": VISION,
-        "text_cfg": {"hf_model_name": "own/text", "hf_tokenizer_name": "own", "context_length": 16}
-        | {"hf_proj_type": "mlp", "hf_pooler_type": "mean_pooler"},
-    },
     "coca": {
         "vision_cfg": VISION
         | {"attentional_pool": True, "attn_pooler_heads": 2}
@@ -57,7 +56,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "custom_text": True,
     },
 }
-"""`model_cfg` of each kind: CLIP, its two image towers besides ViT, SigLIP, a Hugging Face text tower, CoCa."""
+"""`model_cfg` of each kind: CLIP, its ResNet, a timm image tower with a Hugging Face text tower, SigLIP, CoCa."""
 
 
 def write(folder: Path, kind: str, **preprocess: Any) -> Path:

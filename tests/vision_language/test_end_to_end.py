@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from tiny import homes, toys
 from tiny.homes import STEPS, log_of
@@ -26,7 +28,6 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
 from groundling.data.image_samples import PixelDataset
-from groundling.data.images import read_image
 from groundling.data.regions import RegionStore
 from groundling.data.regions.samples import RegionDataset, RegionOptions, add_whole_image
 from groundling.data.samples import TextDataset, TextRowEncoder
@@ -36,7 +37,12 @@ from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.input_settings import PixelInputSettings
 from groundling.tasks.vqa import VQA
-from groundling.vision_language.end_to_end import EndToEndModel, make_end_to_end_model, mask_boxes
+from groundling.vision_language.end_to_end import (
+    EndToEndModel,
+    make_end_to_end_model,
+    mask_boxes,
+    roi_align,
+)
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.vlbert import VLBertEmbeddings
 
@@ -68,12 +74,9 @@ def sample(
     example = Example("a", toys.sentences()[number], choices=tuple(toys.sentences()[:choices]))
     (made,) = TextDataset([example], words).get([0])
     count = 2 + number % 2
-    row = add_whole_image(
-        replace(
-            toys.regions(number, count, width=0), boxes=BOXES[:count]
-        )  # features are made by the model
-    )
-    row = replace(row, masked=np.isin(np.arange(count + 1), masked))
+    # Features are made by the model.
+    row = replace(toys.regions(number, count, width=0), boxes=BOXES[:count])
+    row = replace(add_whole_image(row), masked=np.isin(np.arange(count + 1), masked))
     pixels = rng.integers(0, 256, (3, high, wide), dtype=np.uint8)
     own = tuple(replace(choice, regions=row) for choice in made.choices)
     return replace(made, pixels=pixels, regions=row, choices=own)
@@ -97,18 +100,15 @@ def test_padding_does_not_matter(model: EndToEndModel) -> None:
 @torch.no_grad()
 def test_masked_boxes_are_zero_in_the_pixels(model: EndToEndModel) -> None:
     batch = collate([sample(0, 80, 64, (2,))])
-    assert batch.pixels is not None
     expected = model(batch)
     inside, outside = batch.pixels.clone(), batch.pixels.clone()
-    inside[:, :, 16:64, 40:80] = (
-        255 - inside[:, :, 16:64, 40:80]
-    )  # 0.25..1 of 64 down, 0.5..1 of 80 across
-    assert torch.equal(model(replace(batch, pixels=inside)).text, expected.text)
-    assert torch.equal(model(replace(batch, pixels=inside)).visual, expected.visual)
-    outside[:, :, :15, 41:] = 255 - outside[:, :, :15, 41:]
-    assert (model(replace(batch, pixels=outside)).visual - expected.visual).abs().max() > 1e-3
-    shown = replace(batch, regions=replace(batch.regions, masked=None))  # type: ignore[type-var]
-    assert (model(shown).visual - expected.visual).abs().max() > 1e-3
+    inside[:, :, 16:64, 40:80] ^= 255  # 0.25..1 of 64 down, 0.5..1 of 80 across
+    found = model(replace(batch, pixels=inside))
+    assert torch.equal(found.text, expected.text) and torch.equal(found.visual, expected.visual)
+    outside[:, :, :15, 41:] ^= 255
+    shown = replace(batch, regions=replace(batch.regions, masked=None))
+    for other in (replace(batch, pixels=outside), shown):
+        assert (model(other).visual - expected.visual).abs().max() > 1e-3
 
 
 def test_both_ends_of_a_box_are_inside() -> None:
@@ -123,12 +123,11 @@ def test_both_ends_of_a_box_are_inside() -> None:
 def test_regions_are_seen_at_stride_16_by_a_dilated_last_stage(model: EndToEndModel) -> None:
     """Against the steps in plain words; the stock ResNet's own first three stages, one region after the other."""
     batch = collate([sample(1, 96, 64)])
-    assert batch.pixels is not None and batch.regions is not None
     shapes = []
     hook = model.cnn.encoder.stages[-1].register_forward_hook(
         lambda stage, into, out: shapes.append(out.shape)
     )
-    found = model.add_region_features(batch).regions.features  # type: ignore[union-attr]
+    found = model.add_region_features(batch).regions.features
     hook.remove()
     assert shapes == [(4, 32, 14, 14)] and found.shape == (1, 4, 32)
     mean, std = torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.3, 0.2])
@@ -139,50 +138,34 @@ def test_regions_are_seen_at_stride_16_by_a_dilated_last_stage(model: EndToEndMo
     assert hidden.shape == (1, 16, 4, 6)
     grid = torch.arange(28) / 28 + 1 / 56  # 2 samples in each of 14 bins
     for r, (x1, y1, x2, y2) in enumerate(batch.regions.boxes[0].tolist()):
-        x, y = 6 * (x1 + (x2 - x1) * grid), 4 * (y1 + (y2 - y1) * grid)
-        at = torch.stack(
-            [(2 * x / 6 - 1).expand(28, 28), (2 * y / 4 - 1)[:, None].expand(28, 28)], -1
-        )
-        crop = nn.functional.grid_sample(
-            hidden, at[None], padding_mode="border", align_corners=False
-        )
-        head = model.cnn.encoder.stages[3](nn.functional.avg_pool2d(crop, 2))
+        x, y = 2 * (x1 + (x2 - x1) * grid) - 1, 2 * (y1 + (y2 - y1) * grid) - 1
+        at = torch.stack([x.expand(28, 28), y[:, None].expand(28, 28)], -1)[None]
+        crop = F.grid_sample(hidden, at, padding_mode="border", align_corners=False)
+        head = model.cnn.encoder.stages[3](F.avg_pool2d(crop, 2))
         close(found[0, r], head.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
-    for conv in (
-        part for part in model.cnn.encoder.stages[3].modules() if isinstance(part, nn.Conv2d)
-    ):
-        assert conv.stride == (1, 1) and conv.dilation == (
-            (2, 2) if conv.kernel_size == (3, 3) else (1, 1)
-        )
+    for conv in model.cnn.encoder.stages[3].modules():
+        if isinstance(conv, nn.Conv2d):
+            wide = 2 if conv.kernel_size == (3, 3) else 1
+            assert conv.stride == (1, 1) and conv.dilation == (wide, wide)
 
 
 @torch.no_grad()
 def test_cover_leaves_out_what_is_no_part_of_an_object(models: dict[str, EndToEndModel]) -> None:
-    model, plain = models["basic"], sample(0, 64, 48)
-    half = np.ones((3, 14, 14), bool)
+    model = models["basic"]
+    half, whole = np.ones((3, 14, 14), bool), np.ones((4, 14, 14), bool)
     half[1, :, 7:] = False
-    covered = replace(plain, regions=replace(plain.regions, segmentation=half))  # type: ignore[type-var]
-    batch = collate(
-        [
-            covered,
-            replace(
-                sample(1, 64, 48),
-                regions=replace(  # type: ignore[type-var]
-                    sample(1, 64, 48).regions, segmentation=np.ones((4, 14, 14), bool)
-                ),
-            ),
-        ]
-    )
-    assert batch.regions is not None and batch.regions.segmentation is not None
-    assert (
-        batch.regions.segmentation.shape == (2, 4, 14, 14)
-        and not batch.regions.segmentation[0, 3].any()
-    )
+    samples = []
+    for number, cover in enumerate((half, whole)):
+        one = sample(number, 64, 48)
+        samples.append(replace(one, regions=replace(one.regions, segmentation=cover)))
+    batch = collate(samples)
+    assert batch.regions.segmentation.shape == (2, 4, 14, 14)
+    assert not batch.regions.segmentation[0, 3].any()
     maps = []
     hook = model.cnn.encoder.stages[-1].register_forward_hook(
         lambda stage, into, out: maps.append(out)
     )
-    found = model.add_region_features(batch).regions.features  # type: ignore[union-attr]
+    found = model.add_region_features(batch).regions.features
     hook.remove()
     close(found[0, 1], maps[0][1, :, :, :7].sum((1, 2)) / 196)
     close(found[0, 2], maps[0][2].mean((1, 2)))
@@ -193,18 +176,14 @@ def test_cover_leaves_out_what_is_no_part_of_an_object(models: dict[str, EndToEn
 def test_choices_share_one_look(models: dict[str, EndToEndModel]) -> None:
     model = models["basic"]
     several, calls = [sample(0, 48, 40, choices=3), sample(1, 64, 32, choices=3)], []
-    batch = collate(several)
-    assert batch.pixels is not None and len(batch.pixels) == 2
     hook = model.cnn.embedder.register_forward_hook(lambda *_: calls.append(1))
-    found = model(batch)
+    found = model(collate(several))
     hook.remove()
     assert len(calls) == 2 and len(found.text) == 6
     for b, one in enumerate(several):
         for c, choice in enumerate(one.choices):
-            alone = model(collate([replace(choice, pixels=one.pixels)]))
-            close(
-                found.visual[3 * b + c, : alone.visual.shape[1]], alone.visual[0], rtol=0, atol=1e-5
-            )
+            alone = model(collate([replace(choice, pixels=one.pixels)])).visual[0]
+            close(found.visual[3 * b + c, : len(alone)], alone, rtol=0, atol=1e-5)
 
 
 def test_what_learns(model: EndToEndModel) -> None:
@@ -213,11 +192,9 @@ def test_what_learns(model: EndToEndModel) -> None:
     assert not any(part.training for part in model.cnn.modules()) and model.text.training
     out = model(collate([sample(0, 64, 48, (1,)), sample(1, 48, 64)]))
     (out.text.pow(3).sum() + out.visual.pow(3).sum()).backward()
+    trained = tuple(f"encoder.stages.{stage}" for stage in (1, 2, 3))
     for name, parameter in model.cnn.named_parameters():
-        learns = (
-            name.startswith(("encoder.stages.1", "encoder.stages.2", "encoder.stages.3"))
-            and "norm" not in name
-        )
+        learns = name.startswith(trained) and "norm" not in name
         assert parameter.requires_grad == learns, name
         assert learns == (parameter.grad is not None and bool(parameter.grad.any())), name
     assert all(torch.equal(value, before[name]) for name, value in model.cnn.state_dict().items())
@@ -230,24 +207,17 @@ def test_export_and_texts_alone(model: EndToEndModel, tmp_path: Path) -> None:
     batch = collate([sample(0, 64, 48, (1,)), sample(1, 48, 64)])
     model.export(tmp_path)
     again = load_encoder(tmp_path).eval()
-    assert (
-        isinstance(again, EndToEndModel)
-        and again.side == 64
-        and again.reads_whole_image
-        and again.sizes._replace(config=None) == model.sizes._replace(config=None)
-    )
+    assert again.side == 64 and again.reads_whole_image
+    assert again.sizes._replace(config=None) == model.sizes._replace(config=None)
     for one in (batch, replace(batch, regions=None, pixels=None, image_sizes=None)):
         found, expected = again(one), model(one)
         assert torch.equal(found.text, expected.text)
         assert found.visual is expected.visual is None or torch.equal(found.visual, expected.visual)
     stock, report = ResNetModel.from_pretrained(tmp_path / "cnn", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert sum(p.numel() for p in stock.parameters()) == sum(
-        p.numel() for p in model.cnn.parameters()
-    )
-    assert json.loads((tmp_path / "cnn" / "preprocessor_config.json").read_text())[
-        "image_mean"
-    ] == [0.4, 0.5, 0.6]
+    assert stock.state_dict().keys() == model.cnn.state_dict().keys()
+    about = json.loads((tmp_path / "cnn/preprocessor_config.json").read_text())
+    assert about["image_mean"] == [0.4, 0.5, 0.6]
     maps: list[AttentionMap] = []
     model(batch, attention=maps.append)
     assert len(maps) == 2
@@ -270,17 +240,14 @@ def test_half_precision_keeps_the_boxes(models: dict[str, EndToEndModel]) -> Non
 
 def test_published_sizes() -> None:
     """The table's 114,489,467 (base, without the CNN) and 42,500,160 (ResNet-101)."""
+    sizes = OutputSizes(text=768, visual=768, input_embeddings=(30522, 768), classes=1601)
     with torch.device("meta"):
         bert = BertModel(BertConfig(type_vocab_size=3), add_pooling_layer=False)
-        sizes = OutputSizes(text=768, visual=768, input_embeddings=(30522, 768), classes=1601)
-        heads = [
-            MaskedLM(sizes, mask_id=103, replacements=np.arange(5)),
-            MaskedRegionModeling(sizes),
-        ]
-        parts = nn.ModuleList([bert, VLBertEmbeddings(bert, pixels=True), *heads])
+        lm = MaskedLM(sizes, mask_id=103, replacements=np.arange(5))
+        parts = [bert, VLBertEmbeddings(bert, pixels=True), lm, MaskedRegionModeling(sizes)]
         cnn = ResNetModel(ResNetConfig(depths=[3, 4, 23, 3]))
-    assert sum(p.numel() for p in parts.parameters()) == 114489467
-    assert sum(p.numel() for p in cnn.parameters()) == 42500160
+    for module, total in ((nn.ModuleList(parts), 114_489_467), (cnn, 42_500_160)):
+        assert sum(p.numel() for p in module.parameters()) == total
 
 
 # -- data and whole runs ---------------------------------------------------------------------------------------------
@@ -290,26 +257,24 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
     store(tmp_path / "store", ["wide", "deep/high", "lost"], width=12)
     for name, size in (("wide.png", (300, 100)), ("deep/high.jpg", (30, 40))):
         homes.picture(tmp_path / "images" / name, size=size)
-    put = RegionStore(tmp_path / "store", features=False)
-    assert put.width == 0 and put["wide"].features.shape == (len(put["wide"].boxes), 0)
+    kept = RegionStore(tmp_path / "store", features=False)
+    assert kept.width == 0 and kept["wide"].features.shape == (len(kept["wide"].boxes), 0)
+    words = TextRowEncoder(toys.bert_words(), 8)
 
     def samples(*images: str, longest_edge: int = 0) -> PixelDataset:
-        texts = TextDataset(
-            [Example("t", "a dog", images=images)], TextRowEncoder(toys.bert_words(), 8)
-        )
-        seen = RegionDataset(texts, put, RegionOptions(whole_image=True))
+        texts = TextDataset([Example("t", "a dog", images=images)], words)
+        seen = RegionDataset(texts, kept, RegionOptions(whole_image=True))
         return PixelDataset(seen, tmp_path / "images", 60, longest_edge)
 
-    found = {image: samples(image).get([0], ())[0] for image in ("wide", "deep/high")}
-    assert {image: s.pixels.shape for image, s in found.items()} == {  # type: ignore[union-attr]
-        "wide": (3, 33, 100),
-        "deep/high": (3, 80, 60),
-    }
-    for most, sides in ((120, (40, 120)), (1000, (60, 180))):
-        (one,) = samples("wide", longest_edge=most).get([0], ())
-        assert one.pixels is not None and one.pixels.shape[1:] == sides
-    assert (found["wide"].pixels == np.array([200, 30, 30])[:, None, None]).all()
-    assert len(samples("wide")) == 1 and samples("wide").ids == ["t"]
+    for image, longest, sides in (
+        ("wide", 0, (33, 100)),
+        ("deep/high", 0, (80, 60)),
+        ("wide", 120, (40, 120)),
+        ("wide", 1000, (60, 180)),
+    ):
+        (one,) = samples(image, longest_edge=longest).get([0], ())
+        assert one.pixels.shape == (3, *sides)
+    assert (one.pixels == np.array([200, 30, 30])[:, None, None]).all()
     for images, message in (
         (("wide", "deep/high"), "t has 2 images; a model that reads pixels reads one per text"),
         (("lost",), "1 images are missing, .* 'lost'"),
@@ -356,12 +321,10 @@ TWO = replace(STEPS, steps=2, batch=2)
 
 @pytest.fixture(scope="module")
 def trained(settings: PretrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model pre-trained with related images (B3), in which a picture comes with the boxes of its own image."""
     out = tmp_path_factory.mktemp("runs") / "pretrained"
-    result = pretrain(settings, TWO, out)
-    assert (result["architecture"], result["objectives"]) == (
-        "vlbert",
-        ["masked_lm", "masked_regions"],
-    )
+    result = pretrain(replace_settings(settings, related=True), TWO, out)
+    assert result["objectives"] == ["masked_lm", "masked_regions", "sentence_image"]
     model = load_encoder(out / "model")
     assert result["parameters"] == sum(p.numel() for p in model.parameters())
     assert (model.side, model.join.mask_visual) == (40, None)
@@ -371,12 +334,14 @@ def trained(settings: PretrainConfig, tmp_path_factory: pytest.TempPathFactory) 
 def test_pretraining_goes_on_from_an_end_to_end_model(
     settings: PretrainConfig, place: Path, trained: Path, tmp_path: Path
 ) -> None:
-    first = ResNetModel.from_pretrained(place / "resnet").state_dict()
-    second = ResNetModel.from_pretrained(trained / "cnn").state_dict()
-    assert not torch.equal(
-        *(cnn["encoder.stages.3.layers.0.layer.1.convolution.weight"] for cnn in (first, second))
+    first, second = (
+        ResNetModel.from_pretrained(at).state_dict() for at in (place / "resnet", trained / "cnn")
     )
-    assert torch.equal(*(cnn["embedder.embedder.convolution.weight"] for cnn in (first, second)))
+    for name, stays in (
+        ("encoder.stages.3.layers.0.layer.1.convolution.weight", False),
+        ("embedder.embedder.convolution.weight", True),
+    ):
+        assert torch.equal(first[name], second[name]) == stays
     config = replace(settings, model=str(trained), text=(str(place / "text.txt"),))
     result = pretrain(config, TWO, tmp_path / "again")
     assert result["left_out"] == 0 and len(log_of(tmp_path / "again")) == 2
@@ -401,89 +366,116 @@ def asked(trained: Path, place: Path) -> FinetuneConfig:
     )
 
 
-def test_finetuning_needs_the_pictures(asked: FinetuneConfig, tmp_path: Path) -> None:
-    result = finetune(asked, TWO, tmp_path / "seen")
-    assert result["scores"]["val"]
-    assert isinstance(load_encoder(tmp_path / "seen" / "seed-0" / "model"), EndToEndModel)
-    homes.student(tmp_path / "bert")
-    for change, message in (
-        ({"images": ""}, "pass images"),
-        ({"regions": ""}, "needs regions; pass regions=STORE"),
-        ({"model": str(tmp_path / "bert")}, "this model reads none"),
-        ({"images": str(tmp_path / "none")}, "none: no such file or folder"),
-    ):
-        with pytest.raises(InputError, match=message):
-            finetune(replace_settings(asked, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]
-
-
 def test_a_blind_model_sees_no_pixels(asked: FinetuneConfig, place: Path, tmp_path: Path) -> None:
     """B4: a blind end-to-end model used to answer bit by bit as the seeing one."""
     seen = place / "images-vqa"
     for number, picture in enumerate(sorted(seen.iterdir())):  # the same files, other colours
         with Image.open(picture) as image:
             homes.picture(tmp_path / picture.name, (9 * number, 90, 20), image.size)
-    answers = []
+    answers = {}
     for blind in (False, True):
         for images in (seen, tmp_path):
             config = replace_settings(asked, zero_region_features=blind, images=str(images))
             out = tmp_path / f"out{len(answers)}"
             finetune(config, TWO, out)
-            answers.append(homes.answers(out / "seed-0" / "predictions_val.jsonl"))
-    one, other, one_blind, other_blind = answers
-    assert one != other and one != one_blind and one_blind == other_blind
-
-
-def test_related_images_are_exchanged_with_their_pixels(
-    settings: PretrainConfig, tmp_path: Path
-) -> None:
-    """B3: a whole run, in which a picture of another size comes with the boxes of its own image."""
-    result = pretrain(replace_settings(settings, related=True), TWO, tmp_path)
-    assert "sentence_image" in result["objectives"]
+            answers[blind, images] = homes.answers(out / "seed-0/predictions_val.jsonl")
+    assert answers[False, seen] not in (answers[False, tmp_path], answers[True, seen])
+    assert answers[True, seen] == answers[True, tmp_path]
 
 
 def test_mistakes_are_named(
-    settings: PretrainConfig, trained: Path, place: Path, tmp_path: Path
+    settings: PretrainConfig, asked: FinetuneConfig, trained: Path, place: Path, tmp_path: Path
 ) -> None:
     resnet(tmp_path / "deep", depths=[1, 1, 1, 1, 1], hidden_sizes=[8, 8, 16, 16, 16])
     pictures(tmp_path / "few", ["000"])
     no_pixels = {"images": "", "backbone": PixelInputSettings().backbone, "shortest_edge": 0}
-    for change, message in (
-        (
-            {"architecture": "uniter"},
-            "uniter reads stored features; leave images out",
-        ),
-        (
-            {"model": str(trained), **no_pixels},
-            "model: this model reads pixels",
-        ),
-        ({"backbone": str(place / "bert")}, "bert: expected a ResNet with four stages"),
-        ({"backbone": str(tmp_path / "deep")}, "deep: expected a ResNet with"),
-        ({"images": str(tmp_path / "few")}, "few: 5 images .* '001'"),
+    stored = replace_settings(settings, **no_pixels)
+    pretrain(stored, TWO, tmp_path / "stored")  # the same without a CNN
+    of_stored = {"model": str(tmp_path / "stored/model")}
+    for config, change, message in (
+        (settings, {"architecture": "uniter"}, "uniter reads stored features; leave images out"),
+        (stored, {"model": str(trained)}, "model: this model reads pixels"),
+        (settings, {"backbone": str(place / "bert")}, "bert: expected a ResNet with four stages"),
+        (settings, {"backbone": str(tmp_path / "deep")}, "deep: expected a ResNet with"),
+        (settings, {"images": str(tmp_path / "few")}, "few: 5 images .* '001'"),
+        (asked, of_stored, "no pixels; leave out"),
+        (asked, {"images": ""}, "pass images"),
+        (asked, {"regions": ""}, "needs regions; pass regions=STORE"),
+        (asked, {"model": str(place / "bert")}, "this model reads none"),
+        (asked, {"images": str(tmp_path / "none")}, "none: no such file or folder"),
     ):
+        run = pretrain if isinstance(config, PretrainConfig) else finetune
         with pytest.raises(InputError, match=message):
-            pretrain(replace_settings(settings, **change), TWO, tmp_path / "out")  # type: ignore[arg-type]
-    stored = pretrain(
-        replace_settings(settings, **no_pixels), TWO, tmp_path / "stored"
-    )  # the same without a CNN
-    config = make_settings(
-        FinetuneConfig,
-        model=str(tmp_path / "stored" / "model"),
-        task="vqa",
-        data=str(vqa(tmp_path / "vqa")),
-        regions=str(place / "store"),
-        images=str(place / "images"),
-    )
-    assert stored["architecture"] == "vlbert"
-    with pytest.raises(InputError, match="no pixels; leave out"):
-        finetune(config, TWO, tmp_path / "tuned")
+            run(replace_settings(config, **change), TWO, tmp_path / "no")
 
 
-def test_a_grey_picture_of_16_bits_is_not_white(tmp_path: Path) -> None:
-    grey = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
-    Image.fromarray(grey).save(tmp_path / "8.png")
-    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "16.png")
-    eight, sixteen = (np.asarray(read_image(tmp_path / f"{bits}.png")) for bits in (8, 16))
-    np.testing.assert_array_equal(sixteen, eight)
-    Image.fromarray(grey.astype(np.float32)).save(tmp_path / "fractions.tiff")
-    with pytest.raises(InputError, match="its pixels have fractions"):
-        read_image(tmp_path / "fractions.tiff")
+# -- RoIAlign at the very ends of an image, and without boxes -------------------------------------------------------
+
+ROW = torch.tensor([[[[10.0, 20.0, 30.0, 40.0]]]])
+
+
+def row_of(x1: float, x2: float, size: int = 1, sampling: int = 1) -> list[float]:
+    """What a box over the whole height of `ROW` holds, in bins from left to right."""
+    boxes = torch.tensor([[x1, 0.0, x2, 1.0]])
+    return roi_align(ROW, [boxes], size, 1.0, sampling)[0, 0, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("x1", "expected"),
+    [
+        (1.0, 20.0),
+        (1.25, 22.5),
+        (-0.5, 10.0),  # at -.5: the first pixel
+        (-1.0, 10.0),  # at -1: still the first pixel
+        (-1.125, 0.0),  # at -1.125: nothing
+        (3.75, 40.0),  # at 3.75: the last pixel
+        (4.0, 40.0),  # at 4, the width: still the last pixel
+        (4.125, 0.0),  # at 4.125: nothing
+    ],
+)
+def test_a_sample_counts_from_one_pixel_before_to_the_end(x1: float, expected: float) -> None:
+    """A pixel's centre is at its number plus .5, so half a pixel is taken off: 1.0 to 2.0 is sampled at 1.0, 20."""
+    assert row_of(x1, x1 + 1) == [expected]
+
+
+def test_half_of_the_samples_at_the_end() -> None:
+    # Two samples, at -1.5 and -1: the first is none, the second is the first pixel.
+    assert row_of(-1.25, -0.25, sampling=2) == [5.0]
+    # Two bins of two samples: -2 and -1; 0 and 1.
+    assert row_of(-2.0, 2.0, size=2, sampling=2) == [5.0, 15.0]
+
+
+def in_torchvisions_order(box: np.ndarray, size: int, sampling: int, width: int) -> np.ndarray:
+    """How many of each bin's samples count (size,), every step in single precision."""
+    single = np.float32
+    low, high = (single(side * single(1) - single(0.5)) for side in box)
+    span = single(single(high - low) / single(size))
+    counts = np.zeros(size)
+    for number, point in product(range(size), range(sampling)):
+        place = single(low + single(single(number) * span))
+        place += single(single(single(point + 0.5) * span) / single(sampling))
+        counts[number] += (not (place < -1 or place > width)) / sampling
+    return counts
+
+
+@pytest.mark.parametrize(("size", "sampling"), [(7, 3), (7, 2), (14, 2)])
+def test_rounding_takes_the_side_that_it_takes_in_torchvision(size: int, sampling: int) -> None:
+    # Left ends in steps of 1/16 and widths such that a sample lies at -1 but for rounding.
+    rng = np.random.default_rng(size)
+    middles = rng.integers(0, 2 * size, 400) + 0.5
+    spans = rng.integers(1, 60, 400) * 0.7
+    lefts = -0.5 - spans * middles / (2 * size)
+    boxes = np.stack([lefts, lefts + spans], 1).astype(np.float32)
+    given = torch.tensor([[left, 0.0, right, 1.0] for left, right in boxes.tolist()])
+    found = roi_align(torch.ones(1, 1, 1, 12), [given], size, 1.0, sampling)[:, 0, 0].numpy()
+    expected = [in_torchvisions_order(box, size, sampling, 12) for box in boxes]
+    np.testing.assert_allclose(found, np.stack(expected), atol=1e-5)
+
+
+def test_an_image_without_boxes_has_no_features() -> None:
+    features = torch.randn(3, 2, 4, 4)
+    box = torch.tensor([[0.0, 0.0, 4.0, 4.0]])
+    none = torch.zeros(0, 4)
+    found = roi_align(features, [none, box, none], 2, 1.0, 2)
+    assert torch.equal(found, roi_align(features[1:2], [box], 2, 1.0, 2))
+    assert roi_align(features, [none] * 3, 2, 1.0, 2).shape == (0, 2, 2, 2)

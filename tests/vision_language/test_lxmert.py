@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from safetensors.torch import load_file
 from tiny import homes, toys
 from tiny.regions import store
 from tiny.tasks import task_texts, vqa
-from torch import Tensor, nn
+from torch import nn
 from transformers import BertConfig, BertModel, LxmertForPreTraining
 
 from groundling.cli import main
@@ -60,7 +61,7 @@ def batch() -> Batch:
     return found
 
 
-def theirs_of(folder: Path, batch: Batch, **labels: object) -> tuple[LxmertForPreTraining, dict]:
+def theirs_of(folder: Path, batch: Batch) -> tuple[LxmertForPreTraining, dict[str, Any]]:
     """transformers' model, and the arguments of its call."""
     text, regions = batch.text, batch.regions
     arguments = {
@@ -71,32 +72,32 @@ def theirs_of(folder: Path, batch: Batch, **labels: object) -> tuple[LxmertForPr
         "visual_pos": regions.boxes,
         "visual_attention_mask": regions.mask.long(),
     }
-    return LxmertForPreTraining.from_pretrained(folder).eval(), arguments | labels
+    return LxmertForPreTraining.from_pretrained(folder).eval(), arguments
 
 
+@torch.no_grad()
 def test_states_and_attention_are_transformers_own(
     folder: Path, model: Lxmert, batch: Batch
 ) -> None:
-    theirs, arguments = theirs_of(folder, batch, output_attentions=True)
-    maps: dict[str, list[AttentionMap]] = {}
-    with torch.no_grad():
-        expected = theirs.lxmert(**arguments)
-        found = model(batch)
-        model(batch, lambda one: maps.setdefault(one.name, []).append(one))
+    theirs, arguments = theirs_of(folder, batch)
+    expected = theirs.lxmert(**arguments, output_attentions=True)
+    found = model(batch)
     assert torch.equal(found.text, expected.language_output)
     assert torch.equal(found.visual, expected.vision_output)
     assert torch.equal(found.pooler_output, expected.pooled_output)
-    layers = {name: [one.layer for one in some] for name, some in maps.items()}
-    assert layers == {
+    maps: dict[str, list[AttentionMap]] = {}
+    model(batch, lambda one: maps.setdefault(one.name, []).append(one))
+    assert {name: [one.layer for one in some] for name, some in maps.items()} == {
         "text over text": [0, 1, 2, 3],
         "regions over regions": [0, 1, 2],
         "text over regions": [0, 1],
         "regions over text": [0, 1],
     }
-    own = {"text over text": expected.language_attentions}
-    own |= {"regions over regions": expected.vision_attentions}
-    own |= {"text over regions": expected.cross_encoder_attentions}
-    for name, weights in own.items():
+    for name, weights in (
+        ("text over text", expected.language_attentions),
+        ("regions over regions", expected.vision_attentions),
+        ("text over regions", expected.cross_encoder_attentions),
+    ):
         for one, other in zip(maps[name], weights, strict=False):
             assert torch.equal(one.weights, other)
     sides = {"text": batch.text.attention_mask, "regions": batch.regions.mask}
@@ -120,65 +121,65 @@ def test_losses_are_transformers_own(folder: Path, model: Lxmert) -> None:
     rows = toys.seen(8).get(range(8), ())
     samples = []
     for number, sample in enumerate(rows):
-        sample = replace(sample, labels={"label": np.array(number % 3)})
+        sample = sample.with_label("label", np.array(number % 3))
         for one in sorted(chosen, key=lambda one: not one.swaps_inputs):
             rng = generator("test", one.name, number)
             sample = one.corrupt(sample, rng, lambda number=number: rows[(number + 1) % 8])
         samples.append(sample)
     batch = collate(samples)
-    lm, match, objects, answers = chosen
-    assert init_lm_head(lm.head, folder) == "the checkpoint's"
-    for one in (match, objects, answers):
+    assert init_lm_head(chosen[0].head, folder) == "the checkpoint's"
+    for one in chosen[1:]:
         model.load_heads(one, folder)
         one.eval()
-    scored = (batch.labels["masked_objects"] == 1).float()
-    classes = batch.regions.classes.argmax(-1)
-    matched = batch.labels["sentence_image"]
-    label = batch.labels["label"]
-    assert scored.any() and 0 < matched.sum() < 8 and ((label == IGNORE) == (matched == 0)).all()
+    labels, regions = batch.labels, batch.regions
+    matched, answers = labels["sentence_image"], labels["label"]
+    scored = (labels["masked_objects"] == 1).float()
+    assert scored.any() and 0 < matched.sum() < 8 and ((answers == IGNORE) == (matched == 0)).all()
     theirs, arguments = theirs_of(folder, batch)
+    none, classes = torch.zeros_like(scored), regions.classes.argmax(-1)
+    targets = {
+        "obj": (classes, none),
+        "attr": (torch.zeros_like(classes), none),
+        "feat": (labels["masked_objects_targets"].float(), none),
+    }
+    counts = {name: count for one in chosen for name, count in one.count(batch).items()}
     with torch.no_grad():
         out = model(batch)
         ours = {name: value for one in chosen for name, value in one(out, batch).items()}
-        none = torch.zeros_like(scored)
-        wide = batch.labels["masked_objects_targets"].float()
-        attributes = (torch.zeros_like(classes), none)
-        loss: dict[str, Tensor] = {
-            "mlm": theirs(**arguments, labels=batch.labels["masked_lm"]).loss,
-            "sentence_image": theirs(**arguments, matched_label=matched).loss,
-            "image_qa": theirs(**arguments, ans=label).loss,
-        }
-        for name, conf in (("feat", scored), ("obj", scored * batch.regions.confidence)):
-            every = {"obj": (classes, none), "attr": attributes, "feat": (wide, none)}
-            every[name] = (every[name][0], conf)
-            term = "masked_objects" if name == "feat" else "masked_labels"
-            loss[term] = theirs(**arguments, obj_labels=every).loss * scored.numel() / 6.67
-    counts = {name: count for one in chosen for name, count in one.count(batch).items()}
-    for name in ("mlm", "sentence_image", "image_qa"):
-        torch.testing.assert_close(ours[name] / counts[name], loss[name])
-    for name in ("masked_objects", "masked_labels"):
-        torch.testing.assert_close(ours[name], loss[name])
+        for name, given in (
+            ("mlm", {"labels": labels["masked_lm"]}),
+            ("sentence_image", {"matched_label": matched}),
+            ("image_qa", {"ans": answers}),
+        ):
+            loss = theirs(**arguments, **given).loss
+            torch.testing.assert_close(ours[name] / counts[name], loss)
+        for name, part, weight in (
+            ("masked_objects", "feat", scored),
+            ("masked_labels", "obj", scored * regions.confidence),
+        ):
+            every = targets | {part: (targets[part][0], weight)}
+            loss = theirs(**arguments, obj_labels=every).loss * scored.numel() / 6.67
+            torch.testing.assert_close(ours[name], loss)
 
 
-def test_of_masked_regions_some_are_another_images(model: Lxmert) -> None:
+def test_of_masked_regions_some_are_another_images() -> None:
     objects = MaskedObjects(OutputSizes(visual=32, regions=12))
     one, other = toys.seen(12).get([5, 11], ())
-    before = one.regions
-    kept = zeros = foreign = total = 0
+    before = one.regions.features
+    shares = np.zeros(4)
     for draw in range(600):
         after = objects.corrupt(one, generator(draw), lambda: other)
         chosen = after.labels["masked_objects"] == 1
-        np.testing.assert_array_equal(after.labels["masked_objects_targets"], before.features)
+        np.testing.assert_array_equal(after.labels["masked_objects_targets"], before)
+        assert (after.regions.features[~chosen] == before[~chosen]).all()
         for place in np.flatnonzero(chosen):
             row = after.regions.features[place]
-            kept += np.array_equal(row, before.features[place])
-            zeros += not row.any()
-            foreign += (row == other.regions.features).all(1).any()
-        assert (after.regions.features[~chosen] == before.features[~chosen]).all()
-        total += chosen.sum()
-    assert kept + zeros + foreign == total
-    shares = np.array([total / 600 / len(before), zeros / total, foreign / total])
-    np.testing.assert_allclose(shares, [0.15, 0.8, 0.1], atol=0.03)
+            foreign = (row == other.regions.features).all(1).any()
+            shares += (1, np.array_equal(row, before[place]), not row.any(), foreign)
+    total = shares[0]
+    assert shares[1:].sum() == total
+    shares = shares / [600 * len(before), total, total, total]
+    np.testing.assert_allclose(shares, [0.15, 0.1, 0.8, 0.1], atol=0.03)
 
 
 def test_a_new_one_is_a_berts_in_its_text_layers() -> None:

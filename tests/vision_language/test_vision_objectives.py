@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import linprog
 from tiny import toys
+from torch import Tensor
 
 from groundling.core.batch import (
     IGNORE,
@@ -62,19 +65,19 @@ def corrupted(objective: MaskedRegionModeling, count: int = 200) -> list[Sample]
 def test_shares_of_chosen_and_hidden_regions() -> None:
     samples = corrupted(MaskedRegionModeling(SIZES, rate=0.3, keep_ratio=0.2), 400)
     chosen = np.stack([s.labels["masked_regions"] == 1 for s in samples])
-    hidden = np.stack([s.regions.masked for s in samples])  # type: ignore[union-attr]
+    hidden = np.stack([s.regions.masked for s in samples])
     assert not chosen[:, 0].any(), "the whole image is never chosen"
     assert chosen[:, 1:].mean() == pytest.approx(0.3, abs=0.02)
     assert (hidden <= chosen).all()
     assert hidden.sum() / chosen.sum() == pytest.approx(0.8, abs=0.04)
-    for sample, mask in zip(samples, hidden, strict=True):
-        plain = row(int(sample.id[1:]))
-        assert not sample.regions.features[mask].any()  # type: ignore[union-attr]
+    for number, (sample, mask) in enumerate(zip(samples, hidden, strict=True)):
+        plain, regions = row(number), sample.regions
+        assert not regions.features[mask].any()
         seen = np.flatnonzero(~mask)[1:]
-        assert np.array_equal(sample.regions.features[seen], plain.features[seen])  # type: ignore[union-attr]
+        assert np.array_equal(regions.features[seen], plain.features[seen])
         # What stands for the whole image is the mean of what is still visible.
-        assert np.allclose(sample.regions.features[0], plain.features[seen].mean(0), atol=1e-6)  # type: ignore[union-attr]
-        assert np.array_equal(sample.regions.boxes, plain.boxes)  # type: ignore[union-attr]
+        assert np.allclose(regions.features[0], plain.features[seen].mean(0), atol=1e-6)
+        assert np.array_equal(regions.boxes, plain.boxes)
 
 
 def test_uniter_always_chooses_one() -> None:
@@ -86,53 +89,42 @@ def test_uniter_always_chooses_one() -> None:
 
 @pytest.mark.parametrize("kind", ["soft", "hard", "regress"])
 def test_losses_by_hand(kind: str) -> None:
-    objective = MaskedRegionModeling(SIZES, kind=kind, rate=0.4, keep_ratio=0.0).eval()  # type: ignore[arg-type]
+    objective = MaskedRegionModeling(SIZES, kind=kind, rate=0.4, keep_ratio=0.0).eval()
     batch = collate(corrupted(objective, 5))
     batch.require(objective.required_fields, objective.name)
     visual = torch.randn(5, 13, 6)
     (loss,) = objective(EncoderOutput(visual=visual), batch).values()
     total, count = 0.0, 0
-    for b in range(5):
-        plain = row(b)
-        for r in range(13):
-            if batch.labels[objective.name][b, r] != 1:
-                continue
-            out = objective.head(visual[b, r]).detach()
-            count += 1
-            if kind == "soft":
-                total -= float((torch.from_numpy(plain.classes[r]) * out.log_softmax(-1)).sum())  # type: ignore[index]
-            elif kind == "hard":
-                best = int(plain.classes[r, 1:].argmax())  # type: ignore[index]
-                total += float(F.cross_entropy(out[None], torch.tensor([best + 1])))  # B11
-            else:
-                total += float(((out - torch.from_numpy(plain.features[r])) ** 2).sum())
+    for b, r in (batch.labels[objective.name] == 1).nonzero().tolist():
+        plain, out = row(b), objective.head(visual[b, r]).detach()
+        count += 1
+        if kind == "soft":
+            total -= float((torch.from_numpy(plain.classes[r]) * out.log_softmax(-1)).sum())
+        elif kind == "hard":
+            total -= float(out.log_softmax(-1)[plain.classes[r, 1:].argmax() + 1])  # B11
+        else:
+            total += float(((out - torch.from_numpy(plain.features[r])) ** 2).sum())
     assert objective.count(batch) == {objective.name: count}
     assert loss.item() == pytest.approx(total, rel=1e-5)
 
 
-def test_the_first_class_counts_where_it_is_not_the_background() -> None:
+@pytest.mark.parametrize("background", [True, False])
+def test_the_first_class_counts_where_it_is_not_the_background(background: bool) -> None:
     """Stores of one's own have no background column, VL-BERT's and UNITER's have one."""
-    losses = {}
-    for background in (True, False):
-        torch.manual_seed(0)
-        objective = MaskedRegionModeling(
-            SIZES._replace(background=background), kind="hard", rate=0.9, keep_ratio=0.0
-        ).eval()
-        sure = replace(row(0, whole=False), classes=np.eye(5, dtype=np.float32)[np.arange(12) % 2])
-        batch = collate(
-            [objective.corrupt(Sample("a", regions=sure), generator(3), lambda: Sample("x"))]
-        )
-        visual = torch.ones(1, 12, 6)
-        (losses[background],) = objective(EncoderOutput(visual=visual), batch).values()
-        chosen = torch.from_numpy(np.arange(12) % 2)[batch.labels[objective.name][0] == 1]
-        out, first = objective.head(visual[0, :1]).expand(len(chosen), -1), int(background)
-        # Where class 0 is background, a region that is nothing else has the first of the other classes, by argmax.
-        torch.testing.assert_close(
-            losses[background],
-            F.cross_entropy(out, (chosen - first).clamp(min=0) + first, reduction="sum"),  # B11
-        )
-        assert 0 < chosen.sum() < len(chosen)
-    assert losses[True] != losses[False]
+    sizes = SIZES._replace(background=background)
+    objective = MaskedRegionModeling(sizes, kind="hard", rate=0.9, keep_ratio=0.0).eval()
+    classes = np.arange(12) % 2
+    sure = replace(row(0, whole=False), classes=np.eye(5, dtype=np.float32)[classes])
+    one = objective.corrupt(Sample("a", regions=sure), generator(3), lambda: Sample("x"))
+    batch = collate([one])
+    visual = torch.ones(1, 12, 6)
+    (loss,) = objective(EncoderOutput(visual=visual), batch).values()
+    chosen = torch.from_numpy(classes)[batch.labels[objective.name][0] == 1]
+    assert 0 < chosen.sum() < len(chosen)
+    # Where class 0 is background, a region that is nothing else has the first of the other classes, by argmax.
+    labels = torch.ones_like(chosen) if background else chosen  # B11
+    out = objective.head(visual[0, :1]).expand(len(chosen), -1)
+    torch.testing.assert_close(loss, F.cross_entropy(out, labels, reduction="sum"))
 
 
 def test_regions_without_classes_need_another_kind() -> None:
@@ -144,55 +136,19 @@ def test_regions_without_classes_need_another_kind() -> None:
 # -- sentence and image ----------------------------------------------------------------------------------------------
 
 
-def test_half_of_the_images_are_exchanged() -> None:
-    objective = ImageTextMatching(SIZES)
-    stranger = Sample("z", regions=row(999))
-    made = [
-        objective.corrupt(Sample(f"s{i}", regions=row(i)), generator(i), lambda: stranger)
-        for i in range(400)
-    ]
-    labels = np.array([int(s.labels["sentence_image"]) for s in made])
-    assert labels.mean() == pytest.approx(0.5, abs=0.07)
-    for i, sample in enumerate(made):
-        assert (sample.regions is stranger.regions) == (labels[i] == 0)
-    own = Sample("z", regions=row(1))  # drawn itself: nothing is exchanged
-    assert all(
-        int(objective.corrupt(own, generator(i), lambda: stranger).labels["sentence_image"])
-        for i in range(20)
-    )
-
-
-def test_an_exchanged_image_takes_its_pixels_along() -> None:
-    """B3: boxes of one picture on the pixels of another are no image at all."""
-    objective = ImageTextMatching(SIZES)
-    mine = Sample("a", regions=row(0), pixels=np.zeros((3, 4, 4), np.uint8))
-    stranger = Sample("z", regions=row(1), pixels=np.ones((3, 5, 6), np.uint8))
-    labels = set()
-    for seed in range(40):
-        made = objective.corrupt(mine, generator(seed), lambda: stranger)
-        label = int(made.labels["sentence_image"])
-        image = mine if label else stranger
-        assert made.regions is image.regions
-        assert made.pixels is image.pixels
-        labels.add(label)
-    assert labels == {0, 1}
-
-
 def test_a_negative_is_never_another_text_on_the_same_image() -> None:
     """B9: task data ask several questions about one image."""
     objective = ImageTextMatching(SIZES)
-    images = ("x", "x", "x", "y")
     samples = [
         Sample(f"q{n}", regions=row(ord(image)), example=Example(f"q{n}", "?", images=(image,)))
-        for n, image in enumerate(images)
+        for n, image in enumerate("xxxy")
     ]
     labels = []
     for seed in range(200):
         rng = generator(seed)
-        made = objective.corrupt(samples[0], rng, lambda rng=rng: samples[int(rng.integers(4))])  # type: ignore[misc]
-        label = int(made.labels["sentence_image"])
-        assert made.regions is samples[0 if label else 3].regions
-        labels.append(label)
+        made = objective.corrupt(samples[0], rng, lambda rng=rng: samples[int(rng.integers(4))])
+        labels.append(int(made.labels["sentence_image"]))
+        assert made.regions is samples[0 if labels[-1] else 3].regions
     assert np.mean(labels) == pytest.approx(0.5, abs=0.1)
     for seed in range(20):  # all texts are on one image: there is no negative
         made = objective.corrupt(samples[0], generator(seed), lambda: samples[1])
@@ -201,32 +157,22 @@ def test_a_negative_is_never_another_text_on_the_same_image() -> None:
 
 def test_labels_of_the_data_stay() -> None:
     sample = Sample("a", regions=row(0)).with_label("sentence_image", np.array(0))
-    assert (
-        ImageTextMatching(SIZES, swap_images=False).corrupt(sample, generator(0), lambda: sample)
-        is sample
-    )
+    objective = ImageTextMatching(SIZES, swap_images=False)
+    assert objective.corrupt(sample, generator(0), lambda: sample) is sample
 
 
 def test_transport_is_the_optimum_of_a_linear_program() -> None:
     torch.manual_seed(0)
     words, regions = torch.randn(3, 6, 8), torch.randn(3, 5, 8)
-    words_mask, regions_mask = (
-        torch.ones(3, 6, dtype=torch.bool),
-        torch.ones(3, 5, dtype=torch.bool),
-    )
-    words_mask[1, 4:], regions_mask[2, 2:] = False, False
-    found = transport_distance(words, regions, words_mask, regions_mask, rounds=400)
-    for i in range(3):
-        w, r = (
-            F.normalize(words[i][words_mask[i]], dim=-1),
-            F.normalize(regions[i][regions_mask[i]], dim=-1),
-        )
-        cost = (1 - w @ r.T).double().numpy()
+    masks = (torch.ones(3, 6, dtype=torch.bool), torch.ones(3, 5, dtype=torch.bool))
+    masks[0][1, 4:], masks[1][2, 2:] = False, False
+    found = transport_distance(words, regions, *masks, rounds=400)
+    for distance, cost in zip(found, costs(words, regions, masks), strict=True):
         n, m = cost.shape
         rows = [np.outer(np.eye(n)[x], np.ones(m)).ravel() for x in range(n)]
         columns = [np.outer(np.ones(n), np.eye(m)[y]).ravel() for y in range(m)]
         best = linprog(cost.ravel(), A_eq=[*rows, *columns], b_eq=[1 / n] * n + [1 / m] * m).fun
-        assert float(found[i]) == pytest.approx(best, abs=2e-3)
+        assert float(distance) == pytest.approx(best, abs=2e-3)
 
 
 def proximal_points(cost: np.ndarray, beta: float, rounds: int) -> float:
@@ -251,14 +197,11 @@ def test_transport_starts_from_uniters_side(rounds: int) -> None:
     words_mask = torch.arange(7) < torch.tensor([7, 4, 6, 2])[:, None]
     regions_mask = torch.arange(5) < torch.tensor([5, 5, 2, 3])[:, None]
     distances = transport_distance(words, regions, words_mask, regions_mask, rounds=rounds)
-    turned = transport_distance(regions, words, regions_mask, words_mask, rounds=rounds)
-    for number in range(4):
-        unit_words = F.normalize(words[number][words_mask[number]].double(), dim=-1)
-        unit_regions = F.normalize(regions[number][regions_mask[number]].double(), dim=-1)
-        cost = (1 - unit_words @ unit_regions.T).numpy()
-        expected = proximal_points(cost, 0.5, rounds)
-        assert float(distances[number]) == pytest.approx(expected, abs=1e-6)
+    every = costs(words, regions, (words_mask, regions_mask))
+    expected = [proximal_points(cost, 0.5, rounds) for cost in every]
+    assert distances.tolist() == pytest.approx(expected, abs=1e-6)
     if rounds < 50:
+        turned = transport_distance(regions, words, regions_mask, words_mask, rounds=rounds)
         assert (turned - distances).abs().max() > 1e-3, "the other side gives other distances"
 
 
@@ -297,34 +240,24 @@ def test_alignment_is_drawn_down_for_pairs_and_up_for_strangers(samples: TextDat
 STORE = toys.RegionDict({f"i{n}": row(n, 3 + n, whole=False) for n in range(6)})
 
 
-def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:
+    words = TextRowEncoder(bert_tokenizer, 32)
     examples = [
         Example("a", "a dog", "a cat", images=("i1", "i3")),
         Example("b", "a red hat", images=("i0",)),
     ]
-    samples = RegionDataset(
-        TextDataset(examples, TextRowEncoder(bert_tokenizer, 32)),
-        STORE,
-        RegionOptions(whole_image=True, max_regions=3),
-    )
-    first, second = samples.get([0, 1], ())
-    assert first.regions is not None and second.regions is not None
+    options = RegionOptions(whole_image=True, max_regions=3)
+    first, second = RegionDataset(TextDataset(examples, words), STORE, options).get([0, 1], ())
     assert first.regions.image_index.tolist() == [0] * 4 + [1] * 4
     assert first.regions.is_whole_image.tolist() == [True, False, False, False] * 2
     assert np.allclose(first.regions.features[0], STORE["i1"].features[:3].mean(0))
     assert np.array_equal(first.regions.features[5:], STORE["i3"].features[:3])
-    batch = collate([first, second])
-    assert batch.regions is not None
-    assert batch.regions.features.shape == (2, 8, 4)
-    assert batch.regions.mask.sum(1).tolist() == [8, 4]
-    assert not batch.regions.features[1, 4:].any()
-    with pytest.raises(
-        InputError, match=r"1 of 1 images are not in this region store, the first is 'gone'"
-    ):
-        RegionDataset(
-            TextDataset([Example("a", "b", images=("gone",))], TextRowEncoder(bert_tokenizer, 8)),
-            STORE,
-        )
+    regions = collate([first, second]).regions
+    assert regions.features.shape == (2, 8, 4) and regions.mask.sum(1).tolist() == [8, 4]
+    assert not regions.features[1, 4:].any()
+    lost = TextDataset([Example("a", "b", images=("gone",))], words)
+    with pytest.raises(InputError, match=r"1 of 1 images are not in this region .* 'gone'"):
+        RegionDataset(lost, STORE)
 
 
 class Sized(toys.RegionDict):
@@ -334,86 +267,95 @@ class Sized(toys.RegionDict):
         return 640, 480
 
 
-def test_boxes_end_at_the_last_pixel_where_a_model_wants_it(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+def test_boxes_end_at_the_last_pixel_where_a_model_wants_it(bert_tokenizer) -> None:
     """B12: VL-BERT's whole image is [0, 0, W - 1, H - 1], and boxes are cut to it."""
     boxes = np.array([[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1], [0.5, 0.5, 0.9995, 0.9995]], np.float32)
-    store = Sized({"i": replace(row(0, 3, whole=False), boxes=boxes)})
-    texts = TextDataset([Example("a", "a dog", images=("i",))], TextRowEncoder(bert_tokenizer, 8))
-
-    def seen(seeing: RegionOptions) -> np.ndarray:
-        (sample,) = RegionDataset(texts, store, seeing).get([0], ())
-        assert sample.regions is not None
-        return sample.regions.boxes
-
+    store = Sized({"i2": replace(row(0, 3, whole=False), boxes=boxes)})
     right, bottom = 1 - 1 / 640, 1 - 1 / 480
-    expected = [[0, 0, right, bottom], boxes[0], [0, 0, right, bottom], [0.5, 0.5, right, bottom]]
-    assert np.allclose(
-        seen(RegionOptions(whole_image=True, last_pixel=True)), expected, rtol=0, atol=1e-7
-    )
-    assert np.array_equal(seen(RegionOptions(whole_image=True))[1:], boxes)
-    unknown = RegionDataset(texts, toys.RegionDict(store), RegionOptions(last_pixel=True)).get(
-        [0], ()
-    )[0]
-    assert np.array_equal(unknown.regions.boxes, boxes), "nobody knows the size"  # type: ignore[union-attr]
+    cut = [[0, 0, right, bottom], boxes[0], [0, 0, right, bottom], [0.5, 0.5, right, bottom]]
+    whole = RegionOptions(whole_image=True)
+    last = replace(whole, last_pixel=True)
+    found = seen(store, bert_tokenizer, last).regions.boxes
+    assert np.allclose(found, cut, rtol=0, atol=1e-7)
+    for shelf, options in ((store, whole), (toys.RegionDict(store), last)):  # of unknown size
+        assert np.array_equal(seen(shelf, bert_tokenizer, options).regions.boxes[1:], boxes)
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])
-def test_a_stores_whole_image_is_for_models_that_read_it(most: int, bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
-    """B19: it does not count among the most regions, for no model."""
-    bare, with_whole = STORE["i2"], toys.RegionDict({"i2": add_whole_image(STORE["i2"])})
-    texts = TextDataset([Example("a", "a dog", images=("i2",))], TextRowEncoder(bert_tokenizer, 8))
-    kept = bare.take(slice(most or len(bare)))
-    for whole in (False, True):
-        seeing = RegionOptions(whole_image=whole, max_regions=most)
-        (sample,) = RegionDataset(texts, with_whole, seeing).get([0], ())
-        assert sample.regions is not None
-        assert sample.regions.is_whole_image.tolist() == [True] * whole + [False] * len(kept)
-        parts = sample.regions.take(~sample.regions.is_whole_image)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_stores_whole_image_is_for_models_that_read_it(
+    most: int, whole: bool, bert_tokenizer
+) -> None:
+    """B7, B19: it does not count among the most regions, and an object's number is its place behind it."""
+    kept = STORE["i2"].take(slice(most or len(STORE["i2"])))
+    options = RegionOptions(whole_image=whole, max_regions=most)
+    tagged = {"region_tags": ((2, 5, 1),), "object_count": 5}
+    for store in (STORE, toys.RegionDict({"i2": add_whole_image(STORE["i2"])})):
+        regions = seen(store, bert_tokenizer, options).regions
+        assert regions.is_whole_image.tolist() == [True] * whole + [False] * len(kept)
+        parts = regions.take(~regions.is_whole_image)
         assert np.array_equal(parts.features, kept.features)
         assert np.array_equal(parts.boxes, kept.boxes)
+        if most != 1:
+            sample = seen(store, bert_tokenizer, options, **tagged)
+            (named,) = set(sample.text.region_index.tolist()) - {-1}
+            assert np.array_equal(sample.regions.boxes[named], STORE["i2"].boxes[1])
 
 
-def test_tags_name_the_same_objects_with_and_without_the_whole_image(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
-    """B7, B19: an object's number is its place among the annotated ones, behind the whole image."""
-    example = Example("a", "a dog", images=("i2",), region_tags=((2, 5, 1),), object_count=5)
-    texts = TextDataset([example], TextRowEncoder(bert_tokenizer, 8))
-    for store in (STORE, toys.RegionDict({"i2": add_whole_image(STORE["i2"])})):
-        for whole in (False, True):
-            for most in (0, 2):
-                seeing = RegionOptions(whole_image=whole, max_regions=most)
-                (sample,) = RegionDataset(texts, store, seeing).get([0], ())
-                assert sample.text is not None and sample.regions is not None
-                (named,) = set(sample.text.region_index[sample.text.region_index >= 0].tolist())  # type: ignore[index]
-                assert np.array_equal(sample.regions.boxes[named], STORE["i2"].boxes[1])
-
-
-def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
+def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> None:
+    words = TextRowEncoder(bert_tokenizer, 64)
     images = [
         CaptionedImage(f"i{n}", f"{n}.jpg", tuple(f"caption {n} {m}" for m in range(4)))
         for n in range(6)
     ]
-    samples = RegionDataset(CaptionSampleDataset(images, TextRowEncoder(bert_tokenizer, 64)), STORE)
+    samples = RegionDataset(CaptionSampleDataset(images, words), STORE)
     labels = []
     for epoch in range(60):
-        rngs = [generator(0, epoch, i) for i in range(6)]
-        made = samples.get(range(6), rngs)
+        made = samples.get(range(6), [generator(0, epoch, i) for i in range(6)])
         again = samples.get([3], [generator(0, epoch, 3)])[0]
-        assert np.array_equal(again.text.input_ids, made[3].text.input_ids)  # type: ignore[union-attr]
+        assert np.array_equal(again.text.input_ids, made[3].text.input_ids)
         for n, sample in enumerate(made):
-            assert sample.text is not None and sample.regions is not None
-            words = bert_tokenizer.decode(
-                sample.text.input_ids[~sample.text.special_tokens_mask]
-            ).split()
-            own, second = [words[i + 1] for i, w in enumerate(words) if w == "caption"]
+            inside = sample.text.input_ids[~sample.text.special_tokens_mask]
+            said = re.findall(r"caption (\d) (\d)", bert_tokenizer.decode(inside))
+            (own, first), (second, other) = said
             label = int(sample.labels["sentence_image"])
             labels.append(label)
-            assert own == str(n)
-            assert (second == str(n)) == bool(label)
+            assert own == str(n) and (second == own) == bool(label)
+            assert not label or first != other  # another caption of the image, not the same again
             assert np.array_equal(sample.regions.boxes, STORE[f"i{n}"].boxes)
-            if label:  # another caption of the image, not the same one again
-                first, other = [words[i + 2] for i, w in enumerate(words) if w == "caption"]
-                assert first != other
     assert np.mean(labels) == pytest.approx(0.5, abs=0.08)
-    captions = CaptionSampleDataset(images, TextRowEncoder(bert_tokenizer, 64), pairs=False)
-    single = RegionDataset(captions, STORE).get([1], [generator(0)])[0]
-    assert "sentence_image" not in single.labels
+    single = RegionDataset(CaptionSampleDataset(images, words, pairs=False), STORE)
+    assert "sentence_image" not in single.get([1], [generator(0)])[0].labels
+
+
+def test_half_of_the_images_are_exchanged_with_their_pixels() -> None:
+    """B3: boxes of one picture on the pixels of another are no image at all."""
+    objective = ImageTextMatching(SIZES)
+    stranger = Sample("z", regions=row(999), pixels=np.ones((3, 5, 6), np.uint8))
+    labels = []
+    for seed in range(400):
+        own = Sample(f"s{seed}", regions=row(seed), pixels=np.zeros((3, 4, 4), np.uint8))
+        made = objective.corrupt(own, generator(seed), lambda: stranger)
+        labels.append(int(made.labels["sentence_image"]))
+        image = own if labels[-1] else stranger
+        assert made.regions is image.regions and made.pixels is image.pixels
+    assert np.mean(labels) == pytest.approx(0.5, abs=0.07)
+    own = Sample("z", regions=row(1))  # drawn itself: nothing is exchanged
+    drawn = (objective.corrupt(own, generator(seed), lambda: stranger) for seed in range(20))
+    assert all(int(made.labels["sentence_image"]) for made in drawn)
+
+
+def costs(words: Tensor, regions: Tensor, masks: tuple[Tensor, Tensor]) -> list[np.ndarray]:
+    """One less the cosines of each row's words and regions."""
+    found = []
+    for number in range(len(words)):
+        sides = (words[number][masks[0][number]], regions[number][masks[1][number]])
+        word, region = (F.normalize(side.double(), dim=-1) for side in sides)
+        found.append((1 - word @ region.T).numpy())
+    return found
+
+
+def seen(store: Any, words: Any, options: RegionOptions, **about: Any) -> Sample:
+    """A text about the image `i2` with regions of a store."""
+    texts = TextDataset([Example("a", "a dog", images=("i2",), **about)], TextRowEncoder(words, 8))
+    return RegionDataset(texts, store, options).get([0], ())[0]

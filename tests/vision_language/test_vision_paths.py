@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from groundling.models.text_encoder import new_encoder
 from groundling.objectives import MaskingVocabulary, ObjectiveContext
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.fields import make_settings
 from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
@@ -40,7 +42,6 @@ from groundling.tasks import Task
 from groundling.vision_language import Architecture
 from groundling.vision_language import vlbert as vlberts
 from groundling.vision_language.loading import load_encoder
-from groundling.vision_language.vlbert import mean_answer_embeddings
 
 ARCHITECTURES = registered("vision_language", Architecture)
 FOLDERS = {
@@ -52,6 +53,15 @@ FOLDERS = {
     "refcoco+": "refcoco+",
     "flickr30k": "flickr30k",
 }
+PLAIN = {"visualbert": ("nlvr2", "flickr30k", "vcr/answer"), "lxmert": ("snli-ve", "refcoco+")}
+
+
+PAIRS = [
+    (kind, task)
+    for kind, one in ARCHITECTURES.items()
+    for task in FOLDERS
+    if task in one.heads or task in PLAIN.get(kind, ())
+]
 BRIEF = replace(STEPS, steps=2, batch=4)
 FORMS = {
     "vqa": OpenAnswer(tuple(map(str, range(3129)))),
@@ -67,10 +77,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("paths")
     write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 64, 48)
     new_encoder(folder / "texts.txt", folder / "bert", 0, 1, 64)
-    images = [
-        image["file_name"].rpartition(".")[0]
-        for image in json.loads((folder / "instances.json").read_text())["images"]
-    ]
+    listed = json.loads((folder / "instances.json").read_text())["images"]
+    images = [image["file_name"].rpartition(".")[0] for image in listed]
     store(folder / "store", images, width=6)
     # VCR's texts name objects by number: two in every still of the world (B7).
     store(folder / "objects", images, width=6, objects=2)
@@ -84,195 +92,87 @@ def trained(world: Path) -> dict[str, str]:
             PretrainConfig,
             architecture=kind,
             model=str(world / "bert"),
-            regions=str(world / "store"),  # type: ignore[arg-type]
+            regions=str(world / "store"),
             captions=str(world / "captions_train2014.json"),
         )
         pretrain(config, BRIEF, world / "pre" / kind)
     return {kind: str(world / "pre" / kind / "model") for kind in ARCHITECTURES}
 
 
-@pytest.mark.parametrize("name", FOLDERS)
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_every_model_learns_every_task(
-    kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
-) -> None:
-    config = make_settings(
-        FinetuneConfig,
-        model=trained[kind],
-        task=name,
-        data=str(world / FOLDERS[name]),
-        regions=str(world / ("objects" if name.startswith("vcr") else "store")),
-        save_model=True,
-    )
-    result = finetune(config, BRIEF, tmp_path)
-    task = resolve("tasks", Task, name)
-    assert set(result["median"]) == set(task.dev)
-    assert all(0 <= value <= 1 for scores in result["median"].values() for value in scores.values())
-    after = load_encoder(tmp_path / "seed-0" / "model")
-    before = load_encoder(trained[kind])
-    assert after.architecture_name == kind
-    assert not torch.equal(after.word_embeddings().weight, before.word_embeddings().weight)
-    lines = [
-        json.loads(line)
-        for line in (tmp_path / "seed-0" / f"predictions_{task.dev[0]}.jsonl")
-        .read_text()
-        .splitlines()
-    ]
-    assert len(lines) == len(
-        task.with_answers_of(world / FOLDERS[name]).read(world / FOLDERS[name], task.dev[0])
-    )
-
-
-@pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_the_control_reads_the_text_alone(
-    kind: str, world: Path, trained: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_control_reads_the_text_alone(kind: str, world: Path, tuned: Any) -> None:
     """Without regions the same model answers from the text, and no region can matter; a new join needs no training."""
-    config = make_settings(
-        FinetuneConfig, model=trained[kind], task="nlvr2", data=str(world / "nlvr2")
-    )
-    assert "dev" in finetune(config, BRIEF, tmp_path / "alone")["median"]
-    config = replace_settings(
-        config, model=str(world / "bert"), architecture=kind, regions=str(world / "store")
-    )  # type: ignore[arg-type]
-    assert "dev" in finetune(config, BRIEF, tmp_path / "new")["median"]
-    with pytest.raises(InputError, match=r"needs regions"):
-        finetune(
-            make_settings(
-                FinetuneConfig, model=trained[kind], task="refcoco+", data=str(world / "refcoco+")
-            ),
-            BRIEF,
-            tmp_path / "no",
-        )
+    assert "dev" in tuned("alone", kind, "nlvr2", regions="")["median"]
+    new = {"model": str(world / "bert"), "architecture": kind}
+    assert "dev" in tuned("new", kind, "nlvr2", **new)["median"]
+    assert "needs regions" in homes.refused(lambda: tuned("no", kind, "refcoco+", regions=""))
 
 
 def test_of_very_many_outputs_the_best_is_kept(
-    world: Path, trained: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tuned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = make_settings(
-        FinetuneConfig,
-        model=trained["uniter"],
-        task="vqa",
-        data=str(world / "vqa"),
-        regions=str(world / "store"),
-    )
-    runs = []
-    for most in (100, 3):
-        monkeypatch.setattr("groundling.training.evaluation.MAX_OUTPUTS", most)
-        runs.append(finetune(config, BRIEF, tmp_path / str(most))["median"])
+    runs, written = [], []
+    for most in ("100", "3"):
+        monkeypatch.setattr("groundling.training.evaluation.MAX_OUTPUTS", int(most))
+        runs.append(tuned(most, "uniter", "vqa")["median"])
+        written.append(homes.answers(tmp_path / most / "seed-0/predictions_val.jsonl"))
     assert runs[0] == runs[1]
-    files = (tmp_path / str(most) / "seed-0" / "predictions_val.jsonl" for most in (100, 3))
-    for every, best in zip(
-        *(map(json.loads, file.read_text().splitlines()) for file in files), strict=True
-    ):
-        assert best["outputs"] == [every["outputs"][every["prediction"]]] == [max(every["outputs"])]
-        likely = best.pop("likely")
-        assert likely[0][0] == best["prediction"]
-        assert {k: v for k, v in best.items() if k != "outputs"} == {
-            k: v for k, v in every.items() if k != "outputs"
-        }
+    for every, best in zip(*written, strict=True):
+        outputs = every.pop("outputs")
+        assert best.pop("outputs") == [outputs[every["prediction"]]] == [max(outputs)]
+        assert best.pop("likely")[0][0] == best["prediction"]
+        assert best == every
 
 
 def test_the_blind_control_sees_boxes_and_no_features(
-    world: Path, trained: dict[str, str], tmp_path: Path
+    world: Path, tuned: Any, tmp_path: Path
 ) -> None:
-    config = make_settings(
-        FinetuneConfig,
-        model=trained["uniter"],
-        task="refcoco+",
-        data=str(world / "refcoco+"),
-        regions=str(world / "store"),
-        zero_region_features=True,
-    )
-    finetune(config, BRIEF, tmp_path / "one")
-    rich = RegionStore(world / "store")
-    poor = tmp_path / "poor"
-    writer = RegionWriter(poor)
-
-    def empty(name: str) -> ImageRegions:
-        row = rich[name]
-        return ImageRegions(
-            name, (32, 32), row.boxes, row.confidence, np.zeros_like(row.features), row.classes
-        )
-
-    writer.fill([(name, lambda name=name: empty(name)) for name in rich.ids])  # type: ignore[misc]
-    writer.close({"source": "test"}, [])
-    finetune(
-        replace_settings(config, regions=str(poor), zero_region_features=False),
-        BRIEF,
-        tmp_path / "other",
-    )
+    poor = copied(tmp_path / "poor", world, lambda row: replace(row, features=0 * row.features))
+    tuned("one", "uniter", "refcoco+", zero_region_features=True)
+    tuned("other", "uniter", "refcoco+", regions=str(poor))
     one, other = (
-        (tmp_path / run / "seed-0" / "predictions_val.jsonl").read_text()
-        for run in ("one", "other")
+        homes.answers(tmp_path / run / "seed-0/predictions_val.jsonl") for run in ("one", "other")
     )
     assert one == other
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("objects", [0, 3])
 def test_tags_need_the_annotated_objects_in_their_order(
-    kind: str, world: Path, trained: dict[str, str], tmp_path: Path
+    kind: str, objects: int, world: Path, tuned: Any, tmp_path: Path
 ) -> None:
     """B7: on any other store, every tag would name some other region."""
-    images = RegionStore(world / "store").ids
-    for objects, other in ((0, "sorted"), (3, "more")):
-        config = make_settings(
-            FinetuneConfig,
-            model=trained[kind],
-            task="vcr/answer",
-            data=str(world / "vcr"),
-            regions=str(store(tmp_path / other, list(images), width=6, objects=objects)),
-        )
-        if kind in ("uniter", "lxmert"):  # these read no regions of tags
-            finetune(config, BRIEF, tmp_path / f"{other}-run")
-            continue
-        with pytest.raises(InputError, match="2 annotated objects") as told:
-            finetune(config, BRIEF, tmp_path / f"{other}-run")
-        assert "\n" not in str(told.value)
-        assert "make it of `boxes`" in str(told.value)
+    images = list(RegionStore(world / "store").ids)
+    other = str(store(tmp_path / "other", images, width=6, objects=objects))
+
+    def run() -> dict:
+        return tuned("run", kind, "vcr/answer", replace(BRIEF, steps=1), regions=other)
+
+    if kind in ("uniter", "lxmert"):  # these read no regions of tags
+        assert run()["median"]
+        return
+    told = homes.refused(run)
+    assert "2 annotated objects" in told and "make it of `boxes`" in told
 
 
-def with_whole(folder: Path, old: RegionStore) -> Path:
-    """A copy of a store in which every image is a region, too."""
-    writer = RegionWriter(folder)
-
-    def one(name: str) -> ImageRegions:
-        row = old[name]
-        parts = (row.boxes, row.confidence, row.features, row.classes)
-        found = ImageRegions(
-            name, old.size(name), *parts, annotated_order=old.in_annotated_order(name)
-        )
-        return found.with_whole(np.full((1, row.features.shape[1]), 3.0))
-
-    writer.fill([(name, lambda name=name: one(name)) for name in old.ids])  # type: ignore[misc]
-    writer.close({"source": "test"}, [])
-    return folder
+def with_whole(folder: Path, world: Path) -> Path:
+    """A copy of the store in which every image is a region, too."""
+    return copied(folder, world, lambda row: row.with_whole(np.full((1, 6), 3.0)))
 
 
 @pytest.mark.parametrize(("kind", "name"), [("visualbert", "flickr30k"), ("uniter", "refcoco+")])
 def test_the_whole_image_is_no_candidate(
-    kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
+    kind: str, name: str, world: Path, tuned: Any, tmp_path: Path
 ) -> None:
     """B19: the same answers, scores and upper bounds on a store that also holds the whole image."""
     still = replace(BRIEF, lr=1e-30)  # what is learned depends on which samples share a batch
-    config = make_settings(
-        FinetuneConfig,
-        model=trained[kind],
-        task=name,
-        data=str(world / FOLDERS[name]),
-        regions=str(world / "store"),
-        max_regions=3,
-    )
-    result = finetune(config, still, tmp_path / "parts")
-    more = replace_settings(
-        config, regions=str(with_whole(tmp_path / "s", RegionStore(world / "store")))
-    )
-    assert finetune(more, still, tmp_path / "whole")["median"] == result["median"]
-    split = resolve("tasks", Task, name).dev[0]
-    written = [
-        homes.answers(tmp_path / run / "seed-0" / f"predictions_{split}.jsonl")
-        for run in ("parts", "whole")
-    ]
+    scores, written = [], []
+    for run, folder in (("parts", world / "store"), ("whole", with_whole(tmp_path / "s", world))):
+        result = tuned(run, kind, name, still, regions=str(folder), max_regions=3)
+        scores.append(result["median"])
+        split = resolve("tasks", Task, name).dev[0]
+        written.append(homes.answers(tmp_path / run / f"seed-0/predictions_{split}.jsonl"))
+    assert scores[0] == scores[1]
     for parts, whole in zip(*written, strict=True):
         assert whole.pop("outputs") == pytest.approx(parts.pop("outputs"), abs=1e-4)
         assert whole == parts
@@ -283,32 +183,27 @@ def test_what_each_model_sees_of_an_image(
 ) -> None:
     """B12, B19: the whole image, and boxes that end at the last of 60 x 40 pixels, are for VL-BERT alone."""
     plain = RegionStore(world / "store")
-    whole = with_whole(tmp_path / "store", plain)
+    whole = str(with_whole(tmp_path / "store", world))
     name = next(name for name in plain.ids if plain.count(name) > 2)
+    task = resolve("tasks", Task, "snli-ve")
     for kind, folder in trained.items():
-        config = make_settings(FinetuneConfig, model=folder, regions=str(whole), max_regions=2)
+        config = make_settings(FinetuneConfig, model=folder, regions=whole, max_regions=2)
         student = load_encoder(folder)
-        texts = TextDataset([Example("a", "red", images=(name,))], student.inputs(8)[0])
-        task = resolve("tasks", Task, "snli-ve")
-        (sample,) = add_regions({"dev": texts}, student, task, region_inputs(config))["dev"].get(
-            [0], ()
-        )
+        texts = {"dev": TextDataset([Example("a", "red", images=(name,))], student.inputs(8)[0])}
+        (sample,) = add_regions(texts, student, task, region_inputs(config))["dev"].get([0], ())
         boxes = plain[name].boxes[:2]
         if kind == "vlbert":
             last = np.array([1 - 1 / 60, 1 - 1 / 40] * 2, np.float32)
             boxes = np.minimum([[0, 0, 1, 1], *boxes], last)
-        assert np.array_equal(sample.regions.boxes, boxes), kind  # type: ignore[union-attr]
+        assert np.array_equal(sample.regions.boxes, boxes), kind
 
 
 def heads(kind: str, task: str, hidden: int = 768) -> int:
+    sizes = OutputSizes(text=hidden, pooler_output=hidden, visual=hidden)
     with torch.device("meta"):
-        reading = HeadContext(
-            OutputSizes(text=hidden, pooler_output=hidden, visual=hidden),
-            FORMS[task],
-            toys.bert_words(),
-        )
+        reading = HeadContext(sizes, FORMS[task], toys.bert_words())
         head = ARCHITECTURES[kind].heads[task](reading)
-        objective = SupervisedObjective(reading.sizes, output_type=reading.output_type, head=head)
+        objective = SupervisedObjective(sizes, output_type=FORMS[task], head=head)
         return sum(p.numel() for p in objective.parameters())
 
 
@@ -317,9 +212,8 @@ def test_heads_have_the_papers_sizes() -> None:
     core = 108_896_256 + 3_146_496 + 768  # VL-BERT, its visual Linear and [IMG]; no pooler
     assert heads("vlbert", "vqa") == 115_041_849 - core
     assert heads("vlbert", "refcoco+") == 112_634_881 - core
-    assert heads("vlbert", "vcr/answer") == 113_287_762 - core - 590_592 - (
-        590_592 + 81 * 769
-    )  # pooler, 81-way head
+    pooler, of_81_classes = 590_592, 590_592 + 81 * 769
+    assert heads("vlbert", "vcr/answer") == 113_287_762 - core - pooler - of_81_classes
     assert heads("vlbert", "vqa", 1024) == 342_553_657 - (334_098_432 + 4_195_328 + 1024)
     core = 109_898_752
     assert heads("uniter", "vqa") == 115_892_281 - core
@@ -329,27 +223,24 @@ def test_heads_have_the_papers_sizes() -> None:
     assert heads("uniter", "vqa", 1024) == 344_210_489 - 335_695_872
 
 
-def test_pre_training_has_the_papers_sizes() -> None:
+@pytest.mark.parametrize(
+    ("kind", "vocabulary", "total", "core"),
+    [
+        ("visualbert", 30_522, 112_074_812, 111_450_624),
+        ("uniter", 28_996, 112_938_887, 109_898_752),
+    ],
+)
+def test_pre_training_has_the_papers_sizes(
+    kind: str, vocabulary: int, total: int, core: int
+) -> None:
     """UNITER's masked LM counts for a cased vocabulary; its classes are 1,601, its features 2,048 numbers."""
     words = MaskingVocabulary(mask_id=103, replacement_ids=range(5))
-    sizes = OutputSizes(
-        text=768,
-        pooler_output=768,
-        visual=768,
-        input_embeddings=(30522, 768),
-        regions=2048,
-        classes=1601,
-    )
-    for kind, cased, total, core in (
-        ("visualbert", 0, 112_074_812, 111_450_624),
-        ("uniter", 28_996, 112_938_887, 109_898_752),
-    ):
-        given = ObjectiveContext(sizes._replace(input_embeddings=(cased or 30522, 768)), words)
-        with torch.device("meta"):
-            objectives = ARCHITECTURES[kind].pretraining.objectives(
-                given, PretrainingVariantSettings()
-            )
-            assert sum(p.numel() for o in objectives for p in o.parameters()) == total - core, kind
+    sizes = OutputSizes(text=768, pooler_output=768, visual=768, regions=2048, classes=1601)
+    context = ObjectiveContext(sizes._replace(input_embeddings=(vocabulary, 768)), words)
+    with torch.device("meta"):
+        make = ARCHITECTURES[kind].pretraining.objectives
+        objectives = make(context, PretrainingVariantSettings())
+    assert sum(p.numel() for one in objectives for p in one.parameters()) == total - core
 
 
 def test_regression_is_tied_to_what_embeds_the_features() -> None:
@@ -363,9 +254,7 @@ def test_regression_is_tied_to_what_embeds_the_features() -> None:
     batch = Batch(ids=("a", "b"), labels=labels)
     (loss,) = objective(EncoderOutput(visual=states, region_embedding_weight=table), batch).values()
     found = objective.head(states) @ table + objective.bias
-    assert loss.item() == pytest.approx(
-        (found - targets)[chosen == 1].pow(2).sum().item(), rel=1e-5
-    )
+    torch.testing.assert_close(loss, (found - targets)[chosen == 1].pow(2).sum())
     with pytest.raises(InputError, match="needs `region_embedding_weight`"):
         objective(EncoderOutput(visual=states), batch)
 
@@ -389,32 +278,26 @@ def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any)
         objective.outputs(EncoderOutput(text=states), batch)
 
 
-def test_answers_start_as_the_mean_of_their_words(world: Path, trained: dict[str, str]) -> None:
+def test_answers_start_as_the_mean_of_their_words(trained: dict[str, str]) -> None:
     model = load_encoder(trained["vlbert"])
-    table, ids = model.word_embeddings().weight.detach(), model.text.tokenizer.convert_tokens_to_ids
-    reading = HeadContext(
-        model.sizes, OpenAnswer(("red", "left of", "")), model.text.tokenizer, table
-    )
-    rows = mean_answer_embeddings(reading.output_type.labels, reading, table)
+    tokenizer, table = model.text.tokenizer, model.word_embeddings().weight.detach()
+    reading = HeadContext(model.sizes, OpenAnswer(("red", "left of", "")), tokenizer, table)
+    rows = vlberts.VLBertVqaHead(reading).classify.weight
+    ids = tokenizer.convert_tokens_to_ids
     torch.testing.assert_close(rows[0], table[ids("red")])
     torch.testing.assert_close(rows[1], (table[ids("left")] + table[ids("of")]) / 2)
     assert not rows[2].any()
-    assert torch.equal(vlberts.VLBertVqaHead(reading).classify.weight, rows)
 
 
 def test_without_regions_images_are_not_read_apart(world: Path, trained: dict[str, str]) -> None:
-    config = make_settings(
-        FinetuneConfig, model=trained["uniter"], task="nlvr2", data=str(world / "nlvr2")
-    )
-    splits = {"train": [Example("a", "a dog", images=("1", "2"))]}
     model = load_encoder(trained["uniter"])
     task = resolve("tasks", Task, "nlvr2")
-    assert type(head_of(model, task, splits, head_name(model, task, config), True)) is PooledClsHead
-    with_regions = replace_settings(config, regions=str(world / "store"))
-    assert (
-        type(head_of(model, task, splits, head_name(model, task, with_regions), True))
-        is ImagePairHead
-    )
+    splits = {"train": [Example("a", "a dog", images=("1", "2"))]}
+    for regions, kind in (("", PooledClsHead), (str(world / "store"), ImagePairHead)):
+        config = make_settings(
+            FinetuneConfig, model="m", task="nlvr2", data="nlvr2", regions=regions
+        )
+        assert type(head_of(model, task, splits, head_name(model, task, config), True)) is kind
 
 
 def test_two_sequences_read_each_other() -> None:
@@ -427,12 +310,10 @@ def test_two_sequences_read_each_other() -> None:
     noisy = states.clone()
     noisy[1, 3:], noisy[2, 4:] = 9.0, -9.0
     torch.testing.assert_close(pooler(noisy, mask), found)
-    changed = states.clone()
-    changed[1, 0] += 1
-    assert all((pooler(changed, mask)[0] - found[0]).abs().view(2, 64).amax(1) > 0.001), (
-        "each reads the other"
-    )
-    assert torch.equal(pooler(changed, mask)[1], found[1]), "other samples do not"
+    noisy[1, 0] += 1
+    after = pooler(noisy, mask)
+    assert ((after[0] - found[0]).abs().view(2, 64).amax(1) > 0.001).all(), "each reads the other"
+    torch.testing.assert_close(after[1], found[1])
     pooler.read[1].load_state_dict(pooler.read[0].state_dict())
     turned = pooler(states[[1, 0, 3, 2]], mask[[1, 0, 3, 2]])
     torch.testing.assert_close(turned, pooler(states, mask).roll(64, 1))
@@ -442,17 +323,60 @@ def test_kinds_of_loss_by_hand() -> None:
     """BCE over classes and over choices; two outputs a choice, each judged alone."""
     outputs = torch.tensor([[0.2, -1.0, 0.5], [1.5, 0.3, -0.2]])
     labels = torch.tensor([2, 0])
-    p = outputs.sigmoid().numpy()
-    wanted = np.eye(3)[labels]
-    by_hand = -(wanted * np.log(p) + (1 - wanted) * np.log(1 - p)).sum()
+    p, right = outputs.sigmoid(), torch.eye(3)[labels]
+    by_hand = -torch.where(right > 0, p, 1 - p).log().sum()
     for form in (Classification(("a", "b", "c"), "bce"), MultipleChoice(("0", "1", "2"), "bce")):
-        assert form.loss(outputs, labels).item() == pytest.approx(by_hand, rel=1e-5)
+        torch.testing.assert_close(form.loss(outputs, labels), by_hand)
         assert form.predict(outputs.numpy()).tolist() == [2, 0]
-    each, two = (
-        MultipleChoice(("0", "1"), "each"),
-        torch.tensor([[0.1, 0.4, 3.0, 0.3], [0.0, 1.0, 0.0, 2.0]]),
-    )
+    each = MultipleChoice(("0", "1"), "each")
+    two = torch.tensor([[0.1, 0.4, 3.0, 0.3], [0.0, 1.0, 0.0, 2.0]])
     odds = two.view(2, 2, 2).log_softmax(-1)
     by_hand = -(odds[0, 0, 1] + odds[0, 1, 0] + odds[1, 0, 0] + odds[1, 1, 1])
-    assert float(each.loss(two, torch.tensor([0, 1]))) == pytest.approx(float(by_hand), rel=1e-5)
+    torch.testing.assert_close(each.loss(two, torch.tensor([0, 1])), by_hand)
     assert each.head_width == 2 and each.predict(two.numpy()).tolist() == [0, 1]
+
+
+@pytest.fixture
+def tuned(world: Path, trained: dict[str, str], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Fine-tunes a pre-trained model on a task into a folder of this name."""
+
+    def tune(name: str, kind: str, task: str, training: Any = BRIEF, **changes: Any) -> dict:
+        given = {"model": trained[kind], "data": str(world / FOLDERS[task])}
+        given["regions"] = str(world / ("objects" if task.startswith("vcr") else "store"))
+        config = make_settings(FinetuneConfig, task=task, **(given | changes))
+        return finetune(config, training, tmp_path / name)
+
+    return tune
+
+
+@pytest.mark.parametrize(("kind", "name"), PAIRS)
+def test_every_model_learns_its_tasks(
+    kind: str, name: str, world: Path, trained: dict[str, str], tuned: Any, tmp_path: Path
+) -> None:
+    result = tuned("run", kind, name, save_model=True)
+    task = resolve("tasks", Task, name)
+    assert set(result["median"]) == set(task.dev)
+    assert all(0 <= value <= 1 for scores in result["median"].values() for value in scores.values())
+    after = load_encoder(tmp_path / "run/seed-0/model")
+    before = load_encoder(trained[kind])
+    assert after.architecture_name == kind
+    assert not torch.equal(after.word_embeddings().weight, before.word_embeddings().weight)
+    lines = homes.answers(tmp_path / f"run/seed-0/predictions_{task.dev[0]}.jsonl")
+    folder = world / FOLDERS[name]
+    assert len(lines) == len(task.with_answers_of(folder).read(folder, task.dev[0]))
+
+
+def copied(folder: Path, world: Path, change: Callable[[ImageRegions], ImageRegions]) -> Path:
+    """A copy of the world's store, with other regions of each image."""
+    old = RegionStore(world / "store")
+    writer = RegionWriter(folder)
+
+    def one(name: str) -> ImageRegions:
+        row = old[name]
+        parts = (row.boxes, row.confidence, row.features, row.classes)
+        order = old.in_annotated_order(name)
+        return change(ImageRegions(name, old.size(name), *parts, annotated_order=order))
+
+    writer.fill([(name, partial(one, name)) for name in old.ids])
+    writer.close({"source": "test"}, [])
+    return folder

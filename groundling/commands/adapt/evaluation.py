@@ -20,7 +20,7 @@ from groundling.core.metrics import SPEARMAN
 from groundling.data.samples import SampleDataset, subsample
 from groundling.data.tables import lines_of
 from groundling.data.text import TELLING, length_auc
-from groundling.models.formats import Encoder
+from groundling.models.loading import Encoder
 from groundling.models.sentence_modules import SentenceModules
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective

@@ -30,8 +30,8 @@ from groundling.data.corpora import CorpusDataset, corpus_samples, stores_folder
 from groundling.data.samples import ClipRowEncoder, SampleDataset, TextRowEncoder
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
-from groundling.models.formats import Encoder
 from groundling.models.heads import LMHead, init_lm_head, save_with_lm_head
+from groundling.models.loading import Encoder
 from groundling.models.sentence_modules import SentenceModules, make_sentence_modules
 from groundling.models.text_encoder import TextEncoder, load_text_encoder, new_text_encoder
 from groundling.objectives import (
@@ -43,6 +43,7 @@ from groundling.objectives import (
 )
 from groundling.objectives.feature_distillation import EmbeddingRetention, FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
+from groundling.prediction.similarity import text_length_limit
 from groundling.runs.run import Run
 from groundling.settings.fields import replace_settings
 from groundling.settings.input_settings import WeightedFile, parse_weighted_files
@@ -97,10 +98,13 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     before = similarity_agreement(text, sentence, pairs) if pairs and sentence else {}
     used = replace_settings(config.objective_settings, pooling="own")  # retention uses it too
     step = config.training_step
-    run.note(*unused_settings_note(names, used, step.training_step, config.cross_modal))
+    unused = unused_settings_note(names, used, step.training_step, config.cross_modal)
+    run.note(*unused, *_prompt_note(text))
     retains = bool(config.retain_weight) and text.sentence is not None and not is_cross_modal
     settings = _objective_settings(config, text)
-    layout, max_length = text_layout_of(config, is_cross_modal, text.max_length)
+    layout, max_length = text_layout_of(
+        config, is_cross_modal, text_length_limit(text, text.sentence)
+    )
     model, windows = _model(config, is_cross_modal, text, layout, seed)
     texts, eval_texts = _texts(config, layout, max_length, text, windows, run)
     vocabulary = MaskingVocabulary.of(text.tokenizer)
@@ -244,6 +248,12 @@ def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
     """Sentence pooling of a plain encoder by the setting `pooling`, where `own` means the first position."""
     mode = "mean" if pool == "mean" else "cls"
     return make_sentence_modules(mode, text.sizes.text, text.max_length)
+
+
+def _prompt_note(text: TextEncoder) -> list[str]:
+    """A note if embeddings are made with a prompt, which training does not read."""
+    prompt = text.sentence.prompt if text.sentence else ""
+    return [f"the student's prompt {prompt!r} is not put before the training texts"] * bool(prompt)
 
 
 def _objective_settings(config: AdaptConfig, text: TextEncoder) -> ObjectiveSettings:

@@ -23,7 +23,7 @@ from groundling.data.samples import (
     subsample,
     without_region_tags,
 )
-from groundling.models.formats import Encoder
+from groundling.models.loading import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
 from groundling.tasks import Task

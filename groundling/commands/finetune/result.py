@@ -17,7 +17,7 @@ from groundling.core.batch import Example
 from groundling.core.metrics import Metric
 from groundling.core.output_types import OpenAnswer, OutputType, RegionSelection, Regression
 from groundling.data.samples import SampleDataset
-from groundling.models.formats import Encoder
+from groundling.models.loading import Encoder
 from groundling.objectives import Objective
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.input_settings import PixelInputSettings, RegionSettings

@@ -41,9 +41,9 @@ from groundling.data.regions import RegionStore
 from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.samples import SampleDataset
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
-from groundling.models.formats import Encoder
 from groundling.models.heads import init_layer
 from groundling.models.hub import is_adapter
+from groundling.models.loading import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import (
     MaskingVocabulary,

@@ -40,8 +40,8 @@ from groundling.data.samples import (
     subsample,
     with_choice,
 )
-from groundling.models.formats import Encoder
 from groundling.models.heads import init_lm_head
+from groundling.models.loading import Encoder
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import (
     MaskingVocabulary,

@@ -29,8 +29,8 @@ from groundling.core.output_types import (
 )
 from groundling.core.rng import generator
 from groundling.data.samples import MappedDataset, SampleDataset
-from groundling.models.formats import Encoder
 from groundling.models.heads import init_lm_head, load_head
+from groundling.models.loading import Encoder
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective

@@ -34,7 +34,7 @@ from groundling.data.regions import RegionSource, RegionStore
 from groundling.data.regions.samples import ImageSampleBuilder, ImageSources, RegionLabeler
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.attention import AttentionMap
-from groundling.models.formats import Encoder
+from groundling.models.loading import Encoder
 from groundling.prediction import FineTunedModel, load
 from groundling.prediction.model_description import FILE
 from groundling.runs.progress import track

@@ -44,8 +44,13 @@ from groundling.models.attention import (
     patch_positions,
     text_positions,
 )
-from groundling.models.formats import ModelFormat
-from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
+from groundling.models.loading import (
+    ModelFormat,
+    load_processor,
+    load_tokenizer,
+    load_weights,
+    model_type,
+)
 from groundling.models.text_encoder import embed_words
 from groundling.vision_language import RegionEncoder
 

@@ -20,9 +20,8 @@ from groundling.core.errors import InputError, prefix_errors
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, mask_id_of
 from groundling.data.text import word_spans
 from groundling.models.clip import CLIP_LIKE, load_clip_text_tower
-from groundling.models.formats import Encoder
 from groundling.models.heads import LMHead, init_lm_head
-from groundling.models.loading import load_config
+from groundling.models.loading import Encoder, load_config
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.models.visual_token import (
     ClipBertExplicit,

@@ -58,7 +58,7 @@ from groundling.studies.attention.models import (
     visible_part,
 )
 from groundling.studies.attention.page.inspected_model import InspectedModel
-from groundling.vision_language.loading import load_encoder, load_for_inspection
+from groundling.vision_language.loading import load_encoder
 
 TEXTS = ("a red dog runs", "two cats")
 SIZES = ((70, 40), (33, 50))
@@ -154,7 +154,7 @@ def test_vilt_is_transformers_own(place: Path, monkeypatch: Any) -> None:
 def test_clips_towers_are_transformers_own(place: Path) -> None:
     theirs = CLIPModel.from_pretrained(place / "clip", attn_implementation="eager").eval()
     processor = CLIPImageProcessorPil.from_pretrained(place / "clip")
-    model = load_for_inspection(place / "clip")
+    model = load_encoder(place / "clip", for_inspection=True)
     assert isinstance(model, ClipTowers)
     batch = batch_of(model, place)
     photos = [read_image(place / f"photos/{n}.png") for n in range(2)]
@@ -179,9 +179,9 @@ def test_clips_towers_are_transformers_own(place: Path) -> None:
 
 
 def test_a_tower_alone(place: Path) -> None:
-    model = load_for_inspection(place / "image")
+    model = load_encoder(place / "image", for_inspection=True)
     assert isinstance(model, ClipTowers) and model.inputs(9) == (None, None)
-    whole = load_for_inspection(place / "clip")
+    whole = load_encoder(place / "clip", for_inspection=True)
     batch = batch_of(whole, place)
     with torch.no_grad():
         close(model(batch).visual, whole(batch).visual)

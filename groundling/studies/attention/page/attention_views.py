@@ -15,7 +15,7 @@ from groundling.core.batch import Batch, Sample, collate, require
 from groundling.core.errors import InputError
 from groundling.data.text import word_spans
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
-from groundling.models.formats import Encoder
+from groundling.models.loading import Encoder
 from groundling.studies.attention.figures import draw_heat_maps
 
 if TYPE_CHECKING:

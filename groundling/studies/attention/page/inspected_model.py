@@ -21,7 +21,7 @@ from groundling.core.output_types import MultipleChoice, RegionSelection, Regres
 from groundling.data.regions import InMemoryRegions, RegionSource, RegionStore
 from groundling.data.regions.samples import ImageSampleBuilder, ImageSources
 from groundling.data.samples import SampleDataset, TextDataset
-from groundling.models.formats import Encoder
+from groundling.models.loading import Encoder
 from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.model_description import detection_settings
 from groundling.prediction.predictions import make_predictions, model_folder
@@ -38,7 +38,7 @@ from groundling.studies.attention.page.attention_views import (
 )
 from groundling.vision import StoreRegionExtractor
 from groundling.vision_language import RegionEncoder
-from groundling.vision_language.loading import load_for_inspection
+from groundling.vision_language.loading import load_encoder
 
 MAX_LENGTH = 128
 """Most tokens of a text, for a model whose folder does not record the length."""
@@ -64,7 +64,7 @@ class InspectedModel:
             self.student: Encoder = self.fine_tuned.student
             self.notes = self.fine_tuned.notes
         else:
-            self.student = load_for_inspection(self.folder).to(device).eval()
+            self.student = load_encoder(self.folder, for_inspection=True).to(device).eval()
         student = self.student
         if student.clip_backbone is not None or student.inputs(MAX_LENGTH)[1] is not None:
             raise InputError(
