@@ -186,11 +186,8 @@ class ClipTeacher(Teacher):
         self.computed = frozenset(computed)
         self.feature_names = tuple(sorted(returned))
         self.reads_images = bool((IMAGES | SCORES) & self.computed) or self._scores_words
+        self.image_features = self.feature_names if self.reads_images else ()
         self.reads_texts = bool((TEXTS | WORDS | {"clip_similarity"}) & self.computed)
-        self.cacheable = "always" if self.computed <= IMAGES else "fixed"
-        if self.computed <= SCORES:
-            # Cheap to compute from cached features, which stay independent of the task's answers.
-            self.cacheable = "never"
         # The texts of the same model are counted once.
         texts = self.whole.computed & (TEXTS - {SCORED_TEXT} if self.has_scorer else TEXTS)
         self.counts_truncated = not (self.computed <= WORDS and texts)
@@ -205,7 +202,6 @@ class ClipTeacher(Teacher):
     # What each of its features needs.
 
     name = "clip"
-    is_counted = False
 
     @property
     def _scores_words(self) -> bool:
@@ -229,16 +225,23 @@ class ClipTeacher(Teacher):
             required.add(self.scored_text)
         return required - self.computed
 
-    def parts(self) -> Sequence[Teacher]:
-        """Up to four teachers, for images, texts, words and scores, as needed."""
-        return self.groups
+    def split(self, fixed: bool) -> tuple[Sequence[Teacher], Sequence[Teacher]]:
+        """Parts for images, texts and words, and one of the rest, which encodes each text once.
 
-    def merge_uncached(self, parts: Sequence[Teacher]) -> Sequence[Teacher]:
-        """One teacher of all these parts, which encodes each text once."""
-        computed = {name for part in parts for name in part.feature_names}
-        one = self._restricted("clip", computed)
-        one._compute_only(computed, computed & set(self.feature_names))
-        return [one]
+        Images are cached even if texts are drawn anew. Scores are cheap to compute from cached features, which stay
+        independent of the task's answers.
+        """
+        cached = [
+            part
+            for part in self.groups
+            if part.name == "clip_images" or (fixed and part.name != "clip_scores")
+        ]
+        computed = {name for part in self.groups if part not in cached for name in part.computed}
+        if not computed:
+            return cached, []
+        rest = self._restricted("clip", computed)
+        rest._compute_only(computed, computed & set(self.feature_names))
+        return cached, [rest]
 
     def to(self, device: torch.device | str) -> Self:
         """Move the models to a device."""
@@ -277,6 +280,7 @@ class ClipTeacher(Teacher):
         key: dict[str, Any] = {
             "features": list(self.feature_names),
             "embedding_space": self.options.teacher_space,
+            "counts_truncated": self.counts_truncated,
         }
         models = {"teacher": self.clip} | ({"scorer": self.scorer} if self.has_scorer else {})
         for name, clip in models.items():
@@ -328,7 +332,10 @@ class ClipTeacher(Teacher):
         texts = [text_for_clip(example) for example in examples] if self.reads_texts else []
         if self._reads_own_text:
             tokenized = zip(inputs, self.clip.tokenize(texts), strict=True)
-            inputs = [replace(one, clip=row, truncated_tokens=cut) for one, (row, cut) in tokenized]
+            inputs = [
+                replace(one, clip=row, truncated_tokens=cut * self.counts_truncated)
+                for one, (row, cut) in tokenized
+            ]
         if self.has_scorer and (SCORED_TEXT in self.computed or self._scores_words):
             rows_of_scorer = zip(inputs, self.scorer.tokenize(texts), strict=True)
             inputs = [_add_input(one, "scorer", clip=row) for one, (row, _) in rows_of_scorer]

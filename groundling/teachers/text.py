@@ -175,10 +175,8 @@ class ClipTextTeacher(StandardizedTextTeacher):
             "has": last >= 0,
         }
 
-    def countable_features(self, batch: Batch, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`has` (U, K), computed from the words of the windows' tokens."""
-        if "has" not in features:
-            return {}
+    def countable_features(self, batch: Batch) -> dict[str, Tensor]:
+        """`has` (U, K), from the words of the windows' tokens."""
         windows = require(batch.clip, "clip", "the teacher")
         numbers = require(batch.word_type_ids, "word_type_ids", "the teacher")
         return {"has": last_token_positions(windows.word_ids, numbers.shape[1]) >= 0}
@@ -211,9 +209,6 @@ class FrozenCopy(Teacher):
     """A frozen copy of the student before training: its pooled sentence vectors of the student's texts."""
 
     name = "frozen_copy"
-    display_name = "the student before training"  # also in a run without another teacher
-    counts_truncated = False  # the student reads the same tokens, and counts truncated ones
-    is_counted = False
 
     def __init__(self, text: TextEncoder) -> None:
         """Copies the encoder. Raises InputError if it is no sentence encoder."""
@@ -260,10 +255,6 @@ class TextStatesTeacher(Teacher):
     """
 
     name = "text_states"
-    cacheable = "never"
-    counts_truncated = False  # the student reads the same tokens, and counts truncated ones
-    feature_names = (STATES,)
-    reads_student_input = True
 
     def __init__(self, text: TextEncoder, tokenizer: PreTrainedTokenizerBase, source: str) -> None:
         """`tokenizer`: the student's; `source`: the teacher's name in messages.
@@ -276,7 +267,7 @@ class TextStatesTeacher(Teacher):
             raise InputError(f"kd_teacher={source}: its tokenizer differs from the student's")
         self.text = text.eval().requires_grad_(False)
         self.width = text.sizes.text
-        self.display_name = f"the teacher {source}"
+        self.source = source
 
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
         """`teacher_states` (N, T, D) of a batch's texts, without a perturbation.
@@ -286,7 +277,7 @@ class TextStatesTeacher(Teacher):
         tokens = require(batch.text, "text", self.name)
         length = tokens.input_ids.shape[1]
         if length > self.text.max_length:
-            raise InputError(f"{self.display_name}: use max_length={self.text.max_length}")
+            raise InputError(f"kd_teacher={self.source}: use max_length={self.text.max_length}")
         encoded = self.text(replace(batch, perturbation={}))
         return {STATES: require(encoded.text, "text", self.name)}
 
@@ -316,10 +307,7 @@ class ClipBertTeacher(Teacher):
     """
 
     name = "visual_token"
-    feature_names = ("mlm_logits",)
-    reads_images = True
-    reads_student_input = True
-    display_name = "the CLIP-BERT"
+    image_features = ("mlm_logits",)
 
     def __init__(self, model: VisualTokenEncoder, head: LMHead) -> None:
         """`head`: its masked-LM head."""

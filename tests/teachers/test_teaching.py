@@ -229,13 +229,6 @@ def test_mistakes_are_one_line(command, flags, message, place, tmp_path, capsys)
     assert message in complaint
 
 
-def test_what_is_not_counted_is_not_copied() -> None:
-    teacher, said = Teacher(), {"x": torch.ones(2)}
-    assert teacher.countable_features(collate([Sample("a")]), said).keys() == {"x"}
-    teacher.is_counted = False
-    assert not teacher.countable_features(collate([Sample("a")]), said)
-
-
 @pytest.mark.parametrize("returned", [{"x": [1.0]}, {"x": torch.tensor(1.0)}, None])
 def test_a_teacher_that_returns_no_tensors_is_one_line(returned: object) -> None:
     class Mine(Teacher):
