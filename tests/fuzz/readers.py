@@ -78,7 +78,7 @@ from groundling.studies.xdbert.grounded import (
     vocabulary_hash,
 )
 from groundling.tasks import Task
-from groundling.tasks.flickr_entities import read_captions as entity_captions
+from groundling.tasks.grounding import read_captions as entity_captions
 from groundling.tasks.splits import partition_manifest, read_manifest, write_manifest
 from groundling.tasks.table import table_task
 from groundling.tasks.vcr import ANSWER

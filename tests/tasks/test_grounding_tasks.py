@@ -18,9 +18,16 @@ from groundling.core.batch import RegionRow
 from groundling.core.output_types import RegionSelection
 from groundling.core.registry import resolve
 from groundling.data.regions.annotations import read_detections, read_vcr_objects
-from groundling.tasks import Task, refcoco, vcr
-from groundling.tasks.flickr_entities import FLICKR30K, MERGED, read_captions
-from groundling.tasks.refcoco import UNITER, VL_BERT, VL_BERT_LABELS, IouCriterion
+from groundling.tasks import Task, grounding, vcr
+from groundling.tasks.grounding import (
+    FLICKR30K,
+    MERGED,
+    UNITER,
+    VL_BERT,
+    VL_BERT_LABELS,
+    IouCriterion,
+    read_captions,
+)
 from groundling.tasks.vcr import ANSWER, RATIONALE, q_to_ar, read_items, render_text
 
 
@@ -269,22 +276,24 @@ def referred(tmp_path: Path) -> Path:
 
 
 def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
-    found = {split: refcoco.read(referred, split) for split in refcoco.SPLITS}
+    found = {split: grounding.read_expressions(referred, split) for split in grounding.SPLITS}
     numbers = [" ".join(e.official_id for e in own) for own in found.values()]  # C4
     assert numbers == ["0", "30", "10 11", "20", "10 11 20"]
     first = found["testA"][0]
     assert (first.text, first.images) == ("woman in röd", ("COCO_train2014_000000000001",))
     assert first.gold_boxes.boxes.tolist() == [[1, 2.5, 11, 22.75]]
     assert first.gold_boxes.image_size == (40, 30)
-    assert refcoco.read(referred, "val", image="{number}")[0].images == ("1",)
-    assert [e.id for e in refcoco.REFCOCO_PLUS.read(referred, "val")] == ["refcoco-val-30"]
+    assert grounding.read_expressions(referred, "val", image="{number}")[0].images == ("1",)
+    assert [e.id for e in grounding.REFCOCO_PLUS.read(referred, "val")] == ["refcoco-val-30"]
     det = {"image_id": 1, "box": [1, 2, 3, 4.5], "score": 0.5, "category_id": 3}
     path = put(referred / "dets.json", json.dumps([det, det]))
     for one in read_detections(path, json.loads(path.read_text())):
         assert (one.image, one.corners, one.confidence) == (1, [1, 2, 4, 6.5], 0.5)
     message = refused(read_detections, path, [{"image_id": 1}])
     assert "dets.json, entry 0: cannot be read (KeyError: 'box')" in message
-    assert "no expressions of 'dev'; splits: train" in refused(refcoco.read, referred, "dev")
+    assert "no expressions of 'dev'; splits: train" in refused(
+        grounding.read_expressions, referred, "dev"
+    )
 
 
 PYTHON_2 = (
@@ -295,15 +304,17 @@ PYTHON_2 = (
 
 def test_pickles_of_python_2(referred: Path) -> None:
     put(referred / "refs(unc).p", PYTHON_2)
-    assert [(e.official_id, e.text) for e in refcoco.read(referred, "val")] == [("30", "café 's")]
+    assert [(e.official_id, e.text) for e in grounding.read_expressions(referred, "val")] == [
+        ("30", "café 's")
+    ]
     path = referred / "p"  # SHORT_BINSTRING, BININT, BINUNICODE
     path.write_bytes(
         b"\x80\x02]q\x00(U\x04caf\xe9q\x01J\xff\xff\xff\xffX\x03\x00\x00\x00\xc3\xa9ae."
     )
-    assert refcoco.load_plain_pickle(path) == ["café", -1, "éa"]
+    assert grounding.load_plain_pickle(path) == ["café", -1, "éa"]
     for protocol in range(6):
         path.write_bytes(pickle.dumps(REFS, protocol))
-        assert refcoco.load_plain_pickle(path) == REFS
+        assert grounding.load_plain_pickle(path) == REFS
 
 
 class Bomb:
@@ -322,7 +333,7 @@ def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
     bad += [old, inst, *(pickle.dumps([one], 2) for one in some)]
     for content in bad:
         path.write_bytes(content)
-        told = refused(refcoco.load_plain_pickle, path)
+        told = refused(grounding.load_plain_pickle, path)
         assert f"{path}: cannot be read (UnpicklingError: needs " in told
     assert not Bomb.mark.exists()
     assert pickle.load(io.BytesIO(inst)) == 0 and Bomb.mark.exists()  # it would have run
@@ -334,32 +345,34 @@ def test_faults_of_refcoco(referred: Path) -> None:
     whole = path.read_bytes()
     for cut in (0, 3, 50, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        assert refused(refcoco.read, referred, "val").startswith(f"{path}: cannot be read (")
+        assert refused(grounding.read_expressions, referred, "val").startswith(
+            f"{path}: cannot be read ("
+        )
     odd = [{"sentences": [{"sent": "x"}]}]
     odd += [{"sentences": [{"sent": "x", "sent_id": float("inf")}]}]  # E14
     for content in ({"a": 1}, [3], [{"split": "val"}], 5, *([REFS[3] | one] for one in odd)):
         path.write_bytes(pickle.dumps(content, 2))
-        assert f"{path}: cannot be read (" in refused(refcoco.read, referred, "val")
+        assert f"{path}: cannot be read (" in refused(grounding.read_expressions, referred, "val")
     path.write_bytes(pickle.dumps([REFS[0], REFS[3] | {"image_id": 0}], 2))
-    message = refused(refcoco.read, referred, "val")
+    message = refused(grounding.read_expressions, referred, "val")
     assert message == f"{path}: annotation 103 does not belong to image 0"
     path.write_bytes(whole)
     for box in ([35, 2, 10, 20], [-3, 2, 10, 20], [3, 2, 0, 20], [3, 2, 10, -1]):
         instances["annotations"][3]["bbox"] = box
         put(referred / "instances.json", json.dumps(instances))
-        told = refused(refcoco.read, referred, "val")
+        told = refused(grounding.read_expressions, referred, "val")
         assert told == f"{path}: the box of annotation 103 is empty or outside"
     path.unlink()
-    assert refused(refcoco.read, referred, "val") == f"{path}: no such file"
+    assert refused(grounding.read_expressions, referred, "val") == f"{path}: no such file"
     faults = {"an image without a size in pixels": {"width": 2**31}}
     faults |= {"image id '0' is not a whole number": {"id": "0"}}
     for told, image in faults.items():
         odd = [instances["images"][0] | image, instances["images"][1]]
         about = {"images": odd, "annotations": instances["annotations"][3:4], "categories": []}
         put(referred / "instances.json", json.dumps(about))
-        assert told in refused(refcoco.read, referred, "val")
+        assert told in refused(grounding.read_expressions, referred, "val")
     put(referred / "instances.json", "{}")
-    assert "not COCO's instances" in refused(refcoco.read, referred, "val")
+    assert "not COCO's instances" in refused(grounding.read_expressions, referred, "val")
 
 
 LINES = [

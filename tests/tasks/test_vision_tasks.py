@@ -22,8 +22,7 @@ from groundling.core.registry import resolve
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.tasks import Task, vqa
-from groundling.tasks.nlvr2 import NLVR2
-from groundling.tasks.snli_ve import SNLI_VE
+from groundling.tasks.visual_inference import NLVR2, SNLI_VE
 from groundling.tasks.vqa import VQA, normalise_answer
 
 SOFT = np.array([[0, 0.9, 0.3, 0], [0, 0, 0, 0], [1, 0, 0, 0.6]], np.float32)
