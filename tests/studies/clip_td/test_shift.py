@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny import homes, vcr_files, wordnets
+import torch
+from scipy.special import expit
+from tiny import vcr_files, wordnets
 from tiny.homes import STEPS, put, student
 from tiny.vcr_files import row, tokens
 
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
+from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
+from groundling.data.samples import TextDataset
 from groundling.settings.fields import replace_settings
 from groundling.studies.clip_td.commands import DATA_SHIFT as shift
 from groundling.studies.clip_td.commands import VcrShiftConfig
@@ -45,9 +48,7 @@ from groundling.studies.clip_td.vcr_files import (
     tag_overlap_baseline,
 )
 from groundling.studies.clip_td.zero_shot import choose
-from groundling.tasks.vcr import read_items
-
-LEGACY = partial(plural_rule, legacy=True)
+from groundling.tasks.vcr import read_items, render_text
 
 
 def line(tmp_path: Path, **changes: Any) -> VcrLine:
@@ -99,19 +100,22 @@ SINGULAR = [
 ]
 
 
-@pytest.mark.parametrize(("choice", "is_right", "expected"), SINGULAR)
-def test_singular(tmp_path: Path, choice: str, is_right: bool, expected: str | None) -> None:
+def edited(edit: Any, choice: str, is_right: bool) -> Any:
+    return edit(tokens(choice), is_right)
+
+
+def words(text: str | None) -> Any:
+    return None if text is None else tokens(text)
+
+
+def test_singular(tmp_path: Path) -> None:
     edit = singular_rule(line(tmp_path, question="Why is [0] with the [3] ?"))
-    assert edit is not None
-    found = edit(tokens(choice), is_right)
-    assert found == (None if expected is None else tokens(expected))
-
-
-def test_the_question_decides_between_as_many_of_each_pronoun(tmp_path: Path) -> None:
+    for choice, is_right, expected in SINGULAR:
+        assert edited(edit, choice, is_right) == words(expected), choice
+    # the question decides between as many of each pronoun
     edit = singular_rule(line(tmp_path, question="Why does [0] show her hat ?"))
-    assert edit is not None
-    assert edit(tokens("[0] likes it ."), True) == tokens("She likes it .")
-    assert edit(tokens("[0] likes his dog ."), True) == tokens("He likes his dog .")
+    assert edited(edit, "[0] likes it .", True) == tokens("She likes it .")
+    assert edited(edit, "[0] likes his dog .", True) == tokens("He likes his dog .")
 
 
 PLURAL = [
@@ -128,34 +132,31 @@ PLURAL = [
 ]
 
 
-@pytest.mark.parametrize(("choice", "is_right", "expected", "released"), PLURAL)
-def test_plural(
-    tmp_path: Path, choice: str, is_right: bool, expected: str | None, released: str | None
-) -> None:
+def test_plural(tmp_path: Path) -> None:
     asked = line(tmp_path, question="Where are [2,1] ?")
-    for rule, wanted in ((plural_rule, expected), (LEGACY, released)):
-        edit = rule(asked)
-        assert edit is not None
-        found = edit(tokens(choice), is_right)
-        assert found == (None if wanted is None else tokens(wanted))
+    for choice, is_right, expected, released in PLURAL:
+        assert edited(plural_rule(asked), choice, is_right) == words(expected), choice
+        legacy = plural_rule(asked, legacy=True)
+        assert edited(legacy, choice, is_right) == words(released), choice
 
 
-@pytest.mark.parametrize(
-    ("question", "applies"),
-    [
-        ("Why is [0] there ?", (True, False)),
-        ("Why is [0] with [0] ?", (True, False)),
-        ("Why is [0] by the [3] ?", (True, False)),
-        ("Why are [0,1] there ?", (False, True)),
-        ("Why are [0,3] there ?", (True, False)),
-        ("Why are [0,1] by the [3] ?", (False, False)),
-        ("Why is [0] with [1] ?", (False, False)),
-        ("What is it ?", (False, False)),
-    ],
-)
-def test_which_questions_a_rule_is_for(tmp_path: Path, question: str, applies: tuple) -> None:
-    asked = line(tmp_path, question=question)
-    assert (singular_rule(asked) is not None, plural_rule(asked) is not None) == applies
+APPLIES = {
+    "Why is [0] there ?": (True, False),
+    "Why is [0] with [0] ?": (True, False),
+    "Why is [0] by the [3] ?": (True, False),
+    "Why are [0,1] there ?": (False, True),
+    "Why are [0,3] there ?": (True, False),
+    "Why are [0,1] by the [3] ?": (False, False),
+    "Why is [0] with [1] ?": (False, False),
+    "What is it ?": (False, False),
+}
+
+
+def test_which_questions_a_rule_is_for(tmp_path: Path) -> None:
+    asked = {question: line(tmp_path, question=question) for question in APPLIES}
+    rules = (singular_rule, plural_rule)
+    found = {q: tuple(rule(one) is not None for rule in rules) for q, one in asked.items()}
+    assert found == APPLIES
 
 
 def test_rationales_are_edited_against_the_questions_tag(tmp_path: Path) -> None:
@@ -226,28 +227,29 @@ def test_masks_from_a_file_of_losses(data: Path, tmp_path: Path) -> None:
 
 def test_damaged_losses(data: Path, tmp_path: Path) -> None:
     rows = losses_of(data)
-    config = VcrShiftConfig(data=str(data), protocol="advtop")
-
-    def told(rows: Sequence[dict[str, Any]]) -> str:
-        path = vcr_files.write(tmp_path / "losses.jsonl", rows)
-        return refusal(config, tmp_path / "out", losses=str(path))
-
-    assert told(rows[:12]).endswith("losses.jsonl: no losses for val-12 (2 such)")
-    nan = {**rows[0], "answer_losses": [[float("nan")], [1], [1], [1]]}
-    assert "line 1: no losses (ValueError: expected 4 lists of finite numbers)" in told([nan])
-    three = {**rows[0], "answer_losses": [[1], [1], [1]]}
-    assert "line 1: no losses (ValueError: expected 4 lists" in told([three])
-    assert "line 2: repeated annot_id val-0" in told([rows[0], rows[0]])
-    short = {**rows[0], "answer_losses": [[1.0]] * 4}
-    assert "val-0, answer 0: 1 losses for 5 positions" in told([short, *rows[1:]])
-    assert "expected answer_losses, rationale_losses or both" in told([{"annot_id": "val-0"}])
-    path = str(tmp_path / "losses.jsonl")
+    path = tmp_path / "losses.jsonl"
+    config = VcrShiftConfig(data=str(data), protocol="advtop", losses=str(path))
+    not_four = "line 1: no losses (ValueError: expected 4 lists of finite numbers)"
+    for damaged, message in (
+        (rows[:12], "losses.jsonl: no losses for val-12 (2 such)"),
+        ([rows[0] | {"answer_losses": [[float("nan")], [1], [1], [1]]}], not_four),
+        ([rows[0] | {"answer_losses": [[1], [1], [1]]}], not_four),
+        ([rows[0], rows[0]], "line 2: repeated annot_id val-0"),
+        (
+            [rows[0] | {"answer_losses": [[1.0]] * 4}, *rows[1:]],
+            "val-0, answer 0: 1 losses for 5 positions",
+        ),
+        ([{"annot_id": "val-0"}], "expected answer_losses, rationale_losses or both"),
+    ):
+        vcr_files.write(path, damaged)
+        assert message in refusal(config, tmp_path / "out")
     needs = "protocol=advtop needs either attack=FOLDER or losses=FILE"
-    assert needs in refusal(config, tmp_path / "a")
-    assert needs in refusal(config, tmp_path / "a", losses=path, attack="x")
-    assert "keep_top = 0: expected" in refusal(
-        config, tmp_path / "a", protocol="keeptop", losses=path, keep_top=0
-    )
+    for changes, message in (
+        ({"losses": ""}, needs),
+        ({"attack": "x"}, needs),
+        ({"protocol": "keeptop", "keep_top": 0}, "keep_top = 0: expected"),
+    ):
+        assert message in refusal(config, tmp_path / "out", **changes)
 
 
 @pytest.fixture(scope="module")
@@ -264,33 +266,26 @@ def text_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_attack_models_losses(text_run: Path, tmp_path: Path) -> None:
     """Against one text at a time through the same model, and a plain restatement of the loss."""
     data = vcr_files.folder(tmp_path / "vcr", val=3)
-    config = VcrShiftConfig(
-        data=str(data), protocol="advtop", attack=str(text_run / "seed-0/model"), cpu=True
-    )
+    model = text_run / "seed-0/model"
+    config = VcrShiftConfig(data=str(data), protocol="advtop", attack=str(model), cpu=True)
     shift(config, tmp_path / "out")
+    attack = AttackModel(model, "answer", 128, torch.device("cpu"))
     written = rows_of(tmp_path / "out/losses.jsonl")
-    attack = AttackModel(text_run / "seed-0/model", "answer", 128, homes.toys.torch.device("cpu"))
-    lines = read_lines(data, "val")
-    for one, told in zip(lines, written, strict=True):
+    for one, told in zip(read_lines(data, "val"), written, strict=True):
         assert set(told) == {"annot_id", "answer_losses"}
-        (alone,), cut = attack.losses([one])
-        assert cut == 0
-        for ours, theirs in zip(told["answer_losses"], alone, strict=True):
-            assert ours == pytest.approx(theirs, abs=1e-5)
-    rows = list(attack._rows(lines[:1]))
-    assert rows[0].hidden == "[MASK] is a dog ." and rows[2].hidden == "Casey is [MASK] dog ."
-    logits, _ = attack._logits(rows[:1])
-    chance = 1 / (1 + np.exp(-logits[0]))
-    assert written[0]["answer_losses"][0][0] == pytest.approx(-np.log(chance), abs=1e-5)
-    wrong = next(n for n, row in enumerate(rows) if row.choice == 1)
-    logits, _ = attack._logits(rows[wrong : wrong + 1])
-    chance = 1 / (1 + np.exp(-logits[0]))
-    assert written[0]["answer_losses"][1][0] == pytest.approx(-np.log(1 - chance), abs=1e-5)
+        question, _ = render_text(one.item.question, one.item.objects)
+        for number, choice in enumerate(one.item.answers):
+            for place, loss in enumerate(told["answer_losses"][number]):
+                hidden, _ = render_text(mask_positions(choice, {place}), one.item.objects)
+                example = Example("x", question, hidden)
+                batch = collate(TextDataset([example], attack.inputs).get([0]))
+                with torch.no_grad():
+                    logit = attack.objective.outputs(attack.student(batch), batch).item()
+                chance = expit(logit if number == one.item.answer else -logit)
+                assert loss == pytest.approx(-np.log(chance), abs=1e-5)
     # the file that it wrote makes the same masks
-    again = VcrShiftConfig(
-        data=str(data), protocol="advtop", losses=str(tmp_path / "out/losses.jsonl")
-    )
-    shift(again, tmp_path / "again")
+    losses = str(tmp_path / "out/losses.jsonl")
+    shift(replace_settings(config, attack="", losses=losses), tmp_path / "again")
     assert (tmp_path / "again/val.jsonl").read_bytes() == (tmp_path / "out/val.jsonl").read_bytes()
 
 
@@ -305,23 +300,21 @@ def test_an_attack_model_that_is_none(text_run: Path, data: Path, tmp_path: Path
 # -- WordNet and EM --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("form", "lemma", "pos"),
-    [
-        ("dogs", "dog", "n"),  # more often a noun than a verb
-        ("Children", "child", "n"),
-        ("saw", "see", "v"),
-        ("talking", "talk", "v"),
-        ("stopped", "stop", "v"),
-        ("happier", "happy", "a"),
-        ("quickly", "quickly", "r"),
-        ("police_officers", "police_officer", "n"),
-        ("zebras", "zebras", ""),
-    ],
-)
-def test_readings(wordnet: WordNet, form: str, lemma: str, pos: str) -> None:
-    reading = wordnet.most_frequent(form.lower())
-    assert (reading.lemma, reading.pos) == (lemma, pos)
+READINGS = {
+    "dogs": ("dog", "n"),  # more often a noun than a verb
+    "children": ("child", "n"),
+    "saw": ("see", "v"),
+    "talking": ("talk", "v"),
+    "stopped": ("stop", "v"),
+    "happier": ("happy", "a"),
+    "quickly": ("quickly", "r"),
+    "police_officers": ("police_officer", "n"),
+    "zebras": ("zebras", ""),
+}
+
+
+def test_readings(wordnet: WordNet) -> None:
+    assert {form: tuple(wordnet.most_frequent(form)) for form in READINGS} == READINGS
 
 
 def test_meanings(wordnet: WordNet) -> None:
@@ -333,28 +326,28 @@ def test_meanings(wordnet: WordNet) -> None:
     assert wordnet.first_synset("zebra", "n") is None
 
 
-@pytest.mark.parametrize(
-    ("lemma", "pos", "form", "expected"),
-    [
-        ("dog", "n", "plural", "dogs"),
-        ("child", "n", "plural", "children"),
-        ("policeman", "n", "plural", "policemen"),
-        ("canopy", "n", "plural", "canopies"),
-        ("domestic_dog", "n", "plural", "domestic dogs"),
-        ("speak", "v", "third", "speaks"),
-        ("speak", "v", "ing", "speaking"),
-        ("speak", "v", "past", None),  # spoke or spoken?
-        ("behold", "v", "past", "beheld"),
-        ("stop", "v", "past", "stopped"),
-        ("stop", "v", "ing", "stopping"),
-        ("talk", "v", "past", "talked"),
-        ("chase", "v", "ing", "chasing"),
-        ("chase", "v", "past", "chased"),
-    ],
-)
-def test_forms(wordnet: WordNet, lemma: str, pos: str, form: Any, expected: str | None) -> None:
-    words = inflect(lemma, pos, form, wordnet)
-    assert (None if words is None else " ".join(words)) == expected
+FORMS = {
+    ("dog", "n", "plural"): "dogs",
+    ("child", "n", "plural"): "children",
+    ("policeman", "n", "plural"): "policemen",
+    ("canopy", "n", "plural"): "canopies",
+    ("domestic_dog", "n", "plural"): "domestic dogs",
+    ("speak", "v", "third"): "speaks",
+    ("speak", "v", "ing"): "speaking",
+    ("speak", "v", "past"): None,  # spoke or spoken?
+    ("behold", "v", "past"): "beheld",
+    ("stop", "v", "past"): "stopped",
+    ("stop", "v", "ing"): "stopping",
+    ("talk", "v", "past"): "talked",
+    ("chase", "v", "ing"): "chasing",
+    ("chase", "v", "past"): "chased",
+}
+
+
+def test_forms(wordnet: WordNet) -> None:
+    for (lemma, pos, form), expected in FORMS.items():
+        found = inflect(lemma, pos, form, wordnet)  # type: ignore[arg-type]
+        assert found == (expected and expected.split()), (lemma, form)
 
 
 def test_articles() -> None:
