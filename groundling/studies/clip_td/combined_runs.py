@@ -73,7 +73,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
     task = resolve("tasks", Task, config.task).with_answers_of(folder)
     if not isinstance(task.form, Classification | OpenAnswer | Regression):
         raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
-    members = []
+    members: list[Path] = []
     for one in config.runs:
         seeds = finished_seeds(one, config.task)
         require_nonempty(seeds, f"{one}: no finished seed (seed-*/result.json with a task)")
@@ -242,11 +242,11 @@ def vcr(config: VcrJointScoreConfig, run: Run) -> dict[str, Any]:
             write_whole(path, leaderboard(*scores))
             server_files.append(str(path))
             continue
-        chosen = [
+        right, why = (
             {name: int(row.prediction) for name, row in some.items()}
             for some in (answers, rationales)
-        ]
-        for name, score in q_to_ar(*chosen, items).items():
+        )
+        for name, score in q_to_ar(right, why, items).items():
             by_name.setdefault(name, []).append(float(score))
     if server_files:
         return result | {"files": server_files}

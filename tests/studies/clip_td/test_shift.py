@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,13 @@ import pytest
 import torch
 from scipy.special import expit
 from tiny import vcr_files, wordnets
-from tiny.homes import STEPS, put, student
+from tiny.homes import STEPS, put, refused, student
 from tiny.vcr_files import row, tokens
 
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example, collate
-from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset
 from groundling.settings.fields import replace_settings
 from groundling.studies.clip_td.commands import DATA_SHIFT as shift
@@ -47,7 +46,6 @@ from groundling.studies.clip_td.vcr_files import (
     read_lines,
     tag_overlap_baseline,
 )
-from groundling.studies.clip_td.zero_shot import choose
 from groundling.tasks.vcr import read_items, render_text
 
 
@@ -68,10 +66,7 @@ def wordnet(tmp_path_factory: pytest.TempPathFactory) -> WordNet:
 
 
 def refusal(config: VcrShiftConfig, out: Path, **changes: Any) -> str:
-    with pytest.raises(InputError) as told:
-        shift(replace_settings(config, **changes), out)
-    assert "\n" not in str(told.value)
-    return str(told.value)
+    return refused(lambda: shift(replace_settings(config, **changes), out))
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -181,15 +176,9 @@ def test_each_member_of_a_group_is_a_position() -> None:
     assert mask_positions(text, {3}) == tokens("No , [0] [MASK] [2] talk .")
     assert mask_positions(text, {0, 2}) == tokens("[MASK] , [MASK] [1,2] talk .")
     assert mask_positions(text, set()) == text
-    assert count_positions(mask_positions(text, {2, 3, 4})) == 7
-
-
-def test_what_is_hidden() -> None:
     losses = [0.1, 0.9, 0.3, 0.9, 0.2]
-    assert positions_to_mask(losses) == {1}  # the first of equals
-    assert positions_to_mask(losses, keep=1) == {0, 2, 3, 4}
-    assert positions_to_mask(losses, keep=3) == {0, 4}
-    assert positions_to_mask(losses, keep=5) == positions_to_mask(losses, keep=9) == set()
+    hidden = [positions_to_mask(losses, keep) for keep in (0, 1, 3, 5, 9)]
+    assert hidden == [{1}, {0, 2, 3, 4}, {0, 4}, set(), set()]  # the first of equals
 
 
 def losses_of(data: Path, seed: int = 0) -> list[dict[str, Any]]:
@@ -366,11 +355,8 @@ EM = [
     ("Who has an umbrella ?", "[0] has an Umbrella .", "[0] has an Awning ."),
     ("Who stops ?", "[0] stopped there .", "[0] halted there ."),
     ("Is there an apple ?", "It is an apple .", "It is a fruit ."),
-    (
-        "Is there an apple or fruit ?",
-        "It is an apple .",
-        None,
-    ),  # the only other word is in the context
+    # the only other word is in the context
+    ("Is there an apple or fruit ?", "It is an apple .", None),
     ("Is that a police officer ?", "He is a police officer .", "He is a policeman ."),
     ("Is that a hat ?", "It is a hat .", None),  # WordNet has no other word
     ("Are they happier ?", "[0] is happier .", None),
@@ -430,24 +416,20 @@ def test_rationales_are_compared_with_the_answer_as_it_now_reads(
 
 def told_by(folder: Path) -> str:
     """Why a folder is no WordNet."""
-    with pytest.raises(InputError) as told:
-        WordNet(wordnet_folder(str(folder))).lemma("fruit")
-    assert "\n" not in str(told.value)
-    return str(told.value)
+    return refused(lambda: WordNet(wordnet_folder(str(folder))).lemma("fruit"))
 
 
 def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
     assert "no WordNet files (index.noun); install Debian's wordnet-base" in told_by(tmp_path)
     place = wordnets.write(tmp_path / "corpora/wordnet")
     assert wordnet_folder(str(tmp_path)) == place
-    shorter = wordnets.write(tmp_path / "short")
-    put(shorter / "data.noun", (shorter / "data.noun").read_text()[:-400])
+    put(place / "data.noun", (place / "data.noun").read_text()[:-400])
     with pytest.warns(match="No WordNet synset found"):
-        assert "short: cannot be read (AttributeError" in told_by(shorter)
-    put(shorter / "cntlist.rev", "dog 1 2 3\n")
-    assert "short: cannot be read (ValueError: too many values" in told_by(shorter)
-    (shorter / "cntlist.rev").unlink()
-    assert "cntlist.rev" in told_by(shorter)
+        assert f"{place}: cannot be read (AttributeError" in told_by(place)
+    put(place / "cntlist.rev", "dog 1 2 3\n")
+    assert f"{place}: cannot be read (ValueError: too many values" in told_by(place)
+    (place / "cntlist.rev").unlink()
+    assert "cntlist.rev" in told_by(place)
 
 
 # -- IM --------------------------------------------------------------------------------------------------------------
@@ -457,27 +439,17 @@ def predictions(path: Path, data: Path, scores: dict[int, list[float]]) -> Path:
     """Sure of the right answer, unless told otherwise by number."""
     rows = []
     for number, one in enumerate(read_items(data, "val")):
-        own = [9.0 * (k == one.answer) for k in range(4)]
-        own = scores.get(number, own)
-        rows.append(
-            {
-                "id": f"x{number}",
-                "official": one.id,
-                "prediction": int(np.argmax(own)),
-                "outputs": own,
-            }
-        )
+        own = scores.get(number, [9.0 * (k == one.answer) for k in range(4)])
+        row = {"id": f"x{number}", "official": one.id, "prediction": int(np.argmax(own))}
+        rows.append(row | {"outputs": own})
     return vcr_files.write(path, rows)
 
 
 def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
-    unsure = [np.log(0.8999), np.log(0.0501), np.log(0.03), np.log(0.02)]
-    enough = [
-        np.log(0.9001),
-        np.log(0.0499),
-        np.log(0.03),
-        np.log(0.02),
-    ]  # items 0, 4 and 8: answer 0
+    # of items 0, 4 and 8 answer 0 is right
+    unsure, enough = (
+        np.log([share, 0.95 - share, 0.03, 0.02]).tolist() for share in (0.8999, 0.9001)
+    )
     wrong = [0.0, 0.0, 0.0, 50.0]
     path = predictions(tmp_path / "p.jsonl", data, {0: unsure, 4: enough, 8: wrong})
     config = VcrShiftConfig(data=str(data), protocol="im", predictions=str(path))
@@ -493,33 +465,25 @@ def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
 
 
 def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path) -> None:
-    config = VcrShiftConfig(data=str(data), protocol="im")
     path = predictions(tmp_path / "p.jsonl", data, {})
+    config = VcrShiftConfig(data=str(data), protocol="im", predictions=str(path))
     kept = path.read_text().splitlines(keepends=True)
-
-    def told(lines: Sequence[str], **changes: Any) -> str:
+    for lines, message in (
+        (kept[1:], "no prediction for val-0"),
+        ([kept[0].replace("9.0", "NaN"), *kept[1:]], "val-0: expected 4 finite scores"),
+        (['{"id": "val-0", "prediction": 0, "outputs": [1]}'], "val-0: 1 scores for 4 choices"),
+        ([kept[0], kept[0]], "example val-0 is repeated"),
+    ):
         put(path, "".join(lines))
-        return refusal(config, tmp_path / "out", predictions=str(path), **changes)
-
-    assert told(kept[1:]) == f"{path}: no prediction for val-0"
-    nan = kept[0].replace("9.0", "NaN")
-    assert told([nan, *kept[1:]]) == f"{path}: val-0: expected 4 finite scores"
-    assert "val-0: 1 scores for 4 choices" in told(
-        [json.dumps({"id": "val-0", "prediction": 0, "outputs": [1]})]
-    )
-    assert told([kept[0], kept[0]]) == f"{path}: example val-0 is repeated"
-    assert "confidence_threshold = 0.0" in told(kept, confidence_threshold=0.0)
-    assert refusal(config, tmp_path / "a") == "data shift protocol=im needs predictions"
-    settings = text_run / "config.json"
-    before = settings.read_text()
-    content = json.loads(before)
+        told = refusal(config, tmp_path / "out")
+        assert told.startswith(str(path)) and message in told
+    assert refusal(config, tmp_path / "a", predictions="").endswith("im needs predictions")
+    seeing = shutil.copytree(text_run, tmp_path / "seeing")
+    content = json.loads((seeing / "config.json").read_text())
     content["config"]["regions"] = "a store"
-    settings.write_text(json.dumps(content))
-    told_of_regions = refusal(
-        config, tmp_path / "c", predictions=str(text_run / "seed-0/predictions_val.jsonl")
-    )
-    settings.write_text(before)
-    assert "read regions (a store)" in told_of_regions
+    put(seeing / "config.json", json.dumps(content))
+    own = str(seeing / "seed-0/predictions_val.jsonl")
+    assert "read regions (a store)" in refusal(config, tmp_path / "c", predictions=own)
 
 
 # -- all kinds -------------------------------------------------------------------------------------------------------
@@ -598,30 +562,20 @@ def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_pa
     assert [one["official"] for one in written] == [
         one.id for one in read_items(tmp_path / "sm", "val")
     ]
-    for other, told in (
-        ("sm", "extra_eval=sm"),
-        ("val=" + str(data), "has a split 'val' already"),
-    ):
-        with pytest.raises(InputError, match=told):
-            finetune(replace_settings(config, extra_eval=(other,)), STEPS, tmp_path / "bad")
+    taken = replace_settings(config, extra_eval=(f"val={data}",))
+    assert "has a split 'val' already" in refused(finetune, taken, STEPS, tmp_path / "bad")
 
 
 def test_refusals(data: Path, tmp_path: Path) -> None:
     config = VcrShiftConfig(data=str(data), protocol="sm")
     assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
-    assert refusal(config, tmp_path / "a", data="") == "data shift needs data"
-    vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
-    told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"))
-    assert told.endswith("val.jsonl: protocol=sm leaves no item")
     secret = row(0)
     del secret["answer_label"]
     vcr_files.write(tmp_path / "none/test.jsonl", [secret])
-    told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"), split="test")
-    assert "no labels" in told
-    shift(config, tmp_path / "c")
-    assert "holds another run (config.protocol: sm there, none now)" in refusal(
-        config, tmp_path / "c", protocol="none"
-    )
+    vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
+    none = replace_settings(config, data=str(tmp_path / "none"))
+    assert refusal(none, tmp_path / "b").endswith("val.jsonl: protocol=sm leaves no item")
+    assert "no labels" in refusal(none, tmp_path / "b", split="test")
 
 
 # -- statistics and rules --------------------------------------------------------------------------------------------
@@ -630,13 +584,9 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
 def test_table_9s_columns() -> None:
     counts = np.array([[3, 0, 1, 2], [0, 1, 1, 1], [1, 1, 1, 1], [0, 2, 0, 1]])
     found = compare_overlap(counts, np.array([0, 0, 3, 1]))
-    assert found["correct"] == pytest.approx((3 + 0 + 1 + 2) / 4)
-    assert found["incorrect"] == pytest.approx((1 + 1 + 1 + 1 / 3) / 4)
-    assert (found["correct has more"], found["incorrect has more"], found["neither"]) == (
-        0.5,
-        0.25,
-        0.25,
-    )
+    means = {"correct": (3 + 0 + 1 + 2) / 4, "incorrect": (1 + 1 + 1 + 1 / 3) / 4}
+    shares = {"correct has more": 0.5, "incorrect has more": 0.25, "neither": 0.25}
+    assert found == pytest.approx(means | shares)
 
 
 def test_overlaps_by_hand(tmp_path: Path) -> None:
@@ -678,10 +628,3 @@ def test_tags_alone_by_both_rules_of_ties(tmp_path: Path) -> None:
     # a rationale may share tags with the right answer, too
     found = tag_overlap_baseline(lines[:1], "rationale")
     assert found == {"first of the best": 1.0, "among the best": 1.0}
-
-
-def test_zero_shot_rules() -> None:
-    similarities = np.array([[0.1, 0.3, 0.3, 0.2], [0.4, 0.1, 0.1, 0.1]])
-    assert choose(similarities).tolist() == [1, 0]
-    with pytest.raises(InputError, match="row 1: a similarity is not a finite number"):
-        choose(np.array([[0.0, 1.0], [np.nan, 1.0]]))
