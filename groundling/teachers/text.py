@@ -36,8 +36,6 @@ BATCH = 64
 """Batch size for these."""
 STATES = "teacher_states"
 """A feature: last hidden states (N, T, D) of the student's own tokens (VidLanKD, student stage)."""
-MAX_CACHED_INPUTS = 1 << 14
-"""Number of texts whose tokenized inputs are kept in memory: all of a small task, the last ones of a corpus."""
 
 
 class StandardizedTextTeacher(Teacher):
@@ -126,7 +124,6 @@ class ClipTextTeacher(StandardizedTextTeacher):
         self.clip = clip.eval().requires_grad_(False)
         self.width = clip.embed_dim
         self.windows = ClipRowEncoder(tokenizer, clip.context_length, max_windows)
-        self.cached_inputs: dict[tuple[str, str | None], Sample] = {}
 
     @property
     def device(self) -> torch.device:
@@ -134,18 +131,11 @@ class ClipTextTeacher(StandardizedTextTeacher):
         return self.clip.logit_scale.device
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
-        """Windows and words of each row's text, tokenized once; equal ones have equal ids."""
+        """Windows and words of each row's text; equal ones have equal ids."""
         examples = [require(row.example, "example", "a teacher of texts") for row in rows]
-        missing = [one for one in examples if (one.text, one.text_pair) not in self.cached_inputs]
-        if missing and len(self.cached_inputs) > MAX_CACHED_INPUTS:
-            self.cached_inputs.clear()
-            missing = examples
-        if missing:
-            texts = [Example(str(n), one.text, one.text_pair) for n, one in enumerate(missing)]
-            samples = TextDataset(texts, None, self.windows).get(range(len(texts)))
-            for one, sample in zip(missing, samples, strict=True):
-                self.cached_inputs[one.text, one.text_pair] = replace(sample, id=_input_key(sample))
-        return [self.cached_inputs[one.text, one.text_pair] for one in examples]
+        texts = [Example(str(n), one.text, one.text_pair) for n, one in enumerate(examples)]
+        samples = TextDataset(texts, None, self.windows).get(range(len(texts)))
+        return [replace(one, id=_input_key(one)) for one in samples]
 
     def key(self) -> dict[str, Any]:
         """The tower's weights, its windows, and the texts of the mean and standard deviation."""

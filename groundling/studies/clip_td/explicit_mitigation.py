@@ -43,9 +43,7 @@ PLACES = (
     "/usr/share/nltk_data/corpora/wordnet",
     "/usr/local/share/nltk_data/corpora/wordnet",
 )
-"""Default folders of Debian and NLTK."""
-BELOW = (".", "dict", "corpora/wordnet", "wordnet")
-"""Subfolders that are searched for the files."""
+"""Where Debian and NLTK install it."""
 
 WordForm = Literal["base", "plural", "third", "ing", "past"]
 """The base form; for nouns the plural; for verbs the third person, the -ing form, and past or participle."""
@@ -136,21 +134,17 @@ def _english_reader(reader: Any) -> Any:
 
 
 def wordnet_folder(name: str) -> Path:
-    """The folder of the files: `name` or a subfolder of it; without a name, Debian's or NLTK's default folder.
+    """The folder of the files: `name` or, as in the releases, `dict` below it; without a name, one of `PLACES`.
 
-    Raises:
-        InputError: There are no files.
+    Raises InputError without files.
     """
-    roots = [name] if name else PLACES
-    for root in roots:
-        for subfolder in BELOW:
-            folder = Path(root).expanduser() / subfolder
-            if (folder / "index.noun").is_file():
-                return folder
-    where = name or "default folders of Debian and NLTK"
+    for place in (name, f"{name}/dict") if name else PLACES:
+        folder = Path(place).expanduser()
+        if (folder / "index.noun").is_file():
+            return folder
     raise InputError(
-        f"{where}: no WordNet files (index.noun); install Debian's wordnet-base, or NLTK's corpus `wordnet` unpacked, "
-        "and pass wordnet=FOLDER"
+        f"{name or 'folders of Debian and NLTK'}: no WordNet files (index.noun); install Debian's wordnet-base, or "
+        "NLTK's corpus `wordnet` unpacked, and pass wordnet=FOLDER"
     )
 
 

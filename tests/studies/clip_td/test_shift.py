@@ -421,7 +421,7 @@ def told_by(folder: Path) -> str:
 
 def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
     assert "no WordNet files (index.noun); install Debian's wordnet-base" in told_by(tmp_path)
-    place = wordnets.write(tmp_path / "corpora/wordnet")
+    place = wordnets.write(tmp_path / "dict")
     assert wordnet_folder(str(tmp_path)) == place
     put(place / "data.noun", (place / "data.noun").read_text()[:-400])
     with pytest.warns(match="No WordNet synset found"):
