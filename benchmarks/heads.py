@@ -41,7 +41,7 @@ from groundling.studies.attention.inspected_models import (
     AttentionBatch,
     consume_attention,
 )
-from groundling.tasks.flickr_entities import FLICKR30K
+from groundling.tasks.grounding import FLICKR30K
 from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import uniter
 

@@ -28,8 +28,6 @@ DEV_SHARE = 0.2
 """Approximate share of the row groups that is held out without a dev file."""
 FEW_GROUPS = 10
 """With fewer groups than this, the held-out groups are not representative."""
-USUAL_SHARES = (0.1, 0.4)
-"""A dev split with a share of the rows outside this range is reported."""
 
 RowGroup = tuple[str, ...]
 """Key of the rows that must stay in one split: value of --group, else image id, else the texts.
@@ -182,25 +180,13 @@ def _are_few(rows: Iterable[TableExampleRow]) -> bool:
 def table_notes(reader: TableReader) -> list[str]:
     """Notes on the file that matter for the scores, one line each.
 
-    They report a dev split that is unusually large, small or has few groups, classes in one split only, and dev rows
-    whose image or texts are in train.
+    They report classes in one split only, and dev rows whose image or texts are in train.
     """
     train, dev = reader.split_rows
-    notes = [] if reader.options.dev else _unusual_split(reader.path, reader.rows, len(dev))
+    notes = overlap_notes(train, dev)
     if isinstance(reader.form, Classification):
-        notes += _odd_classes(reader.form, train, dev)
-    return notes + overlap_notes(train, dev)
-
-
-def _unusual_split(path: Path, rows: Sequence[TableExampleRow], dev_rows: int) -> list[str]:
-    low, high = USUAL_SHARES
-    if low <= dev_rows / len(rows) <= high and not _are_few(rows):
-        return []
-    groups = len({row.group for row in rows})
-    return [
-        f"{path}: {dev_rows} of {len(rows)} rows are held out, from {groups} groups, images or texts; "
-        "scores on your own dev file would be more reliable"
-    ]
+        return _odd_classes(reader.form, train, dev) + notes
+    return notes
 
 
 def _odd_classes(

@@ -4,62 +4,54 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self, TypeGuard
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Sample
+from groundling.core.batch import Batch, Sample, collate
 from groundling.core.errors import InputError, convert_errors
 from groundling.core.output_types import OutputType
+from groundling.core.rng import generator
 from groundling.data.samples import SampleDataset
 from groundling.runs.folder import sha256_of
 from groundling.settings.objectives import ObjectiveSettings
+
+SIZE_SAMPLES = 64
+"""Number of samples from which the size of all features is estimated."""
 
 
 class Teacher:
     """A frozen model whose features objectives read; `TeacherDataset` adds them to samples. Abstract."""
 
     name: str = ""
-    """Its key in a batch's `teacher_inputs` if it runs in every step, and the prefix of its cache folder."""
+    """Its name in messages, its key in a batch's `teacher_inputs`, and the prefix of its cache folder."""
     width: int = 0
     """Width E of its features of texts and words; 0 if it has none."""
     image_width: int = 0
     """Width of its features of images; 0 if it has none."""
-    cacheable: Literal["always", "fixed", "never"] = "fixed"
-    """When its features are cached.
-
-    always: they do not depend on randomly drawn texts, as features of an image; fixed: if the data is the
-    same in every epoch; never: they are cheap to compute from other features.
-    """
-    always_fits: bool = False
-    """Whether its features are cached however many they are, as they are no larger than the texts' tokens."""
-    counts_truncated: bool = True
-    """Whether its truncated tokens are counted; of several parts that read the same text, only one counts them."""
-    feature_names: Sequence[str] = ()
-    """Names of its features, if it reads images."""
-    reads_images: bool = False
-    """Whether it reads a row's image; texts without images are then trained without its features."""
-    reads_image_folder: bool = False
-    """Whether it may read the images of --teacher-images, although it reads no row's image."""
-    reads_student_input: bool = False
-    """Whether `features` gets the student's own batch, with masked tokens and with the features of earlier teachers.
-
-    It then has no `inputs`, runs in every step, and is never cached.
-    """
-    is_counted: bool = True
-    """Whether an objective's `count` may read its features."""
-    display_name: str = "the teacher"
-    """Its name in progress bars and messages."""
+    image_features: Sequence[str] = ()
+    """Names of its features if it reads a row's image; texts without images are then trained without them."""
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
-        """Its inputs for some rows, made from their `example`; ids are equal if and only if inputs are equal."""
+        """Its inputs for some rows, made from their `example`; ids are equal if and only if inputs are equal.
+
+        A teacher without this method reads the student's own batch, see `reads_student_batch`.
+        """
         raise NotImplementedError
+
+    @property
+    def reads_student_batch(self) -> bool:
+        """Whether `features` gets the student's batch, with masked tokens and the features of earlier teachers.
+
+        It then has no `inputs`, runs in every step, and is never cached.
+        """
+        return type(self).inputs is Teacher.inputs
 
     def ids(self, rows: Sequence[Sample]) -> list[str]:
         """The ids of its inputs, equal in every run; override it if inputs are slow to make."""
@@ -69,27 +61,30 @@ class Teacher:
         """Features by name, (U, ...) each, of a batch of U of its inputs."""
         raise NotImplementedError
 
-    def countable_features(
-        self, batch: Batch, features: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
-        """The features that `Objective.count` reads, in host memory, for a batch of its inputs.
+    def countable_features(self, batch: Batch) -> Mapping[str, Tensor]:
+        """The features that an objective's `count` reads, from a batch of its inputs in host memory.
 
-        By default all of them, if it `is_counted`, and copying them synchronises with the GPU. Override it if
-        they can be computed from `batch`, which is in host memory.
+        By default none: features that are computed on a GPU are not copied back, which would wait for it.
         """
-        return {name: value.cpu() for name, value in features.items()} if self.is_counted else {}
+        return {}
 
-    def parts(self) -> Sequence[Teacher]:
-        """Teachers that together compute the same features, each from its own inputs, for a cache.
+    def split(self, fixed: bool) -> tuple[Sequence[Teacher], Sequence[Teacher]]:
+        """Teachers whose features are cached, and those that run in every step; together they have its features.
 
-        An image's features are then cached once, however many texts it has. A later part finds the
-        features of earlier parts in its rows' `features`.
+        `fixed`: the data is the same in every epoch. By default the teacher itself, cached if it is. Override it if
+        a part reads less, such as the image alone, whose features are then cached once, however many texts it has.
+        A later part finds the features of earlier parts in its rows' `features`.
         """
-        return (self,)
+        return ([self], []) if fixed else ([], [self])
 
-    def merge_uncached(self, parts: Sequence[Teacher]) -> Sequence[Teacher]:
-        """The teachers that run in every step for those of its parts that are not cached; by default the parts."""
-        return parts
+    def size_gb(self, samples: SampleDataset) -> float:
+        """Size in GiB of its features of all samples, from some of them; not cached above the run's limit."""
+        count = min(SIZE_SAMPLES, len(samples))
+        some = get_fixed(samples, [len(samples) * number // count for number in range(count)])
+        batch = collate(read_inputs(self, [row for sample in some for row in sample.rows]))
+        features = self.unbatch(compute_features(self, batch), batch)
+        measured = sum(values.nbytes for row in features for values in row.values())
+        return measured / count * len(samples) / 2**30
 
     def key(self) -> dict[str, Any]:
         """Everything its features depend on except its inputs, as JSON; its hash names the cache folder.
@@ -144,6 +139,11 @@ class TeacherSpec:
     """Features of other teachers that it reads, which are then made too."""
 
 
+def get_fixed(samples: SampleDataset, indices: Sequence[int]) -> list[Sample]:
+    """Some samples, with random generators that are the same at every call."""
+    return samples.get(indices, [generator("once", samples.ids[index]) for index in indices])
+
+
 def digest(data: bytes) -> str:
     """A hash of an input, as its id."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -159,14 +159,14 @@ def code_hash(kind: Any) -> dict[str, str]:
 def read_inputs(teacher: Teacher, rows: Sequence[Sample]) -> list[Sample]:
     """A teacher's inputs for some rows; raises InputError unless there is one sample per row."""
     inputs = teacher.inputs(rows)
-    _check_count(teacher, "inputs", inputs, len(rows))
+    _check_count(teacher, "inputs", len(inputs), len(rows))
     return inputs
 
 
 def read_input_keys(teacher: Teacher, rows: Sequence[Sample]) -> list[str]:
     """The ids of a teacher's inputs for some rows; raises InputError unless there is one per row."""
     ids = teacher.ids(rows)
-    _check_count(teacher, "ids", ids, len(rows))
+    _check_count(teacher, "ids", len(ids), len(rows))
     return ids
 
 
@@ -177,19 +177,21 @@ def compute_features(teacher: Teacher, batch: Batch) -> Mapping[str, Tensor]:
     """
     with torch.no_grad():
         features = teacher.features(batch)
-    rows = batch.rows if teacher.reads_student_input else len(batch)
-    who = f"the teacher {teacher.name or type(teacher).__name__}"
-    with convert_errors(f"{who}: expected tensors by name, one row per input"):
+    with convert_errors(f"{name_of(teacher)}: expected tensors by name, one row per input"):
         counts = {name: value.shape[0] for name, value in features.items()}
     for name, count in counts.items():
-        _check_count(teacher, name, range(count), rows)
+        _check_count(teacher, name, count, batch.rows)
     return features
 
 
-def _check_count(teacher: Teacher, what: str, returned: Sized, rows: int) -> None:
-    if len(returned) != rows:
-        who = f"the teacher {teacher.name or type(teacher).__name__}"
-        raise InputError(f"{who}: {what}: {len(returned)} rows, expected {rows}")
+def _check_count(teacher: Teacher, what: str, returned: int, rows: int) -> None:
+    if returned != rows:
+        raise InputError(f"{name_of(teacher)}: {what}: {returned} rows, expected {rows}")
+
+
+def name_of(teacher: Teacher) -> str:
+    """A teacher in messages and progress bars."""
+    return f"the teacher {teacher.name or type(teacher).__name__}"
 
 
 def is_teacher(value: object) -> TypeGuard[Teacher]:
@@ -203,21 +205,18 @@ def add_features(teacher: Teacher, batch: Batch) -> Batch:
     Equal inputs are encoded once. A batch without inputs for this teacher, such as text-only samples mixed
     with captioned images, is returned unchanged.
     """
-    if teacher.reads_student_input:
+    if teacher.reads_student_batch:
         return replace(batch, features={**batch.features, **compute_features(teacher, batch)})
     teacher_input = batch.teacher_inputs.get(teacher.name)
     if teacher_input is None:
         return batch
     features = compute_features(teacher, teacher_input.batch)
     with_features = _replace_inputs_by_features(teacher, batch, features)
-    if batch.cpu_batch is not None:
-        cpu_inputs = batch.cpu_batch.teacher_inputs[teacher.name].batch
-        countable = teacher.countable_features(cpu_inputs, features)
-        with_features = replace(
-            with_features,
-            cpu_batch=_replace_inputs_by_features(teacher, batch.cpu_batch, countable),
-        )
-    return with_features
+    if batch.cpu_batch is None:
+        return with_features
+    countable = teacher.countable_features(batch.cpu_batch.teacher_inputs[teacher.name].batch)
+    cpu_batch = _replace_inputs_by_features(teacher, batch.cpu_batch, countable)
+    return replace(with_features, cpu_batch=cpu_batch)
 
 
 def _replace_inputs_by_features(

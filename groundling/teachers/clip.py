@@ -58,38 +58,6 @@ FEATURES = (
 """Features that objectives may read; see `ClipTeacher`."""
 
 
-class TeacherImages:
-    """The images of a teacher's examples; equal files have equal ids."""
-
-    def __init__(self, source: str | Mapping[str, ImageInput]) -> None:
-        """`source`: the images' folder, or the images by id."""
-        self.source = source
-        self.files: dict[str, ImageInput] = {}
-        self.digests: dict[str, str] = {}
-
-    def find(self, samples: SampleDataset, reader: str) -> None:
-        """Locate the images of samples; raises InputError, which names the `reader`, for a missing one."""
-        self.files.update(image_files_by_id(samples, self.source, reader))
-
-    def id(self, example: Example) -> str:
-        """A hash of the content of an example's image."""
-        (name,) = example.images
-        if name not in self.digests:
-            self.digests[name] = image_digest(self.files[name])[:32]
-        return self.digests[name]
-
-    def name(self, image_id: str) -> str:
-        """The data's name of an image with this id."""
-        return next((name for name, own in self.digests.items() if own == image_id), image_id)
-
-    def pixels(self, name: str, clip: FrozenClip) -> np.ndarray:
-        """An image's pixels for a model; raises InputError if its file is no image."""
-        path = self.files[name]
-        with prefix_errors(path):
-            image = read_image(path)
-        return require(clip.image, "image", "this teacher").preprocess(image)
-
-
 class ClipTeacher(Teacher):
     """A CLIP-like model's features of each row's image and text; only the requested ones are computed.
 
@@ -143,7 +111,9 @@ class ClipTeacher(Teacher):
         self.answers = answers
         self.answer_embeddings: Tensor | None = None
         self.clusters: Clusters | None = None
-        self.images = TeacherImages(self.options.teacher_images if images is None else images)
+        self.images = self.options.teacher_images if images is None else images
+        self.files: dict[str, ImageInput] = {}
+        self.digests: dict[str, str] = {}
         self.whole = self
         requested = tuple(name for name in FEATURES if name in features)
         self._compute_only(self._with_dependencies(requested), requested)
@@ -178,7 +148,7 @@ class ClipTeacher(Teacher):
         compares = bool(SCORES & self.computed) or self._scores_words
         if compares and not self.scorer.share_space:
             raise InputError("the teacher's towers share no space; pass teacher_scorer=MODEL")
-        if self.reads_images and self.images.source == "":
+        if self.reads_images and self.images == "":
             raise InputError(f"a teacher of {', '.join(requested)} needs teacher_images=FOLDER")
 
     def _compute_only(self, computed: Collection[str], returned: Collection[str]) -> None:
@@ -186,11 +156,8 @@ class ClipTeacher(Teacher):
         self.computed = frozenset(computed)
         self.feature_names = tuple(sorted(returned))
         self.reads_images = bool((IMAGES | SCORES) & self.computed) or self._scores_words
+        self.image_features = self.feature_names if self.reads_images else ()
         self.reads_texts = bool((TEXTS | WORDS | {"clip_similarity"}) & self.computed)
-        self.cacheable = "always" if self.computed <= IMAGES else "fixed"
-        if self.computed <= SCORES:
-            # Cheap to compute from cached features, which stay independent of the task's answers.
-            self.cacheable = "never"
         # The texts of the same model are counted once.
         texts = self.whole.computed & (TEXTS - {SCORED_TEXT} if self.has_scorer else TEXTS)
         self.counts_truncated = not (self.computed <= WORDS and texts)
@@ -205,7 +172,6 @@ class ClipTeacher(Teacher):
     # What each of its features needs.
 
     name = "clip"
-    is_counted = False
 
     @property
     def _scores_words(self) -> bool:
@@ -229,16 +195,23 @@ class ClipTeacher(Teacher):
             required.add(self.scored_text)
         return required - self.computed
 
-    def parts(self) -> Sequence[Teacher]:
-        """Up to four teachers, for images, texts, words and scores, as needed."""
-        return self.groups
+    def split(self, fixed: bool) -> tuple[Sequence[Teacher], Sequence[Teacher]]:
+        """Parts for images, texts and words, and one of the rest, which encodes each text once.
 
-    def merge_uncached(self, parts: Sequence[Teacher]) -> Sequence[Teacher]:
-        """One teacher of all these parts, which encodes each text once."""
-        computed = {name for part in parts for name in part.feature_names}
-        one = self._restricted("clip", computed)
-        one._compute_only(computed, computed & set(self.feature_names))
-        return [one]
+        Images are cached even if texts are drawn anew. Scores are cheap to compute from cached features, which stay
+        independent of the task's answers.
+        """
+        cached = [
+            part
+            for part in self.groups
+            if part.name == "clip_images" or (fixed and part.name != "clip_scores")
+        ]
+        computed = {name for part in self.groups if part not in cached for name in part.computed}
+        if not computed:
+            return cached, []
+        rest = self._restricted("clip", computed)
+        rest._compute_only(computed, computed & set(self.feature_names))
+        return cached, [rest]
 
     def to(self, device: torch.device | str) -> Self:
         """Move the models to a device."""
@@ -252,7 +225,8 @@ class ClipTeacher(Teacher):
         Raises InputError if an example has not exactly one image, or an image is missing.
         """
         if self.reads_images:
-            self.images.find(samples, f"a teacher of {', '.join(self.feature_names)}")
+            reader = f"a teacher of {', '.join(self.feature_names)}"
+            self.files.update(image_files_by_id(samples, self.images, reader))
         whole = self.whole
         if not ("clip_confidence" in self.computed and isinstance(self.answers, int)):
             return self
@@ -277,6 +251,7 @@ class ClipTeacher(Teacher):
         key: dict[str, Any] = {
             "features": list(self.feature_names),
             "embedding_space": self.options.teacher_space,
+            "counts_truncated": self.counts_truncated,
         }
         models = {"teacher": self.clip} | ({"scorer": self.scorer} if self.has_scorer else {})
         for name, clip in models.items():
@@ -311,9 +286,16 @@ class ClipTeacher(Teacher):
                 truncated = _truncated_words(row, text) if WORDS & self.computed else ()
                 parts.append(digest((f"{text}\n{truncated}" if truncated else text).encode()))
             if self.reads_images:
-                parts.append(self.images.id(example))
+                parts.append(self._image_digest(example))
             ids.append("|".join(parts))
         return ids
+
+    def _image_digest(self, example: Example) -> str:
+        """A hash of the content of an example's image."""
+        (name,) = example.images
+        if name not in self.digests:
+            self.digests[name] = image_digest(self.files[name])[:32]
+        return self.digests[name]
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Pixels and texts, as far as needed, and the rows' features that it reads."""
@@ -328,7 +310,10 @@ class ClipTeacher(Teacher):
         texts = [text_for_clip(example) for example in examples] if self.reads_texts else []
         if self._reads_own_text:
             tokenized = zip(inputs, self.clip.tokenize(texts), strict=True)
-            inputs = [replace(one, clip=row, truncated_tokens=cut) for one, (row, cut) in tokenized]
+            inputs = [
+                replace(one, clip=row, truncated_tokens=cut * self.counts_truncated)
+                for one, (row, cut) in tokenized
+            ]
         if self.has_scorer and (SCORED_TEXT in self.computed or self._scores_words):
             rows_of_scorer = zip(inputs, self.scorer.tokenize(texts), strict=True)
             inputs = [_add_input(one, "scorer", clip=row) for one, (row, _) in rows_of_scorer]
@@ -341,17 +326,26 @@ class ClipTeacher(Teacher):
         """Inputs with their pixels; each image is read once for each model."""
         names = [example.images[0] for example in examples]
         if self._reads_own_image:
-            own = {name: self.images.pixels(name, self.clip) for name in dict.fromkeys(names)}
+            own = self._pixels(names, self.clip)
             inputs = [
                 replace(one, pixels=own[name]) for one, name in zip(inputs, names, strict=True)
             ]
         if self.has_scorer and SCORED_IMAGE in self.computed:
-            other = {name: self.images.pixels(name, self.scorer) for name in dict.fromkeys(names)}
+            other = self._pixels(names, self.scorer)
             inputs = [
                 _add_input(one, "scorer", pixels=other[name])
                 for one, name in zip(inputs, names, strict=True)
             ]
         return inputs
+
+    def _pixels(self, names: Sequence[str], clip: FrozenClip) -> dict[str, np.ndarray]:
+        """Images for a model, by name; raises InputError if a file is no image."""
+        tower = require(clip.image, "image", "this teacher")
+        pixels = {}
+        for name in dict.fromkeys(names):
+            with prefix_errors(self.files[name]):
+                pixels[name] = tower.preprocess(read_image(self.files[name]))
+        return pixels
 
     def _with_words(self, one: Sample, text: str, row: Sample) -> Sample:
         """An input with the inputs of word selection: `candidate` and `importance` (K,), or `clip_word` (M,)."""
@@ -454,7 +448,8 @@ class ClipTeacher(Teacher):
         scores = []
         for row, candidates in enumerate(is_candidate):
             if not np.isfinite(cosines[row][candidates]).all():
-                name = self.images.name(_image_ids(batch)[row])
+                names = {digest: name for name, digest in self.digests.items()}
+                name = names.get(_image_ids(batch)[row], "an image")
                 raise InputError(f"{name}: the teacher's similarity to a word is not finite")
             scores.append((token_scores(cosines[row], importance[row], candidates), candidates))
         return scores

@@ -15,7 +15,6 @@ from accelerate import PartialState
 
 from groundling.core.batch import FORWARD_BATCH, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
-from groundling.core.rng import generator
 from groundling.data.samples import SampleDataset, SampleWrapper
 from groundling.data.shards import (
     MANIFEST,
@@ -28,7 +27,14 @@ from groundling.data.shards import (
 )
 from groundling.runs.folder import PREPARED, json_text, read_object
 from groundling.runs.progress import Progress
-from groundling.teachers import Teacher, compute_features, read_input_keys, read_inputs
+from groundling.teachers import (
+    Teacher,
+    compute_features,
+    get_fixed,
+    name_of,
+    read_input_keys,
+    read_inputs,
+)
 
 # The cache: features are computed once for equal inputs, and kept in memory or in a folder that runs share.
 
@@ -74,7 +80,7 @@ class FeatureCache:
     def __init__(self, folder: str | Path | None = None, limit_gb: float = math.inf) -> None:
         """Features are cached in `folder`, or in memory without one.
 
-        A teacher without parts is cached only if its features take at most `limit_gb` GiB; 0 disables the cache.
+        An undivided teacher is cached only if its features take at most `limit_gb` GiB; 0 disables the cache.
         """
         self.folder = None if folder is None else Path(folder)
         self.limit_gb = limit_gb
@@ -205,9 +211,8 @@ class TeacherDataset(SampleWrapper):
         with_features = sample.each_row(
             lambda row: replace(row, features={**row.features, **next(each).arrays})
         )
-        return self._count_truncated(
-            with_features, [record.facts.get("truncated_tokens", 0) for record in records]
-        )
+        truncated = sum(record.facts.get("truncated_tokens", 0) for record in records)
+        return replace(with_features, truncated_tokens=sample.truncated_tokens + truncated)
 
     def _with_inputs(self, sample: Sample) -> Sample:
         inputs = read_inputs(self.teacher, sample.rows)
@@ -216,15 +221,8 @@ class TeacherDataset(SampleWrapper):
         with_inputs = sample.each_row(
             lambda row: replace(row, teacher_inputs={**row.teacher_inputs, name: next(each)})
         )
-        return self._count_truncated(with_inputs, [one.truncated_tokens for one in inputs])
-
-    def _count_truncated(self, sample: Sample, truncated: Sequence[int]) -> Sample:
-        """A sample with the teacher's truncated tokens counted, unless another part of the teacher counts them."""
-        return replace(
-            sample,
-            truncated_tokens=sample.truncated_tokens
-            + sum(truncated) * self.teacher.counts_truncated,
-        )
+        truncated = sum(one.truncated_tokens for one in inputs)
+        return replace(with_inputs, truncated_tokens=sample.truncated_tokens + truncated)
 
     def _fill(self, store: FeatureStore) -> None:
         """Fill the store with all distinct inputs, in the order of their first occurrence."""
@@ -232,7 +230,7 @@ class TeacherDataset(SampleWrapper):
         places: list[tuple[int, int]] = []
         rows = []
         counts = []
-        progress = Progress(f"inputs of {self.teacher.display_name}", len(self.samples), "sample")
+        progress = Progress(f"inputs of {name_of(self.teacher)}", len(self.samples), "sample")
         for index, sample in enumerate(iterate_samples(self.samples)):
             names = read_input_keys(self.teacher, sample.rows)
             progress.update()
@@ -248,14 +246,14 @@ class TeacherDataset(SampleWrapper):
         def make(names: Sequence[str]) -> list[Record]:
             return self._compute_records([places[order[name]] for name in names])
 
-        store.fill(list(order), make, f"features of {self.teacher.display_name}")
+        store.fill(list(order), make, f"features of {name_of(self.teacher)}")
         numbers = np.array([store.index_of(name) for name in order], np.int64)
         self.numbers = numbers[rows]
         self.starts = np.cumsum([0, *counts])
 
     def _compute_records(self, places: Sequence[tuple[int, int]]) -> list[Record]:
         """Compute the records of some rows, given as (sample index, row in the sample)."""
-        samples = _get_fixed(self.samples, [index for index, _ in places])
+        samples = get_fixed(self.samples, [index for index, _ in places])
         rows = [sample.rows[row] for sample, (_, row) in zip(samples, places, strict=True)]
         inputs = read_inputs(self.teacher, rows)
         batch = collate(inputs)
@@ -296,12 +294,14 @@ class TeacherSet:
         """
         uncached: list[Teacher] = []
         for teacher in self.teachers:
-            if teacher.reads_images and texts_only:
+            if teacher.image_features and texts_only:
                 continue
-            if teacher.reads_student_input:
+            if teacher.reads_student_batch:
                 uncached.append(teacher)
                 continue
-            cached, rest = self._split(teacher, samples, fixed)
+            cached, rest = teacher.split(fixed)
+            if self.cache is None or (teacher in cached and not self._fits(teacher, samples)):
+                cached, rest = [], [teacher]
             for part in cached:
                 samples = TeacherDataset(samples, part, self.cache)
             for part in rest:
@@ -309,26 +309,13 @@ class TeacherSet:
             uncached += rest
         return samples, uncached
 
-    def _split(
-        self, teacher: Teacher, samples: SampleDataset, fixed: bool
-    ) -> tuple[Sequence[Teacher], Sequence[Teacher]]:
-        """The parts of a teacher whose features are cached, and the teachers that run in every step."""
-        parts = teacher.parts()
-        usual = {"always", "fixed"} if fixed else {"always"}
-        cached = [part for part in parts if part.cacheable in usual]
-        is_whole = parts[0] is teacher
-        if self.cache is None or (is_whole and cached and not self._fits(teacher, samples)):
-            cached = []
-        rest = [part for part in parts if part not in cached]
-        return cached, teacher.merge_uncached(rest) if rest else []
-
     def _fits(self, teacher: Teacher, samples: SampleDataset) -> bool:
-        """Whether the features of a teacher without parts fit the limit, estimated once, on the first data set."""
-        if self.limit_gb == math.inf or teacher.always_fits:
+        """Whether the features of an undivided teacher fit the limit, estimated once, on the first data set."""
+        if self.limit_gb == math.inf:
             return True
         if id(teacher) not in self.fits:
             teacher.fit(samples)
-            self.fits[id(teacher)] = estimate_features_gb(samples, teacher) <= self.limit_gb
+            self.fits[id(teacher)] = teacher.size_gb(samples) <= self.limit_gb
         return self.fits[id(teacher)]
 
     def sizes(self, sizes: OutputSizes) -> OutputSizes:
@@ -340,26 +327,7 @@ class TeacherSet:
         return sizes._replace(teacher=max(widths, default=0), teacher_image=max(images, default=0))
 
 
-SIZE_SAMPLES = 64
-"""Number of samples from which the size of all features is estimated."""
-
-
-def estimate_features_gb(samples: SampleDataset, teacher: Teacher) -> float:
-    """Estimated size of a teacher's features of all samples, in GiB."""
-    count = min(SIZE_SAMPLES, len(samples))
-    places = [len(samples) * number // count for number in range(count)]
-    rows = [row for sample in _get_fixed(samples, places) for row in sample.rows]
-    batch = collate(read_inputs(teacher, rows))
-    features = teacher.unbatch(compute_features(teacher, batch), batch)
-    measured = sum(values.nbytes for row in features for values in row.values())
-    return measured / count * len(samples) / 2**30
-
-
 def iterate_samples(samples: SampleDataset) -> Iterator[Sample]:
     """Iterate over all samples, with fixed random generators."""
     for start in range(0, len(samples), FORWARD_BATCH):
-        yield from _get_fixed(samples, range(start, min(start + FORWARD_BATCH, len(samples))))
-
-
-def _get_fixed(samples: SampleDataset, indices: Sequence[int]) -> list[Sample]:
-    return samples.get(indices, [generator("once", samples.ids[index]) for index in indices])
+        yield from get_fixed(samples, range(start, min(start + FORWARD_BATCH, len(samples))))

@@ -99,8 +99,7 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
     needs = needs.union(*(spec.reads for spec in specs))
     clip_features = needs & set(FEATURES)
     made = [spec.make(context) for spec in specs]
-    sees = any(one.reads_images or one.reads_image_folder for one in made)
-    if not clip_features and targeted.teacher_images and not sees:
+    if targeted.teacher_images and not (clip_features or made):
         raise InputError(f"teacher_images={targeted.teacher_images}: no objective reads images")
     teachers: list[Teacher] = []
     others = needs - clip_features - {name for spec in specs for name in spec.features}

@@ -34,8 +34,6 @@ CALIBRATION = 2048
 """Number of samples for the features' mean and standard deviation."""
 STATES = "teacher_states"
 """A feature: last hidden states (N, T, D) of the student's own tokens (VidLanKD, student stage)."""
-MAX_CACHED_INPUTS = 1 << 14
-"""Number of texts whose tokenized inputs are kept in memory: all of a small task, the last ones of a corpus."""
 
 
 class StandardizedTextTeacher(Teacher):
@@ -124,7 +122,6 @@ class ClipTextTeacher(StandardizedTextTeacher):
         self.clip = clip.eval().requires_grad_(False)
         self.width = clip.embed_dim
         self.windows = ClipRowEncoder(tokenizer, clip.context_length, max_windows)
-        self.cached_inputs: dict[tuple[str, str | None], Sample] = {}
 
     @property
     def device(self) -> torch.device:
@@ -132,18 +129,11 @@ class ClipTextTeacher(StandardizedTextTeacher):
         return self.clip.logit_scale.device
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
-        """Windows and words of each row's text, tokenized once; equal ones have equal ids."""
+        """Windows and words of each row's text; equal ones have equal ids."""
         examples = [require(row.example, "example", "a teacher of texts") for row in rows]
-        missing = [one for one in examples if (one.text, one.text_pair) not in self.cached_inputs]
-        if missing and len(self.cached_inputs) > MAX_CACHED_INPUTS:
-            self.cached_inputs.clear()
-            missing = examples
-        if missing:
-            texts = [Example(str(n), one.text, one.text_pair) for n, one in enumerate(missing)]
-            samples = TextDataset(texts, None, self.windows).get(range(len(texts)))
-            for one, sample in zip(missing, samples, strict=True):
-                self.cached_inputs[one.text, one.text_pair] = replace(sample, id=_input_key(sample))
-        return [self.cached_inputs[one.text, one.text_pair] for one in examples]
+        texts = [Example(str(n), one.text, one.text_pair) for n, one in enumerate(examples)]
+        samples = TextDataset(texts, None, self.windows).get(range(len(texts)))
+        return [replace(one, id=_input_key(one)) for one in samples]
 
     def key(self) -> dict[str, Any]:
         """The tower's weights, its windows, and the texts of the mean and standard deviation."""
@@ -173,10 +163,8 @@ class ClipTextTeacher(StandardizedTextTeacher):
             "has": last >= 0,
         }
 
-    def countable_features(self, batch: Batch, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`has` (U, K), computed from the words of the windows' tokens."""
-        if "has" not in features:
-            return {}
+    def countable_features(self, batch: Batch) -> dict[str, Tensor]:
+        """`has` (U, K), from the words of the windows' tokens."""
         windows = require(batch.clip, "clip", "the teacher")
         numbers = require(batch.word_type_ids, "word_type_ids", "the teacher")
         return {"has": last_token_positions(windows.word_ids, numbers.shape[1]) >= 0}
@@ -209,9 +197,6 @@ class FrozenCopy(Teacher):
     """A frozen copy of the student before training: its pooled sentence vectors of the student's texts."""
 
     name = "frozen_copy"
-    display_name = "the student before training"  # also in a run without another teacher
-    counts_truncated = False  # the student reads the same tokens, and counts truncated ones
-    is_counted = False
 
     def __init__(self, text: TextEncoder) -> None:
         """Copies the encoder. Raises InputError if it is no sentence encoder."""
@@ -258,10 +243,6 @@ class TextStatesTeacher(Teacher):
     """
 
     name = "text_states"
-    cacheable = "never"
-    counts_truncated = False  # the student reads the same tokens, and counts truncated ones
-    feature_names = (STATES,)
-    reads_student_input = True
 
     def __init__(self, text: TextEncoder, tokenizer: PreTrainedTokenizerBase, source: str) -> None:
         """`tokenizer`: the student's; `source`: the teacher's name in messages.
@@ -274,7 +255,7 @@ class TextStatesTeacher(Teacher):
             raise InputError(f"kd_teacher={source}: its tokenizer differs from the student's")
         self.text = text.eval().requires_grad_(False)
         self.width = text.sizes.text
-        self.display_name = f"the teacher {source}"
+        self.source = source
 
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
         """`teacher_states` (N, T, D) of a batch's texts, without a perturbation.
@@ -284,7 +265,7 @@ class TextStatesTeacher(Teacher):
         tokens = require(batch.text, "text", self.name)
         length = tokens.input_ids.shape[1]
         if length > self.text.max_length:
-            raise InputError(f"{self.display_name}: use max_length={self.text.max_length}")
+            raise InputError(f"kd_teacher={self.source}: use max_length={self.text.max_length}")
         encoded = self.text(replace(batch, perturbation={}))
         return {STATES: require(encoded.text, "text", self.name)}
 
@@ -314,10 +295,7 @@ class ClipBertTeacher(Teacher):
     """
 
     name = "visual_token"
-    feature_names = ("mlm_logits",)
-    reads_images = True
-    reads_student_input = True
-    display_name = "the CLIP-BERT"
+    image_features = ("mlm_logits",)
 
     def __init__(self, model: VisualTokenEncoder, head: LMHead) -> None:
         """`head`: its masked-LM head."""

@@ -17,6 +17,7 @@ from groundling.core.batch import FORWARD_BATCH, Batch, Sample, require, select
 from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_digest, read_image
+from groundling.data.samples import SampleDataset
 from groundling.models.frozen_clip import FrozenClip, load_frozen_clip
 from groundling.models.heads import (
     TokenImageMatchingHeads,
@@ -83,18 +84,16 @@ class _TokenTeacher(Teacher):
     """A teacher that reads each row's own tokens before masking, and returns `voken` (N, T) int32. Abstract."""
 
     name = "vokens"
-    display_name = "the vokenizer"
-    counts_truncated = False  # the student reads the same tokens, and counts truncated ones
-    always_fits = True
-    is_counted = False
-    reads_image_folder = True
-    feature_names = ("voken",)
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Each row's tokens before masking; equal ones have equal ids."""
         texts = [require(row.text, "text", self.name) for row in rows]
         keys = [text.input_ids.tobytes() + text.token_type_ids.tobytes() for text in texts]
         return [Sample(digest(key), text=text) for key, text in zip(keys, texts, strict=True)]
+
+    def size_gb(self, samples: SampleDataset) -> float:
+        """0, so that they are always cached: they are no larger than the texts' tokens."""
+        return 0.0
 
     def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
         """Each row's vokens (T,), without padding."""
@@ -167,7 +166,6 @@ class TokenIdTeacher(_TokenTeacher):
     """Each token's own id as its voken: the control without images (airsplay/vokenization, vlm/data.py)."""
 
     name = "token_ids"
-    display_name = "the token ids"
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """`tokenizer`: the student's."""

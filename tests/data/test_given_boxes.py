@@ -38,7 +38,7 @@ from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks import Task
-from groundling.tasks.refcoco import TASKS
+from groundling.tasks.grounding import TASKS
 from groundling.vision_language import Architecture
 
 NAMES = [f"COCO_train2014_{n:012d}" for n in range(3)]

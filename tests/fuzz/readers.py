@@ -78,7 +78,7 @@ from groundling.studies.xdbert.grounded import (
     vocabulary_hash,
 )
 from groundling.tasks import Task
-from groundling.tasks.flickr_entities import read_captions as entity_captions
+from groundling.tasks.grounding import read_captions as entity_captions
 from groundling.tasks.splits import partition_manifest, read_manifest, write_manifest
 from groundling.tasks.table import table_task
 from groundling.tasks.vcr import ANSWER
@@ -802,14 +802,17 @@ def _vcr_run(place: Path, shelf: LazyFixture) -> None:
 
 
 def _vcr_read(place: Path, shelf: LazyFixture) -> object:
-    task = ANSWER
-    files = combined._files(str(place), task, "val")
-    if not files:
+    seeds = combined.finished_seeds(str(place), ANSWER.name)
+    if not seeds:
         raise InputError(f"{place}: no finished seed")  # as the command, of both runs
-    examples = task.read(shelf.once("vcr files", vcr_files.folder), "val")
+    data = shelf.once("vcr files", vcr_files.folder)
+    file = "predictions_val.jsonl"
     return [
-        [number, combined._trained_on(file.parent, "val"), combined._predictions(file, examples)]
-        for number, file in files.items()
+        [
+            combined._trained_on(seed, "val"),
+            combined._predictions("", ANSWER, seed / file, data, "val"),
+        ]
+        for seed in seeds.values()
     ]
 
 
@@ -819,7 +822,7 @@ def _resumed_seeds(place: Path) -> object:
     places = sorted(place.glob("seed-*"))
     runs = [RunFolder(one).result for one in places]
     collected = finished_runs.collect_runs("a", place)
-    return [runs, collected, combined.members_of(str(place), task.name)]
+    return [runs, collected, combined.finished_seeds(str(place), task.name)]
 
 
 ANSWERS = [

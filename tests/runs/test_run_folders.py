@@ -45,7 +45,7 @@ from groundling.runs.folder import (
 from groundling.runs.run import Checkpoints, Counters, Run
 from groundling.settings.fields import replace_settings
 from groundling.settings.training import TrainingArguments
-from groundling.studies.clip_td.combined_runs import _files
+from groundling.studies.clip_td.combined_runs import finished_seeds
 from groundling.studies.clip_td.shift import text_only_run
 from groundling.tasks import Task
 from groundling.training import fit as fitting
@@ -326,7 +326,7 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
     put(out / "seed-0/result.json", json.dumps({"task": task.name}))
     with pytest.raises(InputError, match=r"config.json: cannot be read"):
         text_only_run(out / "seed-0/predictions_val.jsonl")
-    assert _files(str(out), task, "val") == {}
+    assert finished_seeds(str(out), task.name) == {}
     put(out / "seed-0/result.json", "[1]")
     with pytest.raises(InputError, match=r"result.json: holds a list, expected an object"):
         read_result(out / "seed-0")

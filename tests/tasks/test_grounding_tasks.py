@@ -17,10 +17,17 @@ from tiny.homes import put, refused
 from groundling.core.batch import RegionRow
 from groundling.core.output_types import RegionSelection
 from groundling.core.registry import resolve
-from groundling.data.regions.annotations import read_detections, read_vcr_objects
-from groundling.tasks import Task, refcoco, vcr
-from groundling.tasks.flickr_entities import FLICKR30K, MERGED, read_captions
-from groundling.tasks.refcoco import UNITER, VL_BERT, VL_BERT_LABELS, IouCriterion
+from groundling.data.regions.annotations import read_vcr_objects
+from groundling.tasks import Task, grounding, vcr
+from groundling.tasks.grounding import (
+    FLICKR30K,
+    MERGED,
+    UNITER,
+    VL_BERT,
+    VL_BERT_LABELS,
+    IouCriterion,
+    read_captions,
+)
 from groundling.tasks.vcr import ANSWER, RATIONALE, q_to_ar, read_items, render_text
 
 
@@ -121,14 +128,6 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
     mask = found.mask(1)
     middles = (np.arange(14) + 0.5) / 14
     assert np.array_equal(mask, (middles < 0.8)[:, None] & (middles < 0.2)) and mask.dtype == bool
-    content = json.loads(path.read_text())
-    for box in ([10, 5, 10, 95, 1], [60, 10, 104, 100, 1]):
-        put(path, json.dumps(content | {"boxes": [*BOXES[:2], box, BOXES[3]]}))
-        assert "expected a name, a box inside of the image" in refused(read_vcr_objects, path)
-    faults = {"{}": "cannot be read (KeyError: 'width')", '{"boxes": [': "not valid JSON"}
-    for text, told in faults.items():
-        put(path, text)
-        assert told in refused(read_vcr_objects, path)
 
 
 def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
@@ -269,22 +268,18 @@ def referred(tmp_path: Path) -> Path:
 
 
 def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
-    found = {split: refcoco.read(referred, split) for split in refcoco.SPLITS}
+    found = {split: grounding.read_expressions(referred, split) for split in grounding.SPLITS}
     numbers = [" ".join(e.official_id for e in own) for own in found.values()]  # C4
     assert numbers == ["0", "30", "10 11", "20", "10 11 20"]
     first = found["testA"][0]
     assert (first.text, first.images) == ("woman in röd", ("COCO_train2014_000000000001",))
     assert first.gold_boxes.boxes.tolist() == [[1, 2.5, 11, 22.75]]
     assert first.gold_boxes.image_size == (40, 30)
-    assert refcoco.read(referred, "val", image="{number}")[0].images == ("1",)
-    assert [e.id for e in refcoco.REFCOCO_PLUS.read(referred, "val")] == ["refcoco-val-30"]
-    det = {"image_id": 1, "box": [1, 2, 3, 4.5], "score": 0.5, "category_id": 3}
-    path = put(referred / "dets.json", json.dumps([det, det]))
-    for one in read_detections(path, json.loads(path.read_text())):
-        assert (one.image, one.corners, one.confidence) == (1, [1, 2, 4, 6.5], 0.5)
-    message = refused(read_detections, path, [{"image_id": 1}])
-    assert "dets.json, entry 0: cannot be read (KeyError: 'box')" in message
-    assert "no expressions of 'dev'; splits: train" in refused(refcoco.read, referred, "dev")
+    assert grounding.read_expressions(referred, "val", image="{number}")[0].images == ("1",)
+    assert [e.id for e in grounding.REFCOCO_PLUS.read(referred, "val")] == ["refcoco-val-30"]
+    assert "no expressions of 'dev'; splits: train" in refused(
+        grounding.read_expressions, referred, "dev"
+    )
 
 
 PYTHON_2 = (
@@ -295,15 +290,17 @@ PYTHON_2 = (
 
 def test_pickles_of_python_2(referred: Path) -> None:
     put(referred / "refs(unc).p", PYTHON_2)
-    assert [(e.official_id, e.text) for e in refcoco.read(referred, "val")] == [("30", "café 's")]
+    assert [(e.official_id, e.text) for e in grounding.read_expressions(referred, "val")] == [
+        ("30", "café 's")
+    ]
     path = referred / "p"  # SHORT_BINSTRING, BININT, BINUNICODE
     path.write_bytes(
         b"\x80\x02]q\x00(U\x04caf\xe9q\x01J\xff\xff\xff\xffX\x03\x00\x00\x00\xc3\xa9ae."
     )
-    assert refcoco.load_plain_pickle(path) == ["café", -1, "éa"]
+    assert grounding.load_plain_pickle(path) == ["café", -1, "éa"]
     for protocol in range(6):
         path.write_bytes(pickle.dumps(REFS, protocol))
-        assert refcoco.load_plain_pickle(path) == REFS
+        assert grounding.load_plain_pickle(path) == REFS
 
 
 class Bomb:
@@ -322,7 +319,7 @@ def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
     bad += [old, inst, *(pickle.dumps([one], 2) for one in some)]
     for content in bad:
         path.write_bytes(content)
-        told = refused(refcoco.load_plain_pickle, path)
+        told = refused(grounding.load_plain_pickle, path)
         assert f"{path}: cannot be read (UnpicklingError: needs " in told
     assert not Bomb.mark.exists()
     assert pickle.load(io.BytesIO(inst)) == 0 and Bomb.mark.exists()  # it would have run
@@ -330,36 +327,44 @@ def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
 
 def test_faults_of_refcoco(referred: Path) -> None:
     path = referred / "refs(unc).p"
-    instances = json.loads((referred / "instances.json").read_text())
     whole = path.read_bytes()
-    for cut in (0, 3, 50, len(whole) - 1):
-        path.write_bytes(whole[:cut])
-        assert refused(refcoco.read, referred, "val").startswith(f"{path}: cannot be read (")
-    odd = [{"sentences": [{"sent": "x"}]}]
-    odd += [{"sentences": [{"sent": "x", "sent_id": float("inf")}]}]  # E14
-    for content in ({"a": 1}, [3], [{"split": "val"}], 5, *([REFS[3] | one] for one in odd)):
-        path.write_bytes(pickle.dumps(content, 2))
-        assert f"{path}: cannot be read (" in refused(refcoco.read, referred, "val")
-    path.write_bytes(pickle.dumps([REFS[0], REFS[3] | {"image_id": 0}], 2))
-    message = refused(refcoco.read, referred, "val")
+
+    def told(content: object) -> str:
+        damaged = content if isinstance(content, bytes) else pickle.dumps(content, 2)
+        path.write_bytes(damaged)
+        return refused(grounding.read_expressions, referred, "val")
+
+    endless = {"sent": "x", "sent_id": float("inf")}
+    for damage in (
+        *(whole[:cut] for cut in (0, 3, 50, len(whole) - 1)),
+        *({"a": 1}, [3], [{"split": "val"}], 5),
+        *([REFS[3] | {"sentences": [one]}] for one in ({"sent": "x"}, endless)),
+    ):
+        assert told(damage).startswith(f"{path}: cannot be read (")
+    message = told([REFS[0], REFS[3] | {"image_id": 0}])
     assert message == f"{path}: annotation 103 does not belong to image 0"
-    path.write_bytes(whole)
+    instances = json.loads((referred / "instances.json").read_text())
+    images, annotations = instances["images"], instances["annotations"]
     for box in ([35, 2, 10, 20], [-3, 2, 10, 20], [3, 2, 0, 20], [3, 2, 10, -1]):
-        instances["annotations"][3]["bbox"] = box
+        annotations[3]["bbox"] = box
         put(referred / "instances.json", json.dumps(instances))
-        told = refused(refcoco.read, referred, "val")
-        assert told == f"{path}: the box of annotation 103 is empty or outside"
-    path.unlink()
-    assert refused(refcoco.read, referred, "val") == f"{path}: no such file"
-    faults = {"an image without a size in pixels": {"width": 2**31}}
-    faults |= {"image id '0' is not a whole number": {"id": "0"}}
-    for told, image in faults.items():
-        odd = [instances["images"][0] | image, instances["images"][1]]
-        about = {"images": odd, "annotations": instances["annotations"][3:4], "categories": []}
-        put(referred / "instances.json", json.dumps(about))
-        assert told in refused(refcoco.read, referred, "val")
+        assert told(whole) == f"{path}: the box of annotation 103 is empty or outside"
+    for message, image in (
+        ("an image without a size in pixels", {"width": 2**31}),
+        ("image id '0' is not a whole number", {"id": "0"}),
+    ):
+        odd = instances | {
+            "images": [images[0] | image, images[1]],
+            "annotations": annotations[3:4],
+        }
+        put(referred / "instances.json", json.dumps(odd))
+        assert message in told(whole)
     put(referred / "instances.json", "{}")
-    assert "not COCO's instances" in refused(refcoco.read, referred, "val")
+    assert "not COCO's instances" in told(whole)
+    path.unlink()
+    (referred / "instances.json").unlink()
+    missing = referred / "instances.json"
+    assert refused(grounding.read_expressions, referred, "val") == f"{missing}: no such file"
 
 
 LINES = [
@@ -475,15 +480,10 @@ FLAT = xml(((7,), 1, 2, 3, 4)).replace("<width>50", "<width>0")
         ("Annotations", FLAT, f": box [1, 2, 3, 4] {OUTSIDE} (0, 40)"),
         ("Annotations", xml()[:-9], ": not a complete annotation"),
         ("Annotations", "", ": the file is empty"),
+        ("val.txt", "3\n4\n3\n", ": repeated image 3; remove the duplicates"),
     ],
 )
 def test_faults_of_flickr_entities(file: str, text: str, complaint: str, flickr: Path) -> None:
-    path = put(next((flickr / file).iterdir()), text)
+    place = flickr / file
+    path = put(place if place.suffix else next(place.iterdir()), text)
     assert refused(read_captions, flickr, "val").startswith(f"{path}{complaint}")
-
-
-def test_an_image_is_listed_once(flickr: Path) -> None:
-    path = put(flickr / "val.txt", "3\n4\n3\n")
-    assert refused(read_captions, flickr, "val") == (
-        f"{path}: repeated image 3; remove the duplicates"
-    )

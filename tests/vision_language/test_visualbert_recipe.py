@@ -33,9 +33,9 @@ from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.samples import MultiVersionTextDataset, TextDataset, TextRowEncoder
 from groundling.models.heads import HEADS
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.tasks.flickr_entities import FLICKR30K
-from groundling.tasks.nlvr2 import NLVR2
+from groundling.tasks.grounding import FLICKR30K
 from groundling.tasks.vcr import ANSWER, mentioned_in, read_items
+from groundling.tasks.visual_inference import NLVR2
 from groundling.vision_language.end_to_end import make_end_to_end_model
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.visualbert import visualbert

@@ -373,7 +373,7 @@ def text_sources(
     If a teacher reads images, each file is a source of its own: texts without images train only objectives
     that read no features of images, and objectives on pairs of captions pair each caption of an image with another.
     """
-    if not any(teacher.reads_images for teacher in teacher_set.teachers):
+    if not any(teacher.image_features for teacher in teacher_set.teachers):
         samples, teachers = teacher_set.wrap(texts)
         return split_by_file(DataSource(samples, name=setting), texts.bounds, files), teachers
     if not any(texts.images):
@@ -415,8 +415,9 @@ def _readable(
         if not pairing:
             return source
         return replace(source, samples=CaptionPairs(source.samples, f"{source.name}: {pairing[0]}"))
-    seeing = [teacher for teacher in teacher_set.teachers if teacher.reads_images]
-    of_images = {f"features.{name}" for teacher in seeing for name in teacher.feature_names}
+    of_images = {
+        f"features.{name}" for teacher in teacher_set.teachers for name in teacher.image_features
+    }
     textual = tuple(one.name for one in objectives if of_images.isdisjoint(one.required_fields))
     if not textual:
         raise InputError(f"{source.name}: its lines have no images, which every objective reads")

@@ -23,7 +23,7 @@ from groundling.studies.attention.grounding import (
     score_heads,
 )
 from groundling.tasks import Task
-from groundling.tasks import flickr_entities as entities
+from groundling.tasks import grounding as entities
 
 
 def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:

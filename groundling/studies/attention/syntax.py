@@ -48,8 +48,8 @@ from groundling.studies.attention.grounding import (
     notes_of_reports,
     score_heads,
 )
-from groundling.tasks.flickr_entities import FLICKR30K, PROTOCOLS, EntitiesCaption, read_captions
-from groundling.tasks.flickr_entities import EntityPhrase as Entity
+from groundling.tasks.grounding import FLICKR30K, PROTOCOLS, EntitiesCaption, read_captions
+from groundling.tasks.grounding import EntityPhrase as Entity
 
 LabelScheme = Literal["stanford", "as-is"]
 ArcEnd = Literal["head", "dependent"]

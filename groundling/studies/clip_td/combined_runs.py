@@ -73,20 +73,23 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
     task = resolve("tasks", Task, config.task).with_answers_of(folder)
     if not isinstance(task.form, Classification | OpenAnswer | Regression):
         raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
-    members = [member for run in config.runs for member in members_of(run, config.task)]
-    splits = _splits(task, members)
+    members: list[Path] = []
+    for one in config.runs:
+        seeds = finished_seeds(one, config.task)
+        require_nonempty(seeds, f"{one}: no finished seed (seed-*/result.json with a task)")
+        members += seeds.values()
+    files = {
+        split: [member / FILE.format(split) for member in members]
+        for split in (*task.dev, *task.test)
+    }
+    splits = [split for split, of_split in files.items() if all(one.is_file() for one in of_split)]
+    require_nonempty(splits, f"{members[0]}: no predictions of {', '.join(files)}")
     about: dict[str, Any] = {"members": [str(one) for one in members]}
     learned = [split for split in splits if any(_trained_on(member, split) for member in members)]
     if learned:
         about["trained_on"] = learned
     answers = (
-        (
-            split,
-            average_probabilities(
-                task, folder, split, [one / FILE.format(split) for one in members]
-            ),
-        )
-        for split in splits
+        (split, average_probabilities(task, folder, split, files[split])) for split in splits
     )
     return {"task": config.task, **write_single_seed(run, task, config, answers, about), **about}
 
@@ -142,39 +145,18 @@ def _trained_on(member: Path, split: str) -> bool:
     return split in (read_result(member) or {}).get("trained_on", [])
 
 
-def members_of(run: str, task: str) -> list[Path]:
-    """Folders of a run's finished seeds; `run` may also be a single seed's folder, `task` is a name or MODULE:NAME.
+def finished_seeds(run: str, task: str) -> dict[int, Path]:
+    """Folders of a run's finished seeds; `run` may also be the folder of one, `task` is a name or MODULE:NAME.
 
-    Raises:
-        InputError: There is no finished seed, or one of another task.
+    Raises InputError for a seed of another task.
     """
-    members = list(_finished_seeds([Path(run), *sorted(Path(run).glob("seed-*"))], task).values())
-    require_nonempty(members, f"{run}: no finished seed (seed-*/result.json with a task)")
-    return members
-
-
-def _finished_seeds(places: Sequence[Path], task: str) -> dict[int, Path]:
-    """The folders of finished seeds; raises InputError for one of another task."""
     seeds: dict[int, Path] = {}
-    for place in places:
+    for place in [Path(run), *sorted(Path(run).glob("seed-*"))]:
         done = read_result(place)
         if done is not None and "seed" in done:
             check_run_of(place, done, task)
             seeds[done["seed"]] = place
     return seeds
-
-
-def _splits(task: Task, members: Sequence[Path]) -> list[str]:
-    """The splits that every member predicted; raises InputError if there are none."""
-    splits = [
-        split
-        for split in (*task.dev, *task.test)
-        if all((member / FILE.format(split)).is_file() for member in members)
-    ]
-    require_nonempty(
-        splits, f"{members[0]}: no predictions of {', '.join((*task.dev, *task.test))}"
-    )
-    return splits
 
 
 def average_probabilities(
@@ -229,8 +211,8 @@ def vcr(config: VcrJointScoreConfig, run: Run) -> dict[str, Any]:
     sources = {"answer": (ANSWER, config.answers), "rationale": (RATIONALE, config.rationales)}
     if config.both:
         sources = dict.fromkeys(sources, (BOTH, config.both))
-    files = {part: _files(source, task, split) for part, (task, source) in sources.items()}
-    finished = [set(of_part) for of_part in files.values()]
+    folders = {part: finished_seeds(source, task.name) for part, (task, source) in sources.items()}
+    finished = [set(of_part) for of_part in folders.values()]
     seeds = sorted(set.intersection(*finished))
     require_nonempty(
         seeds,
@@ -243,21 +225,28 @@ def vcr(config: VcrJointScoreConfig, run: Run) -> dict[str, Any]:
         "seeds": seeds,
         "left_out_seeds": sorted(set.union(*finished) - set(seeds)),
     }
-    if any(_trained_on(one.parent, split) for some in files.values() for one in some.values()):
+    if any(_trained_on(one, split) for some in folders.values() for one in some.values()):
         result["trained_on"] = [split]
     by_name: dict[str, list[float]] = {}
     server_files: list[str] = []
     for seed in seeds:
         answers, rationales = (
-            _predictions_of(part, task, files[part][seed], folder, split)
+            _predictions(part, task, folders[part][seed] / FILE.format(split), folder, split)
             for part, (task, _) in sources.items()
         )
         if items[0].answer is None:
             path = run.folder / f"{split}-seed-{seed}.csv"
-            write_whole(path, leaderboard(_outputs(answers), _outputs(rationales)))
+            scores = [
+                {name: row.outputs for name, row in some.items()} for some in (answers, rationales)
+            ]
+            write_whole(path, leaderboard(*scores))
             server_files.append(str(path))
             continue
-        for name, score in q_to_ar(_choices(answers), _choices(rationales), items).items():
+        right, why = (
+            {name: int(row.prediction) for name, row in some.items()}
+            for some in (answers, rationales)
+        )
+        for name, score in q_to_ar(right, why, items).items():
             by_name.setdefault(name, []).append(float(score))
     if server_files:
         return result | {"files": server_files}
@@ -265,37 +254,17 @@ def vcr(config: VcrJointScoreConfig, run: Run) -> dict[str, Any]:
     return result | {"scores": by_name, "median": medians}
 
 
-ChoicePredictions = dict[str, PredictionRow]
-"""By official id; the outputs are (4,), one score for each choice."""
-
-
-def _predictions_of(
+def _predictions(
     part: str, task: Task, path: Path, folder: Path, split: str
-) -> ChoicePredictions:
-    """A seed's predictions of a part, of which the file of a run on both tasks holds two."""
-    predictions = _predictions(path, task.read(folder, split))
-    return select_part(part, predictions) if task is BOTH else predictions
+) -> dict[str, PredictionRow]:
+    """A seed's predictions of a part by official id, with one score for each choice, (4,).
 
-
-def _outputs(predictions: ChoicePredictions) -> dict[str, np.ndarray]:
-    return {name: row.outputs for name, row in predictions.items()}
-
-
-def _choices(predictions: ChoicePredictions) -> dict[str, int]:
-    return {name: int(row.prediction) for name, row in predictions.items()}
-
-
-def _files(run: str, task: Task, split: str) -> dict[int, Path]:
-    """Prediction file of every finished seed of a run."""
-    seeds = _finished_seeds(sorted(Path(run).glob("seed-*")), task.name)
-    return {seed: place / FILE.format(split) for seed, place in seeds.items()}
-
-
-def _predictions(path: Path, examples: list[Example]) -> ChoicePredictions:
-    """A file's prediction for every example, in the examples' order, by official id."""
+    The file of a run on both tasks holds two parts.
+    """
+    examples = task.read(folder, split)
     predictions = {}
     for example, row in zip(examples, predictions_of(path, examples), strict=True):
         with prefix_errors(f"{path}, {row.name}"):
             scores = choice_scores(row, CHOICES)
         predictions[example.official_id] = replace(row, outputs=scores)
-    return predictions
+    return select_part(part, predictions) if task is BOTH else predictions

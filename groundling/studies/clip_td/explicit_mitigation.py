@@ -8,6 +8,7 @@ so editing is idempotent.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -42,17 +43,13 @@ PLACES = (
     "/usr/share/nltk_data/corpora/wordnet",
     "/usr/local/share/nltk_data/corpora/wordnet",
 )
-"""Default folders of Debian and NLTK."""
-BELOW = (".", "dict", "corpora/wordnet", "wordnet")
-"""Subfolders that are searched for the files."""
+"""Where Debian and NLTK install it."""
 
 WordForm = Literal["base", "plural", "third", "ing", "past"]
 """The base form; for nouns the plural; for verbs the third person, the -ing form, and past or participle."""
-VOWELS = "aeiou"
-_SAME_IN_PAST = """bet bid broadcast burst cast cost cut forecast hit hurt let put quit read rid set shed shut slit
+SAME_IN_PAST = """bet bid broadcast burst cast cost cut forecast hit hurt let put quit read rid set shed shut slit
 split spread thrust upset wed"""
 """Verbs whose past equals the base form, which the lists of exceptions omit."""
-SAME_IN_PAST = frozenset(_SAME_IN_PAST.split())
 HISSING = ("s", "x", "z", "ch", "sh")
 """Endings that take -es."""
 SOUNDS_OF_VOWELS = ("hour", "honest", "honor", "honour", "heir")
@@ -137,21 +134,17 @@ def _english_reader(reader: Any) -> Any:
 
 
 def wordnet_folder(name: str) -> Path:
-    """The folder of the files: `name` or a subfolder of it; without a name, Debian's or NLTK's default folder.
+    """The folder of the files: `name` or, as in the releases, `dict` below it; without a name, one of `PLACES`.
 
-    Raises:
-        InputError: There are no files.
+    Raises InputError without files.
     """
-    roots = [name] if name else PLACES
-    for root in roots:
-        for subfolder in BELOW:
-            folder = Path(root).expanduser() / subfolder
-            if (folder / "index.noun").is_file():
-                return folder
-    where = name or "default folders of Debian and NLTK"
+    for place in (name, f"{name}/dict") if name else PLACES:
+        folder = Path(place).expanduser()
+        if (folder / "index.noun").is_file():
+            return folder
     raise InputError(
-        f"{where}: no WordNet files (index.noun); install Debian's wordnet-base, or NLTK's corpus `wordnet` unpacked, "
-        "and pass wordnet=FOLDER"
+        f"{name or 'folders of Debian and NLTK'}: no WordNet files (index.noun); install Debian's wordnet-base, or "
+        "NLTK's corpus `wordnet` unpacked, and pass wordnet=FOLDER"
     )
 
 
@@ -178,7 +171,7 @@ def inflect(lemma: str, pos: str, form: WordForm, wordnet: WordNet) -> list[str]
         return words
     changing = 0 if pos == VERB else -1
     word = words[changing]
-    new = _inflect_word(word, form, wordnet)
+    new = _inflect_word(word, pos, form, wordnet)
     if new is None or word not in wordnet.lemmas_of(new, pos):
         return None
     words[changing] = new
@@ -189,7 +182,7 @@ def indefinite_article(word: str) -> str:
     """The article, a or an, for a word (lower case)."""
     if word.startswith(SOUNDS_OF_VOWELS):
         return "an"
-    if word.startswith(SOUNDS_OF_CONSONANTS) or word[0] not in VOWELS:
+    if word.startswith(SOUNDS_OF_CONSONANTS) or word[0] not in "aeiou":
         return "a"
     return "an"
 
@@ -201,62 +194,34 @@ def match_case(word: str, model: str) -> str:
     return word[0].upper() + word[1:] if model[0].isupper() else word
 
 
-def _inflect_word(word: str, form: WordForm, wordnet: WordNet) -> str | None:
-    """One word in a form other than the base."""
-    if form == "plural":
-        return _plural(word, wordnet.irregular(word, NOUN))
-    exceptions = wordnet.irregular(word, VERB)
-    ing_forms = [one for one in exceptions if one.endswith("ing")]
-    past_forms = [one for one in exceptions if one not in ing_forms]
-    if form == "third":
-        return _with_s(word, (*HISSING, "o"))
-    if form == "ing":
-        return _only(ing_forms) if ing_forms else _with_ing(word)
-    if word in SAME_IN_PAST:
+def _inflect_word(word: str, pos: str, form: WordForm, wordnet: WordNet) -> str | None:
+    """One word in a form other than the base: the only irregular form, else the regular one."""
+    if form == "past" and word in SAME_IN_PAST.split():
         return word
-    if past_forms:
-        return _only(past_forms)
-    # A verb that doubles its last letter before -ing (put, putting) but has no listed past has an irregular past.
-    doubles = f"{word}{word[-1]}ing" in ing_forms
-    return None if doubles else _with_ed(word)
+    listed = wordnet.irregular(word, pos)
+    doubles = f"{word}{word[-1]}ing" in listed
+    if form != "plural":
+        listed = [one for one in listed if one.endswith("ing") == (form == "ing")]
+    if listed and form != "third":
+        return listed[0] if len(listed) == 1 else None
+    # The plural of a human is no humen, and what doubles its last letter (put, putting) without a listed past has an
+    # irregular one.
+    uncertain = word.endswith("man") if form == "plural" else form == "past" and doubles
+    return None if uncertain else _regular(word, form)
 
 
-def _only(forms: list[str]) -> str | None:
-    return forms[0] if len(forms) == 1 else None
-
-
-def _plural(word: str, exceptions: list[str]) -> str | None:
-    if exceptions:
-        return _only(exceptions)
-    if word.endswith("woman"):
-        return word.removesuffix("woman") + "women"
-    if word.endswith("man"):
-        return None
-    return _with_s(word, HISSING)
-
-
-def _with_s(word: str, hissing: tuple[str, ...]) -> str:
-    if word.endswith(hissing):
-        return word + "es"
-    return word[:-1] + "ies" if _on_y(word) else word + "s"
-
-
-def _with_ing(word: str) -> str:
-    if word.endswith("ie"):
-        return word.removesuffix("ie") + "ying"
-    keeps = word.endswith(("ee", "oe", "ye"))
-    return word.removesuffix("e") + "ing" if not keeps else word + "ing"
-
-
-def _with_ed(word: str) -> str:
-    if word.endswith("e"):
-        return word + "d"
-    return word[:-1] + "ied" if _on_y(word) else word + "ed"
-
-
-def _on_y(word: str) -> bool:
-    """Whether a word ends in y after a consonant."""
-    return len(word) > 1 and word.endswith("y") and word[-2] not in VOWELS
+def _regular(word: str, form: WordForm) -> str:
+    stem = word.removesuffix("e")
+    if form == "ing":
+        if word.endswith("ie"):
+            return word[:-2] + "ying"
+        return (word if word.endswith(("ee", "oe", "ye")) else stem) + "ing"
+    # of a consonant and y
+    stem = word[:-1] + "i" if re.search("[^aeiou]y$", word) else word
+    if form == "past":
+        return stem.removesuffix("e") + "ed"
+    hisses = word.endswith(HISSING) or (form == "third" and word.endswith("o"))
+    return stem + ("es" if hisses or stem != word else "s")
 
 
 Ngram = tuple[str, ...]

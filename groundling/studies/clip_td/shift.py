@@ -199,11 +199,12 @@ def _attack_losses(
         if not source:
             continue
         attack = AttackModel(Path(source), part, max_length, run.state.device)
-        losses, cut = attack.losses(lines)
+        cut = 0
+        for row, line in zip(rows, lines, strict=True):
+            row[f"{part}_losses"], truncated = attack.losses(line)
+            cut += truncated
         if cut:
             print_notes([f"{cut:,} texts of {part}s were truncated to {max_length} tokens"])
-        for row, of_line in zip(rows, losses, strict=True):
-            row[f"{part}_losses"] = of_line
     path = run.folder / LOSSES
     write_log(path, rows)
     return read_losses(path)

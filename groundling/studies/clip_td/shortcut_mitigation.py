@@ -8,9 +8,7 @@ rules are idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +167,6 @@ def _is_in(token: VcrToken, words: frozenset[str]) -> bool:
 # The attack model here is text-only, so a masked position loses both name and tag. Losses depend on the model, so they
 # are written to a file that other runs can use.
 
-ROWS = 256
-"""Texts per forward pass."""
 TASKS: dict[VcrPart, Task] = {"answer": ANSWER, "rationale": RATIONALE}
 DIGITS = 6
 """Decimal places of a loss in the file."""
@@ -279,24 +275,6 @@ def _four_lists(value: Any) -> list[list[float]]:
     return [one.tolist() for one in lists]
 
 
-@dataclass(frozen=True)
-class MaskedChoice:
-    """One choice with one masked position."""
-
-    line: int
-    """Number of the line."""
-    choice: int
-    """Number of the choice."""
-    place: int
-    """The masked position."""
-    is_right: bool
-    """Whether the choice is right."""
-    text: str
-    """The query: the question, for rationales followed by the right answer."""
-    hidden: str
-    """The choice, with the model's mask token."""
-
-
 class AttackModel:
     """The attack model: a text encoder and its head, saved by `finetune --save-model`."""
 
@@ -321,44 +299,22 @@ class AttackModel:
         self.objective.to(device).eval()
         self.device = device
 
-    def losses(self, lines: Sequence[VcrLine]) -> tuple[list[list[list[float]]], int]:
-        """Losses by line, choice (4) and position, and the number of truncated texts."""
-        out = [
-            [[0.0] * count_positions(choice) for choice in line.choices(self.part)]
-            for line in lines
-        ]
-        cut = 0
-        rows = self._rows(lines)  # more than a million for VCR's val: never a list
-        while some := list(islice(rows, ROWS)):
-            logits, dropped = self._logits(some)
-            cut += dropped
-            for row, loss in zip(some, cross_entropy(logits, some), strict=True):
-                out[row.line][row.choice][row.place] = round(float(loss), DIGITS)
-        return out, cut
-
-    def _rows(self, lines: Sequence[VcrLine]) -> Iterator[MaskedChoice]:
-        """Every choice with each of its positions masked, in order."""
-        for number, line in enumerate(lines):
-            objects = line.item.objects
-            text, _ = render_text(line.query(self.part), objects)
-            for which, choice in enumerate(line.choices(self.part)):
-                for place in range(count_positions(choice)):
-                    words, _ = render_text(mask_positions(choice, {place}), objects)
-                    hidden = words.replace(MASK, self.mask)
-                    is_right = which == line.label(self.part)
-                    yield MaskedChoice(number, which, place, is_right, text, hidden)
-
     @torch.no_grad()
-    def _logits(self, rows: Sequence[MaskedChoice]) -> tuple[np.ndarray, int]:
-        """The score (N,) of each row's choice, and the number of truncated rows."""
-        examples = [Example(str(n), row.text, row.hidden) for n, row in enumerate(rows)]
-        samples = TextDataset(examples, self.inputs).get(range(len(rows)))
+    def losses(self, line: VcrLine) -> tuple[list[list[float]], int]:
+        """Losses of a line by choice (4) and position, and the number of truncated texts."""
+        query, _ = render_text(line.query(self.part), line.item.objects)
+        examples = []
+        sizes = []
+        for choice in line.choices(self.part):
+            sizes.append(count_positions(choice))
+            for place in range(sizes[-1]):
+                hidden, _ = render_text(mask_positions(choice, {place}), line.item.objects)
+                examples.append(Example(str(place), query, hidden.replace(MASK, self.mask)))
+        samples = TextDataset(examples, self.inputs).get(range(len(examples)))
         batch = collate(samples).to(self.device)
-        outputs = self.objective.outputs(self.student(batch), batch).cpu().numpy()
-        return outputs[:, 0], sum(sample.truncated_tokens > 0 for sample in samples)
-
-
-def cross_entropy(logits: np.ndarray, rows: Sequence[MaskedChoice]) -> np.ndarray:
-    """Sigmoid cross-entropy (N,) of each row's score (N,), with target 1 for the right choice and 0 for others."""
-    signs = np.array([-1.0 if row.is_right else 1.0 for row in rows])
-    return np.logaddexp(0, signs * logits)
+        logits = self.objective.outputs(self.student(batch), batch)[:, 0].cpu().numpy()
+        is_right = np.repeat(np.arange(CHOICES) == line.label(self.part), sizes)
+        # sigmoid cross-entropy, with target 1 for the right choice and 0 for others
+        losses = np.logaddexp(0, np.where(is_right, -logits, logits)).astype(float).round(DIGITS)
+        by_choice = [one.tolist() for one in np.split(losses, np.cumsum(sizes)[:-1])]
+        return by_choice, sum(sample.truncated_tokens > 0 for sample in samples)

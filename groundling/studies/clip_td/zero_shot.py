@@ -144,7 +144,7 @@ class _ZeroShotModel:
             len(set(texts)) == 1 for one, texts in zip(truncated, token_digests, strict=True) if one
         )
         self._note_identical(split, identical, len(examples), "choices")
-        return score_answers(self.task, examples, scores, choose(scores))
+        return score_answers(self.task, examples, scores, require_finite(scores).argmax(1))
 
     def _predict_classes(
         self, split: str, examples: Sequence[Example], form: Classification
@@ -249,8 +249,3 @@ def classify(similarities: np.ndarray, clusters: Clusters, labels: Sequence[str]
     """Logits (N, 3) of the classes `labels` by distance to the cluster centres; the highest centre is entailment."""
     columns = [RISING.index(label) for label in labels]
     return clusters.logits(similarities)[:, columns]
-
-
-def choose(similarities: np.ndarray) -> np.ndarray:
-    """The choice (N,) with the highest similarity (N, C); ties go to the first. Raises InputError if not finite."""
-    return require_finite(similarities).argmax(1)

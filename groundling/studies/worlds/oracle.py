@@ -73,7 +73,6 @@ class OracleTextTeacher(StandardizedTextTeacher):
     """
 
     name = "oracle_text"
-    display_name = "the oracle"
 
     def __init__(self, options: OracleOptions, facts: WorldFacts, standardise: bool = True) -> None:
         """`facts`: those of the world of the `options`."""
@@ -113,9 +112,7 @@ class OracleTextTeacher(StandardizedTextTeacher):
         """The features that the inputs carry."""
         return {name: batch.features[name] for name in TEXT_FEATURES}
 
-    def countable_features(
-        self, batch: Batch, features: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
+    def countable_features(self, batch: Batch) -> Mapping[str, Tensor]:
         """`has` (U, K)."""
         return {"has": batch.features["has"]}
 
@@ -130,9 +127,6 @@ class OracleTeacher(Teacher):
     """
 
     name = "oracle"
-    display_name = "the oracle"
-    reads_images = True
-    is_counted = False
 
     def __init__(
         self,
@@ -147,7 +141,7 @@ class OracleTeacher(Teacher):
         self.width = options.width
         self.image_width = options.width
         self.facts = facts
-        self.feature_names = tuple(name for name in IMAGE_FEATURES if name in feature_names)
+        self.image_features = tuple(name for name in IMAGE_FEATURES if name in feature_names)
         self.knows_answer = ANSWER in options.knows
         self.num_words = num_words
         self.word_selection = word_selection
@@ -158,7 +152,7 @@ class OracleTeacher(Teacher):
         return {
             **_key(self),
             "task": repr(self.facts.output_type),
-            "features": list(self.feature_names),
+            "features": list(self.image_features),
             "selection": [self.num_words, self.word_selection],
         }
 
@@ -181,28 +175,28 @@ class OracleTeacher(Teacher):
 
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """The features that the inputs carry."""
-        return {name: batch.features[name] for name in self.feature_names}
+        return {name: batch.features[name] for name in self.image_features}
 
     def _features(self, example: Example) -> dict[str, np.ndarray]:
         """The requested features of a row."""
         attributes = [self.facts.of_image(example)] if ATTRIBUTES in self.options.knows else []
         computed: dict[str, np.ndarray] = {}
-        if {"clip_image", UNNORMALIZED_IMAGE} & set(self.feature_names):
+        if {"clip_image", UNNORMALIZED_IMAGE} & set(self.image_features):
             groups = [*attributes]
             if self.knows_answer:
                 groups.append([f"answer: {self.facts.answer(example)}"])
             computed["clip_image"] = self.vectors.unit(*groups)
             computed[UNNORMALIZED_IMAGE] = self.vectors.sum(*groups)
         judgement = [self._judgement(example)] if self.knows_answer else []
-        if "clip_text" in self.feature_names:
+        if "clip_text" in self.image_features:
             computed["clip_text"] = self.vectors.unit(*attributes, *judgement)
-        if {"clip_words", "clip_word"} & set(self.feature_names):
+        if {"clip_words", "clip_word"} & set(self.image_features):
             computed |= self._of_words(example, attributes, judgement)
-        if "clip_similarity" in self.feature_names:
+        if "clip_similarity" in self.image_features:
             computed["clip_similarity"] = np.array(SCALE * self._agrees(example), np.float32)
-        if "clip_confidence" in self.feature_names:
+        if "clip_confidence" in self.image_features:
             computed["clip_confidence"] = np.array(self._confidence(), np.float32)
-        return {name: computed[name] for name in self.feature_names}
+        return {name: computed[name] for name in self.image_features}
 
     def _judgement(self, example: Example) -> list[str]:
         """Whether the row's choice is right or, without choices, the right answer."""

@@ -49,7 +49,7 @@ from groundling.studies.attention.inspected_models import (
     randomize_weights,
     shuffle_images,
 )
-from groundling.tasks.flickr_entities import FLICKR30K, MERGED, PROTOCOLS
+from groundling.tasks.grounding import FLICKR30K, MERGED, PROTOCOLS
 from groundling.vision_language.visualbert import visualbert
 
 TEXTS = ("a wet dog near 3 trees", "two cats wait", "the café owner throws a ball to a naïve clown")

@@ -42,7 +42,7 @@ from groundling.studies.attention.syntax import (
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
-from groundling.tasks.flickr_entities import EntitiesCaption, read_caption, read_captions
+from groundling.tasks.grounding import EntitiesCaption, read_caption, read_captions
 
 BOX = np.array([[0.0, 0, 50, 50]])
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import partial
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiny import homes, vcr_files, wordnets
-from tiny.homes import STEPS, put, student
+import torch
+from scipy.special import expit
+from tiny import vcr_files, wordnets
+from tiny.homes import STEPS, put, refused, student
 from tiny.vcr_files import row, tokens
 
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.core.errors import InputError
+from groundling.core.batch import Example, collate
+from groundling.data.samples import TextDataset
 from groundling.settings.fields import replace_settings
 from groundling.studies.clip_td.commands import DATA_SHIFT as shift
 from groundling.studies.clip_td.commands import VcrShiftConfig
@@ -44,10 +46,7 @@ from groundling.studies.clip_td.vcr_files import (
     read_lines,
     tag_overlap_baseline,
 )
-from groundling.studies.clip_td.zero_shot import choose
-from groundling.tasks.vcr import read_items
-
-LEGACY = partial(plural_rule, legacy=True)
+from groundling.tasks.vcr import read_items, render_text
 
 
 def line(tmp_path: Path, **changes: Any) -> VcrLine:
@@ -67,10 +66,7 @@ def wordnet(tmp_path_factory: pytest.TempPathFactory) -> WordNet:
 
 
 def refusal(config: VcrShiftConfig, out: Path, **changes: Any) -> str:
-    with pytest.raises(InputError) as told:
-        shift(replace_settings(config, **changes), out)
-    assert "\n" not in str(told.value)
-    return str(told.value)
+    return refused(lambda: shift(replace_settings(config, **changes), out))
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -99,19 +95,22 @@ SINGULAR = [
 ]
 
 
-@pytest.mark.parametrize(("choice", "is_right", "expected"), SINGULAR)
-def test_singular(tmp_path: Path, choice: str, is_right: bool, expected: str | None) -> None:
+def edited(edit: Any, choice: str, is_right: bool) -> Any:
+    return edit(tokens(choice), is_right)
+
+
+def words(text: str | None) -> Any:
+    return None if text is None else tokens(text)
+
+
+def test_singular(tmp_path: Path) -> None:
     edit = singular_rule(line(tmp_path, question="Why is [0] with the [3] ?"))
-    assert edit is not None
-    found = edit(tokens(choice), is_right)
-    assert found == (None if expected is None else tokens(expected))
-
-
-def test_the_question_decides_between_as_many_of_each_pronoun(tmp_path: Path) -> None:
+    for choice, is_right, expected in SINGULAR:
+        assert edited(edit, choice, is_right) == words(expected), choice
+    # the question decides between as many of each pronoun
     edit = singular_rule(line(tmp_path, question="Why does [0] show her hat ?"))
-    assert edit is not None
-    assert edit(tokens("[0] likes it ."), True) == tokens("She likes it .")
-    assert edit(tokens("[0] likes his dog ."), True) == tokens("He likes his dog .")
+    assert edited(edit, "[0] likes it .", True) == tokens("She likes it .")
+    assert edited(edit, "[0] likes his dog .", True) == tokens("He likes his dog .")
 
 
 PLURAL = [
@@ -128,34 +127,31 @@ PLURAL = [
 ]
 
 
-@pytest.mark.parametrize(("choice", "is_right", "expected", "released"), PLURAL)
-def test_plural(
-    tmp_path: Path, choice: str, is_right: bool, expected: str | None, released: str | None
-) -> None:
+def test_plural(tmp_path: Path) -> None:
     asked = line(tmp_path, question="Where are [2,1] ?")
-    for rule, wanted in ((plural_rule, expected), (LEGACY, released)):
-        edit = rule(asked)
-        assert edit is not None
-        found = edit(tokens(choice), is_right)
-        assert found == (None if wanted is None else tokens(wanted))
+    for choice, is_right, expected, released in PLURAL:
+        assert edited(plural_rule(asked), choice, is_right) == words(expected), choice
+        legacy = plural_rule(asked, legacy=True)
+        assert edited(legacy, choice, is_right) == words(released), choice
 
 
-@pytest.mark.parametrize(
-    ("question", "applies"),
-    [
-        ("Why is [0] there ?", (True, False)),
-        ("Why is [0] with [0] ?", (True, False)),
-        ("Why is [0] by the [3] ?", (True, False)),
-        ("Why are [0,1] there ?", (False, True)),
-        ("Why are [0,3] there ?", (True, False)),
-        ("Why are [0,1] by the [3] ?", (False, False)),
-        ("Why is [0] with [1] ?", (False, False)),
-        ("What is it ?", (False, False)),
-    ],
-)
-def test_which_questions_a_rule_is_for(tmp_path: Path, question: str, applies: tuple) -> None:
-    asked = line(tmp_path, question=question)
-    assert (singular_rule(asked) is not None, plural_rule(asked) is not None) == applies
+APPLIES = {
+    "Why is [0] there ?": (True, False),
+    "Why is [0] with [0] ?": (True, False),
+    "Why is [0] by the [3] ?": (True, False),
+    "Why are [0,1] there ?": (False, True),
+    "Why are [0,3] there ?": (True, False),
+    "Why are [0,1] by the [3] ?": (False, False),
+    "Why is [0] with [1] ?": (False, False),
+    "What is it ?": (False, False),
+}
+
+
+def test_which_questions_a_rule_is_for(tmp_path: Path) -> None:
+    asked = {question: line(tmp_path, question=question) for question in APPLIES}
+    rules = (singular_rule, plural_rule)
+    found = {q: tuple(rule(one) is not None for rule in rules) for q, one in asked.items()}
+    assert found == APPLIES
 
 
 def test_rationales_are_edited_against_the_questions_tag(tmp_path: Path) -> None:
@@ -180,15 +176,9 @@ def test_each_member_of_a_group_is_a_position() -> None:
     assert mask_positions(text, {3}) == tokens("No , [0] [MASK] [2] talk .")
     assert mask_positions(text, {0, 2}) == tokens("[MASK] , [MASK] [1,2] talk .")
     assert mask_positions(text, set()) == text
-    assert count_positions(mask_positions(text, {2, 3, 4})) == 7
-
-
-def test_what_is_hidden() -> None:
     losses = [0.1, 0.9, 0.3, 0.9, 0.2]
-    assert positions_to_mask(losses) == {1}  # the first of equals
-    assert positions_to_mask(losses, keep=1) == {0, 2, 3, 4}
-    assert positions_to_mask(losses, keep=3) == {0, 4}
-    assert positions_to_mask(losses, keep=5) == positions_to_mask(losses, keep=9) == set()
+    hidden = [positions_to_mask(losses, keep) for keep in (0, 1, 3, 5, 9)]
+    assert hidden == [{1}, {0, 2, 3, 4}, {0, 4}, set(), set()]  # the first of equals
 
 
 def losses_of(data: Path, seed: int = 0) -> list[dict[str, Any]]:
@@ -226,28 +216,29 @@ def test_masks_from_a_file_of_losses(data: Path, tmp_path: Path) -> None:
 
 def test_damaged_losses(data: Path, tmp_path: Path) -> None:
     rows = losses_of(data)
-    config = VcrShiftConfig(data=str(data), protocol="advtop")
-
-    def told(rows: Sequence[dict[str, Any]]) -> str:
-        path = vcr_files.write(tmp_path / "losses.jsonl", rows)
-        return refusal(config, tmp_path / "out", losses=str(path))
-
-    assert told(rows[:12]).endswith("losses.jsonl: no losses for val-12 (2 such)")
-    nan = {**rows[0], "answer_losses": [[float("nan")], [1], [1], [1]]}
-    assert "line 1: no losses (ValueError: expected 4 lists of finite numbers)" in told([nan])
-    three = {**rows[0], "answer_losses": [[1], [1], [1]]}
-    assert "line 1: no losses (ValueError: expected 4 lists" in told([three])
-    assert "line 2: repeated annot_id val-0" in told([rows[0], rows[0]])
-    short = {**rows[0], "answer_losses": [[1.0]] * 4}
-    assert "val-0, answer 0: 1 losses for 5 positions" in told([short, *rows[1:]])
-    assert "expected answer_losses, rationale_losses or both" in told([{"annot_id": "val-0"}])
-    path = str(tmp_path / "losses.jsonl")
+    path = tmp_path / "losses.jsonl"
+    config = VcrShiftConfig(data=str(data), protocol="advtop", losses=str(path))
+    not_four = "line 1: no losses (ValueError: expected 4 lists of finite numbers)"
+    for damaged, message in (
+        (rows[:12], "losses.jsonl: no losses for val-12 (2 such)"),
+        ([rows[0] | {"answer_losses": [[float("nan")], [1], [1], [1]]}], not_four),
+        ([rows[0] | {"answer_losses": [[1], [1], [1]]}], not_four),
+        ([rows[0], rows[0]], "line 2: repeated annot_id val-0"),
+        (
+            [rows[0] | {"answer_losses": [[1.0]] * 4}, *rows[1:]],
+            "val-0, answer 0: 1 losses for 5 positions",
+        ),
+        ([{"annot_id": "val-0"}], "expected answer_losses, rationale_losses or both"),
+    ):
+        vcr_files.write(path, damaged)
+        assert message in refusal(config, tmp_path / "out")
     needs = "protocol=advtop needs either attack=FOLDER or losses=FILE"
-    assert needs in refusal(config, tmp_path / "a")
-    assert needs in refusal(config, tmp_path / "a", losses=path, attack="x")
-    assert "keep_top = 0: expected" in refusal(
-        config, tmp_path / "a", protocol="keeptop", losses=path, keep_top=0
-    )
+    for changes, message in (
+        ({"losses": ""}, needs),
+        ({"attack": "x"}, needs),
+        ({"protocol": "keeptop", "keep_top": 0}, "keep_top = 0: expected"),
+    ):
+        assert message in refusal(config, tmp_path / "out", **changes)
 
 
 @pytest.fixture(scope="module")
@@ -264,33 +255,26 @@ def text_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_attack_models_losses(text_run: Path, tmp_path: Path) -> None:
     """Against one text at a time through the same model, and a plain restatement of the loss."""
     data = vcr_files.folder(tmp_path / "vcr", val=3)
-    config = VcrShiftConfig(
-        data=str(data), protocol="advtop", attack=str(text_run / "seed-0/model"), cpu=True
-    )
+    model = text_run / "seed-0/model"
+    config = VcrShiftConfig(data=str(data), protocol="advtop", attack=str(model), cpu=True)
     shift(config, tmp_path / "out")
+    attack = AttackModel(model, "answer", 128, torch.device("cpu"))
     written = rows_of(tmp_path / "out/losses.jsonl")
-    attack = AttackModel(text_run / "seed-0/model", "answer", 128, homes.toys.torch.device("cpu"))
-    lines = read_lines(data, "val")
-    for one, told in zip(lines, written, strict=True):
+    for one, told in zip(read_lines(data, "val"), written, strict=True):
         assert set(told) == {"annot_id", "answer_losses"}
-        (alone,), cut = attack.losses([one])
-        assert cut == 0
-        for ours, theirs in zip(told["answer_losses"], alone, strict=True):
-            assert ours == pytest.approx(theirs, abs=1e-5)
-    rows = list(attack._rows(lines[:1]))
-    assert rows[0].hidden == "[MASK] is a dog ." and rows[2].hidden == "Casey is [MASK] dog ."
-    logits, _ = attack._logits(rows[:1])
-    chance = 1 / (1 + np.exp(-logits[0]))
-    assert written[0]["answer_losses"][0][0] == pytest.approx(-np.log(chance), abs=1e-5)
-    wrong = next(n for n, row in enumerate(rows) if row.choice == 1)
-    logits, _ = attack._logits(rows[wrong : wrong + 1])
-    chance = 1 / (1 + np.exp(-logits[0]))
-    assert written[0]["answer_losses"][1][0] == pytest.approx(-np.log(1 - chance), abs=1e-5)
+        question, _ = render_text(one.item.question, one.item.objects)
+        for number, choice in enumerate(one.item.answers):
+            for place, loss in enumerate(told["answer_losses"][number]):
+                hidden, _ = render_text(mask_positions(choice, {place}), one.item.objects)
+                example = Example("x", question, hidden)
+                batch = collate(TextDataset([example], attack.inputs).get([0]))
+                with torch.no_grad():
+                    logit = attack.objective.outputs(attack.student(batch), batch).item()
+                chance = expit(logit if number == one.item.answer else -logit)
+                assert loss == pytest.approx(-np.log(chance), abs=1e-5)
     # the file that it wrote makes the same masks
-    again = VcrShiftConfig(
-        data=str(data), protocol="advtop", losses=str(tmp_path / "out/losses.jsonl")
-    )
-    shift(again, tmp_path / "again")
+    losses = str(tmp_path / "out/losses.jsonl")
+    shift(replace_settings(config, attack="", losses=losses), tmp_path / "again")
     assert (tmp_path / "again/val.jsonl").read_bytes() == (tmp_path / "out/val.jsonl").read_bytes()
 
 
@@ -305,23 +289,21 @@ def test_an_attack_model_that_is_none(text_run: Path, data: Path, tmp_path: Path
 # -- WordNet and EM --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("form", "lemma", "pos"),
-    [
-        ("dogs", "dog", "n"),  # more often a noun than a verb
-        ("Children", "child", "n"),
-        ("saw", "see", "v"),
-        ("talking", "talk", "v"),
-        ("stopped", "stop", "v"),
-        ("happier", "happy", "a"),
-        ("quickly", "quickly", "r"),
-        ("police_officers", "police_officer", "n"),
-        ("zebras", "zebras", ""),
-    ],
-)
-def test_readings(wordnet: WordNet, form: str, lemma: str, pos: str) -> None:
-    reading = wordnet.most_frequent(form.lower())
-    assert (reading.lemma, reading.pos) == (lemma, pos)
+READINGS = {
+    "dogs": ("dog", "n"),  # more often a noun than a verb
+    "children": ("child", "n"),
+    "saw": ("see", "v"),
+    "talking": ("talk", "v"),
+    "stopped": ("stop", "v"),
+    "happier": ("happy", "a"),
+    "quickly": ("quickly", "r"),
+    "police_officers": ("police_officer", "n"),
+    "zebras": ("zebras", ""),
+}
+
+
+def test_readings(wordnet: WordNet) -> None:
+    assert {form: tuple(wordnet.most_frequent(form)) for form in READINGS} == READINGS
 
 
 def test_meanings(wordnet: WordNet) -> None:
@@ -333,28 +315,28 @@ def test_meanings(wordnet: WordNet) -> None:
     assert wordnet.first_synset("zebra", "n") is None
 
 
-@pytest.mark.parametrize(
-    ("lemma", "pos", "form", "expected"),
-    [
-        ("dog", "n", "plural", "dogs"),
-        ("child", "n", "plural", "children"),
-        ("policeman", "n", "plural", "policemen"),
-        ("canopy", "n", "plural", "canopies"),
-        ("domestic_dog", "n", "plural", "domestic dogs"),
-        ("speak", "v", "third", "speaks"),
-        ("speak", "v", "ing", "speaking"),
-        ("speak", "v", "past", None),  # spoke or spoken?
-        ("behold", "v", "past", "beheld"),
-        ("stop", "v", "past", "stopped"),
-        ("stop", "v", "ing", "stopping"),
-        ("talk", "v", "past", "talked"),
-        ("chase", "v", "ing", "chasing"),
-        ("chase", "v", "past", "chased"),
-    ],
-)
-def test_forms(wordnet: WordNet, lemma: str, pos: str, form: Any, expected: str | None) -> None:
-    words = inflect(lemma, pos, form, wordnet)
-    assert (None if words is None else " ".join(words)) == expected
+FORMS = {
+    ("dog", "n", "plural"): "dogs",
+    ("child", "n", "plural"): "children",
+    ("policeman", "n", "plural"): "policemen",
+    ("canopy", "n", "plural"): "canopies",
+    ("domestic_dog", "n", "plural"): "domestic dogs",
+    ("speak", "v", "third"): "speaks",
+    ("speak", "v", "ing"): "speaking",
+    ("speak", "v", "past"): None,  # spoke or spoken?
+    ("behold", "v", "past"): "beheld",
+    ("stop", "v", "past"): "stopped",
+    ("stop", "v", "ing"): "stopping",
+    ("talk", "v", "past"): "talked",
+    ("chase", "v", "ing"): "chasing",
+    ("chase", "v", "past"): "chased",
+}
+
+
+def test_forms(wordnet: WordNet) -> None:
+    for (lemma, pos, form), expected in FORMS.items():
+        found = inflect(lemma, pos, form, wordnet)  # type: ignore[arg-type]
+        assert found == (expected and expected.split()), (lemma, form)
 
 
 def test_articles() -> None:
@@ -373,11 +355,8 @@ EM = [
     ("Who has an umbrella ?", "[0] has an Umbrella .", "[0] has an Awning ."),
     ("Who stops ?", "[0] stopped there .", "[0] halted there ."),
     ("Is there an apple ?", "It is an apple .", "It is a fruit ."),
-    (
-        "Is there an apple or fruit ?",
-        "It is an apple .",
-        None,
-    ),  # the only other word is in the context
+    # the only other word is in the context
+    ("Is there an apple or fruit ?", "It is an apple .", None),
     ("Is that a police officer ?", "He is a police officer .", "He is a policeman ."),
     ("Is that a hat ?", "It is a hat .", None),  # WordNet has no other word
     ("Are they happier ?", "[0] is happier .", None),
@@ -437,24 +416,20 @@ def test_rationales_are_compared_with_the_answer_as_it_now_reads(
 
 def told_by(folder: Path) -> str:
     """Why a folder is no WordNet."""
-    with pytest.raises(InputError) as told:
-        WordNet(wordnet_folder(str(folder))).lemma("fruit")
-    assert "\n" not in str(told.value)
-    return str(told.value)
+    return refused(lambda: WordNet(wordnet_folder(str(folder))).lemma("fruit"))
 
 
 def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
     assert "no WordNet files (index.noun); install Debian's wordnet-base" in told_by(tmp_path)
-    place = wordnets.write(tmp_path / "corpora/wordnet")
+    place = wordnets.write(tmp_path / "dict")
     assert wordnet_folder(str(tmp_path)) == place
-    shorter = wordnets.write(tmp_path / "short")
-    put(shorter / "data.noun", (shorter / "data.noun").read_text()[:-400])
+    put(place / "data.noun", (place / "data.noun").read_text()[:-400])
     with pytest.warns(match="No WordNet synset found"):
-        assert "short: cannot be read (AttributeError" in told_by(shorter)
-    put(shorter / "cntlist.rev", "dog 1 2 3\n")
-    assert "short: cannot be read (ValueError: too many values" in told_by(shorter)
-    (shorter / "cntlist.rev").unlink()
-    assert "cntlist.rev" in told_by(shorter)
+        assert f"{place}: cannot be read (AttributeError" in told_by(place)
+    put(place / "cntlist.rev", "dog 1 2 3\n")
+    assert f"{place}: cannot be read (ValueError: too many values" in told_by(place)
+    (place / "cntlist.rev").unlink()
+    assert "cntlist.rev" in told_by(place)
 
 
 # -- IM --------------------------------------------------------------------------------------------------------------
@@ -464,27 +439,17 @@ def predictions(path: Path, data: Path, scores: dict[int, list[float]]) -> Path:
     """Sure of the right answer, unless told otherwise by number."""
     rows = []
     for number, one in enumerate(read_items(data, "val")):
-        own = [9.0 * (k == one.answer) for k in range(4)]
-        own = scores.get(number, own)
-        rows.append(
-            {
-                "id": f"x{number}",
-                "official": one.id,
-                "prediction": int(np.argmax(own)),
-                "outputs": own,
-            }
-        )
+        own = scores.get(number, [9.0 * (k == one.answer) for k in range(4)])
+        row = {"id": f"x{number}", "official": one.id, "prediction": int(np.argmax(own))}
+        rows.append(row | {"outputs": own})
     return vcr_files.write(path, rows)
 
 
 def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
-    unsure = [np.log(0.8999), np.log(0.0501), np.log(0.03), np.log(0.02)]
-    enough = [
-        np.log(0.9001),
-        np.log(0.0499),
-        np.log(0.03),
-        np.log(0.02),
-    ]  # items 0, 4 and 8: answer 0
+    # of items 0, 4 and 8 answer 0 is right
+    unsure, enough = (
+        np.log([share, 0.95 - share, 0.03, 0.02]).tolist() for share in (0.8999, 0.9001)
+    )
     wrong = [0.0, 0.0, 0.0, 50.0]
     path = predictions(tmp_path / "p.jsonl", data, {0: unsure, 4: enough, 8: wrong})
     config = VcrShiftConfig(data=str(data), protocol="im", predictions=str(path))
@@ -500,33 +465,25 @@ def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
 
 
 def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path) -> None:
-    config = VcrShiftConfig(data=str(data), protocol="im")
     path = predictions(tmp_path / "p.jsonl", data, {})
+    config = VcrShiftConfig(data=str(data), protocol="im", predictions=str(path))
     kept = path.read_text().splitlines(keepends=True)
-
-    def told(lines: Sequence[str], **changes: Any) -> str:
+    for lines, message in (
+        (kept[1:], "no prediction for val-0"),
+        ([kept[0].replace("9.0", "NaN"), *kept[1:]], "val-0: expected 4 finite scores"),
+        (['{"id": "val-0", "prediction": 0, "outputs": [1]}'], "val-0: 1 scores for 4 choices"),
+        ([kept[0], kept[0]], "example val-0 is repeated"),
+    ):
         put(path, "".join(lines))
-        return refusal(config, tmp_path / "out", predictions=str(path), **changes)
-
-    assert told(kept[1:]) == f"{path}: no prediction for val-0"
-    nan = kept[0].replace("9.0", "NaN")
-    assert told([nan, *kept[1:]]) == f"{path}: val-0: expected 4 finite scores"
-    assert "val-0: 1 scores for 4 choices" in told(
-        [json.dumps({"id": "val-0", "prediction": 0, "outputs": [1]})]
-    )
-    assert told([kept[0], kept[0]]) == f"{path}: example val-0 is repeated"
-    assert "confidence_threshold = 0.0" in told(kept, confidence_threshold=0.0)
-    assert refusal(config, tmp_path / "a") == "data shift protocol=im needs predictions"
-    settings = text_run / "config.json"
-    before = settings.read_text()
-    content = json.loads(before)
+        told = refusal(config, tmp_path / "out")
+        assert told.startswith(str(path)) and message in told
+    assert refusal(config, tmp_path / "a", predictions="").endswith("im needs predictions")
+    seeing = shutil.copytree(text_run, tmp_path / "seeing")
+    content = json.loads((seeing / "config.json").read_text())
     content["config"]["regions"] = "a store"
-    settings.write_text(json.dumps(content))
-    told_of_regions = refusal(
-        config, tmp_path / "c", predictions=str(text_run / "seed-0/predictions_val.jsonl")
-    )
-    settings.write_text(before)
-    assert "read regions (a store)" in told_of_regions
+    put(seeing / "config.json", json.dumps(content))
+    own = str(seeing / "seed-0/predictions_val.jsonl")
+    assert "read regions (a store)" in refusal(config, tmp_path / "c", predictions=own)
 
 
 # -- all kinds -------------------------------------------------------------------------------------------------------
@@ -605,30 +562,20 @@ def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_pa
     assert [one["official"] for one in written] == [
         one.id for one in read_items(tmp_path / "sm", "val")
     ]
-    for other, told in (
-        ("sm", "extra_eval=sm"),
-        ("val=" + str(data), "has a split 'val' already"),
-    ):
-        with pytest.raises(InputError, match=told):
-            finetune(replace_settings(config, extra_eval=(other,)), STEPS, tmp_path / "bad")
+    taken = replace_settings(config, extra_eval=(f"val={data}",))
+    assert "has a split 'val' already" in refused(finetune, taken, STEPS, tmp_path / "bad")
 
 
 def test_refusals(data: Path, tmp_path: Path) -> None:
     config = VcrShiftConfig(data=str(data), protocol="sm")
     assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
-    assert refusal(config, tmp_path / "a", data="") == "data shift needs data"
-    vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
-    told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"))
-    assert told.endswith("val.jsonl: protocol=sm leaves no item")
     secret = row(0)
     del secret["answer_label"]
     vcr_files.write(tmp_path / "none/test.jsonl", [secret])
-    told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"), split="test")
-    assert "no labels" in told
-    shift(config, tmp_path / "c")
-    assert "holds another run (config.protocol: sm there, none now)" in refusal(
-        config, tmp_path / "c", protocol="none"
-    )
+    vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
+    none = replace_settings(config, data=str(tmp_path / "none"))
+    assert refusal(none, tmp_path / "b").endswith("val.jsonl: protocol=sm leaves no item")
+    assert "no labels" in refusal(none, tmp_path / "b", split="test")
 
 
 # -- statistics and rules --------------------------------------------------------------------------------------------
@@ -637,13 +584,9 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
 def test_table_9s_columns() -> None:
     counts = np.array([[3, 0, 1, 2], [0, 1, 1, 1], [1, 1, 1, 1], [0, 2, 0, 1]])
     found = compare_overlap(counts, np.array([0, 0, 3, 1]))
-    assert found["correct"] == pytest.approx((3 + 0 + 1 + 2) / 4)
-    assert found["incorrect"] == pytest.approx((1 + 1 + 1 + 1 / 3) / 4)
-    assert (found["correct has more"], found["incorrect has more"], found["neither"]) == (
-        0.5,
-        0.25,
-        0.25,
-    )
+    means = {"correct": (3 + 0 + 1 + 2) / 4, "incorrect": (1 + 1 + 1 + 1 / 3) / 4}
+    shares = {"correct has more": 0.5, "incorrect has more": 0.25, "neither": 0.25}
+    assert found == pytest.approx(means | shares)
 
 
 def test_overlaps_by_hand(tmp_path: Path) -> None:
@@ -685,10 +628,3 @@ def test_tags_alone_by_both_rules_of_ties(tmp_path: Path) -> None:
     # a rationale may share tags with the right answer, too
     found = tag_overlap_baseline(lines[:1], "rationale")
     assert found == {"first of the best": 1.0, "among the best": 1.0}
-
-
-def test_zero_shot_rules() -> None:
-    similarities = np.array([[0.1, 0.3, 0.3, 0.2], [0.4, 0.1, 0.1, 0.1]])
-    assert choose(similarities).tolist() == [1, 0]
-    with pytest.raises(InputError, match="row 1: a similarity is not a finite number"):
-        choose(np.array([[0.0, 1.0], [np.nan, 1.0]]))

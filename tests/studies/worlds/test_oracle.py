@@ -179,7 +179,7 @@ def test_features_have_the_shapes_of_clips(knows: str, world: Path) -> None:
     confidence = set() if knows == "attributes" else {"clip_confidence"}
     names = set(IMAGE_FEATURES) - {"clip_confidence"} | confidence
     teacher = ORACLE.make(context(world, names, ANSWER, knows=knows, width=40))
-    assert isinstance(teacher, OracleTeacher) and teacher.reads_images
+    assert isinstance(teacher, OracleTeacher) and teacher.image_features
     every = rows(ANSWER.read(world / "vcr", "val")[:5])
     found = compute_features(teacher, collate(teacher.inputs(every)))
     assert set(found) == names
@@ -231,7 +231,7 @@ def test_features_of_texts(world: Path) -> None:
     examples = [Example("a", f"the {noun.name} is near a red thing ."), Example("b", "it rains .")]
     data = TextDataset(examples, TextRowEncoder(text, 40))
     teacher = ORACLE.make(context(world, {"sentence", "words", "has"}))
-    assert isinstance(teacher, OracleTextTeacher) and not teacher.reads_images
+    assert isinstance(teacher, OracleTextTeacher) and not teacher.image_features
     taught = TeacherDataset(data, teacher, FeatureCache())
     first, second = taught.get([0, 1], [np.random.default_rng(0)] * 2)
     assert first.features["has"].tolist() == [

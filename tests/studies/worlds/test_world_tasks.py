@@ -28,9 +28,8 @@ from groundling.studies.worlds.commands import DEV_IMAGES, TasksConfig, WorldCon
 from groundling.studies.worlds.data_sets import POOLS, write_tasks
 from groundling.studies.worlds.families.objects import ATTRIBUTES, render
 from groundling.studies.worlds.world import Scene, SceneObject, World
-from groundling.tasks import flickr_entities, refcoco, vcr
-from groundling.tasks.nlvr2 import NLVR2, consistency
-from groundling.tasks.snli_ve import FORM, SNLI_VE
+from groundling.tasks import grounding, vcr
+from groundling.tasks.visual_inference import NLVR2, SNLI_VE, SNLI_VE_FORM, consistency
 from groundling.tasks.vqa import VQA, read_questions
 from groundling.vision import list_images
 
@@ -172,7 +171,7 @@ def test_one_region_store_and_one_vocabulary_serve_all(
     captions = [
         c
         for s in ("train", "val", "test")
-        for c in flickr_entities.read_captions(folder / "flickr30k", s)
+        for c in grounding.read_captions(folder / "flickr30k", s)
     ]
     texts = [
         t
@@ -270,7 +269,7 @@ def test_snli_ve(shown: dict[str, Scene], read: dict[str, Any]) -> None:
                 if there
                 else "neutral"
             )
-            assert FORM.labels[e.label] == so
+            assert SNLI_VE_FORM.labels[e.label] == so
         assert {
             (len(c), len(set(c))) for c in told_apart((e.text, e.label) for e in examples).values()
         } == {(3, 1)}
@@ -357,8 +356,8 @@ def _stills(folder: Path) -> list[vcr.VcrItem]:
 def _candidates(folder: Path) -> dict[str, list[np.ndarray]]:
     """The annotated boxes of every image."""
     boxes: dict[str, list[np.ndarray]] = {}
-    for note in refcoco.read_annotated_objects(folder / "refcoco+").objects.values():
-        name = refcoco.COCO.format(subset="train2014", number=note.image)
+    for note in grounding.read_annotated_objects(folder / "refcoco+").objects.values():
+        name = grounding.COCO.format(subset="train2014", number=note.image)
         boxes.setdefault(name, []).append(np.array(note.corners))
     return boxes
 
@@ -366,7 +365,7 @@ def _candidates(folder: Path) -> dict[str, list[np.ndarray]]:
 def test_refcoco(folder: Path, shown: dict[str, Scene]) -> None:
     candidates, ids = _candidates(folder), list[str]()
     for split in ("train", "val", "testA", "testB"):
-        asked = refcoco.read(folder / "refcoco+", split)
+        asked = grounding.read_expressions(folder / "refcoco+", split)
         said, places = dict[str, np.ndarray](), list[tuple[str, str]]()
         for e in asked:
             (image,) = e.images
@@ -377,7 +376,7 @@ def test_refcoco(folder: Path, shown: dict[str, Scene]) -> None:
             places.append(
                 (e.text, next(where for where in SIDE.split("|") if at(thing, other, where)))
             )
-        assert all(refcoco.VL_BERT(said[e.id], e.gold_boxes.boxes).all() for e in asked)
+        assert all(grounding.VL_BERT(said[e.id], e.gold_boxes.boxes).all() for e in asked)
         # Who knows the expression and where the boxes are still has to guess.
         assert {(len(c), len(set(c))) for c in told_apart(places).values()} == {(4, 1)}
         ids += said
@@ -387,7 +386,7 @@ def test_refcoco(folder: Path, shown: dict[str, Scene]) -> None:
 def test_flickr30k_entities(folder: Path, shown: dict[str, Scene]) -> None:
     first = Counter[str]()
     for split in ("train", "val", "test"):
-        found = flickr_entities.read_captions(folder / "flickr30k", split)
+        found = grounding.read_captions(folder / "flickr30k", split)
         assert {(len(c.phrases), len(c.skipped) <= 1) for c in found} == {(2, True)}
         for c in found:
             scene = shown[c.image]

@@ -1,4 +1,4 @@
-"""NLVR2: is a sentence true of two images? From the official `.json` files, which have one JSON object per line."""
+"""Visual inference: is a sentence true of two images (NLVR2), does an image entail it (SNLI-VE)?"""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from groundling.core.output_types import Classification
 from groundling.data.tables import lines_of, read_json_lines
 from groundling.tasks import Task, check_labelled_alike
 
-SOURCE = "Suhr et al. 2019, NLVR2, github.com/lil-lab/nlvr"
-FORM = Classification(("False", "True"))
+NLVR2_SOURCE = "Suhr et al. 2019, NLVR2, github.com/lil-lab/nlvr"
+NLVR2_FORM = Classification(("False", "True"))
 PARTS = ("balanced", "unbalanced")
 """Subsets, each with a file of identifiers."""
 
 
-def _file(folder: Path, split: str) -> Path:
+def _nlvr2_file(folder: Path, split: str) -> Path:
     return Path(folder) / f"{split}.json"
 
 
-def _read(folder: Path, split: str) -> list[Example]:
+def _nlvr2(folder: Path, split: str) -> list[Example]:
     """Examples in file order; image ids are the stems of the official file names, left and right."""
-    path = _file(folder, split)
+    path = _nlvr2_file(folder, split)
     examples: dict[str, Example] = {}
     repeated = []
     for where, row in read_json_lines(path, ("identifier", "sentence")):
@@ -52,7 +52,7 @@ def _label(where: str, row: Mapping[str, Any], split: str) -> int | None:
     """The label of a line; it may be missing in test splits, whose labels were secret until 2022."""
     if "label" not in row and split.startswith("test"):
         return None
-    return FORM.parse_label(str(row.get("label")).capitalize(), where)
+    return NLVR2_FORM.parse_label(str(row.get("label")).capitalize(), where)
 
 
 def consistency(correct: Mapping[str, bool]) -> float:
@@ -76,9 +76,9 @@ def _extra(
     """Consistency, and accuracy and consistency of each listed subset; empty for a split without labels."""
     predictions = dict(zip(officials, answers, strict=True))
     labels = {}
-    for example in _read(folder, split):
+    for example in _nlvr2(folder, split):
         if example.label is not None:
-            labels[example.official_id] = FORM.format_prediction(int(example.label))
+            labels[example.official_id] = NLVR2_FORM.format_prediction(int(example.label))
     if not labels:
         return {}
     missing = [identifier for identifier in labels if identifier not in predictions]
@@ -103,16 +103,90 @@ def _submission(officials: Sequence[str], answers: Sequence[str]) -> str:
     return "".join(f"{identifier},{answer}\n" for identifier, answer in pairs)
 
 
-TEST = {"test1": "nlvr2_test1.csv", "test2": "nlvr2_test2.csv"}
+NLVR2_TEST = {"test1": "nlvr2_test1.csv", "test2": "nlvr2_test2.csv"}
 NLVR2 = Task(
     "nlvr2",
-    FORM,
-    _read,
+    NLVR2_FORM,
+    _nlvr2,
     (ACCURACY,),
-    SOURCE,
-    test=TEST,
+    NLVR2_SOURCE,
+    test=NLVR2_TEST,
     submission_format=_submission,
-    file=_file,
+    file=_nlvr2_file,
     official_scores=_extra,
 )
 """test1 is Test-P in papers, and test2 is Test-U, which was unpublished then."""
+
+
+SNLI_VE_SOURCE = "Xie et al. 2019, SNLI-VE, github.com/necla-ml/SNLI-VE"
+SNLI_VE_FORM = Classification(("entailment", "neutral", "contradiction"))
+"""Classes in GLUE's order, since SNLI-VE defines none."""
+IMAGE_KEYS = ("Flikr30kID", "Flickr30K_ID", "Flickr30kID")
+"""Keys of the image id: in the distributed files (sic), in the generator script, and in relabelled versions."""
+UNDECIDED = "-"
+"""Label of a line on which the annotators disagree."""
+
+
+def _snli_ve_file(folder: Path, split: str) -> Path:
+    return Path(folder) / f"snli_ve_{split}.jsonl"
+
+
+def _snli_ve_with_notes(folder: Path, split: str) -> tuple[list[Example], list[str]]:
+    """Examples in file order, and a note on the omitted lines whose annotators disagree (`-`).
+
+    The premise is the image; its caption `sentence1` is not used. Image ids are Flickr30k's file names without .jpg.
+
+    Raises InputError if a line lacks a field, has an unknown label or a repeated pairID, or no example is left.
+    """
+    path = _snli_ve_file(folder, split)
+    examples = []
+    undecided = 0
+    line_of: dict[str, int] = {}
+    repeated = []
+    for number, (where, row) in enumerate(
+        read_json_lines(path, ("pairID", "sentence2", "gold_label")), 1
+    ):
+        pair = row["pairID"]
+        if pair in line_of:
+            repeated.append(f"{where}: repeated pairID {pair}, first in line {line_of[pair]}")
+        line_of[pair] = number
+        image = _image(where, row)
+        if row["gold_label"] == UNDECIDED:
+            undecided += 1
+            continue
+        examples.append(
+            Example(
+                f"snli-ve-{split}-{pair}",
+                row["sentence2"],
+                label=SNLI_VE_FORM.parse_label(row["gold_label"], where),
+                images=(image,),
+                official_id=pair,
+            )
+        )
+    require_nonempty(examples, f"{path}: contains no examples")
+    raise_first(repeated)
+    return examples, [f"{undecided:,} lines without a majority label ({UNDECIDED}) are omitted"]
+
+
+def _image(where: str, row: Mapping[str, object]) -> str:
+    """The image id, under any of its three keys."""
+    for name in map(row.get, IMAGE_KEYS):
+        if isinstance(name, str):
+            return name.removesuffix(".jpg")
+    raise InputError(f"{where}: no image; expected one of {', '.join(IMAGE_KEYS)}")
+
+
+def _snli_ve(folder: Path, split: str) -> list[Example]:
+    return _snli_ve_with_notes(folder, split)[0]
+
+
+SNLI_VE = Task(
+    "snli-ve",
+    SNLI_VE_FORM,
+    _snli_ve,
+    (ACCURACY,),
+    SNLI_VE_SOURCE,
+    dev=("dev", "test"),
+    read_with_notes=_snli_ve_with_notes,
+    file=_snli_ve_file,
+)
