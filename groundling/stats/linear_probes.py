@@ -14,7 +14,7 @@ from groundling.core.batch import Example, collate, require
 from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset
 from groundling.data.tables import read_header, read_rows
-from groundling.data.text import word_spans
+from groundling.data.text import words_of
 from groundling.models.formats import Encoder
 
 SPLITS = ("train", "dev", "test")
@@ -147,10 +147,9 @@ def fit_probes(features: np.ndarray, rows: AttributeRows) -> dict[str, LinearPro
     return {f"linear/{name}": LinearProbe(name, features, rows) for name in attributes}
 
 
-def _words_of(sentence: str, noun: str) -> range:
+def _places_of(sentence: str, noun: str) -> range:
     """Word numbers of the noun's first occurrence in a sentence; empty if there is none."""
-    words = [sentence[start:stop] for start, stop in word_spans(sentence)]
-    noun_words = [noun[start:stop] for start, stop in word_spans(noun)]
+    words, noun_words = words_of(sentence), words_of(noun)
     for start in range(len(words) - len(noun_words) + 1):
         if words[start : start + len(noun_words)] == noun_words:
             return range(start, start + len(noun_words))
@@ -170,7 +169,7 @@ def noun_states(model: Encoder, rows: AttributeRows, max_length: int = 32) -> np
     states = require(encoded.text, "text", "the linear probe").cpu()
     at_nouns = []
     for number, row in enumerate(rows):
-        words = _words_of(row["sentence"], row["noun"])
+        words = _places_of(row["sentence"], row["noun"])
         is_noun = torch.isin(tokens.word_ids[number], torch.tensor(list(words)))
         if not is_noun.any():
             raise InputError(

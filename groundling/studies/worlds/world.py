@@ -15,12 +15,16 @@ import numpy as np
 from numpy.random import Generator
 from PIL import Image
 
+from groundling.core.errors import InputError, convert_read_errors
+from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
-from groundling.runs.folder import write_whole
+from groundling.runs.folder import read_object, write_whole
+from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import DEV_IMAGES, WorldConfig
 from groundling.studies.worlds.families import (
     RenderedObject,
     VisualAttributes,
+    WorldFamily,
     draw_attributes,
     find_family,
 )
@@ -98,6 +102,8 @@ def _corners(rng: Generator, size: int, direction: int | None) -> np.ndarray:
     return np.stack([along, across], axis=1)
 
 
+FILES = {"world.json": "config", "tasks.json": "world"}
+"""The files that record a world's settings, and the key of the settings in each."""
 FORMAT_VERSION = 1
 """Increases whenever the same settings write a different world."""
 
@@ -342,6 +348,21 @@ def world_settings(config: WorldConfig) -> dict[str, Any]:
     if settings["family"] == WorldConfig.family:
         del settings["family"]
     return settings
+
+
+def read_world(folder: Path) -> World:
+    """The world of a folder of `data make-world` or `data make-tasks`; raises InputError for another folder."""
+    for name, key in FILES.items():
+        path = folder / name
+        if path.is_file():
+            with convert_read_errors(path):
+                settings = {**read_object(path)[key]}
+                # A file never names what is imported.
+                resolve_builtin("families", WorldFamily, settings.get("family", WorldConfig.family))
+                return World(make_settings(WorldConfig, **settings))
+    raise InputError(
+        f"{folder}: is no rendered world; expected the out of `groundling data make-world` or `data make-tasks`"
+    )
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -24,7 +24,6 @@ from groundling.studies.clip_td.commands import VcrShiftConfig
 from groundling.studies.clip_td.explicit_mitigation import (
     SynonymEditor,
     WordNet,
-    indefinite_article,
     inflect,
     wordnet_folder,
 )
@@ -355,13 +354,6 @@ def test_meanings(wordnet: WordNet) -> None:
 def test_forms(wordnet: WordNet, lemma: str, pos: str, form: Any, expected: str | None) -> None:
     words = inflect(lemma, pos, form, wordnet)
     assert (None if words is None else " ".join(words)) == expected
-
-
-def test_articles() -> None:
-    for word in ("apple", "hour", "umbrella", "honest"):
-        assert indefinite_article(word) == "an"
-    for word in ("union", "user", "dog", "one-way"):
-        assert indefinite_article(word) == "a"
 
 
 EM = [

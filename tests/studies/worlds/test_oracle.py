@@ -34,12 +34,13 @@ from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.oracle import (
     IMAGE_FEATURES,
     ORACLE,
+    OracleOptions,
     OracleTeacher,
     OracleTextTeacher,
+    WorldFacts,
     read_options,
 )
-from groundling.studies.worlds.oracle_facts import WorldFacts, read_world
-from groundling.studies.worlds.world import World
+from groundling.studies.worlds.world import World, read_world
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, RATIONALE
 from groundling.teachers import TeacherContext, compute_features
@@ -77,7 +78,7 @@ def rows(examples: Any) -> list[Sample]:
 
 
 def facts(world: Path, task: Any, noise: float, seed: int = 0) -> WorldFacts:
-    return WorldFacts(read_world(world), noise, seed, task.form)
+    return WorldFacts(OracleOptions(world=str(world), noise=noise, seed=seed), task.form)
 
 
 # -- what it knows -----------------------------------------------------------------------------------------------------
