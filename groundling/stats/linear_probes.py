@@ -91,15 +91,15 @@ class LinearProbe:
 
 
 def score_readout(
-    shares: Sequence[np.ndarray], names: Sequence[str], examples: Sequence[Example], path: Path
+    probes: Sequence[LinearProbe], names: Sequence[str], examples: Sequence[Example]
 ) -> float:
-    """Odd-one-out accuracy from the linear probes' predictions, without further training.
+    """Odd-one-out accuracy from the predictions of linear probes, without further training.
 
     A question names three nouns: is the first one more similar to the second than to the third? The similarity of two
     nouns is their expected number of common attributes: the sum over attributes and values of the product of shares.
-    `shares` are those of each attribute for the nouns `names`, see `LinearProbe.shares`; label 1: yes.
+    `probes` are of the visual attributes of the nouns `names`; label 1: yes. Raises InputError for other questions.
     """
-    similarity = sum(one @ one.T for one in shares)
+    similarity = sum(one @ one.T for one in (probe.shares() for probe in probes))
     number = {name: place for place, name in enumerate(names)}
     longest_first = sorted(map(re.escape, names), key=len, reverse=True)
     pattern = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
@@ -107,7 +107,7 @@ def score_readout(
     for example in examples:
         mentioned = pattern.findall(example.text)
         if len(set(mentioned)) != 3 or len(mentioned) != 3:
-            raise InputError(f"{path}, index {example.official_id}: expected three different nouns")
+            raise InputError(f"{example.id}: expected three different nouns")
         subject, first, second = (number[name] for name in mentioned)
         is_first = similarity[subject, first] > similarity[subject, second]
         right.append(is_first == bool(example.label))

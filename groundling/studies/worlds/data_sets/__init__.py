@@ -29,17 +29,15 @@ from groundling.studies.worlds.data_sets.balanced import (
     write_nlvr2,
     write_refcoco,
     write_snli_ve,
+    write_vcr,
     write_vqa,
 )
 from groundling.studies.worlds.data_sets.captions import write_captions, write_flickr30k
-from groundling.studies.worlds.data_sets.vcr import write_vcr
-from groundling.studies.worlds.data_sets.writer import POOLS, DataSetWriter
+from groundling.studies.worlds.data_sets.writer import DataSetWriter
 from groundling.studies.worlds.world import World, world_settings
 
 if TYPE_CHECKING:
     from groundling.runs.run import Run  # which loads torch
-
-__all__ = ["POOLS", "write_tasks"]
 
 WRITERS = {
     "captions": write_captions,
@@ -80,12 +78,6 @@ def write_tasks(
     return files.counts
 
 
-# Write the rendered world: as images, text and probes, or as six vision-and-language data sets.
-
-ENCODER_LAYERS = 3
-ENCODER_POSITIONS = 64
-
-
 def render_world(config: WorldConfig, work: CommandContext) -> dict[str, Any]:
     """Write a world's images, captions, boxes, text and probes to the folder `work.out`; returns its settings.
 
@@ -103,9 +95,8 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -
 
     Returns the number of examples by data set and split. Raises InputError if the folder cannot be written.
     """
-    from groundling.models.text_encoder import (
-        new_encoder,  # imports torch, which `render_world` does not need
-    )
+    # This imports torch, which `render_world` does not need.
+    from groundling.models.text_encoder import new_encoder
 
     folder = work.out
     with disk_errors(folder):
@@ -114,9 +105,7 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -
             World(world), folder, tasks.limit_train, tasks.limit_dev, shortcut=tasks.shortcut
         )
         print(json_text(counts, indent=2))
-        new_encoder(
-            folder / "texts.txt", folder / "bert", world.seed, ENCODER_LAYERS, ENCODER_POSITIONS
-        )
+        new_encoder(folder / "texts.txt", folder / "bert", world.seed, layers=3, positions=64)
     return counts
 
 
@@ -126,7 +115,7 @@ def make_store(config: TrueRegionsConfig, run: Run) -> dict[str, Any]:
     The whole image is the first region; its features are the mean of the objects'. Raises InputError for a folder that
     `data make-tasks` did not write.
     """
-    from groundling.data.regions import ImageRegions, RegionWriter  # as above
+    from groundling.data.regions import ImageRegions, RegionWriter
     from groundling.data.regions.annotations import read_instances
     from groundling.studies.worlds.oracle import SCENE_ID, OracleOptions, WorldFacts
 
