@@ -14,7 +14,7 @@ from groundling.core.batch import Example, collate, require
 from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset
 from groundling.data.tables import read_header, read_rows
-from groundling.data.text import word_spans
+from groundling.data.text import words_of
 from groundling.models.loading import Encoder
 
 SPLITS = ("train", "dev", "test")
@@ -91,15 +91,15 @@ class LinearProbe:
 
 
 def score_readout(
-    shares: Sequence[np.ndarray], names: Sequence[str], examples: Sequence[Example], path: Path
+    probes: Sequence[LinearProbe], names: Sequence[str], examples: Sequence[Example]
 ) -> float:
-    """Odd-one-out accuracy from the linear probes' predictions, without further training.
+    """Odd-one-out accuracy from the predictions of linear probes, without further training.
 
     A question names three nouns: is the first one more similar to the second than to the third? The similarity of two
     nouns is their expected number of common attributes: the sum over attributes and values of the product of shares.
-    `shares` are those of each attribute for the nouns `names`, see `LinearProbe.shares`; label 1: yes.
+    `probes` are of the visual attributes of the nouns `names`; label 1: yes. Raises InputError for other questions.
     """
-    similarity = sum(one @ one.T for one in shares)
+    similarity = sum(one @ one.T for one in (probe.shares() for probe in probes))
     number = {name: place for place, name in enumerate(names)}
     longest_first = sorted(map(re.escape, names), key=len, reverse=True)
     pattern = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
@@ -107,7 +107,7 @@ def score_readout(
     for example in examples:
         mentioned = pattern.findall(example.text)
         if len(set(mentioned)) != 3 or len(mentioned) != 3:
-            raise InputError(f"{path}, index {example.official_id}: expected three different nouns")
+            raise InputError(f"{example.id}: expected three different nouns")
         subject, first, second = (number[name] for name in mentioned)
         is_first = similarity[subject, first] > similarity[subject, second]
         right.append(is_first == bool(example.label))
@@ -147,10 +147,9 @@ def fit_probes(features: np.ndarray, rows: AttributeRows) -> dict[str, LinearPro
     return {f"linear/{name}": LinearProbe(name, features, rows) for name in attributes}
 
 
-def _words_of(sentence: str, noun: str) -> range:
+def _places_of(sentence: str, noun: str) -> range:
     """Word numbers of the noun's first occurrence in a sentence; empty if there is none."""
-    words = [sentence[start:stop] for start, stop in word_spans(sentence)]
-    noun_words = [noun[start:stop] for start, stop in word_spans(noun)]
+    words, noun_words = words_of(sentence), words_of(noun)
     for start in range(len(words) - len(noun_words) + 1):
         if words[start : start + len(noun_words)] == noun_words:
             return range(start, start + len(noun_words))
@@ -170,7 +169,7 @@ def noun_states(model: Encoder, rows: AttributeRows, max_length: int = 32) -> np
     states = require(encoded.text, "text", "the linear probe").cpu()
     at_nouns = []
     for number, row in enumerate(rows):
-        words = _words_of(row["sentence"], row["noun"])
+        words = _places_of(row["sentence"], row["noun"])
         is_noun = torch.isin(tokens.word_ids[number], torch.tensor(list(words)))
         if not is_noun.any():
             raise InputError(

@@ -38,6 +38,11 @@ def word_spans(text: str) -> np.ndarray:
     return np.fromiter(places, np.int64).reshape(-1, 2)
 
 
+def words_of(text: str) -> list[str]:
+    """The raw words of a text, in order."""
+    return [text[start:stop] for start, stop in word_spans(text)]
+
+
 @cache
 def stop_words() -> frozenset[str]:
     """NLTK's 179 English stop words."""
@@ -95,6 +100,21 @@ def replace_words(
     return "".join(parts), tuple(
         (moved(start), moved(stop), number) for start, stop, number in tags
     )
+
+
+SOUNDS_OF_VOWELS = ("hour", "honest", "honor", "honour", "heir")
+"""Beginnings with a consonant letter that take `an`."""
+SOUNDS_OF_CONSONANTS = ("uni", "use", "usu", "eu", "ewe", "one", "once", "ukulele", "utensil")
+"""Beginnings with a vowel letter that take `a`."""
+
+
+def indefinite_article(word: str) -> str:
+    """The article, a or an, for a word (lower case), by its sound."""
+    if word.startswith(SOUNDS_OF_VOWELS):
+        return "an"
+    if word.startswith(SOUNDS_OF_CONSONANTS) or word[:1] not in "aeiou":
+        return "a"
+    return "an"
 
 
 # How well lengths alone show whether two texts are the same, which a matching objective could learn instead: XDBERT's

@@ -80,12 +80,12 @@ def linear_readings(states: np.ndarray, rows: AttributeRows, world: Path) -> dic
     right = sum(readings[VISUAL][part] * count for part, count in counts.items())
     readings[VISUAL][CHOICE] = right / sum(counts.values())
     odd = resolve_builtin("tasks", Task, "world/odd")
-    shares = [probes[name].shares() for name in visual]
     names = [row["noun"] for row in rows]
-    answers = {}
-    for split in ("dev", "test"):
-        examples = odd.read(world, split)
-        answers[split] = score_readout(shares, names, examples, odd.file(world, split))
+    visual_probes = [probes[name] for name in visual]
+    answers = {
+        split: score_readout(visual_probes, names, odd.read(world, split))
+        for split in ("dev", "test")
+    }
     readings[READOUT] = {**answers, "chance": 0.5}
     return readings
 

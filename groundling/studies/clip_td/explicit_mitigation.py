@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from groundling.core.errors import InputError, convert_read_errors
 from groundling.data.tables import import_optional
+from groundling.data.text import indefinite_article
 from groundling.studies.clip_td.vcr_files import (
     PARTS,
     WORD,
@@ -52,10 +53,6 @@ split spread thrust upset wed"""
 """Verbs whose past equals the base form, which the lists of exceptions omit."""
 HISSING = ("s", "x", "z", "ch", "sh")
 """Endings that take -es."""
-SOUNDS_OF_VOWELS = ("hour", "honest", "honor", "honour", "heir")
-"""Beginnings with a consonant letter that take `an`."""
-SOUNDS_OF_CONSONANTS = ("uni", "use", "usu", "eu", "one", "once")
-"""Beginnings with a vowel letter that take `a`."""
 
 
 class WordLemma(NamedTuple):
@@ -176,15 +173,6 @@ def inflect(lemma: str, pos: str, form: WordForm, wordnet: WordNet) -> list[str]
         return None
     words[changing] = new
     return words
-
-
-def indefinite_article(word: str) -> str:
-    """The article, a or an, for a word (lower case)."""
-    if word.startswith(SOUNDS_OF_VOWELS):
-        return "an"
-    if word.startswith(SOUNDS_OF_CONSONANTS) or word[0] not in "aeiou":
-        return "a"
-    return "an"
 
 
 def match_case(word: str, model: str) -> str:

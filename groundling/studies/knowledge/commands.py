@@ -80,11 +80,6 @@ two words and a rating per line."""
     """Maximum tokens per text; a longer text is an error."""
 
 
-def probe_words_inputs(config: ProbeWordsConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {"model": config.model, **{f"data:{path}": path for path in config.data}}
-
-
 PROBE_WORDS = Command(
     "probe-words",
     "word similarity of an encoder by layer: MEN, SimLex, WordSim, SimVerb, RG-65",
@@ -95,7 +90,9 @@ PROBE_WORDS = Command(
     "SimLex-999.txt --out runs/words",
     common_flags="model data template",
     prints_output=True,
-    output=ResumableRun(probe_words_inputs),
+    output=ResumableRun(
+        lambda config: {"model": config.model, **{f"data:{path}": path for path in config.data}}
+    ),
     formatter="groundling.studies.knowledge.word_similarity:format_words",
 )
 
@@ -131,11 +128,6 @@ error."""
     """Run on the CPU even if an accelerator is available."""
 
 
-def pairs_inputs(config: PairsConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {"model": config.model, "data": config.data, "other": config.other}
-
-
 PAIRS = Command(
     "pairs",
     "minimal-pair accuracy of a language model: BLiMP, EWoK, or your own pairs",
@@ -146,7 +138,9 @@ PAIRS = Command(
     "runs/pairs",
     common_flags="model data other pll reduction cpu",
     prints_output=True,
-    output=ResumableRun(pairs_inputs),
+    output=ResumableRun(
+        lambda config: {"model": config.model, "data": config.data, "other": config.other}
+    ),
     formatter="groundling.studies.knowledge.minimal_pairs:format_pairs",
 )
 
@@ -172,13 +166,6 @@ context length."""
     """Run on the CPU even if an accelerator is available."""
 
 
-def winoground_inputs(config: WinogroundConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    inputs = {"model": config.model, "data": config.data, "images": config.image_settings.images}
-    regions = region_manifest(config.image_settings.regions)
-    return {**inputs, "other": config.other, "regions": regions}
-
-
 WINOGROUND = Command(
     "winoground",
     "Winoground: match images with captions that contain the same words",
@@ -189,7 +176,15 @@ WINOGROUND = Command(
     "runs/winoground",
     common_flags="model data other images regions cpu",
     prints_output=True,
-    output=ResumableRun(winoground_inputs),
+    output=ResumableRun(
+        lambda config: {
+            "model": config.model,
+            "data": config.data,
+            "images": config.image_settings.images,
+            "other": config.other,
+            "regions": region_manifest(config.image_settings.regions),
+        }
+    ),
     formatter="groundling.studies.knowledge.winoground:format_winoground",
 )
 

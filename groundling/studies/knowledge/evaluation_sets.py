@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -114,13 +115,11 @@ def find_same_items(
         names: Names of sets; those that `SETS` does not contain are compared by their items alone.
         items: The items of sets, by name; two sets may not share any.
     """
-    every = sorted(names)
-    for place, one in enumerate(every):
-        for other in every[place + 1 :]:
-            reason = SAME_ITEMS.get((one, other)) or SAME_ITEMS.get((other, one))
-            if reason:
-                return f"{one} and {other} share items: {reason}"
-            shared = set(items.get(one, ())) & set(items.get(other, ()))
-            if shared:
-                return f"{one} and {other} share {len(shared):,} items"
+    for one, other in combinations(sorted(names), 2):
+        reason = SAME_ITEMS.get((one, other)) or SAME_ITEMS.get((other, one))
+        if reason:
+            return f"{one} and {other} share items: {reason}"
+        shared = set(items.get(one, ())) & set(items.get(other, ()))
+        if shared:
+            return f"{one} and {other} share {len(shared):,} items"
     return ""

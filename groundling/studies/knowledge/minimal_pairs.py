@@ -121,9 +121,11 @@ def _own(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
     )
 
 
-PairReader = Callable[[dict[str, Any], Path, int], MinimalPair]
-"""Makes the pair of a row, of a file, with the row's number."""
-LAYOUTS: dict[tuple[str, ...], PairReader] = {BLIMP: _blimp, EWOK: _ewok, OWN: _own}
+LAYOUTS: dict[tuple[str, ...], Callable[[dict[str, Any], Path, int], MinimalPair]] = {
+    BLIMP: _blimp,
+    EWOK: _ewok,
+    OWN: _own,
+}
 """The formats by their columns or fields; the first that a file has is its format."""
 
 
@@ -141,11 +143,6 @@ class PreferenceRule(NamedTuple):
     """From scores (N, S) of N items to the credit of each, 0 to 1: (N,)."""
 
 
-def _first_above(first: int, second: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Whether one score is strictly above another."""
-    return lambda scores: (scores[:, first] > scores[:, second]).astype(float)
-
-
 def _all_above(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
     """Whether the first score is strictly above the second in all comparisons."""
     return lambda scores: (
@@ -160,13 +157,13 @@ def _half_for_ties(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.n
     )
 
 
-BLIMP_RULES = (PreferenceRule("accuracy", 1 / 2, _first_above(0, 1)),)
+BLIMP_RULES = (PreferenceRule("accuracy", 1 / 2, _all_above((0, 1))),)
 """BLiMP: the good sentence is more likely; a tie is wrong (Warstadt et al. 2020, Section 4)."""
 
 EWOK_RULES = (
     PreferenceRule("accuracy", 1 / 2, _half_for_ties((0, 1), (3, 2))),
     PreferenceRule("both", 1 / 4, _all_above((0, 1), (3, 2))),
-    PreferenceRule("targets", 1 / 2, _first_above(0, 2)),
+    PreferenceRule("targets", 1 / 2, _all_above((0, 2))),
 )
 """EWoK: scores of target 1 after contexts 1 and 2, then of target 2.
 
@@ -321,25 +318,37 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
         InputError: A setting or the data is wrong, the model has no language-model head, or texts
             are too long for it.
     """
-    items = _limit_items(read_minimal_pairs(config.data), config.limit)
+    read = read_minimal_pairs(config.data)
+    items = [
+        read[number]
+        for numbers in group_items([(item.paradigm,) for item in read]).values()
+        for number in subsample(numbers.tolist(), config.limit)
+    ]
     sources = [config.model, *([config.other] if config.other else [])]
     scored_models = [_score_items(config, source, items, run.state.device) for source in sources]
     facts, scores = zip(*scored_models, strict=True)
     items, scored, left_out = _scorable_items(config, items, np.stack(scores))
     rules = EWOK_RULES if items[0].of_ewok else BLIMP_RULES
+    levels = _levels(items, item_credits(rules, scored)).items()
+    compared = {level: compare_models(rules, groups) for level, groups in levels}
+
+    def by_level(comparison: str) -> dict[str, Any]:
+        return {level: one[comparison] for level, one in compared.items()}
+
     result: dict[str, Any] = {
-        **{"model": config.model, **facts[0]},
-        **{
-            "pll": config.pll,
-            "reduction": config.reduction,
-            "items": len(items),
-            "left_out": left_out,
-        },
+        "model": config.model,
+        **facts[0],
+        "pll": config.pll,
+        "reduction": config.reduction,
+        "items": len(items),
+        "left_out": left_out,
         "chance": {rule.name: rule.chance for rule in rules},
-        **_results(items, scored, rules, config.other),
+        "ties": _ties(scored[0]),
+        "scores": by_level("scores"),
     }
     if config.other:
-        result["other"] |= facts[1]
+        other = {"model": config.other, "ties": _ties(scored[1]), "scores": by_level("other")}
+        result |= {"other": other | facts[1], "difference": by_level("difference")}
     if run.state.is_main_process:
         lines: list[dict[str, Any]] = []
         for item in items:
@@ -348,14 +357,6 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
         write_items(run.folder / ITEMS, lines, rules, scored)
         _write_answers(run.folder, config, items, scored, rules)
     return result
-
-
-def _limit_items(items: Sequence[MinimalPair], limit: int) -> list[MinimalPair]:
-    """At most `limit` items of each paradigm, evenly spaced; 0: all."""
-    chosen: list[MinimalPair] = []
-    for numbers in group_items([(item.paradigm,) for item in items]).values():
-        chosen += [items[number] for number in subsample(numbers.tolist(), limit)]
-    return chosen
 
 
 def _score_items(
@@ -368,10 +369,11 @@ def _score_items(
     if config.reduction == "mean":
         with np.errstate(invalid="ignore"):
             values = values / likelihoods.tokens
-    kind = "causal" if model.causal else "masked"
-    return {"kind": kind, "scored_tokens": int(likelihoods.tokens.sum())}, values.reshape(
-        len(items), -1
-    )
+    about = {
+        "kind": "causal" if model.causal else "masked",
+        "scored_tokens": int(likelihoods.tokens.sum()),
+    }
+    return about, values.reshape(len(items), -1)
 
 
 def _scorable_items(
@@ -379,37 +381,15 @@ def _scorable_items(
 ) -> tuple[list[MinimalPair], np.ndarray, int]:
     """The items that all models could score, their scores (M, N, S), and the number left out."""
     fits = np.isfinite(scores).all((0, 2))
-    unscorable = [item.id for item, one in zip(items, fits, strict=True) if not one]
-    remaining = [item for item, one in zip(items, fits, strict=True) if one]
-    if unscorable and not (config.skip_long and remaining):
+    left_out = int((~fits).sum())
+    if left_out and not (config.skip_long and fits.any()):
         raise InputError(
-            f"{config.data}: {len(unscorable):,} of {len(items):,} pairs have a text that is too long for the model or "
-            f"has nothing to score; the first is {unscorable[0]}; skip_long leaves them out"
+            f"{config.data}: {left_out:,} of {len(items):,} pairs have a text that is too long for the model or "
+            f"has nothing to score; the first is {items[int(fits.argmin())].id}; skip_long leaves them out"
         )
-    if unscorable:
-        print_notes(
-            [f"left out {len(unscorable):,} pairs: a text is too long, or has nothing to score"]
-        )
-    return remaining, scores[:, fits], len(unscorable)
-
-
-# -- results -----------------------------------------------------------------------------------------------------------
-
-
-def _results(
-    items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[PreferenceRule], other: str
-) -> dict[str, Any]:
-    """Accuracies by level and group of the model, the other one, and the difference (other less model)."""
-    by_comparison: dict[str, Any] = {}
-    for level, groups in _levels(items, item_credits(rules, scores)).items():
-        for comparison, of_groups in compare_models(rules, groups).items():
-            by_comparison.setdefault(comparison, {})[level] = of_groups
-    result = {"ties": _ties(scores[0]), "scores": by_comparison["scores"]}
-    if other:
-        other_scores = by_comparison["other"]
-        result["other"] = {"model": other, "ties": _ties(scores[1]), "scores": other_scores}
-        result["difference"] = by_comparison["difference"]
-    return result
+    if left_out:
+        print_notes([f"left out {left_out:,} pairs: a text is too long, or has nothing to score"])
+    return [item for item, one in zip(items, fits, strict=True) if one], scores[:, fits], left_out
 
 
 def _levels(
@@ -424,12 +404,8 @@ def _levels(
         for level, group in (("field", first.field), ("phenomenon", first.phenomenon)):
             if group:
                 members[level].setdefault(group, []).append(paradigms[name])
-    levels = {
-        "overall": {
-            "mean of paradigms": macro_average(list(paradigms.values())),
-            "all items": bootstrap_means(credits),
-        }
-    }
+    every = macro_average(list(paradigms.values()))
+    levels = {"overall": {"mean of paradigms": every, "all items": bootstrap_means(credits)}}
     for level, groups in members.items():
         if groups:
             levels[level] = {name: macro_average(groups[name]) for name in sorted(groups)}
@@ -439,9 +415,6 @@ def _levels(
 def _ties(scores: np.ndarray) -> int:
     """Number of ties in scores (N, S): good and bad, or a target after both contexts."""
     return int((scores[:, 0::2] == scores[:, 1::2]).sum())
-
-
-# -- files and tables --------------------------------------------------------------------------------------------------
 
 
 def _write_answers(

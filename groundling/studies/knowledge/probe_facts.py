@@ -77,15 +77,6 @@ class HumanAnswerDistributions:
     """Whether all facts have the same options; if not, a share of 0 may be a missing option."""
 
 
-class RidgePredictions(NamedTuple):
-    """Predictions for held-out nouns."""
-
-    roots: np.ndarray
-    """(N, O) predicted square roots of shares; they may be negative."""
-    agreement: np.ndarray
-    """(N,) correlation of deviations; NaN for a noun whose answers are the mean of the others'."""
-
-
 def collect_nouns(facts: Sequence[VisualFact]) -> HumanAnswerDistributions:
     """The distinct nouns of one relation's facts, ignoring case."""
     number: dict[str, int] = {}
@@ -125,12 +116,16 @@ def assign_folds(nouns: HumanAnswerDistributions, folds: int, seed: int) -> np.n
     return places
 
 
-def predict_by_ridge(states: np.ndarray, shares: np.ndarray, fold: np.ndarray) -> RidgePredictions:
+def predict_by_ridge(
+    states: np.ndarray, shares: np.ndarray, fold: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Ridge regression from states (N, D) to roots of shares (N, O), cross-validated by fold (N,).
 
-    Square roots, as in the Hellinger distance, reduce the weight of frequent answers. A deviation
+    Square roots, as in the Hellinger distance, reduce the weight of frequent answers. Returns the predicted
+    roots (N, O), which may be negative, and the correlation (N,) of deviations over answers. A deviation
     is the difference between a noun's roots (predicted or people's) and the mean of the fold's
-    training nouns; the correlation of deviations over answers is 0 for a prediction of the mean.
+    training nouns; their correlation is 0 for a prediction of the mean, and NaN for a noun whose
+    answers are that mean.
     """
     roots = np.sqrt(shares)
     predicted = np.empty_like(roots)
@@ -141,8 +136,7 @@ def predict_by_ridge(states: np.ndarray, shares: np.ndarray, fold: np.ndarray) -
         ridge = RidgeCV(PENALTIES).fit(scale.transform(states[~test]), roots[~test])
         predicted[test] = ridge.predict(scale.transform(states[test])).reshape(test.sum(), -1)
         mean[test] = roots[~test].mean(0)
-    agreement = _correlations(predicted - mean, roots - mean)
-    return RidgePredictions(predicted, agreement)
+    return predicted, _correlations(predicted - mean, roots - mean)
 
 
 def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -159,23 +153,21 @@ def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
 
 
 def score_nouns(
-    nouns: HumanAnswerDistributions, facts: Sequence[VisualFact], predictions: RidgePredictions
+    nouns: HumanAnswerDistributions, facts: Sequence[VisualFact], roots: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Scores of each noun, (N,); NaN where undefined: `deviations`, `spearman`, `accuracy`.
+    """Scores of each noun, (N,), from predicted roots (N, O): `spearman` and `accuracy`.
 
-    `deviations` is the correlation of deviations. `spearman` is the rank correlation of the shares, which predicting
-    the mean inflates; it is left out if facts differ in their options, as for size and co-occurrence. `accuracy` is
-    the accuracy of each fact among its own options.
+    `spearman` is the rank correlation of the shares, which predicting the mean inflates; it is left out if
+    facts differ in their options, as for size and co-occurrence. `accuracy` is the accuracy of each fact
+    among its own options.
     """
     right = np.zeros(len(nouns.names))
     counts = np.bincount(nouns.of_fact, minlength=len(right))
     for fact, noun, place in zip(facts, nouns.of_fact, nouns.places, strict=True):
-        best = fact.target == fact.target.max()
-        right[noun] += best[predictions.roots[noun, place].argmax()]
-    values = {"deviations": predictions.agreement}
+        right[noun] += _best(fact)[roots[noun, place].argmax()]
+    values = {}
     if nouns.same_options:
-        ranks = rankdata(predictions.roots, axis=1), rankdata(nouns.shares, axis=1)
-        values["spearman"] = _correlations(*ranks)
+        values["spearman"] = _correlations(rankdata(roots, axis=1), rankdata(nouns.shares, axis=1))
     return values | {"accuracy": right / counts}
 
 
@@ -190,12 +182,6 @@ def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
     return {"mean": float(defined.mean()), "interval": ends, "nouns": count}
 
 
-def random_states(nouns: HumanAnswerDistributions, width: int, seed: int) -> np.ndarray:
-    """A control (N, D) of the same width: normal random numbers, drawn for each noun."""
-    rows = [generator(seed, "linear", name).standard_normal(width) for name in nouns.names]
-    return np.stack(rows)
-
-
 def compare_states(
     facts: Sequence[VisualFact],
     states: Mapping[str, Mapping[str, np.ndarray]],
@@ -204,8 +190,8 @@ def compare_states(
 ) -> tuple[dict[str, Any], dict[str, list[np.ndarray]], dict[str, FactScores]]:
     """Scores of one relation's facts for several kinds of `states`, and by kind: predictions, and each fact's scores.
 
-    `states` holds the state (D,) of every noun by kind. The kind `random`, with the first one's
-    width, is added.
+    `states` holds the state (D,) of every noun by kind. A control is added, the kind `random`: normal random
+    numbers, drawn for each noun, of the first kind's width.
     """
     nouns = collect_nouns(facts)
     fold = assign_folds(nouns, folds, seed)
@@ -213,18 +199,18 @@ def compare_states(
         kind: np.stack([of_noun[name] for name in nouns.names]) for kind, of_noun in states.items()
     }
     width = next(iter(kinds.values())).shape[1]
-    kinds["random"] = random_states(nouns, width, seed)
+    draws = [generator(seed, "linear", name).standard_normal(width) for name in nouns.names]
+    kinds["random"] = np.stack(draws)
     rows = {}
     outputs = {}
     of_facts = {}
     for kind, kind_states in kinds.items():
-        predictions = predict_by_ridge(kind_states, nouns.shares, fold)
-        values = score_nouns(nouns, facts, predictions)
+        roots, deviations = predict_by_ridge(kind_states, nouns.shares, fold)
+        values = {"deviations": deviations, **score_nouns(nouns, facts, roots)}
         means = {name: _with_interval(scores, seed) for name, scores in values.items()}
         rows[kind] = {"width": kind_states.shape[1], **means}
         outputs[kind] = [
-            predictions.roots[noun, place]
-            for noun, place in zip(nouns.of_fact, nouns.places, strict=True)
+            roots[noun, place] for noun, place in zip(nouns.of_fact, nouns.places, strict=True)
         ]
         of_facts[kind] = {name: scores[nouns.of_fact] for name, scores in values.items()}
     summary = {"facts": len(facts), "nouns": len(nouns.names), "options": len(nouns.options)}
@@ -233,11 +219,8 @@ def compare_states(
 
 ALL = "all"
 """The group of all of a relation's facts."""
-
 STATE = "state"
 """The kind of the noun's own state in the linear mode."""
-UnfittedProbe = Callable[[str | Path, Sequence[VisualFact], int], tuple[OptionScores, ProbeNotes]]
-"""Computes a model's answers by template without fitting."""
 NAN = float("nan")
 
 
@@ -272,7 +255,10 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
 
 
 def _untrained(
-    answer: UnfittedProbe, config: ProbeFactsConfig, facts: Sequence[VisualFact], logs: bool = False
+    answer: Callable[[str, Sequence[VisualFact], int], tuple[OptionScores, ProbeNotes]],
+    config: ProbeFactsConfig,
+    facts: Sequence[VisualFact],
+    logs: bool = False,
 ) -> ProbeScores:
     """Run a mode without fitting; averages over templates; `logs`: for log-probabilities."""
     answers, notes = answer(config.model, facts, config.max_length)
@@ -285,7 +271,6 @@ def _untrained(
 
 
 def _fill_mask(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScores:
-    """The mode fill-mask, with the visual token of a CLIP-BERT, if any."""
     answer = partial(score_by_fill_mask, visual_token_clip=config.visual_token_clip)
     return _untrained(answer, config, facts, logs=True)
 
@@ -329,14 +314,15 @@ def _summaries(
         groups.setdefault(ALL, []).append(number)
         if fact.group and fact.group != ALL:
             groups.setdefault(fact.group, []).append(number)
-    summaries: dict[str, dict[str, dict[str, Any]]] = {}
-    for relation, groups in members.items():
-        summaries[relation] = {}
-        for group, numbers in groups.items():
-            summaries[relation][group] = summarize_relation(
+    return {
+        relation: {
+            group: summarize_relation(
                 [facts[i] for i in numbers], [answers[i] for i in numbers], logs
             )
-    return summaries
+            for group, numbers in groups.items()
+        }
+        for relation, groups in members.items()
+    }
 
 
 def _predictions(facts: Sequence[VisualFact], outputs: Sequence[np.ndarray]) -> EvaluationOutput:
@@ -355,10 +341,9 @@ def _write_scores(path: Path, facts: Sequence[VisualFact], of_facts: FactScores)
     """One JSON line per fact: id, subject, relation, and its score by measure, null where undefined."""
     with whole_file(path) as file:
         for number, fact in enumerate(facts):
-            line: dict[str, Any] = {"id": fact.id, "subject": fact.subject}
-            line["relation"] = fact.relation
-            line |= {name: float(values[number]) for name, values in of_facts.items()}
-            file.write(json_text(line) + "\n")
+            about = {"id": fact.id, "subject": fact.subject, "relation": fact.relation}
+            scores = {name: float(values[number]) for name, values in of_facts.items()}
+            file.write(json_text(about | scores) + "\n")
 
 
 def score_answers(
@@ -416,9 +401,10 @@ def summarize_relation(
             [facts[i] for i in having], [answers[i][name] for i in having], logs
         )
     best = max(templates, key=lambda name: templates[name]["accuracy"])
-    mean = {}
-    for measure in templates[best]:
-        mean[measure] = float(np.mean([values[measure] for values in templates.values()]))
+    mean = {
+        measure: float(np.mean([values[measure] for values in templates.values()]))
+        for measure in templates[best]
+    }
     averaged = average_templates(answers)
     precision = {}
     if all(fact.frequencies is not None for fact in facts):
@@ -446,8 +432,7 @@ def _best(fact: VisualFact) -> np.ndarray:
 
 
 def _majority(facts: Sequence[VisualFact]) -> float:
-    different = {fact.options for fact in facts}
-    if len(different) > 1:
+    if len({fact.options for fact in facts}) > 1:
         return NAN
     return float(np.mean([_best(fact) for fact in facts], axis=0).max())
 

@@ -47,8 +47,6 @@ PORTION = 50_000
 T = TypeVar("T")
 LAST_LAYER = -1
 """The last layer."""
-OUTPUT = "output"
-"""The name of a CLIP-like tower's only layer."""
 
 
 # -- by embedding ------------------------------------------------------------------------------------------------------
@@ -62,20 +60,12 @@ def score_by_embedding(
     `source` is a hub id or folder of a text encoder or CLIP-like model. Raises InputError if it is
     neither, or a text has more than `max_length` tokens.
     """
-    words: dict[str, None] = {}  # in order, each once
-    for fact in facts:
-        words.update(dict.fromkeys((fact.subject, *fact.options)))
-    spans = [fill_slot(frame, "{}", word) for frame in FRAMES for word in words]
-    vectors = make_embedder(source, max_length)(spans)
-    answers = []
-    for fact in facts:
-        by_frame = {}
-        for frame in FRAMES:
-            subject = vectors[fill_slot(frame, "{}", fact.subject)]
-            options = [vectors[fill_slot(frame, "{}", option)] for option in fact.options]
-            by_frame[frame] = np.stack(options) @ subject
-        answers.append(by_frame)
-    return answers, {}
+
+    def spans_of(fact: VisualFact) -> dict[str, list[CharSpan]]:
+        words = (fact.subject, *fact.options)
+        return {frame: [fill_slot(frame, "{}", word) for word in words] for frame in FRAMES}
+
+    return _cosines(make_embedder(source, max_length), [facts], spans_of), {}
 
 
 def score_by_stroop(
@@ -86,37 +76,50 @@ def score_by_stroop(
     Stroop probing is from "Is BERT Blind?" (Alper et al., CVPR 2023). `source`, `max_length` and
     errors are those of `score_by_embedding`.
     """
-    embed = make_embedder(source, max_length)
+
+    def spans_of(fact: VisualFact) -> dict[str, list[CharSpan]]:
+        words = ("", *fact.options)
+        return {
+            name: [fill_prompt(prompt, word) for word in words]
+            for name, prompt in fact.prompts.items()
+        }
+
+    return _cosines(make_embedder(source, max_length), _in_portions(facts), spans_of), {}
+
+
+def _cosines(
+    embed: Callable[[Iterable[CharSpan]], dict[CharSpan, np.ndarray]],
+    portions: Iterable[Sequence[VisualFact]],
+    spans_of: Callable[[VisualFact], dict[str, list[CharSpan]]],
+) -> OptionScores:
+    """The cosine of a template's first span with each of the others, which are the options."""
     answers = []
-    for some in _in_portions(facts):
+    for some in portions:
         vectors = embed(
-            fill_prompt(prompt, word)
-            for fact in some
-            for prompt in fact.prompts.values()
-            for word in ("", *fact.options)
+            span for fact in some for spans in spans_of(fact).values() for span in spans
         )
         for fact in some:
-            by_template = {}
-            for name, prompt in fact.prompts.items():
-                without = vectors[fill_prompt(prompt, "")]
-                with_option = [vectors[fill_prompt(prompt, option)] for option in fact.options]
-                by_template[name] = np.stack(with_option) @ without
-            answers.append(by_template)
-    return answers, {}
+            answers.append(
+                {
+                    name: np.stack([vectors[option] for option in options]) @ vectors[first]
+                    for name, (first, *options) in spans_of(fact).items()
+                }
+            )
+    return answers
 
 
 def make_embedder(
     source: str | Path, max_length: int = 64
 ) -> Callable[[Iterable[CharSpan]], dict[CharSpan, np.ndarray]]:
-    """A function from spans to their states (see `load_word_state_encoder`) as unit vectors (D,)."""
-    reader = load_word_state_encoder(source, max_length=max_length)
+    """A function from spans to their states (see `load_word_reader`) as unit vectors (D,)."""
+    reader = load_word_reader(source, max_length=max_length)
 
     @torch.no_grad()
     def embed(spans: Iterable[CharSpan]) -> dict[CharSpan, np.ndarray]:
-        distinct = list(dict.fromkeys(spans))
         embedded = {}
-        for batch in iterate_texts(distinct):
-            for span, vector in zip(batch, reader.span_states(batch), strict=True):
+        for batch in iterate_texts(list(dict.fromkeys(spans))):
+            states = reader.states(batch, reader.samples(batch))
+            for span, vector in zip(batch, states, strict=True):
                 embedded[span] = (vector / vector.norm()).numpy()
         return embedded
 
@@ -227,31 +230,30 @@ def _mask_options(
     facts: Sequence[VisualFact], text: TextEncoder, max_length: int, windows: ClipRowEncoder | None
 ) -> list[_MaskedPrompt]:
     """Every prompt of every fact with every option; raises InputError for a prompt that CLIP cannot read whole."""
+    clip_rows: dict[str, TextRow | None] = {}
+    if windows is not None:
+        prompts = dict.fromkeys(prompt for fact in facts for prompt in fact.prompts.values())
+        clip_rows = {one.id: one.clip for one in whole_texts(list(prompts), None, windows)}
     places = [
         (number, template, option)
         for number, fact in enumerate(facts)
         for template in fact.prompts
         for option in range(len(fact.options))
     ]
-    prompts = [facts[number].prompts[template] for number, template, _ in places]
     spans = [
-        fill_slot(prompt, MASK, facts[number].options[option])
-        for prompt, (number, _, option) in zip(prompts, places, strict=True)
+        fill_slot(facts[number].prompts[template], MASK, facts[number].options[option])
+        for number, template, option in places
     ]
-    clip_rows: dict[str, TextRow | None] = {}
-    if windows is not None:
-        examples = [Example(prompt, prompt) for prompt in dict.fromkeys(prompts)]
-        clip_rows = {one.id: one.clip for one in _whole_texts(examples, None, windows)}
-    text_input, _ = text.inputs(max_length)
+    samples = whole_texts([span.text for span in spans], text.inputs(max_length)[0])
     masked = []
-    samples = tokenize_spans(spans, text_input)
-    for place, prompt, span, sample in zip(places, prompts, spans, samples, strict=True):
+    for (number, template, option), span, sample in zip(places, spans, samples, strict=True):
         row = require(sample.text, "text", "masked LM")
         inside = tokens_of_span(span, row)
         ids = np.where(inside, text.tokenizer.mask_token_id, row.input_ids)
-        masked_row = replace(row, input_ids=ids)
         tokens = row.input_ids[inside]
-        masked.append(_MaskedPrompt(*place, masked_row, tokens, clip_rows.get(prompt)))
+        clip = clip_rows.get(facts[number].prompts[template])
+        row = replace(row, input_ids=ids)
+        masked.append(_MaskedPrompt(number, template, option, row, tokens, clip))
     return masked
 
 
@@ -307,16 +309,11 @@ def fill_prompt(prompt: str, word: str) -> CharSpan:
     return CharSpan(text, 0, len(text))
 
 
-def tokenize_spans(
-    spans: Sequence[CharSpan], text: TextRowEncoder | None, clip: ClipRowEncoder | None = None
+def whole_texts(
+    texts: Sequence[str], text: TextRowEncoder | None, clip: ClipRowEncoder | None = None
 ) -> list[Sample]:
-    """The spans' texts, tokenised for a text encoder or CLIP; raises InputError if too long."""
-    return _whole_texts([Example(span.text, span.text) for span in spans], text, clip)
-
-
-def _whole_texts(
-    examples: Sequence[Example], text: TextRowEncoder | None, clip: ClipRowEncoder | None
-) -> list[Sample]:
+    """Texts, tokenised for a text encoder or CLIP; raises InputError for one that is too long."""
+    examples = [Example(one, one) for one in texts]
     samples = TextDataset(examples, text, clip).get(range(len(examples)))
     for one in samples:
         if one.truncated_tokens:
@@ -353,12 +350,11 @@ class WordStates(NamedTuple):
     """Names of L layers: 0 the embeddings, k the k-th layer; `output` for a CLIP-like tower."""
 
 
-class WordStateExtractor(NamedTuple):
-    """A model's functions to compute the states of words in sentences."""
+class WordReader(NamedTuple):
+    """How a model reads words in sentences."""
 
-    samples: Callable[[Sequence[CharSpan]], list[Sample]]
-    row: Callable[[Sample], TextRow]
-    """The tokens that the model reads."""
+    inputs: tuple[TextRowEncoder | None, ClipRowEncoder | None]
+    """What tokenises texts for it: one of the two."""
     states: Callable[[Sequence[CharSpan], Sequence[Sample]], list[Tensor]]
     """The state of each span, on the CPU: (D,), of all layers (L, D)."""
     table: Tensor
@@ -368,9 +364,9 @@ class WordStateExtractor(NamedTuple):
     layers: list[str]
     """Names of the layers."""
 
-    def span_states(self, spans: Sequence[CharSpan]) -> list[Tensor]:
-        """The state of each span; raises InputError for long texts and empty spans."""
-        return self.states(spans, self.samples(spans))
+    def samples(self, spans: Sequence[CharSpan]) -> list[Sample]:
+        """The tokens of each span's text; raises InputError for a long one."""
+        return whole_texts([span.text for span in spans], *self.inputs)
 
 
 @torch.no_grad()
@@ -385,11 +381,12 @@ def word_states(
 
     For a text encoder, the mean over the word's tokens of the output of `layer`: 0 the embeddings,
     k the k-th layer, -1 the last, None all. For a CLIP-like tower, the text feature of the whole frame.
+    Word embeddings are of the tokens in the first frame (with leading space).
 
     Raises InputError for a frame without a slot, a layer that does not exist, a word without
     tokens, and a text of more than `max_length` tokens.
     """
-    reader = load_word_state_encoder(source, layer, max_length)
+    reader = load_word_reader(source, layer, max_length)
     result = WordStates({}, {}, [], reader.layers)
     for batch in iterate_texts(list(dict.fromkeys(words))):
         by_frame = []
@@ -397,32 +394,24 @@ def word_states(
             spans = [fill_slot(frame, "{}", word) for word in batch]
             samples = reader.samples(spans)
             by_frame.append(reader.states(spans, samples))
-            if frame == frames[0]:
-                _add_word_embeddings(reader, spans, samples, result)
+            if frame != frames[0]:
+                continue
+            for word, span, sample in zip(batch, spans, samples, strict=True):
+                row = require(sample.text or sample.clip, "text", "a word")
+                tokens = row.input_ids[tokens_of_span(span, row)]
+                embedded = reader.table[torch.from_numpy(tokens)].mean(0)
+                result.word_embeddings[word] = embedded.numpy()
+                if reader.unknown in tokens:
+                    result.unknown.append(word)
         for word, *vectors in zip(batch, *by_frame, strict=True):
             result.states[word] = torch.stack(vectors).mean(0).numpy()
     return result
 
 
-def _add_word_embeddings(
-    reader: WordStateExtractor,
-    spans: Sequence[CharSpan],
-    samples: Sequence[Sample],
-    result: WordStates,
-) -> None:
-    """Add the words' embeddings, of their tokens inside a sentence (with leading space)."""
-    for span, sample in zip(spans, samples, strict=True):
-        row = reader.row(sample)
-        tokens = row.input_ids[tokens_of_span(span, row)]
-        result.word_embeddings[span.words] = reader.table[torch.from_numpy(tokens)].mean(0).numpy()
-        if reader.unknown in tokens:
-            result.unknown.append(span.words)
-
-
-def load_word_state_encoder(
+def load_word_reader(
     source: str | Path, layer: int | None = LAST_LAYER, max_length: int = 64
-) -> WordStateExtractor:
-    """The `WordStateExtractor` of a text encoder's `layer` (None: of all) or of a CLIP-like tower, a hub id or folder.
+) -> WordReader:
+    """The reader of a text encoder's `layer` (None: of all) or of a CLIP-like tower, a hub id or folder.
 
     A text encoder gives the mean state of a span's tokens without special ones; a CLIP-like tower,
     the text feature of the whole text (its end token). Raises InputError for a layer that does not
@@ -436,18 +425,14 @@ def load_word_state_encoder(
     return _tower(source, layer) if is_tower else _encoder(source, layer, max_length)
 
 
-def _encoder(source: str | Path, layer: int | None, max_length: int) -> WordStateExtractor:
+def _encoder(source: str | Path, layer: int | None, max_length: int) -> WordReader:
     device = PartialState().device
     model = load_text_encoder(source).to(device).eval()
-    text_input, _ = model.inputs(max_length)
     count = model.encoder.config.num_hidden_layers
     if layer is not None and not LAST_LAYER <= layer <= count:
         raise InputError(
             f"layer={layer}: {source} has layers 0 to {count}, or {LAST_LAYER} for the last"
         )
-
-    def row(sample: Sample) -> TextRow:
-        return require(sample.text, "text", "a state")
 
     def states(spans: Sequence[CharSpan], samples: Sequence[Sample]) -> list[Tensor]:
         batch = collate(samples).to(device)
@@ -459,13 +444,13 @@ def _encoder(source: str | Path, layer: int | None, max_length: int) -> WordStat
         padded = torch.stack([one.float().cpu() for one in layers])
         means = []
         for place, (span, sample) in enumerate(zip(spans, samples, strict=True)):
-            inside = torch.from_numpy(tokens_of_span(span, row(sample)))
+            row = require(sample.text, "text", "a state")
+            inside = torch.from_numpy(tokens_of_span(span, row))
             means.append(padded[:, place, : len(inside)][:, inside].mean(1))
         return means if layer is None else [mean[0] for mean in means]
 
-    return WordStateExtractor(
-        samples=lambda spans: tokenize_spans(spans, text_input),
-        row=row,
+    return WordReader(
+        inputs=model.inputs(max_length),
         states=states,
         table=model.word_embeddings().weight.float().cpu(),
         unknown=model.tokenizer.unk_token_id,
@@ -473,7 +458,7 @@ def _encoder(source: str | Path, layer: int | None, max_length: int) -> WordStat
     )
 
 
-def _tower(source: str | Path, layer: int | None) -> WordStateExtractor:
+def _tower(source: str | Path, layer: int | None) -> WordReader:
     if layer not in (LAST_LAYER, None):
         raise InputError(
             f"layer={layer}: {source} is a CLIP-like tower, whose output is always used; leave layer out"
@@ -481,7 +466,6 @@ def _tower(source: str | Path, layer: int | None) -> WordStateExtractor:
     device = PartialState().device
     tower, tokenizer = load_clip_text_tower(source)
     tower.to(device).eval()
-    windows = ClipRowEncoder(tokenizer, tower.context_length, max_windows=1)
 
     def states(_: Sequence[CharSpan], samples: Sequence[Sample]) -> list[Tensor]:
         batch = collate(samples).to(device)
@@ -489,14 +473,12 @@ def _tower(source: str | Path, layer: int | None) -> WordStateExtractor:
         states = features.float().cpu()
         return list(states[:, None] if layer is None else states)
 
-    return WordStateExtractor(
-        samples=lambda spans: tokenize_spans(spans, None, windows),
-        row=lambda sample: require(sample.clip, "clip", "a state"),
+    # OpenAI's CLIP has its end token as unknown token, which says nothing.
+    unknown = tokenizer.unk_token_id
+    return WordReader(
+        inputs=(None, ClipRowEncoder(tokenizer, tower.context_length, max_windows=1)),
         states=states,
         table=tower.token_embedding.weight.float().cpu(),
-        # OpenAI's CLIP has its end token as unknown token, which says nothing.
-        unknown=None
-        if tokenizer.unk_token_id == tokenizer.eos_token_id
-        else tokenizer.unk_token_id,
-        layers=[OUTPUT],
+        unknown=None if unknown == tokenizer.eos_token_id else unknown,
+        layers=["output"],
     )

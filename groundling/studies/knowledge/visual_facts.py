@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from groundling.data.tables import (
     read_rows,
     read_text,
 )
+from groundling.data.text import indefinite_article
 
 MASK = "[MASK]"
 """The answer's slot in a prompt, independent of the model's mask token."""
@@ -67,6 +68,8 @@ class VisualFact:
     """Sentences with one `[MASK]`, by template name."""
     frequencies: np.ndarray | None = None
     """(options,) float: how many people named each option; feature norms alone have it."""
+    set_name: str = ""
+    """The published set that it belongs to; empty: none."""
 
 
 @dataclass
@@ -83,10 +86,8 @@ class FactsFile:
     """The published set that the file belongs to; empty: none."""
 
 
-FactRow = dict[str, Any]
-"""A row of our own format: subject, relation, options, shares and prompts; id, group, set, frequencies."""
-RowReader = Callable[[Iterable[Row], FactsFile], Iterator[tuple[str, FactRow]]]
-"""From all rows of a file to rows of our own format, each with its file and line."""
+RowReader = Callable[[Iterable[Row], FactsFile], Iterator[tuple[str, VisualFact]]]
+"""From all rows of a file to its facts, each with its file and line; facts without an id get one."""
 
 
 def open_facts(path: str | Path) -> FactsFile:
@@ -104,19 +105,18 @@ def open_facts(path: str | Path) -> FactsFile:
     columns = _layout_of(file.path, first)
     rows = read_rows(file.path, columns) if is_table else read_json_lines(file.path)
     facts: dict[str, VisualFact] = {}
-    names: dict[str, None] = {}  # in order, each once
-    for number, (where, row) in enumerate(LAYOUTS[columns](rows, file), 1):
-        with at_line(where):
-            _add(make_fact(row, f"{number}:{row['subject']}"), facts)
-            names[row.get("set", "")] = None
-    require_nonempty(facts, f"{path}: no fact is left")
+    for number, (where, fact) in enumerate(LAYOUTS[columns](rows, file), 1):
+        with prefix_errors(where):
+            _add(fact if fact.id else replace(fact, id=f"{number}:{fact.subject}"), facts)
+    file.facts = list(facts.values())
+    require_nonempty(file.facts, f"{path}: no fact is left")
+    names = list(dict.fromkeys(fact.set_name for fact in file.facts))
     if len(names) > 1:
         raise InputError(f"{path}: has lines of {' and '.join(sorted(names))}; expected one set")
-    without = [fact.subject for fact in facts.values() if not fact.prompts]
+    without = [fact.subject for fact in file.facts if not fact.prompts]
     if without:
         raise InputError(f"{path}: {without[0]!r} has no sentence with {MASK}")
-    file.facts = list(facts.values())
-    (file.set_name,) = names
+    file.set_name = names[0]
     return file
 
 
@@ -129,34 +129,6 @@ def _layout_of(path: Path, first: Mapping[str, Any]) -> tuple[str, ...]:
             return columns
     known = "; ".join(", ".join(columns) for columns in LAYOUTS if columns)
     raise InputError(f"{path}: columns are {', '.join(first)[:80]}; expected those of {known}")
-
-
-def make_fact(row: FactRow, default_id: str) -> VisualFact:
-    """A fact from a row of our own format; raises InputError if it would be scored wrongly."""
-    options = tuple(row["options"])
-    shares = np.array(row["shares"], float)
-    prompts = dict(row["prompts"])
-    are_texts = all(isinstance(one, str) and one for one in (row["subject"], *options))
-    is_described = are_texts and all(one.count(MASK) == 1 for one in prompts.values())
-    # The letters of a text are no options.
-    are_options = len(set(options)) == len(options) and not isinstance(row["options"], str)
-    are_shares = shares.shape == (len(options),) and (shares >= 0).all()
-    if not (is_described and are_options and are_shares and 0 < shares.sum() < np.inf):
-        raise InputError(
-            f"{str(row['subject'])[:60]!r} with the options {', '.join(map(str, options))[:200]}: expected different "
-            f"options, a share of at least 0 for each, one above 0, and sentences with one {MASK}"
-        )
-    frequencies = row.get("frequencies")
-    return VisualFact(
-        id=row.get("id", default_id),
-        subject=row["subject"],
-        relation=row["relation"],
-        options=options,
-        target=shares / shares.sum(),
-        group=row.get("group", ""),
-        prompts=prompts,
-        frequencies=None if frequencies is None else np.array(frequencies, float),
-    )
 
 
 def _add(fact: VisualFact, facts: dict[str, VisualFact]) -> None:
@@ -173,44 +145,64 @@ def _add(fact: VisualFact, facts: dict[str, VisualFact]) -> None:
 
 
 @contextmanager
-def at_line(where: str) -> Iterator[None]:
+def at_line(where: object) -> Iterator[None]:
     """Context manager: whatever a damaged row raises is one line with its place in the file."""
     with prefix_errors(where), convert_errors("not a fact"):
         yield
 
 
-def row_by_row(convert: Callable[[dict[str, Any], FactsFile], Iterable[FactRow]]) -> RowReader:
+def row_by_row(convert: Callable[[dict[str, Any], FactsFile], Iterable[VisualFact]]) -> RowReader:
     """The reader of a format each of whose rows is a fact, or several."""
 
-    def read(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, FactRow]]:
+    def read(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, VisualFact]]:
         for where, row in rows:
             with at_line(where):
-                converted = list(convert(row, file))
-            for own in converted:
-                yield where, own
+                facts = list(convert(row, file))
+            for fact in facts:
+                yield where, fact
 
     return read
 
 
-def _fact(
-    name: str,
+def make_fact(
+    set_name: str,
     relation: str,
     subject: str,
     options: Sequence[str],
     shares: str | Sequence[float],
     prompts: Mapping[str, str],
-) -> FactRow:
-    """A row of our own format; `shares` may be the right option, and is all 0 for one that is no option."""
+    id: str = "",
+    group: str = "",
+    frequencies: np.ndarray | None = None,
+) -> VisualFact:
+    """A fact; raises InputError if it would be scored wrongly.
+
+    `shares` may be the right option, and is all 0 for one that is no option.
+    """
     if isinstance(shares, str):
         shares = [float(option == shares) for option in options]
-    return {
-        "set": name,
-        "relation": relation,
-        "subject": subject,
-        "options": options,
-        "shares": shares,
-        "prompts": prompts,
-    }
+    target = np.array(shares, float)
+    are_texts = all(isinstance(one, str) and one for one in (subject, *options))
+    is_described = are_texts and all(one.count(MASK) == 1 for one in prompts.values())
+    # The letters of a text are no options.
+    are_options = len(set(options)) == len(options) and not isinstance(options, str)
+    are_shares = target.shape == (len(options),) and (target >= 0).all()
+    if not (is_described and are_options and are_shares and 0 < target.sum() < np.inf):
+        raise InputError(
+            f"{str(subject)[:60]!r} with the options {', '.join(map(str, options))[:200]}: expected different "
+            f"options, a share of at least 0 for each, one above 0, and sentences with one {MASK}"
+        )
+    return VisualFact(
+        id,
+        subject,
+        relation,
+        tuple(options),
+        target / target.sum(),
+        group,
+        dict(prompts),
+        frequencies,
+        set_name,
+    )
 
 
 def _fill(templates: Iterable[str], *words: str) -> dict[str, str]:
@@ -275,29 +267,32 @@ MASKED_TEMPLATES = (1, "text-masked")
 
 
 @row_by_row
-def _memory_colors(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+def _memory_colors(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
     item = row["item"].strip()
     phrase = f"{row.get('descriptor', '')} {item}".strip()  # the article; "steel" has none
     prompts = _fill(TEMPLATES["color"], phrase)
     answer = row["label"].strip()
-    yield _fact("memory-colors", "color", item, ANSWERS["memory"], answer, prompts)
+    yield make_fact("memory-colors", "color", item, ANSWERS["memory"], answer, prompts)
 
 
 @row_by_row
-def _coda(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+def _coda(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
     """An object with one template; a world's file adds `relation` and `options`."""
     is_world = "relation" in row
     relation = row.get("relation", "color")
     is_masked = row.get("template_group") in MASKED_TEMPLATES
     prompts = {str(row["template_idx"]): row["text"]} if is_masked else {}
-    options = row.get("options", COLOURS)
-    own = _fact(
-        "" if is_world else "coda", relation, row["ngram"].strip(), options, row["label"], prompts
-    )
     group = row["object_group"]
-    own["group"] = OBJECT_GROUPS[group] if isinstance(group, int) else group
-    own["id"] = f"{row['class_id']}/{relation}" if is_world else row["class_id"]
-    yield own
+    yield make_fact(
+        "" if is_world else "coda",
+        relation,
+        row["ngram"].strip(),
+        row.get("options", COLOURS),
+        row["label"],
+        prompts,
+        id=f"{row['class_id']}/{relation}" if is_world else row["class_id"],
+        group=OBJECT_GROUPS[group] if isinstance(group, int) else group,
+    )
 
 
 def _vicomte_relation(path: Path) -> str:
@@ -309,7 +304,7 @@ def _vicomte_relation(path: Path) -> str:
 
 
 @row_by_row
-def _vicomte(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+def _vicomte(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
     """A pair, of which VEC's files, which end in .json, offer both as options; or counts or shares by subject."""
     is_distribution = _is_distribution(row)
     if file.path.suffix == ".json" and not is_distribution:
@@ -326,8 +321,10 @@ def _vicomte(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
     groups = {group.lower(): group for group in OBJECT_GROUPS}
     for subject, shares in of_subjects.items():
         prompts = _fill(TEMPLATES[relation], f"the {subject}")
-        own = _fact(f"vicomte/{name}", relation, subject, options or (), shares, prompts)
-        yield own | {"group": groups.get(file.path.parent.name, "")}
+        group = groups.get(file.path.parent.name, "")
+        yield make_fact(
+            f"vicomte/{name}", relation, subject, options or (), shares, prompts, group=group
+        )
 
 
 def _is_distribution(row: Mapping[str, Any]) -> bool:
@@ -343,7 +340,7 @@ WORDS = ("object_s", "areis_s", "object_pl", "areis_pl")
 """Fields of an object: singular and plural, each with its verb; None if it has no such form."""
 
 
-def _raw_coda(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, FactRow]]:
+def _raw_coda(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, VisualFact]]:
     """The objects of CoDa's raw files, beside which are its objects and templates.
 
     As in nala-cub/coda, projects/coda/probing/dataset/dataset.py: answers that are not `included`
@@ -368,13 +365,12 @@ def _raw_coda(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, FactR
             continue
         agreeing = _agreeing(np.stack(shares))
         file.left_out["disagreeing_annotations"] += len(shares) - len(agreeing)
+        mean = agreeing.mean(0).tolist()
         with at_line(where):
             prompts = _fill_words(sentences, row)
-        mean = agreeing.mean(0).tolist()
-        yield (
-            where,
-            _fact("coda", "color", row["ngram"], COLOURS, mean, prompts) | {"id": row["class_id"]},
-        )
+            name, noun = row["class_id"], row["ngram"]
+            fact = make_fact("coda", "color", noun, COLOURS, mean, prompts, id=name)
+        yield where, fact
     file.left_out["objects_not_listed"] += len(answers)
 
 
@@ -466,47 +462,47 @@ def _commonsense_relation(row: Mapping[str, Any], path: Path) -> str:
 def _comparison(name: str, first: str, second: str) -> RowReader:
     """The reader of a format with two objects and a label."""
 
-    def convert(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+    def convert(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
         relation = _commonsense_relation(row, file.path)
         one, other = row[first].strip(), row[second].strip()
         subject = f"the {one} compared with the {other}"
         options = COMPARATIVES[relation]
         prompts = _fill(COMPARISONS, one, other)
-        yield _fact(
+        yield make_fact(
             f"{name}/{relation}", relation, subject, options, _by_label(row, options), prompts
         )
 
     return row_by_row(convert)
 
 
-def _choice(row: dict[str, Any], path: Path, subject: str, right: str, wrong: str) -> FactRow:
+def _choice(row: dict[str, Any], path: Path, subject: str, right: str, wrong: str) -> VisualFact:
     """VEC's choice of two answers."""
     relation = _commonsense_relation(row, path)
     noun, answer = row[subject].strip(), row[right].strip()
     options = sorted((answer, row[wrong].strip()))  # so that their order reveals nothing
     prompts = _fill(TEMPLATES[relation], f"the {noun}")
-    return _fact(f"vec/{relation}", relation, noun, options, answer, prompts)
+    return make_fact(f"vec/{relation}", relation, noun, options, answer, prompts)
 
 
 @row_by_row
-def _hub_choice(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+def _hub_choice(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
     yield _choice(row, file.path, "obj", "positive", "negative")
 
 
 @row_by_row
-def _position(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+def _position(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
     text, one, other = (row[name].strip() for name in ("text", "obj_a", "obj_b"))
     prompts = _fill(POSITION_PROMPTS, text, one, other)
     shares = _by_label(row, POSITIONS)
-    yield _fact("spatial/position", "position", text, POSITIONS, shares, prompts)
+    yield make_fact("spatial/position", "position", text, POSITIONS, shares, prompts)
 
 
 @row_by_row
-def _question(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+def _question(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
     question = row["question"].strip()
     shares = _by_label(row, ("no", "yes"))
     prompts = {f"{{}} {MASK}.": f"{question} {MASK}."}
-    yield _fact("spatial/position-qa", "position-qa", question, ("no", "yes"), shares, prompts)
+    yield make_fact("spatial/position-qa", "position-qa", question, ("no", "yes"), shares, prompts)
 
 
 # -- ImageNetVC --------------------------------------------------------------------------------------------------------
@@ -535,7 +531,7 @@ QUESTION_PROMPTS = (
 
 
 @row_by_row
-def _imagenet_vc(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
+def _imagenet_vc(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
     """A question of a subset, which the file's name identifies: color, shape, material, component, others.
 
     As in the release, the candidates of `others` depend on the answer: yes or no, a number, or a word.
@@ -553,8 +549,8 @@ def _imagenet_vc(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
         return
     name = f"imagenet-vc/{OTHERS if subset.startswith(OTHERS) else subset}"
     prompts = _fill(QUESTION_PROMPTS, question)
-    own = _fact(name, subset, question, CANDIDATES[kind], answer, prompts)
-    yield own | {"group": kind if kind != subset else ""}
+    group = kind if kind != subset else ""
+    yield make_fact(name, subset, question, CANDIDATES[kind], answer, prompts, group=group)
 
 
 # -- feature norms -----------------------------------------------------------------------------------------------------
@@ -577,7 +573,7 @@ LABELS = "labels.txt"
 def _norms(name: str, columns: tuple[str, str, str, str]) -> RowReader:
     """The reader of a table of norms: a fact for each concept and start of a feature."""
 
-    def read(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, FactRow]]:
+    def read(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, VisualFact]]:
         counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for where, row in rows:
             concept, feature, kind, pf = (row[column].strip() for column in columns)
@@ -598,9 +594,11 @@ def _norms(name: str, columns: tuple[str, str, str, str]) -> RowReader:
                 own[label] = max(own[label], frequency)
         options = sorted({label for own in counts.values() for label in own})
         for (concept, start), own in counts.items():
-            phrase = f"{'an' if concept[:1].lower() in 'aeiou' else 'a'} {concept}"
+            phrase = f"{indefinite_article(concept.lower())} {concept}"
             prompts = {prompt: prompt.format(phrase, start, MASK) for prompt in NORM_PROMPTS}
-            yield str(file.path), _norm(name, concept, start, options, own, prompts)
+            with at_line(file.path):
+                fact = _norm(name, concept, start, options, own, prompts)
+            yield str(file.path), fact
 
     return read
 
@@ -612,13 +610,22 @@ def _norm(
     options: Sequence[str],
     frequencies: Mapping[str, int],
     prompts: dict[str, str],
-) -> FactRow:
-    numbers = [float(frequencies.get(option, 0)) for option in options]
-    own = _fact(f"norms/{name}", "norms", concept, options, numbers, prompts)
-    return own | {"id": f"{concept}/{start}", "frequencies": numbers, "group": start}
+) -> VisualFact:
+    numbers = np.array([frequencies.get(option, 0) for option in options], float)
+    return make_fact(
+        f"norms/{name}",
+        "norms",
+        concept,
+        options,
+        numbers.tolist(),
+        prompts,
+        id=f"{concept}/{start}",
+        group=start,
+        frequencies=numbers,
+    )
 
 
-def _queries(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, FactRow]]:
+def _queries(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, VisualFact]]:
     """The queries that the release generates, in which all labels have the file's minimal frequency.
 
     The options are the labels of `labels.txt`, beside the file or in the folder above, or else all labels
@@ -640,19 +647,25 @@ def _queries(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, FactRo
             frequencies = {label: int(row["pf"]) for label in row["labels"]}
             prompts = {row["query_template"]: row["query"]}
             concept, start = row["concept"], row["feature_starter"]
-            own = _norm("queries", concept, start, sorted(options), frequencies, prompts)
-        yield where, own
+            fact = _norm("queries", concept, start, sorted(options), frequencies, prompts)
+        yield where, fact
+
+
+OWN = ("subject", "relation", "options", "shares", "prompts")
+"""Fields of our own format; `id` and `group` are optional."""
 
 
 @row_by_row
-def _own(row: dict[str, Any], file: FactsFile) -> Iterator[FactRow]:
-    yield row
+def _own(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
+    given = {name: row[name] for name in OWN}
+    more = {name: row[name] for name in ("id", "group") if name in row}
+    yield make_fact("", **given, **more)
 
 
 DISTRIBUTION = ()
 """ViComTe's lines of lists, whose fields are subjects."""
 LAYOUTS: dict[tuple[str, ...], RowReader] = {
-    ("subject", "relation", "options", "shares", "prompts"): _own,
+    OWN: _own,
     ("class_id", "included", "action"): _raw_coda,
     ("item", "label"): _memory_colors,
     ("class_id", "ngram", "label"): _coda,

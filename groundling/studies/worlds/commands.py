@@ -144,7 +144,7 @@ class TrueRegionsConfig(Settings):
 DATA_TRUE_REGIONS = Command(
     "data make-store",
     "make a region store of a rendered world whose features are the objects' attributes",
-    "groundling.studies.worlds.oracle_facts:make_store",
+    "groundling.studies.worlds.data_sets:make_store",
     {"_own": TrueRegionsConfig()},
     title="Worlds: the rendered world and the quickstart",
     example="groundling data make-store --data runs/vision --out runs/vision/true_store",

@@ -43,26 +43,25 @@ def phrase(
     captions.
     """
     kinds = list(family.attributes)
-    stated = kinds.index(family.box_attribute)
     order = rng.permutation(len(kinds))
     bias = rng.random()
     number_of_others = int(rng.integers(1, 4))
     if name:
-        return _join(family, [attributes[order[0]]] if bias < stated_rate else [], name)
-    mentioned = {family.box_attribute}
-    mentioned.update([kinds[i] for i in order if i != stated][:number_of_others])
-    words = [attributes[kinds.index(kind)] for kind in family.phrase_order if kind in mentioned]
-    return _join(family, words, family.thing)
-
-
-def _join(family: WorldFamily, attributes: list[str], noun: str) -> str:
-    words = [*attributes, noun] if family.attributes_first else [noun, *attributes]
-    return " ".join(words)
+        words = [attributes[order[0]]] if bias < stated_rate else []
+    else:
+        others = [kinds[i] for i in order if kinds[i] != family.box_attribute]
+        mentioned = {family.box_attribute, *others[:number_of_others]}
+        words = [attributes[kinds.index(kind)] for kind in family.phrase_order if kind in mentioned]
+    noun = name or family.thing
+    return " ".join([*words, noun] if family.attributes_first else [noun, *words])
 
 
 def sentence(rng: Generator, family: WorldFamily, nouns: Sequence[Noun], stated_rate: float) -> str:
     """A line of text about `nouns`; each mention states an attribute with probability `stated_rate`."""
-    template = _template(rng, family)
+    percents = [percent for percent, _ in family.templates]
+    group = np.searchsorted(np.cumsum(percents), rng.integers(100), side="right")
+    templates = family.templates[int(group)][1].splitlines()
+    template = templates[rng.integers(len(templates))]
     chosen = [nouns[i] for i in rng.permutation(len(nouns))[:2]]
     mentions = iter(chosen * 2)
     things = iter([str(thing) for thing in rng.permutation(list(family.things))])
@@ -82,13 +81,6 @@ def sentence(rng: Generator, family: WorldFamily, nouns: Sequence[Noun], stated_
         else:
             words.append(fixed.get(token, token))
     return " ".join(words)
-
-
-def _template(rng: Generator, family: WorldFamily) -> str:
-    percents = [percent for percent, _ in family.templates]
-    group = np.searchsorted(np.cumsum(percents), rng.integers(100), side="right")
-    templates = family.templates[int(group)][1].splitlines()
-    return templates[rng.integers(len(templates))]
 
 
 def _fixed_words(rng: Generator, family: WorldFamily, category: str) -> dict[str, str]:
@@ -119,7 +111,9 @@ def draw_nouns(
     properties = (*family.attributes.values(), tuple(family.categories))
     counts = [len(values) for values in properties]
     combinations = np.array(list(itertools.product(*map(range, counts))))
-    one_hot = _one_hot(combinations, counts)
+    # Indicators (N, sum of counts), scaled by the root of a property's value count.
+    columns = zip(combinations.T, counts, strict=True)
+    one_hot = np.concatenate([np.eye(count)[one] * count**0.5 for one, count in columns], axis=1)
     picks = _pick(rng, nouns, one_hot, len(family.categories))
     values = combinations[picks]
     splits = _split(rng, test_nouns, dev_nouns, values, one_hot[picks])
@@ -128,12 +122,6 @@ def draw_nouns(
         *attributes, category = (options[i] for options, i in zip(properties, row, strict=True))
         drawn.append(Noun(names[name], tuple(attributes), category, str(split)))
     return drawn
-
-
-def _one_hot(combinations: np.ndarray, counts: list[int]) -> np.ndarray:
-    """Combinations (N, properties) as indicators (N, sum of counts), scaled by the root of a property's value count."""
-    columns = zip(combinations.T, counts, strict=True)
-    return np.concatenate([np.eye(count)[one] * count**0.5 for one, count in columns], axis=1)
 
 
 def _pick(rng: Generator, nouns: int, one_hot: np.ndarray, categories: int) -> list[int]:
@@ -229,10 +217,14 @@ def category_rows(
     rows: list[LabelledSentence] = []
     nouns = nouns[: cap // 2]
     for noun in nouns:
-        right, wrong = _frames(family, noun)
-        most = min(len(right), cap // 2 // len(nouns))
-        for label, texts in enumerate((wrong, right)):
-            rows += [(texts[i], label) for i in rng.permutation(len(texts))[:most]]
+        texts: tuple[list[str], list[str]] = [], []
+        for category, (verbs, endings) in family.categories.items():
+            for person, verb, ending in itertools.product(family.persons, verbs, endings):
+                words = {"person": person, "verb": verb, "noun": noun.name, "ending": ending}
+                texts[category == noun.category].append(family.category.format(**words))
+        most = min(len(texts[1]), cap // 2 // len(nouns))
+        for label, own in enumerate(texts):
+            rows += [(own[i], label) for i in rng.permutation(len(own))[:most]]
     return rows
 
 
@@ -251,7 +243,12 @@ def order_rows(
     if not nouns:
         return rows
     names = {noun.name for noun in nouns}
-    classes = _word_classes(family, names)
+    # Every other word forms a class of its own.
+    classes: dict[str, str] = {}
+    for kind, words in family.word_classes.items():
+        classes |= dict.fromkeys(words, kind)
+    classes |= dict.fromkeys((*names, *family.things, family.thing), "noun")
+    classes |= dict.fromkeys(itertools.chain(*family.attributes.values()), "attribute")
     used = set(excluded)
     for index in range(20 * cap):  # attempts: many sentences are already known
         rng = random(index)
@@ -272,10 +269,8 @@ def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> l
     for i, word in enumerate(true):
         if false[i] != word:
             continue
-        partners = []  # swapping with these makes both values false
-        for j, other in enumerate(false):
-            if word != other and word != true[j]:
-                partners.append(j)
+        # Swapping with these makes both values false.
+        partners = [j for j, other in enumerate(false) if word not in (other, true[j])]
         if partners:
             j = partners[rng.integers(len(partners))]
             false[i], false[j] = false[j], false[i]
@@ -321,19 +316,6 @@ def _odd_rows(
     return rows
 
 
-def _frames(family: WorldFamily, noun: Noun) -> tuple[list[str], list[str]]:
-    """Sentences with the verbs and endings of the noun's own category, and of other categories."""
-    right: list[str] = []
-    wrong: list[str] = []
-    for category, (verbs, endings) in family.categories.items():
-        texts = right if category == noun.category else wrong
-        for person, verb, ending in itertools.product(family.persons, verbs, endings):
-            texts.append(
-                family.category.format(person=person, verb=verb, noun=noun.name, ending=ending)
-            )
-    return right, wrong
-
-
 def _swapped(rng: Generator, text: str, classes: dict[str, str]) -> str:
     """A sentence with two words of different classes swapped; the full stop stays."""
     words = text.split()
@@ -343,13 +325,3 @@ def _swapped(rng: Generator, text: str, classes: dict[str, str]) -> str:
     i, j = pairs[rng.integers(len(pairs))]
     words[i], words[j] = words[j], words[i]
     return " ".join(words)
-
-
-def _word_classes(family: WorldFamily, names: set[str]) -> dict[str, str]:
-    """Word class of nouns, attributes and the family's function words; every other word forms its own class."""
-    classes: dict[str, str] = {}
-    for kind, words in family.word_classes.items():
-        classes |= dict.fromkeys(words, kind)
-    classes |= dict.fromkeys((*names, *family.things, family.thing), "noun")
-    classes |= dict.fromkeys(itertools.chain(*family.attributes.values()), "attribute")
-    return classes

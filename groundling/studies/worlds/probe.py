@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import log
 from pathlib import Path
 from statistics import mean, stdev
@@ -50,7 +51,14 @@ def probe(config: ProbeConfig, training: TrainingArguments, run: Run) -> dict[st
     probes or an invalid one.
     """
     world = Path(config.data)
-    tasks, rows = _probe_inputs(config, world)
+    tasks = questions_in(world, config.questions)
+    has_nouns = (world / "probes" / "attribute.tsv").is_file()
+    if not tasks and not has_nouns:
+        raise InputError(
+            f"{config.data}: no probes; expected a folder `probes` with attribute.tsv or NAME_train.tsv, "
+            "NAME_dev.tsv and NAME_test.tsv (`groundling data make-world` writes one)"
+        )
+    rows = read_nouns(world, config.columns) if has_nouns else []
     # All files are read before training, to report errors early.
     examples = {task.name: {split: task.read(world, split) for split in SPLITS} for task in tasks}
     for task in tasks:
@@ -59,41 +67,25 @@ def probe(config: ProbeConfig, training: TrainingArguments, run: Run) -> dict[st
             check_batch(task.file(world, task.train), count, training.batch)
     result: dict[str, Any] = {}
     if rows:
-        result |= _run_linear_probes(config, rows, examples.get(ODD.name), world)
+        result |= _run_linear_probes(config, rows, examples.get(ODD.name))
     for task in tasks:
         result[task.name] = _run_fine_tuned_probes(task, examples[task.name], config, training, run)
     return result
 
 
-def _probe_inputs(config: ProbeConfig, world: Path) -> tuple[list[Task], list[dict[str, str]]]:
-    """A folder's questions, and its nouns with attributes; raises InputError if it has neither."""
-    tasks = questions_in(world, config.questions)
-    has_nouns = (world / "probes" / "attribute.tsv").is_file()
-    if not tasks and not has_nouns:
-        raise InputError(
-            f"{config.data}: no probes; expected a folder `probes` with attribute.tsv or NAME_train.tsv, "
-            "NAME_dev.tsv and NAME_test.tsv (`groundling data make-world` writes one)"
-        )
-    return tasks, read_nouns(world, config.columns) if has_nouns else []
-
-
 def _run_linear_probes(
-    config: ProbeConfig, rows: list[dict[str, str]], odd: ExamplesBySplit | None, world: Path
+    config: ProbeConfig, rows: list[dict[str, str]], odd: ExamplesBySplit | None
 ) -> dict[str, Any]:
     """Results of the probes of frozen states: one per attribute, and the readout of all visual attributes."""
     states = noun_states(load_encoder(config.model, config.model_format), rows, config.max_length)
     probes = fit_probes(states, rows)
     result: dict[str, Any] = {name: one.score() for name, one in probes.items()}
-    visual_probes = [one for one in probes.values() if one.column != TEXTUAL]
-    if odd is None or not visual_probes:
-        return result
-    shares = [one.shares() for one in visual_probes]
-    names = [row["noun"] for row in rows]
-    scores = {
-        split: score_readout(shares, names, odd[split], ODD.file(world, split))
-        for split in ("dev", "test")
-    }
-    return result | {READOUT: {**scores, "chance": _chance(odd["test"])}}
+    visual = [one for one in probes.values() if one.column != TEXTUAL]
+    if odd is not None and visual:
+        names = [row["noun"] for row in rows]
+        scores = {split: score_readout(visual, names, odd[split]) for split in ("dev", "test")}
+        result[READOUT] = {**scores, "chance": _chance(odd["test"])}
+    return result
 
 
 def _run_fine_tuned_probes(
@@ -109,34 +101,27 @@ def _run_fine_tuned_probes(
         model_format=config.model_format,
         save_model=False,
     )
-    runs = []
     seeds = range(training.seed, training.seed + config.seeds)
-    for seed in seeds:
-        place = f"{task.name.removeprefix('world/')}/seed-{seed}"
 
-        def one_seed(part: RunFolder, seed: int = seed) -> dict[str, Any]:
-            student = load_encoder(config.model, config.model_format)
-            return one_run(student, task, splits, replace(training, seed=seed), part, tuning)
+    def train(seed: int, part: RunFolder) -> dict[str, Any]:
+        student = load_encoder(config.model, config.model_format)
+        return one_run(student, task, splits, replace(training, seed=seed), part, tuning)
 
-        runs.append(run.part(place, one_seed))
-    return {"chance": _chance(splits["test"]), "seeds": list(seeds), **_summary(runs, splits)}
-
-
-def _summary(runs: Sequence[Mapping[str, Any]], splits: ExamplesBySplit) -> dict[str, Any]:
-    """Every seed's accuracies, whether its probe trained, and the mean over the seeds that did."""
-    losses = [run["train_metrics"]["loss"] for run in runs]
+    place = task.name.removeprefix("world/")
+    runs = [run.part(f"{place}/seed-{seed}", partial(train, seed)) for seed in seeds]
+    summary: dict[str, Any] = {"chance": _chance(splits["test"]), "seeds": list(seeds)}
+    losses = [one["train_metrics"]["loss"] for one in runs]
     guessing = _guessing_loss(splits["train"])
     learned = [loss < LEARNED * guessing for loss in losses]
     scores = {
-        split: [run["scores"][split]["accuracy"] for run in runs] for split in ("dev", "test")
+        split: [one["scores"][split]["accuracy"] for one in runs] for split in ("dev", "test")
     }
-    summary: dict[str, Any] = {}
     for split, values in scores.items():
         trained = [value for value, has_learned in zip(values, learned, strict=True) if has_learned]
         summary[split] = mean(trained) if trained else None
         summary[f"{split}_sd"] = stdev(trained) if len(trained) > 1 else None
-    summary |= {"scores": scores, "losses": losses, "guessing_loss": guessing, "learned": learned}
-    return summary
+    more = {"losses": losses, "guessing_loss": guessing, "learned": learned}
+    return summary | {"scores": scores, **more}
 
 
 def _chance(examples: Sequence[Example]) -> float:

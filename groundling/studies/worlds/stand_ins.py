@@ -21,7 +21,7 @@ from groundling.commands.regions import RegionsConfig
 from groundling.commands.train_clip import CLIP_TRAINING, TrainClipConfig
 from groundling.commands.train_clip import COMMAND as TEACH
 from groundling.core.errors import InputError, require_known
-from groundling.core.output_types import Classification, OutputType
+from groundling.core.output_types import Classification
 from groundling.core.rng import derive_seed
 from groundling.data.regions import RegionStore
 from groundling.data.tables import lines_of
@@ -38,7 +38,6 @@ from groundling.tasks.glue import TASKS, GlueLayout
 from groundling.tasks.readability import KAGGLE, READABILITY
 from groundling.tasks.swag import ENDINGS, REGULAR
 from groundling.tasks.vqa import read_questions
-from groundling.vision_language import RegionEncoder
 from groundling.vision_language.end_to_end import make_end_to_end_model
 from groundling.vision_language.loading import load_encoder, make_vision_language_model
 from groundling.vision_language.single_stream import get_bert
@@ -86,15 +85,16 @@ def make_stand_ins(sources: Sequence[Input], folder: Path) -> dict[str, Input]:
     cache = _StandInCache(folder, {source.kind for source in sources})
     stand_ins = {}
     for source in sources:
-        path = cache.path(source.kind, source.name) if source.kind else None
-        if path is not None and source.made_by is not None:
-            print(f"note: {source.name}: uses a stand-in instead of `{source.made_by.command}`")
-        elif path is None and source.made_by is None:
+        if source.kind:
+            path = cache.path(source.kind, source.name)
+            if source.made_by is not None:
+                print(f"note: {source.name}: uses a stand-in instead of `{source.made_by.command}`")
+            made = replace(source, path=str(path), made_by=None)
+        elif source.made_by is None:
             raise InputError(f"{source.name}: a stand-in needs a `kind`; add one")
-        made_here = folder / "made" / Path(source.path).name
-        stand_ins[source.name] = replace(
-            source, path=str(path or made_here), made_by=None if path else source.made_by
-        )
+        else:
+            made = replace(source, path=str(folder / "made" / Path(source.path).name))
+        stand_ins[source.name] = made
     return stand_ins
 
 
@@ -173,8 +173,7 @@ class _StandInCache:
         return out
 
     def resnet(self) -> Path:
-        folder = self.folder / "resnet"
-        if not folder.exists():
+        def write(folder: Path) -> None:
             torch.manual_seed(derive_seed(0, "resnet"))
             config = ResNetConfig(
                 embedding_size=8,
@@ -182,11 +181,10 @@ class _StandInCache:
                 depths=[1, 1, 1, 1],
                 layer_type="bottleneck",
             )
-            with whole_folder(self.folder) as partial:
-                ResNetModel(config).save_pretrained(partial / folder.name)
-                processor = ConvNextImageProcessorPil(size={"shortest_edge": SIDE})
-                processor.save_pretrained(partial / folder.name)
-        return folder
+            ResNetModel(config).save_pretrained(folder)
+            ConvNextImageProcessorPil(size={"shortest_edge": SIDE}).save_pretrained(folder)
+
+        return _made(self.folder / "resnet", write)
 
     def wordnet(self) -> Path:
         """A WordNet without words, with which no text is edited."""
@@ -204,46 +202,43 @@ class _StandInCache:
         """RefCOCO+'s annotated boxes as detections with score 0.5."""
         path = self.folder / "detections.json"
         annotated = read_json(self.world / DATA["refcoco+"] / "instances.json")
+        parts = {"image_id": "image_id", "box": "bbox", "category_id": "category_id"}
         detections = [
-            {
-                "image_id": one["image_id"],
-                "box": one["bbox"],
-                "category_id": one["category_id"],
-                "score": 0.5,
-            }
+            {**{name: one[theirs] for name, theirs in parts.items()}, "score": 0.5}
             for one in annotated["annotations"]
         ]
         write_whole(path, json_text(detections))
         return path
 
     def join(self, name: str) -> Path:
-        folder = self.folder / name
-        if not folder.exists():
+        def write(folder: Path) -> None:
             store = RegionStore(self.store())
             model = make_vision_language_model(self._student(), name, store.width)
             model.regions_provenance = store.provenance
-            self._export(model, folder)
-        return folder
+            model.export(folder)
+
+        return _made(self.folder / name, write)
 
     def pixels(self) -> Path:
-        folder = self.folder / "vlbert-pixels"
-        if not folder.exists():
-            student = self._student()
-            model: RegionEncoder = make_end_to_end_model(
-                *get_bert(student), str(self.resnet()), SIDE
-            )
-            self._export(model, folder)
-        return folder
+        def write(folder: Path) -> None:
+            parts = get_bert(self._student())
+            make_end_to_end_model(*parts, str(self.resnet()), SIDE).export(folder)
 
-    def _export(self, model: RegionEncoder, folder: Path) -> None:
-        with whole_folder(self.folder) as partial:
-            model.export(partial / folder.name)
+        return _made(self.folder / "vlbert-pixels", write)
 
     def _student(self) -> TextEncoder:
         torch.manual_seed(derive_seed(0, "stand-in"))
         student = load_encoder(str(self.bert()))
         assert isinstance(student, TextEncoder)
         return student
+
+
+def _made(folder: Path, write: Callable[[Path], None]) -> Path:
+    """A folder, which is written whole unless it exists."""
+    if not folder.exists():
+        with whole_folder(folder.parent) as partial:
+            write(partial / folder.name)
+    return folder
 
 
 def _cut_val(vqa: Path) -> None:
@@ -266,14 +261,12 @@ def _name_persons(vcr: Path) -> None:
 
 def write_text_task(name: str, sentences: Sequence[str], root: Path) -> Path:
     """Write a task's folder below `root` unless it exists, with labels that are independent of the `sentences`."""
-    folder = root / name.replace("/", "-")
-    if folder.exists():
-        return folder
-    with whole_folder(root) as partial:
-        task_folder = partial / folder.name
-        task_folder.mkdir()
-        _write_task(TEXT_TASKS[name], cycle(sentences), task_folder)
-    return folder
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        _write_task(TEXT_TASKS[name], cycle(sentences), folder)
+
+    return _made(root / name.replace("/", "-"), write)
 
 
 def _write_task(task: Task, sentences: Iterator[str], folder: Path) -> None:
@@ -292,19 +285,15 @@ def _write_task(task: Task, sentences: Iterator[str], folder: Path) -> None:
 def _write_glue(reader: GlueLayout, sentences: Iterator[str], path: Path) -> None:
     columns = reader.columns_without_header or (*reader.texts, reader.label)
     lines = [] if reader.columns_without_header else ["\t".join(columns)]
+    form = reader.form
+    scores = [str(value / 2) for value in range(10)]
+    labels = form.labels if isinstance(form, Classification) else scores
     for number in range(ROWS):
         row = dict.fromkeys(columns, "-")
         row |= {name: next(sentences) for name in reader.texts}
-        row[reader.label] = _label(reader.form, number)
+        row[reader.label] = labels[number % len(labels)]
         lines.append("\t".join(row[name] for name in columns))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _label(form: OutputType, number: int) -> str:
-    labels = (
-        form.labels if isinstance(form, Classification) else [str(value / 2) for value in range(10)]
-    )
-    return labels[number % len(labels)]
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -15,12 +15,16 @@ import numpy as np
 from numpy.random import Generator
 from PIL import Image
 
+from groundling.core.errors import InputError, convert_read_errors
+from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
-from groundling.runs.folder import write_whole
+from groundling.runs.folder import read_object, write_whole
+from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import DEV_IMAGES, WorldConfig
 from groundling.studies.worlds.families import (
     RenderedObject,
     VisualAttributes,
+    WorldFamily,
     draw_attributes,
     find_family,
 )
@@ -98,6 +102,8 @@ def _corners(rng: Generator, size: int, direction: int | None) -> np.ndarray:
     return np.stack([along, across], axis=1)
 
 
+FILES = {"world.json": "config", "tasks.json": "world"}
+"""The files that record a world's settings, and the key of the settings in each."""
 FORMAT_VERSION = 1
 """Increases whenever the same settings write a different world."""
 
@@ -169,14 +175,16 @@ class World:
     def captions(self, scene: Scene) -> list[str]:
         """Two captions; the image id alone determines their template, so redrawn attributes do not change it."""
         captions = []
+        stated_rate = self.config.stated_rate
         for number in (0, 1):
             rng = self._rng("caption", 2 * scene.image_id + number)
             named = rng.random(2) < 0.70
-            phrases = []
-            for slot, thing in enumerate(scene.things):
-                name = thing.name if named[slot] else ""
-                text = phrase(rng, self.family, name, thing.attributes, self.config.stated_rate)
-                phrases.append(text)
+            phrases = [
+                phrase(
+                    rng, self.family, thing.name if is_named else "", thing.attributes, stated_rate
+                )
+                for thing, is_named in zip(scene.things, named, strict=False)
+            ]
             if not scene.relation:
                 captions.append(self.family.caption.format(phrases[0]))
                 continue
@@ -197,16 +205,17 @@ class World:
             rendered = self.render_object(thing)
             values = dict(zip(self.family.attributes, thing.attributes, strict=True))
             x, y, width, height = rendered.box
-            annotation = {
-                "image_id": scene.image_id,
-                "category_id": categories.index(values[self.family.box_attribute]) + 1,
-                "bbox": [float(side) for side in (x + thing.x, y + thing.y, width, height)],
-                "area": round(float(rendered.cover.sum()), 2),
-                "iscrowd": 0,
-                "attributes": [values[kind] for kind in self.family.phrase_order],
-                "noun": thing.name,
-            }
-            annotations.append(annotation)
+            annotations.append(
+                {
+                    "image_id": scene.image_id,
+                    "category_id": categories.index(values[self.family.box_attribute]) + 1,
+                    "bbox": [float(side) for side in (x + thing.x, y + thing.y, width, height)],
+                    "area": round(float(rendered.cover.sum()), 2),
+                    "iscrowd": 0,
+                    "attributes": [values[kind] for kind in self.family.phrase_order],
+                    "noun": thing.name,
+                }
+            )
         return annotations
 
     def write(self, folder: str | os.PathLike) -> None:
@@ -253,7 +262,11 @@ class World:
         used = self._write_corpus(corpus / "train.txt", self.config.sentences)
         used |= self._write_corpus(corpus / "dev.txt", self.config.dev_sentences)
         rules = {split: self._write_probes(root / "probes", split, used) for split in ROWS}
-        self._write_attributes(root / "probes" / "attribute.tsv")
+        table = [("noun", "split", *self.family.attributes, "category", "sentence")]
+        for noun in self.nouns:
+            text = self.family.caption.format(noun.name)
+            table.append((noun.name, noun.split, *noun.attributes, noun.category, text))
+        write_lines(root / "probes" / "attribute.tsv", ["\t".join(row) for row in table])
         facts = [json.dumps(fact) for fact in self._facts()]
         write_lines(root / "probes" / "knowledge.jsonl", facts)
         about = {
@@ -278,10 +291,9 @@ class World:
 
     def _write_corpus(self, path: Path, count: int) -> set[str]:
         """Write `count` sentences; returns the distinct ones."""
-        lines = []
-        for index in range(count):
-            rng = self._rng(f"corpus/{path.stem}", index)
-            lines.append(sentence(rng, self.family, self.nouns, self.config.stated_rate))
+        about = (self.family, self.nouns, self.config.stated_rate)
+        rngs = (self._rng(f"corpus/{path.stem}", index) for index in range(count))
+        lines = [sentence(rng, *about) for rng in rngs]
         write_lines(path, lines)
         return set(lines)
 
@@ -300,19 +312,9 @@ class World:
         }
         for name, rows in probes.items():
             shuffled = self._rng(f"rows/{name}", split).permutation(len(rows))
-            lines = ["index\tsentence\tlabel"]
-            for index, row in enumerate(shuffled):
-                text, label = rows[row]
-                lines.append(f"{index}\t{text}\t{label}")
-            write_lines(folder / f"{name}_{split}.tsv", lines)
+            lines = [f"{i}\t{rows[row][0]}\t{rows[row][1]}" for i, row in enumerate(shuffled)]
+            write_lines(folder / f"{name}_{split}.tsv", ["index\tsentence\tlabel", *lines])
         return rule
-
-    def _write_attributes(self, path: Path) -> None:
-        rows = [("noun", "split", *self.family.attributes, "category", "sentence")]
-        for noun in self.nouns:
-            text = self.family.caption.format(noun.name)
-            rows.append((noun.name, noun.split, *noun.attributes, noun.category, text))
-        write_lines(path, ["\t".join(row) for row in rows])
 
     def _facts(self) -> Iterator[dict[str, object]]:
         """One row per noun, attribute and prompt in CoDa's layout, plus the attribute; CoDa has only colours."""
@@ -342,6 +344,21 @@ def world_settings(config: WorldConfig) -> dict[str, Any]:
     if settings["family"] == WorldConfig.family:
         del settings["family"]
     return settings
+
+
+def read_world(folder: Path) -> World:
+    """The world of a folder of `data make-world` or `data make-tasks`; raises InputError for another folder."""
+    for name, key in FILES.items():
+        path = folder / name
+        if path.is_file():
+            with convert_read_errors(path):
+                settings = {**read_object(path)[key]}
+                # A file never names what is imported.
+                resolve_builtin("families", WorldFamily, settings.get("family", WorldConfig.family))
+                return World(make_settings(WorldConfig, **settings))
+    raise InputError(
+        f"{folder}: is no rendered world; expected the out of `groundling data make-world` or `data make-tasks`"
+    )
 
 
 def write_file(path: Path, content: bytes) -> None:

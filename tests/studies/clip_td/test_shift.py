@@ -26,7 +26,6 @@ from groundling.studies.clip_td.commands import VcrShiftConfig
 from groundling.studies.clip_td.explicit_mitigation import (
     SynonymEditor,
     WordNet,
-    indefinite_article,
     inflect,
     wordnet_folder,
 )
@@ -337,13 +336,6 @@ def test_forms(wordnet: WordNet) -> None:
     for (lemma, pos, form), expected in FORMS.items():
         found = inflect(lemma, pos, form, wordnet)  # type: ignore[arg-type]
         assert found == (expected and expected.split()), (lemma, form)
-
-
-def test_articles() -> None:
-    for word in ("apple", "hour", "umbrella", "honest"):
-        assert indefinite_article(word) == "an"
-    for word in ("union", "user", "dog", "one-way"):
-        assert indefinite_article(word) == "a"
 
 
 EM = [

@@ -227,7 +227,7 @@ def test_norms_become_queries_over_all_labels(tmp_path: Path) -> None:
     look = "visual perceptual"
     text = cslb(
         (look, "owl", "has wings", 20), (look, "owl", "is brown_tan", 6), (look, "owl", "is round", 2),
-        (look, "sea_lion", "is brown", 12), ("taxonomic", "owl", "is a bird", 9),
+        (look, "unicycle", "is brown", 12), ("taxonomic", "owl", "is a bird", 9),
         (look, "owl", "does blink", 9), (look, "owl", "is odd", 1),
     )  # fmt: skip
     found = open_facts(homes.put(tmp_path / "norms.dat", text))
@@ -239,7 +239,7 @@ def test_norms_become_queries_over_all_labels(tmp_path: Path) -> None:
         [0, 0, 20], [6, 2, 0], [12, 0, 0],
     ]  # fmt: skip
     assert looks.target.tolist() == [0.75, 0.25, 0]
-    assert list(lion.prompts.values()) == ["a sea lion is [MASK].", "Usually a sea lion is [MASK]."]
+    assert list(lion.prompts.values()) == ["a unicycle is [MASK].", "Usually a unicycle is [MASK]."]
     rows = "owl\tis_brown\te\tvisual-colour\t9\t1\nowl\tmade_of_felt\te\ttactile\t5\t2\n"
     rows += "owl\thas_4_toes\te\tvisual-form\t6\t3\n"
     found = open_facts(homes.put(tmp_path / "CONCS.txt", f"{MCRAE_HEADER}\n{rows}"))

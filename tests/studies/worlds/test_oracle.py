@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,13 @@ from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.oracle import (
     IMAGE_FEATURES,
     ORACLE,
+    OracleOptions,
     OracleTeacher,
     OracleTextTeacher,
+    WorldFacts,
     read_options,
 )
-from groundling.studies.worlds.oracle_facts import WorldFacts, read_world
-from groundling.studies.worlds.world import World
+from groundling.studies.worlds.world import World, read_world
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, RATIONALE
 from groundling.teachers import TeacherContext, compute_features
@@ -47,7 +49,7 @@ from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 
 NAME = "groundling.studies.worlds.oracle:ORACLE"
 BRIEF = replace(STEPS, steps=2, batch=4, cpu=True)
-TASKS = {"vqa": ("vqa", "val"), "snli-ve": ("snli_ve", "dev")}
+TASKS = [("vqa", "vqa", "val"), ("snli-ve", "snli_ve", "dev")]
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +79,7 @@ def rows(examples: Any) -> list[Sample]:
 
 
 def facts(world: Path, task: Any, noise: float, seed: int = 0) -> WorldFacts:
-    return WorldFacts(read_world(world), noise, seed, task.form)
-
-
-# -- what it knows -----------------------------------------------------------------------------------------------------
+    return WorldFacts(OracleOptions(world=str(world), noise=noise, seed=seed), task.form)
 
 
 @pytest.mark.parametrize("task", [ANSWER, RATIONALE], ids=lambda one: one.name)
@@ -95,16 +94,18 @@ def test_a_right_choice_is_the_labelled_one(task: Any, world: Path) -> None:
         assert set(stated) & set(known.kind_of) <= set(" ".join(of_rows).split())
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_the_answer_of_other_tasks_is_the_label(name: str, world: Path) -> None:
-    folder, split = TASKS[name]
+@pytest.mark.parametrize(("name", "folder", "split"), TASKS)
+def test_the_answer_of_other_tasks_is_the_label(
+    name: str, folder: str, split: str, world: Path
+) -> None:
     task = resolve("tasks", Task, name).with_answers_of(world / folder)
     known = facts(world, task, 0.0)
     form: Any = task.form
     for example in task.read(world / folder, split):
         label = example.label
-        right = form.best_answer(label) if name == "vqa" else form.labels[label]
-        assert known.answer(example) == right
+        assert known.answer(example) == (
+            form.best_answer(label) if name == "vqa" else form.labels[label]
+        )
     with pytest.raises(InputError, match="has no label that is a class or an answer"):
         known.answer(replace(example, label=None))
 
@@ -123,15 +124,8 @@ def test_facts_of_an_image_are_those_of_its_boxes(world: Path) -> None:
         shown = sorted(thing.attributes[1] for thing in things)
         assert shown == by_file[f"{example.images[0]}.jpg"]
         found = known.of_image(example)
-        first = things[0].attributes
-        assert {
-            *first,
-            f"{first[0]} {first[1]}",
-            f"{first[0]} {known.scene(example).relation}",
-        } <= {*found}
-
-
-# -- noise -------------------------------------------------------------------------------------------------------------
+        first, relation = things[0].attributes, known.scene(example).relation
+        assert {*first, f"{first[0]} {first[1]}", f"{first[0]} {relation}"} <= {*found}
 
 
 def test_noise_ends_at_chance_and_is_nested(world: Path) -> None:
@@ -161,55 +155,43 @@ def test_noise_is_keyed_by_seed_and_row(world: Path) -> None:
     every = rows(ANSWER.read(world / "vcr", "val")[:10])
 
     def computed(seed: int, some: list[Sample]) -> np.ndarray:
-        options = {"knows": "attributes+answer", "noise": 0.5, "seed": seed}
-        teacher = ORACLE.make(context(world, {"clip_text"}, ANSWER, **options))
+        told = {"knows": "attributes+answer", "noise": 0.5, "seed": seed}
+        teacher = ORACLE.make(context(world, {"clip_text"}, ANSWER, **told))
         return teacher.features(collate(teacher.inputs(some)))["clip_text"].numpy()
 
     first = computed(0, every)
-    assert np.array_equal(first, computed(0, every))
     assert np.array_equal(first[::-1], computed(0, every[::-1]))
     assert not np.allclose(first, computed(1, every))
 
 
-# -- features ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("knows", ["attributes", "answer", "attributes+answer"])
 def test_features_have_the_shapes_of_clips(knows: str, world: Path) -> None:
-    confidence = set() if knows == "attributes" else {"clip_confidence"}
-    names = set(IMAGE_FEATURES) - {"clip_confidence"} | confidence
+    names = set(IMAGE_FEATURES) - ({"clip_confidence"} if knows == "attributes" else set())
     teacher = ORACLE.make(context(world, names, ANSWER, knows=knows, width=40))
     assert isinstance(teacher, OracleTeacher) and teacher.image_features
-    every = rows(ANSWER.read(world / "vcr", "val")[:5])
+    some = ANSWER.read(world / "vcr", "val")[:5]
+    every = rows(some)
     found = compute_features(teacher, collate(teacher.inputs(every)))
-    assert set(found) == names
-    assert found["clip_image"].shape == found["clip_text"].shape == (20, 40)
-    assert found["clip_words"].shape == (20, 2, 40) and found["clip_word"].shape == (20, 2)
-    assert found["clip_word"].dtype == torch.int64 and found["clip_similarity"].shape == (20,)
+    shapes = {name: tuple(value.shape) for name, value in found.items() if name in names}
+    assert set(found) == names and shapes["clip_image"] == shapes["clip_text"] == (20, 40)
+    assert (shapes["clip_words"], shapes["clip_word"]) == ((20, 2, 40), (20, 2))
+    assert found["clip_word"].dtype == torch.int64 and shapes["clip_similarity"] == (20,)
     for name in ("clip_image", "clip_text", "clip_words"):
         lengths = found[name].norm(dim=-1)
         torch.testing.assert_close(lengths, torch.ones_like(lengths))
-    right = found["clip_similarity"].view(5, 4).argmax(1).tolist()
-    assert right == [one.label for one in ANSWER.read(world / "vcr", "val")[:5]]
+    assert found["clip_similarity"].view(5, 4).argmax(1).tolist() == [one.label for one in some]
     # equal inputs have equal ids, and an id is known without the features
     assert teacher.ids(every) == [one.id for one in teacher.inputs(every)]
     for row, numbers in zip(every, found["clip_word"].tolist(), strict=True):
         example: Any = row.example
         words = f"{example.text} {example.text_pair}".split()
         assert words[numbers[0]] in teacher.facts.kind_of
-
-
-def test_every_choice_has_one_image_feature_and_its_own_text_feature(tmp_path: Path) -> None:
-    write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), tmp_path, 0, 40, ("vcr",))
-    teacher = ORACLE.make(context(tmp_path, {"clip_image", "clip_text"}, ANSWER, knows="answer"))
-    some = ANSWER.read(tmp_path / "vcr", "val")
-    found = teacher.features(collate(teacher.inputs(rows(some))))
-    images = found["clip_image"].view(len(some), 4, -1)
-    assert torch.equal(images, images[:, :1].expand_as(images))
-    texts = found["clip_text"].view(len(some), 4, -1)
-    for example, own in zip(some, texts, strict=True):
-        for number, one in enumerate(own):
-            assert torch.equal(one, own[example.label]) == (number == example.label)
+    if knows == "answer":  # one image feature of all choices, and a text feature of the right one
+        images, texts = (found[name].view(5, 4, -1) for name in ("clip_image", "clip_text"))
+        assert torch.equal(images, images[:, :1].expand_as(images))
+        for example, own in zip(some, texts, strict=True):
+            same = [torch.equal(one, own[example.label]) for one in own]
+            assert same == [number == example.label for number in range(4)]
 
 
 @pytest.mark.parametrize(("file", "key"), [("world.json", "config"), ("tasks.json", "world")])
@@ -225,34 +207,27 @@ def test_a_world_file_imports_nothing(
 
 
 def test_features_of_texts(world: Path) -> None:
-    known = read_world(world)
-    noun = known.nouns[0]
-    text = homes.words()
-    examples = [Example("a", f"the {noun.name} is near a red thing ."), Example("b", "it rains .")]
-    data = TextDataset(examples, TextRowEncoder(text, 40))
+    noun = read_world(world).nouns[0].name
+    examples = [Example("a", f"the {noun} is near a red thing ."), Example("b", "it rains .")]
+    data = TextDataset(examples, TextRowEncoder(homes.words(), 40))
     teacher = ORACLE.make(context(world, {"sentence", "words", "has"}))
     assert isinstance(teacher, OracleTextTeacher) and not teacher.image_features
     taught = TeacherDataset(data, teacher, FeatureCache())
     first, second = taught.get([0, 1], [np.random.default_rng(0)] * 2)
-    assert first.features["has"].tolist() == [
-        w in (noun.name, "red") for w in examples[0].text.split()
-    ]
+    known = [word in (noun, "red") for word in examples[0].text.split()]
+    assert first.features["has"].tolist() == known
     assert first.features["words"].shape == (8, 128) and second.features["sentence"].shape == (128,)
     assert not second.features["has"].any()
 
 
-# -- every term --------------------------------------------------------------------------------------------------------
-
-
-def options(world: Path, knows: str) -> list[str]:
-    return [f"world={world}", f"knows={knows}", "noise=0.25"]
+def taught(world: Path, knows: str = "attributes") -> dict[str, Any]:
+    return {"teacher": NAME, "option": [f"world={world}", f"knows={knows}", "noise=0.25"]}
 
 
 @pytest.mark.parametrize(
     ("task", "folder", "knows"),
     [
         ("vcr/answer", "vcr", "attributes"),
-        ("vcr/answer", "vcr", "answer"),
         ("vqa", "vqa", "attributes+answer"),
         ("snli-ve", "snli_ve", "attributes"),
     ],
@@ -270,10 +245,9 @@ def test_every_targeted_term_trains(
         task=task,
         data=str(world / folder),
         objectives=terms,
-        teacher=NAME,
         td_gate="none" if knows == "attributes" and folder != "vcr" else "question",
-        option=options(world, knows),
         limit_train=8,
+        **taught(world, knows),
     )
     finetune(config, BRIEF, tmp_path / "out")
     lines = homes.log_of(tmp_path / "out" / "seed-0")
@@ -290,27 +264,16 @@ def test_an_adaptive_stage_trains(world: Path, tmp_path: Path) -> None:
         data=str(world / "vcr"),
         task_answers="any",
         objectives=["td_image", "td_text"],
-        teacher=NAME,
-        option=options(world, "attributes"),
+        **taught(world),
     )
     pretrain(config, BRIEF, tmp_path / "out")
 
 
 @pytest.mark.parametrize("arm", ["mlm+l1", "mlm+contrastive", "mlm+mcse+simcse"])
 def test_arms_of_adapt_train(arm: str, world: Path, tmp_path: Path) -> None:
-    config = make_settings(
-        AdaptConfig,
-        student=str(world / "bert"),
-        arm=arm,
-        text=[str(world / "captions_train2014.json")],
-        teacher=NAME,
-        option=options(world, "attributes"),
-        dropout=0.1,
-    )
-    adapt(config, BRIEF, tmp_path / "out")
-
-
-# -- messages ----------------------------------------------------------------------------------------------------------
+    text = [str(world / "captions_train2014.json")]
+    own = {"student": str(world / "bert"), "arm": arm, "text": text, "dropout": 0.1}
+    adapt(make_settings(AdaptConfig, **own, **taught(world)), BRIEF, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -328,20 +291,18 @@ def test_options_are_checked(given: list[str], message: str) -> None:
 
 
 def test_what_it_cannot_know_is_refused(world: Path, tmp_path: Path) -> None:
-    for features, knows, message in (
-        ({"sentence", "clip_image"}, "attributes", "train them in two runs"),
-        ({"sentence"}, "answer", "texts alone have no answer"),
+    for folder, features, knows, message in (
+        (world, {"sentence", "clip_image"}, "attributes", "train them in two runs"),
+        (world, {"sentence"}, "answer", "texts alone have no answer"),
+        (tmp_path, {"clip_image"}, "attributes", "is no rendered world"),
     ):
         with pytest.raises(InputError, match=message):
-            ORACLE.make(context(world, features, knows=knows))
-    with pytest.raises(InputError, match="is no rendered world"):
-        ORACLE.make(context(tmp_path, {"clip_image"}))
+            ORACLE.make(context(folder, features, knows=knows))
     example = next(rows_of(ANSWER.read(world / "vcr", "val")[0]))
     known = facts(world, ANSWER, 0.0)
-    with pytest.raises(InputError, match="needs exactly one"):
-        known.of_image(replace(example, images=()))
-    with pytest.raises(InputError, match="needs exactly one image, of one scene"):
-        known.of_image(replace(example, images=("photo-1",)))
+    for images in ((), ("photo-1",)):
+        with pytest.raises(InputError, match="needs exactly one image, of one scene"):
+            known.of_image(replace(example, images=images))
     with pytest.raises(InputError, match="have no object tags"):
         known.is_right(replace(example, choice_region_tags=()))
     teacher = ORACLE.make(context(world, {"clip_confidence"}, ANSWER))
@@ -349,17 +310,15 @@ def test_what_it_cannot_know_is_refused(world: Path, tmp_path: Path) -> None:
         teacher.inputs([Sample("a", example=example)])
 
 
-# -- regions of the truth ----------------------------------------------------------------------------------------------
-
-
 def test_true_regions_are_the_objects_attributes(world: Path, tmp_path: Path) -> None:
-    found = true_regions(make_settings(TrueRegionsConfig, data=str(world)), tmp_path / "store")
-    opened = RegionStore(tmp_path / "store")
+    def made(name: str, **noise: float) -> tuple[dict[str, Any], RegionStore]:
+        config = make_settings(TrueRegionsConfig, data=str(world), **noise)
+        return true_regions(config, tmp_path / name), RegionStore(tmp_path / name)
+
+    found, opened = made("store")
     assert found["images"] == len(opened.ids) > 50
     rendered = read_world(world)
-    assert found["features"] == [
-        value for values in rendered.family.attributes.values() for value in values
-    ]
+    assert found["features"] == list(chain(*rendered.family.attributes.values()))
     for name in opened.ids[:20]:
         regions = opened[name]
         things = rendered.scene(int(name.rpartition("_")[2].partition("@")[0])).things
@@ -368,24 +327,11 @@ def test_true_regions_are_the_objects_attributes(world: Path, tmp_path: Path) ->
             named = [value for value, is_on in zip(found["features"], row, strict=True) if is_on]
             assert named == list(thing.attributes)
     # at noise 1 a value is right as often as by guessing
-    noisy = true_regions(
-        make_settings(TrueRegionsConfig, data=str(world), noise=1.0), tmp_path / "noisy"
-    )
-    assert noisy["regions"] == found["regions"]
-    redrawn = RegionStore(tmp_path / "noisy")
-    assert redrawn.identity != opened.identity
+    noisy, redrawn = made("noisy", noise=1.0)
+    assert noisy["regions"] == found["regions"] and redrawn.identity != opened.identity
     colours = len(rendered.family.attributes["colour"])
     same = [
         (redrawn[name].features[1:, :colours] == opened[name].features[1:, :colours]).all(1)
         for name in opened.ids
     ]
     assert np.concatenate(same).mean() == pytest.approx(1 / colours, abs=0.15)
-
-
-def test_true_regions_refuse_another_folder(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "instances.json").write_text("{}")
-    with pytest.raises(InputError, match="is no rendered world"):
-        true_regions(
-            make_settings(TrueRegionsConfig, data=str(tmp_path / "other")), tmp_path / "store"
-        )

@@ -25,7 +25,8 @@ from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import DATA_TASKS as render_tasks
 from groundling.studies.worlds.commands import DATA_WORLD as render_world
 from groundling.studies.worlds.commands import DEV_IMAGES, TasksConfig, WorldConfig
-from groundling.studies.worlds.data_sets import POOLS, write_tasks
+from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.data_sets.writer import POOLS
 from groundling.studies.worlds.families.objects import ATTRIBUTES, render
 from groundling.studies.worlds.world import Scene, SceneObject, World
 from groundling.tasks import grounding, vcr

@@ -6,26 +6,38 @@ expression or list of choices has all its answers equally often, like VQA v2's c
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Container
+from collections.abc import Container, Hashable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from groundling.runs.folder import begin_file, disk_errors, json_text
+import numpy as np
+
+from groundling.core.errors import InputError
+from groundling.data.images import image_id
+from groundling.runs.folder import begin_file, disk_errors, json_text, read_json
 from groundling.runs.progress import CommandContext
-from groundling.studies.worlds.commands import TasksConfig, WorldConfig, check_task_family
+from groundling.studies.worlds.commands import (
+    TasksConfig,
+    TrueRegionsConfig,
+    WorldConfig,
+    check_task_family,
+)
 from groundling.studies.worlds.data_sets.balanced import (
     write_nlvr2,
     write_refcoco,
     write_snli_ve,
+    write_vcr,
     write_vqa,
 )
 from groundling.studies.worlds.data_sets.captions import write_captions, write_flickr30k
-from groundling.studies.worlds.data_sets.vcr import write_vcr
-from groundling.studies.worlds.data_sets.writer import POOLS, DataSetWriter
+from groundling.studies.worlds.data_sets.writer import DataSetWriter
 from groundling.studies.worlds.world import World, world_settings
 
-__all__ = ["POOLS", "write_tasks"]
+if TYPE_CHECKING:
+    from groundling.runs.run import Run  # which loads torch
 
 WRITERS = {
     "captions": write_captions,
@@ -66,12 +78,6 @@ def write_tasks(
     return files.counts
 
 
-# Write the rendered world: as images, text and probes, or as six vision-and-language data sets.
-
-ENCODER_LAYERS = 3
-ENCODER_POSITIONS = 64
-
-
 def render_world(config: WorldConfig, work: CommandContext) -> dict[str, Any]:
     """Write a world's images, captions, boxes, text and probes to the folder `work.out`; returns its settings.
 
@@ -89,9 +95,8 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -
 
     Returns the number of examples by data set and split. Raises InputError if the folder cannot be written.
     """
-    from groundling.models.text_encoder import (
-        new_encoder,  # imports torch, which `render_world` does not need
-    )
+    # This imports torch, which `render_world` does not need.
+    from groundling.models.text_encoder import new_encoder
 
     folder = work.out
     with disk_errors(folder):
@@ -100,7 +105,59 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -
             World(world), folder, tasks.limit_train, tasks.limit_dev, shortcut=tasks.shortcut
         )
         print(json_text(counts, indent=2))
-        new_encoder(
-            folder / "texts.txt", folder / "bert", world.seed, ENCODER_LAYERS, ENCODER_POSITIONS
-        )
+        new_encoder(folder / "texts.txt", folder / "bert", world.seed, layers=3, positions=64)
     return counts
+
+
+def make_store(config: TrueRegionsConfig, run: Run) -> dict[str, Any]:
+    """Write the store to the run folder, from annotated objects with a one-hot vector of each attribute; its counts.
+
+    The whole image is the first region; its features are the mean of the objects'. Raises InputError for a folder that
+    `data make-tasks` did not write.
+    """
+    from groundling.data.regions import ImageRegions, RegionWriter
+    from groundling.data.regions.annotations import read_instances
+    from groundling.studies.worlds.oracle import SCENE_ID, OracleOptions, WorldFacts
+
+    facts = WorldFacts(OracleOptions(world=config.data, noise=config.noise, seed=config.seed), None)
+    path = Path(config.data) / "instances.json"
+    instances = read_instances(path, read_json(path))
+    columns = list(facts.kind_of)
+
+    def regions_of(image: Hashable, name: str, scene: int) -> ImageRegions:
+        things = facts.redrawn_scene(scene).things
+        boxes = np.array([one.corners for one in instances.annotations[image]], np.float32)
+        if len(boxes) != len(things):
+            raise InputError(
+                f"{path}: {name} has {len(boxes)} boxes, expected {len(things)}; write the folder again"
+            )
+        size = instances.sizes[image]
+        places = boxes / np.array([*size, *size], np.float32)
+        rows = [[value in thing.attributes for value in columns] for thing in things]
+        features = np.array(rows, np.float32)
+        scores = np.ones(len(boxes), np.float32)
+        regions = ImageRegions(name, size, places, scores, features, annotated_order=True)
+        return regions.with_whole(features.mean(0, keepdims=True))
+
+    names = {number: image_id(file) for number, file in instances.files.items()}
+    found = {number: SCENE_ID.search(name) for number, name in names.items()}
+    scenes = {number: int(one[1]) for number, one in found.items() if one}
+    if len(scenes) < len(names):
+        run.note(
+            f"{len(names) - len(scenes):,} images without regions: they are named by example, as NLVR2's, not by scene"
+        )
+    writer = RegionWriter(run.folder)
+    writer.fill(
+        (names[number], partial(regions_of, number, names[number], scene))
+        for number, scene in scenes.items()
+    )
+    about = {
+        "world": world_settings(facts.world.config),
+        "noise": config.noise,
+        "seed": config.seed,
+        "features": columns,
+    }
+    identity = hashlib.sha256(json_text(about, sort_keys=True).encode()).hexdigest()
+    made_by = {"identity": identity, "made_by": "the attributes of a rendered world"}
+    manifest = writer.close({**about, **made_by})
+    return {"store": str(run.folder), **manifest["counts"], "features": columns}

@@ -1,4 +1,4 @@
-"""The world as VQA v2, SNLI-VE, NLVR2 and RefCOCO+: short texts, each with an image for every answer."""
+"""The world as VQA v2, SNLI-VE, NLVR2, RefCOCO+ and VCR: short texts, each with an image for every answer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
+import numpy as np
 from numpy.random import Generator
 
 from groundling.runs.folder import write_whole
@@ -15,6 +16,7 @@ from groundling.studies.worlds.data_sets.captions import marked_captions, withou
 from groundling.studies.worlds.data_sets.writer import (
     KINDS,
     SPOKEN_ORDER,
+    TAGS_AS_WORDS,
     BalancedText,
     ComplementaryScenes,
     DataSetWriter,
@@ -111,12 +113,7 @@ def draw_question(rng: Generator) -> BalancedText:
         answers = {None: None, False: "no", True: "yes"}
         text = f"is {statement.subject} {statement.predicate} ?"
         return BalancedText(text, YES_NO, lambda scene: answers[statement.holds(scene)])
-    return _which_value(value, other_value, relation)
-
-
-def _which_value(value: str, answer: str, relation: str) -> BalancedText:
-    """The question for the attribute of which one value is `answer`."""
-    attribute = next(kind for kind in KINDS if answer in ATTRIBUTES[kind])
+    attribute = next(kind for kind in KINDS if other_value in ATTRIBUTES[kind])
 
     def answer_of(scene: Scene) -> str | None:
         thing = unique_object(scene, value, relation=relation)
@@ -147,14 +144,15 @@ def _write_vqa_split(files: DataSetWriter, split: str) -> None:
             ids = {"image_id": image, "question_id": 1000 * image + question_counts[image]}
             question_counts[image] += 1
             questions.append({**ids, "question": text})
-            annotation = {
-                **ids,
-                "question_type": next(one for one in QUESTION_TYPES if text.startswith(one)),
-                "answer_type": ANSWER_TYPES.get(answers, "other"),
-                "answers": _ten_people(each.rng, answer, answers),
-                "multiple_choice_answer": answer,
-            }
-            annotations.append(annotation)
+            annotations.append(
+                {
+                    **ids,
+                    "question_type": next(one for one in QUESTION_TYPES if text.startswith(one)),
+                    "answer_type": ANSWER_TYPES.get(answers, "other"),
+                    "answers": _ten_people(each.rng, answer, answers),
+                    "multiple_choice_answer": answer,
+                }
+            )
     head = {
         "info": {},
         "task_type": "Open-Ended",
@@ -211,7 +209,7 @@ def write_snli_ve(files: DataSetWriter) -> None:
                 premise = without_marks(marked_captions(files, scene)[number])
                 files.images[name] = scene
                 files.texts.add(premise)
-                row = {
+                row: JsonObject = {
                     "Flikr30kID": name,
                     "captionID": f"{name}#{number}",
                     "pairID": f"{name}#{number}r{each.number}{label[0]}",
@@ -251,34 +249,28 @@ def write_nlvr2(files: DataSetWriter) -> None:
     for split in ("train", "dev", "test1"):
         rows: list[JsonObject] = []
         for each in files.balanced_texts("nlvr2", split, draw_sentence, scenes_each=2):
-            rows += _four_pairs(files, split, each)
+            for pair, place in enumerate(each.rng.permutation(4).tolist()):
+                name = f"{split}-{each.number}-{pair}"
+                label = str(place < 2)
+                left, right = f"{name}-img0.png", f"{name}-img1.png"
+                files.images[left], files.images[right] = each.scenes[2 * place : 2 * place + 2]
+                row: JsonObject = {
+                    "sentence": each.claim.text,
+                    "left_url": left,
+                    "right_url": right,
+                    "identifier": f"{name}-0",
+                    "label": label,
+                    "writer": "0",
+                    "validation": {"0": label},
+                    "synset": "thing",
+                    "query": "",
+                }
+                if split == "train":
+                    row["directory"] = each.number % 100
+                else:
+                    row["extra_validations"] = {}
+                rows.append(row)
         files.write_rows(f"nlvr2/{split}.json", *rows)
-
-
-def _four_pairs(files: DataSetWriter, split: str, each: ComplementaryScenes) -> list[JsonObject]:
-    rows = []
-    for pair, place in enumerate(each.rng.permutation(4).tolist()):
-        name = f"{split}-{each.number}-{pair}"
-        label = str(place < 2)
-        left, right = f"{name}-img0.png", f"{name}-img1.png"
-        files.images[left], files.images[right] = each.scenes[2 * place : 2 * place + 2]
-        row: JsonObject = {
-            "sentence": each.claim.text,
-            "left_url": left,
-            "right_url": right,
-            "identifier": f"{name}-0",
-            "label": label,
-            "writer": "0",
-            "validation": {"0": label},
-            "synset": "thing",
-            "query": "",
-        }
-        if split == "train":
-            row["directory"] = each.number % 100
-        else:
-            row["extra_validations"] = {}
-        rows.append(row)
-    return rows
 
 
 # RefCOCO+: expressions that refer to one object of an image.
@@ -308,32 +300,149 @@ def write_refcoco(files: DataSetWriter) -> None:
                 images[scene.image_id] = name
                 files.images[name] = scene
                 note = 2 * scene.image_id + thing
-                if note not in refs:
-                    refs[note] = _ref(len(refs), split, scene, thing, name)
-                text = each.claim.text
-                sentence = {
-                    "raw": text,
-                    "sent": text,
-                    "tokens": text.split(),
-                    "sent_id": next(sentence_ids),
-                }
-                refs[note]["sentences"].append(sentence)
-                refs[note]["sent_ids"].append(sentence["sent_id"])
+                ref = refs.setdefault(
+                    note,
+                    {
+                        "ref_id": len(refs),
+                        "ann_id": note,
+                        "image_id": scene.image_id,
+                        "split": split,
+                        "sentences": [],
+                        "category_id": category_of(scene, thing),
+                        "sent_ids": [],
+                        "file_name": name.replace(".jpg", f"_{note}.jpg"),
+                    },
+                )
+                text, number = each.claim.text, next(sentence_ids)
+                words = {"raw": text, "sent": text, "tokens": text.split()}
+                ref["sentences"].append(words | {"sent_id": number})
+                ref["sent_ids"].append(number)
     files.write_rows("refcoco+/instances.json", files.coco_instances(list(images.items())))
     path = files.folder / "refcoco+" / "refs(unc).p"
     write_whole(path, pickle.dumps(list(refs.values()), protocol=2))
 
 
-def _ref(ref_id: int, split: str, scene: Scene, thing: int, name: str) -> JsonObject:
-    """REFER's entry of an object, still without expressions."""
-    note = 2 * scene.image_id + thing
-    return {
-        "ref_id": ref_id,
-        "ann_id": note,
-        "image_id": scene.image_id,
-        "split": split,
-        "sentences": [],
-        "category_id": category_of(scene, thing),
-        "sent_ids": [],
-        "file_name": name.replace(".jpg", f"_{note}.jpg"),
-    }
+# VCR: four answers and four rationales, with tags that refer to objects.
+
+FROM_1 = str.maketrans("01", "12")
+"""Converts tags to the annotators' numbering, from 1."""
+
+
+def draw_vcr_question(rng: Generator) -> BalancedText:
+    """Draw a question on an object's colour with its shape as rationale, or the reverse.
+
+    The question names the object by its tag or its place. An answer is the object's tag, the requested value, and the
+    rationale's value.
+    """
+    answer_attribute, reason_attribute = rng.permutation(2).tolist()
+    thing = int(rng.integers(2))
+    _, _, relation = draw_topic(rng)
+    answers, reasons = (
+        rng.permutation(ATTRIBUTES[KINDS[attribute]])[:4].tolist()
+        for attribute in (answer_attribute, reason_attribute)
+    )
+
+    def answer_of(scene: Scene) -> tuple[int, str, str] | None:
+        if relation and relation != relation_of(scene, thing):
+            return None
+        values = scene.things[thing].attributes
+        return thing, values[answer_attribute], values[reason_attribute]
+
+    subject = f"the thing {relation} {1 - thing}" if relation else str(thing)
+    text = f"what {KINDS[answer_attribute]} is {subject} ?"
+    return BalancedText(text, tuple(zip([thing] * 4, answers, reasons, strict=True)), answer_of)
+
+
+def write_vcr(files: DataSetWriter) -> None:
+    """Write lines and metadata of both splits.
+
+    The four lines of a round share their choices, each of which is right once; tags are written as digits.
+    """
+    for split in ("train", "val"):
+        rows: list[JsonObject] = []
+        for each in files.balanced_texts("vcr", split, draw_vcr_question):
+            rows += _rows(files, split, each, len(rows))
+        files.write_rows(f"vcr/{split}.jsonl", *rows)
+
+
+def _rows(
+    files: DataSetWriter, split: str, each: ComplementaryScenes, first_line: int
+) -> list[JsonObject]:
+    """The four lines of a round, numbered from `first_line`; writes the metadata of their images."""
+    order = each.rng.permutation(4).tolist()  # order of the rationales, the same for all four lines
+    line_order = each.rng.permutation(4).tolist()  # order of the lines
+    has_shortcut = each.rng.random(4) < files.shortcut
+    rows = []
+    for number, right in enumerate(line_order, first_line):
+        scene = each.scenes[right]
+        still = f"lsmdc_0001_WORLD/0001_WORLD_{scene.image_id:012d}@0"
+        thing, answer, _ = each.claim.answers[right]
+        # With the shortcut, wrong answers have another attribute, which reveals the right one.
+        answers = [
+            one[2 if has_shortcut[right] and place != right else 1]
+            for place, one in enumerate(each.claim.answers)
+        ]
+        reasons = [each.claim.answers[place][2] for place in order]
+        stated = {
+            "answer": ([f"{thing} is {one} ." for one in answers], [0, 1, 2, 3]),
+            "rationale": (
+                [f"{thing} is a {describe_object(answer, one)} ." for one in reasons],
+                order,
+            ),
+        }
+        row: JsonObject = {}
+        for name, (texts, places) in stated.items():
+            files.texts.update(text.translate(TAGS_AS_WORDS) for text in texts)
+            label = places.index(right)
+            row |= {
+                f"{name}_choices": [_tokens(text) for text in texts],
+                f"{name}_label": label,
+                f"{name}_sources": [first_line + line_order.index(place) for place in places],
+                f"{name}_match_iter": [(place - right) % 4 for place in places],
+                f"{name}_orig": texts[label].translate(FROM_1),
+            }
+        row |= {
+            "question": _tokens(each.claim.text),
+            "question_orig": each.claim.text.translate(FROM_1),
+            "movie": "0001_WORLD",
+            "img_fn": f"{still}.jpg",
+            "metadata_fn": f"{still}.json",
+            "img_id": f"{split}-{scene.image_id}",
+            "annot_id": f"{split}-{number}",
+            "question_number": 0,
+            "objects": ["thing", "thing"],
+            "interesting_scores": [1],
+            "answer_likelihood": "likely",
+            "match_fold": f"{split}-0",
+            "match_index": number,
+        }
+        rows.append(row)
+        files.images[f"{still}.jpg"] = scene
+        files.write_rows(f"vcr/vcr1images/{still}.json", _metadata(files, scene))
+    return rows
+
+
+def _tokens(text: str) -> list[str | list[int]]:
+    """A text in VCR's format: a tag is a list of object numbers."""
+    return [[int(word)] if word.isdigit() else word for word in text.split()]
+
+
+def _metadata(files: DataSetWriter, scene: Scene) -> JsonObject:
+    corners = [files.box(scene, thing) for thing in (0, 1)]
+    boxes = [[x, y, x + width, y + height, 1.0] for x, y, width, height in corners]
+    segments = [_segments(files, scene, thing) for thing in (0, 1)]
+    return {"boxes": boxes, "segms": segments, "names": ["thing", "thing"], **files.shape}
+
+
+def _segments(files: DataSetWriter, scene: Scene, number: int) -> list[list[list[int]]]:
+    """An object's pixels as polygons, one for each run in a row: polygons cannot have holes, but some shapes do."""
+    thing = scene.things[number]
+    covered = files.world.render_object(thing).cover[:, :, 0] >= 0.5
+    polygons = []
+    for y, line in enumerate(covered, thing.y):
+        edges = np.flatnonzero(np.diff([0, *line, 0]))  # starts and ends of runs, alternating
+        runs = edges.reshape(-1, 2) + thing.x
+        below = y + 1
+        for left, right in runs.tolist():
+            polygons.append([[left, y], [right, y], [right, below], [left, below]])
+    return polygons

@@ -18,6 +18,7 @@ from groundling.studies.worlds.world import Scene
 
 MARK = re.compile(r"\[/EN#\S+ ([^\]]*)\]")
 """A phrase with Flickr30k Entities' mark; the group is the phrase."""
+ARTICLES = ("a", "the")
 PLACED = "the {} is {} the {} ."
 TEMPLATES = (
     "there is {a0} and {a1} .",
@@ -38,26 +39,20 @@ def write_captions(files: DataSetWriter) -> None:
             files.captioned.add(name)
             images.append({"id": scene.image_id, "file_name": name, **files.shape})
             texts = [without_marks(line) for line in marked_captions(files, scene)[:3]]
-            texts += _placed_captions(files, scene)
+            # One caption per object with its relation to the other, both described by two values.
+            rng = generator(files.world.config.seed, "captions", scene.image_id)
+            for thing in (0, 1):
+                one, other = (
+                    describe_object(*rng.permutation(scene.things[number].attributes)[:2])
+                    for number in (thing, 1 - thing)
+                )
+                texts.append(PLACED.format(one, relation_of(scene, thing), other))
             files.texts.update(texts)
             for number, text in enumerate(texts):
                 note_id = 5 * scene.image_id + number
                 notes.append({"id": note_id, "image_id": scene.image_id, "caption": text})
         content = {"info": {}, "licenses": [], "images": images, "annotations": notes}
         files.write_rows(f"captions_{split}2014.json", content)
-
-
-def _placed_captions(files: DataSetWriter, scene: Scene) -> list[str]:
-    """One caption per object with its relation to the other; both are described by two attribute values."""
-    rng = generator(files.world.config.seed, "captions", scene.image_id)
-    captions = []
-    for thing in (0, 1):
-        one, other = (
-            describe_object(*rng.permutation(scene.things[number].attributes)[:2])
-            for number in (thing, 1 - thing)
-        )
-        captions.append(PLACED.format(one, relation_of(scene, thing), other))
-    return captions
 
 
 def without_marks(caption: str) -> str:
@@ -75,9 +70,9 @@ def marked_captions(files: DataSetWriter, scene: Scene) -> list[str]:
         for place, i in enumerate(rng.permutation(2).tolist()):
             words = _name_of(rng, scene, i)
             group = "animals" if words in animals else "other"
-            mark = f"/EN#{2 * scene.image_id + i}/{group}"
-            for article in ("a", "the"):
-                phrases[f"{article}{place}"] = f"[{mark} {article} {words}]"
+            for article in ARTICLES:
+                mark = f"/EN#{2 * scene.image_id + i}/{group} {article} {words}"
+                phrases[f"{article}{place}"] = f"[{mark}]"
         template = TEMPLATES[rng.integers(len(TEMPLATES))]
         lines.append(template.format(**phrases))
     return lines
@@ -115,7 +110,6 @@ GRAMMAR = {
     ),
 }
 """By template, with `_` for a phrase: relation, number of the head unit, and tag of every unit."""
-ARTICLES = ("a", "the")
 
 
 def write_flickr30k(files: DataSetWriter) -> None:
@@ -123,28 +117,24 @@ def write_flickr30k(files: DataSetWriter) -> None:
     parses: list[str] = []
     for split in ("train", "val", "test"):
         scenes = files.scenes(split)[: files.max_examples(split) // 5]
-        for scene in scenes:
-            name = _name(scene)
+        names = [f"{scene.image_id:010d}" for scene in scenes]
+        for name, scene in zip(names, scenes, strict=True):
             captions = marked_captions(files, scene)
             files.images[f"{name}.jpg"] = scene
             files.write_rows(f"flickr30k/Sentences/{name}.txt", *captions)
-            files.write_rows(f"flickr30k/Annotations/{name}.xml", *_annotation(files, scene))
+            files.write_rows(f"flickr30k/Annotations/{name}.xml", *_annotation(files, scene, name))
             files.texts.update(without_marks(line) for line in captions)
             for number, line in enumerate(captions):
                 parses += format_conllu(parse_of(line, f"{name}#{number}"))
-        files.write_rows(f"flickr30k/{split}.txt", *[_name(scene) for scene in scenes])
+        files.write_rows(f"flickr30k/{split}.txt", *names)
         files.counts[f"flickr30k {split}"] = 5 * len(scenes)
     files.write_rows("flickr30k/parses.conllu", *parses)
 
 
-def _name(scene: Scene) -> str:
-    return f"{scene.image_id:010d}"
-
-
-def _annotation(files: DataSetWriter, scene: Scene) -> list[str]:
+def _annotation(files: DataSetWriter, scene: Scene, name: str) -> list[str]:
     """Lines of an image's annotation XML."""
     size = _elements({**files.shape, "depth": 3})
-    lines = [f"<annotation><filename>{_name(scene)}.jpg</filename><size>{size}</size>"]
+    lines = [f"<annotation><filename>{name}.jpg</filename><size>{size}</size>"]
     for i in (0, 1):
         x, y, width, height = files.box(scene, i)
         # Pixels count from 1, the last one included.

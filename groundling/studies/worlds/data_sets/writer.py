@@ -45,9 +45,7 @@ class BalancedText:
 
 def relation_of(scene: Scene, thing: int) -> str:
     """Relation of object 0 or 1 of a scene to the other object."""
-    if thing == 0:
-        return scene.relation
-    return OBJECTS.opposite(scene.relation)
+    return OBJECTS.opposite(scene.relation) if thing else scene.relation
 
 
 def matching_objects(scene: Scene, *values: str) -> list[int]:
@@ -60,10 +58,9 @@ def unique_object(scene: Scene, *values: str, relation: str = "") -> int | None:
     matching = matching_objects(scene, *values)
     if len(matching) != 1:
         return None  # no match, or both objects: the description is ambiguous
-    number = matching[0]
+    other = 1 - matching[0]
     if not relation:
-        return number
-    other = 1 - number
+        return matching[0]
     return other if relation_of(scene, other) == relation else None
 
 
@@ -75,14 +72,12 @@ def describe_object(*values: str) -> str:
 def draw_topic(rng: Generator) -> tuple[str, str, str]:
     """Draw values of two different attributes, and a relation that is empty with probability 0.5."""
     attributes = rng.permutation(4)
-    value, other_value = (_value(rng, number) for number in attributes[:2])
+    value, other_value = (
+        values[rng.integers(len(values))]
+        for values in (ATTRIBUTES[KINDS[number]] for number in attributes[:2])
+    )
     relation = RELATIONS[rng.integers(4)]
     return value, other_value, relation if rng.integers(2) else ""
-
-
-def _value(rng: Generator, attribute: int) -> str:
-    values = ATTRIBUTES[KINDS[attribute]]
-    return values[rng.integers(len(values))]
 
 
 def draw_object_attributes(rng: Generator) -> tuple[str, ...]:
@@ -236,26 +231,17 @@ class DataSetWriter:
         write_lines(self.folder / path, lines)
 
     def close(self) -> None:
-        """Write images, boxes, texts, and last `tasks.json`, which marks a complete folder."""
+        """Write images, boxes, texts, and last `tasks.json`, which marks a complete folder.
+
+        The captioned images are also written below `redrawn/images/`, with every visual attribute redrawn.
+        """
         pictures: dict[int, bytes] = {}
         for file, scene in self.images.items():
             if scene.image_id not in pictures:
                 pictures[scene.image_id] = self.world.png(scene)
             write_file(self.folder / "images" / file, pictures[scene.image_id])
-        if self.world.config.control_images:
-            self._write_redrawn()
-        numbered = list(enumerate(sorted(self.images), 1))
-        self.write_rows("instances.json", self.coco_instances(numbered))
-        self.write_rows("texts.txt", *sorted(self.texts))
-        settings = world_settings(self.world.config)
-        self.write_rows("tasks.json", {"world": settings, "examples": self.counts})
-
-    def _write_redrawn(self) -> None:
-        """Write the captioned images again, below `redrawn/images/`, with every visual attribute redrawn.
-
-        These captions describe attributes of all objects, so all are redrawn, unlike in `World.scene`.
-        """
-        for file in sorted(self.captioned):
+        # The control describes attributes of all objects, so all are redrawn, unlike in `World.scene`.
+        for file in sorted(self.captioned) if self.world.config.control_images else ():
             scene = self.images[file]
             rng = generator(self.world.config.seed, "blind tasks", scene.image_id)
             things = tuple(
@@ -263,6 +249,11 @@ class DataSetWriter:
             )
             drawn = self.world.png(replace(scene, things=things))
             write_file(self.folder / "redrawn" / "images" / file, drawn)
+        numbered = list(enumerate(sorted(self.images), 1))
+        self.write_rows("instances.json", self.coco_instances(numbered))
+        self.write_rows("texts.txt", *sorted(self.texts))
+        settings = world_settings(self.world.config)
+        self.write_rows("tasks.json", {"world": settings, "examples": self.counts})
 
 
 def category_of(scene: Scene, number: int) -> int:
