@@ -20,6 +20,7 @@ from transformers import (
 )
 from transformers.models.bert.modeling_bert import BertAttention, BertLayer
 
+from groundling.commands.info.parameters import count_parameters
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
@@ -30,7 +31,6 @@ from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives.feature_distillation import ContrastiveDistillation, L1Distillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
-from groundling.studies.papers.info import count_parameters
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
 from groundling.training.loop import ModelWithObjectives
