@@ -45,10 +45,12 @@ def load_encoder(source: str | Path, model_format: str = "", architecture: str =
     return _load_format(kinds, source, for_inspection=False) or load_text_encoder(source)
 
 
-def load_for_inspection(source: str | Path) -> Encoder:
+def load_for_inspection(
+    source: str | Path, model_format: str = "", architecture: str = ""
+) -> Encoder:
     """Load the model of a hub id or folder for inspection, in a format `for_inspection` or as `load_encoder` does."""
-    if is_region_encoder(source):
-        return load_encoder(source)
+    if model_format or is_region_encoder(source):
+        return load_encoder(source, model_format, architecture)
     kinds = registered("models", ModelFormat)
     return _load_format(kinds, source, for_inspection=True) or load_encoder(source)
 
