@@ -17,7 +17,7 @@ from tiny.recipes import FILES, recipe_of
 from tiny.small_commands import REPRODUCTIONS, smaller
 
 from groundling.cli import main
-from groundling.studies.xdbert.diversity import attention_report
+from groundling.studies.xdbert.diversity import compare_maps
 
 NEEDS_RESULTS = "results.md runs it, behind the commands whose outputs it reads"
 NEEDS_DATA = "needs real data; another command of the page runs the same on stand-ins"
@@ -88,8 +88,8 @@ def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypat
         standins.put(tmp_path / "recipes" / path.name, text)
     example = "examples/my_recipe.py"
     standins.put(tmp_path / example, (ROOT / example).read_text())
-    few = partial(attention_report, draws=50, min_texts=standins.SENTENCES)
-    monkeypatch.setattr("groundling.studies.xdbert.diversity.attention_report", few)
+    few = partial(compare_maps, draws=50, min_texts=standins.SENTENCES)
+    monkeypatch.setattr("groundling.studies.xdbert.diversity.compare_maps", few)
     monkeypatch.setattr("groundling.studies.attention.figures.DPI", 60)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -74,7 +74,6 @@ from groundling.studies.worlds.tasks import questions_in
 from groundling.studies.xdbert.grounded import (
     GroundedTokens,
     count_tokens,
-    count_words,
     vocabulary_hash,
 )
 from groundling.tasks import Task
@@ -842,12 +841,12 @@ def _counts(place: Path) -> None:
     said = toys.sentences()[:8]
     about = {"tokenizer": {"source": "x", "vocabulary_sha256": vocabulary_hash(homes.words())}}
     content = {"provenance": about, "tokens": count_tokens(said, homes.words())}
-    put(place / "counts.json", json.dumps(content | {"words": count_words(said)}))
+    put(place / "counts.json", json.dumps(content))
 
 
 def _counted(path: Path) -> object:
     read = GroundedTokens.read(path, homes.words(), 1)
-    return [dict(read.tokens), dict(read.words), read.ratio(toys.sentences()[0], None)]
+    return [dict(read.counts), read.ratio(toys.sentences()[0], None)]
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------

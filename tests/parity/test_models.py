@@ -23,13 +23,13 @@ from transformers import (
 )
 from transformers.models.bert.modeling_bert import BertAttention, BertLayer
 
+from groundling.commands.info.parameters import count_parameters
 from groundling.core.batch import Batch, ClipWindows, Example, collate
 from groundling.data.samples import ClipRowEncoder, TextDataset
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.models.clip import ClipDualEncoder, ClipTextEncoder, make_clip_text_tower
 from groundling.models.cross_modal import CrossAttentionBlock, CrossModalLayer
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
-from groundling.studies.papers.info import count_parameters
 
 STUDENTS = ("bert", "electra", "roberta", "deberta", "modernbert")
 LENGTHS = [0, 7, 50, 63]  # samples of different length, two of them pairs

@@ -13,10 +13,10 @@ from tiny.homes import home
 from torch import nn
 from transformers import BertConfig, BertModel, VisualBertConfig, VisualBertForPreTraining
 
+from groundling.commands.info.parameters import count_parameters
 from groundling.core.batch import RegionRow, collate
 from groundling.core.errors import InputError
 from groundling.models.attention import PositionKind
-from groundling.studies.papers.info import count_parameters
 from groundling.vision_language import uniter as uniter_file
 from groundling.vision_language import visualbert as visualbert_file
 from groundling.vision_language import vlbert as vlbert_file

@@ -186,6 +186,12 @@ folder of a --task."""
     heat_maps: tuple[str, ...] = ()
     """Also draw heat maps of these heads, LAYER-HEAD such as 2-0, of the first model on the first \
 pair, as SVG, PDF and PNG."""
+    model_format: Annotated[str, InputKind.OBJECT] = ""
+    """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
+    architecture: Annotated[str, InputKind.OBJECT] = ""
+    """MODULE:NAME of your own `Architecture` that the model was made with."""
+    trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
+    """MODULE:NAME of each of your own objects that a fine-tuned model's folder needs."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 

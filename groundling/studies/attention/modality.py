@@ -21,7 +21,6 @@ from groundling.runs.run import Run
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.studies.attention import attribution
 from groundling.studies.attention.answers import Outcome, ablate_inputs, outcome_of
-from groundling.studies.attention.attribution import COMPLETE_ABSOLUTE, COMPLETE_RELATIVE
 from groundling.studies.attention.commands import ModalityConfig
 from groundling.studies.attention.grounding import COUNTED
 from groundling.studies.attention.importance import (
@@ -239,7 +238,7 @@ def format_modality(result: JsonObject) -> str:
         parts.append(_of_difference(result))
     if result["selected_words"]:
         names = [_name(model) for model in result["models"]]
-        parts += _of_words(result["selected_words"], names)
+        parts.append(_of_words(result["selected_words"], names))
     return "\n\n".join(parts)
 
 
@@ -308,17 +307,17 @@ def _of_attribution(summary: JsonObject) -> str:
     title = "integrated gradients"
     if "undefined" in summary:
         return f"{title}: {summary['undefined']}"
-    words = summary["agreement"]["words"]["mean_of_layers"]
-    regions = summary["agreement"]["regions"]["mean_of_layers"]
-    return "\n".join(
-        [
-            f"{title} of the {summary['explains']}, {summary['examples']:,} examples, {summary['ig_steps']} points",
-            f"  complete within {100 * COMPLETE_RELATIVE:.0f} % or {COMPLETE_ABSOLUTE}: "
-            f"{100 * summary['complete']:.1f} % of examples",
-            f"  the words' share of all attributions: {_percent(summary['text_share'])} %",
-            f"  rank correlation with [CLS]'s attention, words: {_cell(words)}, regions: {_cell(regions)}",
-        ]
+    title = (
+        f"{title} of the {summary['explains']}, {summary['ig_steps']} points, and [CLS]'s attention"
     )
+    row = {
+        "examples": f"{summary['examples']:,}",
+        "complete": f"{100 * summary['complete']:.1f} %",
+        "words' share, %": _percent(summary["text_share"]),
+        "rank correlation, words": _cell(summary["agreement"]["words"]["mean_of_layers"]),
+        "regions": _cell(summary["agreement"]["regions"]["mean_of_layers"]),
+    }
+    return f"{title}\n\n{format_table([row])}"
 
 
 def _of_difference(result: JsonObject) -> str:
@@ -332,8 +331,8 @@ def _of_difference(result: JsonObject) -> str:
     )
 
 
-def _of_words(summary: JsonObject, names: Sequence[str]) -> list[str]:
-    """Tables of attention to words against the teacher's scores, and of one example text."""
+def _of_words(summary: JsonObject, names: Sequence[str]) -> str:
+    """Table of attention to words against the teacher's scores."""
     rows: list[TableRow] = [
         {
             "": name,
@@ -344,17 +343,6 @@ def _of_words(summary: JsonObject, names: Sequence[str]) -> list[str]:
     ]
     chance = _percent(summary["overlap_by_chance"])
     rows.append({"": "by chance", "rank correlation": "0.0", "overlap": chance})
-    shown = []
-    for word in summary["shown"]["words"]:
-        cells = {"word": word["word"], "score": "-"}
-        if word["score"] is not None:
-            cells["score"] = f"{word['score']:.3f}"
-        for source, attention in zip(names, word["attention"], strict=True):
-            cells[f"attention of {source}, %"] = f"{100 * attention:.2f}"
-        shown.append(cells)
     teacher = f"{summary['teacher']} selects {summary['words']}"
     title = f"[CLS]'s attention to words compared with the scores by which {teacher}"
-    return [
-        f"{title}\n\n{format_table(rows)}",
-        f"{summary['shown']['text']}\n\n{format_table(shown)}",
-    ]
+    return f"{title}\n\n{format_table(rows)}"

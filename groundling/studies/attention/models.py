@@ -70,11 +70,8 @@ class PatchReader(RegionEncoder):
     """Empty: the model makes its patches itself."""
     note: str = ""
     """A note for the reader of its page; empty: none."""
-
-    @property
-    def needs_photo(self) -> bool:
-        """Whether it cannot read a text without a photo."""
-        return True
+    needs_photo = True
+    """Whether it cannot read a text without a photo."""
 
     def patches(self, photo: Image.Image) -> RegionRow:
         """Class token and patches of an RGB photo; raises InputError if it cannot be read."""
@@ -308,54 +305,37 @@ IMAGE, TEXT = "image over image", "text over text"
 
 
 class ClipTowers(PatchReader):
-    """CLIP's towers of transformers, or one of them; text and patches do not attend to each other.
+    """CLIP's two towers of transformers; text and patches do not attend to each other.
 
     Texts are truncated to the text tower's window. The layers of each tower count from 0.
     """
 
     architecture_name = "clip"
+    note = "Two separate towers: words attend to words, patches attend to patches."
+    needs_photo = False
 
     def __init__(
-        self,
-        text: CLIPTextModel | None,
-        image: CLIPVisionModel | None,
-        tokenizer: PreTrainedTokenizerBase | None,
-        processor: Any,
+        self, model: CLIPModel, tokenizer: PreTrainedTokenizerBase, processor: Any
     ) -> None:
-        """`tokenizer` of the text tower, `processor` of the image tower; None without that tower.
-
-        Raises InputError if the processor does not define which part of a photo the tower receives.
-        """
         super().__init__()
-        self.text = text
-        self.image = image
+        self.text: CLIPTextModel = model.text_model
+        self.image: CLIPVisionModel = model.vision_model
         self.tokenizer = self.text_tokenizer = tokenizer
         self.processor = processor
-        if text is not None and image is not None:
-            self.note = "Two separate towers: words attend to words, patches attend to patches."
-        self.sizes = OutputSizes()
-        if image is not None:
-            config: Any = image.config
-            self.side = int(config.patch_size)
-            self.picture = int(config.image_size)
-            """Side of the image tower's input in pixels."""
-            self.sizes = OutputSizes(visual=config.hidden_size, regions=3 * self.side**2)
+        config: Any = self.image.config
+        self.side = int(config.patch_size)
+        self.picture = int(config.image_size)
+        """Side of the image tower's input in pixels."""
+        self.sizes = OutputSizes(visual=config.hidden_size, regions=3 * self.side**2)
 
-    @property
-    def needs_photo(self) -> bool:
-        """True for an image tower alone."""
-        return self.text is None
-
-    def inputs(self, max_length: int) -> tuple[TextRowEncoder | None, None]:
-        """Texts of at most `max_length` tokens or the tower's window; None without that tower."""
-        if self.text is None or self.tokenizer is None:
-            return None, None
+    def inputs(self, max_length: int) -> tuple[TextRowEncoder, None]:
+        """Texts of at most `max_length` tokens or the tower's window."""
         window = self.text.config.max_position_embeddings
         return TextRowEncoder(self.tokenizer, min(max_length, window)), None
 
     def word_embeddings(self) -> nn.Module:
         """The text tower's token embeddings."""
-        table: nn.Module = require(self.text, "text", "word embeddings").get_input_embeddings()
+        table: nn.Module = self.text.get_input_embeddings()
         return table
 
     def patches(self, photo: Image.Image) -> RegionRow:
@@ -371,18 +351,18 @@ class ClipTowers(PatchReader):
 
     def patch_parameters(self) -> list[nn.Parameter]:
         """The convolution's weights and the class token."""
-        embeddings = require(self.image, "image", "patches").embeddings
+        embeddings = self.image.embeddings
         return [*embeddings.patch_embedding.parameters(), embeddings.class_embedding]
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, D) and `visual` (N, R, D); None without that input."""
         text = visual = None
-        if self.image is not None and batch.regions is not None:
+        if batch.regions is not None:
             pixels = self._reassemble(batch.regions.features)
             regions = batch.regions
             with capture_attention(self.image, attention, lambda: patch_positions(regions), IMAGE):
                 visual = self.image(pixel_values=pixels).last_hidden_state
-        if self.text is not None and batch.text is not None:
+        if batch.text is not None:
             tokens = batch.text
             with capture_attention(self.text, attention, lambda: text_positions(tokens), TEXT):
                 text = self.text(
@@ -423,34 +403,14 @@ def visible_part(processor: Any, size: tuple[int, int], side: int) -> np.ndarray
     return shares
 
 
-MODEL_CLASSES: dict[str, Any] = {
-    "clip": CLIPModel,
-    "clip_text_model": CLIPTextModel,
-    "clip_vision_model": CLIPVisionModel,
-}
-"""The transformers class that loads each model type."""
-
-
 def load_clip_towers(source: str | Path) -> ClipTowers:
-    """The towers that a CLIP folder has; raises InputError if it lacks the tokenizer or image processor of one."""
-    kind = model_type(source)
-    if kind not in MODEL_CLASSES:
-        raise InputError(f"{source}: not a CLIP; expected a config.json with model_type clip")
-    model = load_weights(MODEL_CLASSES[kind], source)
-    text = model.text_model if kind == "clip" else model
-    image = model.vision_model if kind == "clip" else model
-    reads = isinstance(text, CLIPTextModel)
-    sees = isinstance(image, CLIPVisionModel)
-    return ClipTowers(
-        text if reads else None,
-        image if sees else None,
-        load_tokenizer(source) if reads else None,
-        load_processor(source) if sees else None,
-    ).eval()
+    """Load a folder of transformers' CLIP; raises InputError if it is incomplete."""
+    model = load_weights(CLIPModel, source)
+    return ClipTowers(model, load_tokenizer(source), load_processor(source)).eval()
 
 
 def _is_clip(source: str) -> bool:
-    return model_type(source) in MODEL_CLASSES
+    return model_type(source) == "clip"
 
 
 CLIP = ModelFormat("CLIP's towers", _is_clip, load_clip_towers, for_inspection=True)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
+from groundling.runs.outputs import OutputFile, ResumableRun
 from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import CaptionSettings
 
@@ -47,11 +47,6 @@ def check_attention(config: AttentionConfig, out: str | Path) -> None:
         raise InputError("attention needs text=FILE [FILE ...], or task with data")
 
 
-def attention_inputs(config: AttentionConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {"data": config.data}
-
-
 ATTENTION = Command(
     "attention",
     "attention diversity of two cross-modal models",
@@ -62,7 +57,7 @@ ATTENTION = Command(
     "runs/attention",
     common_flags="model other text task data",
     validate=check_attention,
-    output=ResumableRun(attention_inputs, extendable=True),
+    output=ResumableRun(lambda config: {"data": config.data}, extendable=True),
 )
 
 
@@ -110,14 +105,6 @@ class GroundedConfig(Settings):
     threshold: Annotated[int, Ge(0)] = 100
     """A word is visually grounded if it occurs more often than this in the captions (the paper: \
 100, in COCO's 414,113 captions)."""
-    variant: Literal["tokens", "inherit", "words"] = "tokens"
-    """Unit that is counted: tokens by themselves (tokens, the paper), tokens that are grounded if \
-their word is (inherit), or words."""
-
-
-def grounded_inputs(config: GroundedConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {"counts": config.counts}
 
 
 GROUNDED = Command(
@@ -129,7 +116,7 @@ GROUNDED = Command(
     example="groundling grounded --base runs/control-rte --other runs/xdbert-rte --task glue/rte "
     "--data glue_data --counts counts.json --tokenizer bert-base-uncased --out runs/grounded",
     common_flags="base other task data counts tokenizer threshold",
-    output=ResumableRun(grounded_inputs, extendable=True),
+    output=ResumableRun(lambda config: {"counts": config.counts}, extendable=True),
 )
 
 

@@ -30,7 +30,6 @@ from groundling.data.samples import TextDataset, subsample
 from groundling.data.text import stop_words, word_spans
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.models.cross_modal import CrossModalEncoder, load_cross_modal_encoder
-from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.progress import track
 from groundling.runs.report import new_figure, save_figure
 from groundling.runs.run import Run
@@ -52,6 +51,9 @@ MEASURES = (
 )
 """Names of the measures, in the order of `measures`."""
 
+SHOWN_HEAD = 0
+"""The head whose maps are drawn, as in the paper."""
+
 LEGIBLE = 60
 """Maximum number of tokens on an axis with labels."""
 
@@ -60,23 +62,25 @@ TEXT_OVER_CLIP = "text over clip"
 
 
 def attention(config: AttentionConfig, run: Run) -> dict[str, Any]:
-    """Diversity of two cross-modal models' attention maps, and heat maps of one text, in the run's folder.
+    """Diversity of two cross-modal models' attention maps, and heat maps of a text of median length.
 
-    Writes `attention.json` and `attention.svg`, and returns the same numbers, which become `result.json`. Raises
-    InputError if a folder contains no complete cross-modal model, or the models are not comparable.
+    Writes `attention.svg` to the run's folder, and returns the numbers of `compare_maps`. Raises InputError if a folder
+    contains no complete cross-modal model, or the models are not comparable.
     """
     a = load_cross_modal_encoder(config.model)
     b = load_cross_modal_encoder(config.other)
+    texts = _texts(config, a, run.folder)
+    comparison = compare_maps(a, b, texts, max_length=config.max_length)
+    example = sorted(texts, key=lambda example: len(example.text))[len(texts) // 2]
     names = (config.model, config.other)
-    return attention_report(
-        a,
-        b,
-        _texts(config, a, run.folder),
-        run.folder,
-        names,
-        max_length=config.max_length,
-        special=config.special_tokens,
+    maps = heat_maps(
+        a, b, example, names, max_length=config.max_length, special=config.special_tokens
     )
+    with warnings.catch_warnings():  # tokens may be in any script, the font lacks most
+        warnings.filterwarnings("ignore", "Glyph")
+        save_figure(maps, run.folder / "attention.svg")
+    shown = {"example": example.id, "head": SHOWN_HEAD}
+    return {"a": config.model, "b": config.other, **comparison, "shown": shown}
 
 
 def _texts(config: AttentionConfig, model: CrossModalEncoder, out: Path) -> list[Example]:
@@ -91,62 +95,32 @@ def _texts(config: AttentionConfig, model: CrossModalEncoder, out: Path) -> list
     return subsample(task.read(Path(config.data), task.dev[0]), config.limit)
 
 
-def attention_report(
-    a: CrossModalEncoder,
-    b: CrossModalEncoder,
-    texts: Sequence[Example],
-    out: Path,
-    names: tuple[str, str] = ("a", "b"),
-    head: int = 0,
-    draws: int = 2000,
-    seed: int = 0,
-    min_texts: int = 200,
-    max_length: int = 128,
-    special: bool = False,
-) -> dict[str, Any]:
-    """Compare two cross-modal models; writes `attention.json` (returned), and `attention.svg` for a median-length text.
-
-    The numbers are those of `compare_maps`; the figure shows `head`, with rows for [CLS] and [SEP] if `special`.
-    """
-    comparison = compare_maps(a, b, texts, draws, seed, min_texts, max_length)
-    by_length = sorted(texts, key=lambda example: len(example.text))
-    example = by_length[len(texts) // 2]
-    maps = heat_maps(a, b, example, head, names, max_length=max_length, special=special)
-    report = {
-        "a": names[0],
-        "b": names[1],
-        **comparison,
-        "shown": {"example": example.id, "head": head},
-    }
-    with disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():  # tokens may be in any script, the font lacks most
-        warnings.filterwarnings("ignore", "Glyph")
-        save_figure(maps, out / "attention.svg")
-    write_json(out / "attention.json", report)
-    return report
-
-
 # -- measures ----------------------------------------------------------------------------------------------------------
 
 
-def row_entropy(maps: ArrayLike) -> np.ndarray:
-    """Mean row entropy of maps (..., R, V) divided by log V: 1 is uniform; NaN for one column.
+def compute_measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np.ndarray:
+    """All MEASURES (..., 6) of maps (..., R, V); `special` and `stop` (V,) mark special tokens and stop words.
 
-    Raises InputError, like all measures, for maps that are empty, negative, or whose rows do not sum to 1.
+    Raises InputError for maps that are empty, negative, or whose rows do not sum to 1.
     """
     rows = _normalise_rows(maps)
+    masses = [rows[..., np.asarray(one, bool)].sum(-1).mean(-1) for one in (special, stop)]
+    measures = (row_entropy, pairwise_js, effective_rank, distinct_argmax)
+    return np.stack([*(measure(rows) for measure in measures), *masses], -1)
+
+
+def row_entropy(rows: np.ndarray) -> np.ndarray:
+    """Mean row entropy of maps (..., R, V) divided by log V: 1 is uniform; NaN for one column."""
     columns = rows.shape[-1]
     maximum = np.log(columns) if columns > 1 else np.nan
     return entr(rows).sum(-1).mean(-1) / maximum
 
 
-def pairwise_js(maps: ArrayLike) -> np.ndarray:
+def pairwise_js(rows: np.ndarray) -> np.ndarray:
     """Mean Jensen-Shannon divergence (nats) over all pairs of rows of maps (..., R, V).
 
     0 for equal rows, at most ln 2; NaN for one row.
     """
-    rows = _normalise_rows(maps)
     count = rows.shape[-2]
     entropy = entr(rows).sum(-1)
     total = np.zeros(rows.shape[:-2])
@@ -159,37 +133,18 @@ def pairwise_js(maps: ArrayLike) -> np.ndarray:
     return np.maximum(total, 0) / pairs
 
 
-def effective_rank(maps: ArrayLike) -> np.ndarray:
+def effective_rank(rows: np.ndarray) -> np.ndarray:
     """Exponential of the entropy of the normalised singular values of maps (..., R, V) (Roy and Vetterli 2007)."""
-    singular = np.linalg.svd(_normalise_rows(maps), compute_uv=False)
+    singular = np.linalg.svd(rows, compute_uv=False)
     shares = singular / singular.sum(-1, keepdims=True)
     return np.exp(entr(shares).sum(-1))
 
 
-def distinct_argmax(maps: ArrayLike) -> np.ndarray:
+def distinct_argmax(rows: np.ndarray) -> np.ndarray:
     """Number of distinct argmax columns divided by R, of maps (..., R, V); ties go to the first column."""
-    best = np.sort(_normalise_rows(maps).argmax(-1), axis=-1)
+    best = np.sort(rows.argmax(-1), axis=-1)
     distinct = 1 + (np.diff(best) > 0).sum(-1)
     return distinct / best.shape[-1]
-
-
-def column_mass(maps: ArrayLike, columns: ArrayLike) -> np.ndarray:
-    """Mean attention mass of the rows of maps (..., R, V) on the marked `columns` (V,)."""
-    marked = np.asarray(columns, bool)
-    return _normalise_rows(maps)[..., marked].sum(-1).mean(-1)
-
-
-def compute_measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np.ndarray:
-    """All MEASURES (..., 6) of maps (..., R, V); `special` and `stop` (V,) mark special tokens and stop words."""
-    values = [
-        row_entropy(maps),
-        pairwise_js(maps),
-        effective_rank(maps),
-        distinct_argmax(maps),
-        column_mass(maps, special),
-        column_mass(maps, stop),
-    ]
-    return np.stack(values, -1)
 
 
 def _normalise_rows(maps: ArrayLike) -> np.ndarray:
@@ -244,27 +199,20 @@ def attention_maps(
     Examples are truncated to `max_length` tokens, in batches of `batch`. Rows are the text's tokens, with `special`
     also the encoder's [CLS] and [SEP]; columns are all CLIP tokens. Raises InputError for multiple choice.
     """
-    for example in examples:
-        if example.choices:
-            raise InputError(f"example {example.id} is multiple choice; expected a text, or a pair")
     # Only some of several files may have labels.
     unlabelled = [replace(example, label=None) for example in examples]
     samples = TextDataset(unlabelled, *model.inputs(max_length), max_cached=0)
     device = next(model.parameters()).device
     order = np.argsort(samples.lengths, kind="stable").tolist()
-    training = model.training
     model.eval()
-    try:
-        for start in track(range(0, len(order), batch), "attention maps", "batch"):
-            numbers = order[start : start + batch]
-            rows = samples.get(numbers)
-            maps = _batch_maps(model, collate(rows).to(device), special)
-            for number, row, layers in zip(numbers, rows, zip(*maps, strict=True), strict=True):
-                text = require(row.text, "text", "a cross-modal model")
-                clip = require(row.clip, "clip", "a cross-modal model")
-                yield ExampleMaps(number, text, clip, np.stack(layers))
-    finally:
-        model.train(training)
+    for start in track(range(0, len(order), batch), "attention maps", "batch"):
+        numbers = order[start : start + batch]
+        rows = samples.get(numbers)
+        maps = _batch_maps(model, collate(rows).to(device), special)
+        for number, row, layers in zip(numbers, rows, zip(*maps, strict=True), strict=True):
+            text = require(row.text, "text", "attention maps of multiple choice")
+            clip = require(row.clip, "clip", "attention maps of multiple choice")
+            yield ExampleMaps(number, text, clip, np.stack(layers))
 
 
 def _batch_maps(model: CrossModalEncoder, batch: Batch, special: bool) -> list[list[np.ndarray]]:
@@ -418,8 +366,8 @@ def heat_maps(
     a: CrossModalEncoder,
     b: CrossModalEncoder,
     example: Example,
-    head: int = 0,
     names: tuple[str, str] = ("a", "b"),
+    head: int = SHOWN_HEAD,
     max_length: int = 128,
     special: bool = False,
 ) -> Figure:

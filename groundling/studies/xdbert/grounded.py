@@ -11,10 +11,10 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -50,20 +50,14 @@ if TYPE_CHECKING:
 # A token is grounded if it is no stop word, no punctuation, and occurs more than 100 times in COCO's captions; stop
 # words and punctuation are ignored. There is no released code; NLTK's list and WordPiece counts reproduce the totals
 # in Appendix D where these are consistent.
-# `count` writes the table of word and token counts in captions, from which `grounded` reads which tokens are grounded.
-
-CountingVariant = Literal["tokens", "inherit", "words"]
-"""What is counted: tokens (the paper), tokens with the status of their word, or raw words."""
+# `count_captions` writes the table of token counts in captions, from which `grounded` reads which tokens are grounded.
 
 _CORE = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
 """A token from its first letter or digit to its last."""
 
-NO_WORD = -1
-"""Word number of a punctuation token."""
-
 
 def count_captions(config: CaptionTokenCountsConfig, work: CommandContext) -> str:
-    """Count tokens and words of caption files into the JSON table of `GroundedTokens.read`; returns a summary.
+    """Count the tokens of caption files into the JSON table of `GroundedTokens.read`; returns a summary.
 
     The table records its sources: a hash of every caption file and of the tokenizer's vocabulary. Raises InputError if
     a file or the tokenizer cannot be read, or `out` cannot be written.
@@ -74,7 +68,6 @@ def count_captions(config: CaptionTokenCountsConfig, work: CommandContext) -> st
     for file, own in zip(config.captions, selections, strict=True):
         captions += [text for text, _ in captions_of_images(file, own.caption_splits, own.columns)]
     tokens = count_tokens(captions, tokenizer)
-    words = count_words(captions)
     provenance = {
         "files": {str(file): data_hash(file) for file in config.captions},
         "tokenizer": {
@@ -85,8 +78,8 @@ def count_captions(config: CaptionTokenCountsConfig, work: CommandContext) -> st
     }
     out = work.out
     check_file(out)
-    write_json(out, {"provenance": provenance, "tokens": tokens, "words": words})
-    return f"{out}: {len(tokens):,} tokens and {len(words):,} words of {len(captions):,} captions"
+    write_json(out, {"provenance": provenance, "tokens": tokens})
+    return f"{out}: {len(tokens):,} tokens of {len(captions):,} captions"
 
 
 class CountTableToken(NamedTuple):
@@ -96,8 +89,6 @@ class CountTableToken(NamedTuple):
     """Spelling in the text, with "##" before it inside a word."""
     count_key: str
     """Spelling in the count table: lower case without accents; empty for punctuation."""
-    word_id: int
-    """Number of its raw word in the text; NO_WORD for punctuation."""
 
 
 def count_tokens(captions: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
@@ -107,15 +98,7 @@ def count_tokens(captions: Sequence[str], tokenizer: PreTrainedTokenizerBase) ->
     for start in range(0, len(captions), CHUNK):
         for tokens in _tokens(captions[start : start + CHUNK], engine):
             counts.update(token.count_key for token in tokens if token.count_key)
-    return _most_frequent_first(counts)
-
-
-def count_words(captions: Sequence[str]) -> dict[str, int]:
-    """Counts of raw lower-case words in the captions, most frequent first, including punctuation."""
-    counts = Counter[str]()
-    for caption in captions:
-        counts.update(_words(caption))
-    return _most_frequent_first(counts)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -129,24 +112,18 @@ class GroundedTokens:
 
     def __init__(
         self,
-        counts: Mapping[str, Mapping[str, int]],
+        counts: Mapping[str, int],
         tokenizer: PreTrainedTokenizerBase,
         threshold: int = 100,
-        stopwords: Collection[str] | None = None,
     ) -> None:
         """A token is grounded if it occurs more than `threshold` times.
 
-        Args:
-            counts: caption counts of this tokenizer's `tokens` (tokens) and of raw `words`.
-            tokenizer: The tokenizer of the counts.
-            threshold: The paper's 100 refers to COCO's 414,113 training captions.
-            stopwords: Words that are ignored; default: NLTK's.
+        `counts` are those of this tokenizer's tokens in captions. The paper's threshold of 100 refers to COCO's 414,113
+        training captions.
         """
-        self.tokens = counts["tokens"]
-        self.words = counts["words"]
+        self.counts = counts
         self.threshold = threshold
         self.engine = backend_tokenizer(tokenizer)
-        self.stopwords = stop_words() if stopwords is None else stopwords
 
     @classmethod
     def read(
@@ -161,67 +138,35 @@ class GroundedTokens:
         with convert_errors(f"{path}: not a count table"):
             counted_with = table["provenance"]["tokenizer"]
             is_same = counted_with["vocabulary_sha256"] == vocabulary_hash(tokenizer)
-            counts = {
-                kind: {token: int(count) for token, count in table[kind].items()}
-                for kind in ("tokens", "words")
-            }
+            counts = {token: int(count) for token, count in table["tokens"].items()}
         if not is_same:
             source = counted_with.get("source")
             raise InputError(f"{path}: counted with another tokenizer, {source}")
         return cls(counts, tokenizer, threshold)
 
-    def grounded(self, token: str) -> bool:
-        """Whether a token, spelt as in the table, is grounded."""
-        return self._status(token, self.tokens) is True
+    def status(self, token: str) -> bool | None:
+        """Whether a token, spelt as in the table, is grounded; None for a stop word or punctuation."""
+        # "##s" is no stop word, although "s" is one: see Appendix D ("dump ##s").
+        if token in stop_words() or not any(character.isalnum() for character in token):
+            return None
+        return self.counts.get(token, 0) > self.threshold
 
-    def token_statuses(
-        self, text: str, variant: CountingVariant = "tokens"
-    ) -> list[tuple[str, bool | None]]:
-        """Tokens in order, each grounded (True), not grounded (False), or a stop word or punctuation (None)."""
-        if variant == "words":
-            written = [text[start:stop] for start, stop in word_spans(text)]
-            return list(zip(written, self._word_statuses(text), strict=True))
-        tokens = next(_tokens([text], self.engine))
-        if variant == "tokens":
-            return [(token.text, self._status(token.count_key, self.tokens)) for token in tokens]
-        words = self._word_statuses(text)
-        statuses = []
-        for token in tokens:
-            status = None if token.word_id == NO_WORD else words[token.word_id]
-            statuses.append((token.text, status))
-        return statuses
+    def token_statuses(self, text: str) -> list[tuple[str, bool | None]]:
+        """The tokens in order, each with its `status`."""
+        (tokens,) = _tokens([text], self.engine)
+        return [(token.text, self.status(token.count_key)) for token in tokens]
 
-    def shares(
-        self, text: str, pair: str | None = None, variant: CountingVariant = "tokens"
-    ) -> tuple[int, int]:
+    def shares(self, text: str, pair: str | None = None) -> tuple[int, int]:
         """Number of grounded and of not grounded tokens in both texts together."""
-        tokens = self.token_statuses(text, variant) + self.token_statuses(pair or "", variant)
+        tokens = self.token_statuses(text) + self.token_statuses(pair or "")
         statuses = [status for _, status in tokens]
         return statuses.count(True), statuses.count(False)
 
-    def ratio(
-        self, text: str, pair: str | None = None, variant: CountingVariant = "tokens"
-    ) -> float:
+    def ratio(self, text: str, pair: str | None = None) -> float:
         """Grounded / (grounded + not grounded) over both texts together; NaN if both are 0."""
-        grounded, not_grounded = self.shares(text, pair, variant)
-        if grounded + not_grounded == 0:
-            return float("nan")
-        return grounded / (grounded + not_grounded)
-
-    def _word_statuses(self, text: str) -> list[bool | None]:
-        return [self._status(word, self.words) for word in _words(text)]
-
-    def _status(self, token: str, counts: Mapping[str, int]) -> bool | None:
-        # "##s" is no stop word, although "s" is one: see Appendix D ("dump ##s").
-        if token in self.stopwords:
-            return None
-        if not any(character.isalnum() for character in token):
-            return None
-        return counts.get(token, 0) > self.threshold
-
-
-def _words(text: str) -> list[str]:
-    return [text[start:stop].lower() for start, stop in word_spans(text)]
+        grounded, not_grounded = self.shares(text, pair)
+        every = grounded + not_grounded
+        return grounded / every if every else float("nan")
 
 
 def _tokens(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[CountTableToken]]:
@@ -241,11 +186,11 @@ def _tokens_of(text: str, encoding: Encoding) -> list[CountTableToken]:
         written = text[start:stop].strip()
         core = _CORE.search(text, start, stop)
         if core is None:
-            tokens.append(CountTableToken(written, "", NO_WORD))
+            tokens.append(CountTableToken(written, ""))
             continue
         word = bisect_right(word_starts, core.start()) - 1
         mark = "" if word_starts[word] == core.start() else "##"
-        tokens.append(CountTableToken(mark + written, mark + _fold(core.group()), word))
+        tokens.append(CountTableToken(mark + written, mark + _fold(core.group())))
     return tokens
 
 
@@ -254,11 +199,6 @@ def _fold(text: str) -> str:
     """Lower case without accents, as in uncased BERT."""
     decomposed = unicodedata.normalize("NFD", text.lower())
     return "".join(character for character in decomposed if not unicodedata.combining(character))
-
-
-def _most_frequent_first(counts: Mapping[str, int]) -> dict[str, int]:
-    """Sorted by falling count; ties go by alphabet."""
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 QUARTERS = (0.25, 0.5, 0.75)
@@ -284,7 +224,7 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
 
     right_base = base.is_correct(seeds)
     right_other = other.is_correct(seeds)
-    ratios = np.array([grounding.ratio(e.text, e.text_pair, config.variant) for e in examples])
+    ratios = np.array([grounding.ratio(e.text, e.text_pair) for e in examples])
     lengths = [len(e.text) + len(e.text_pair or "") for e in examples]
     gains = compare_groups(ratios, right_base, right_other, lengths, base.labels)
     result = {"task": task.name, "seeds": seeds, **gains}
@@ -298,9 +238,7 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
         "Groups of examples", figures=[svg_of(boxes)], caption=BOXES, rows=_group_rows(gains)
     )
     Report(f"Visually grounded ratio of {task.name}", [groups]).write(folder / "grounded.html")
-    markdown = list_extreme_examples(
-        grounding, examples, right_base, right_other, variant=config.variant
-    )
+    markdown = list_extreme_examples(grounding, examples, right_base, right_other)
     write_whole(folder / "examples.md", markdown)
     return result
 
@@ -548,52 +486,31 @@ def list_extreme_examples(
     examples: Sequence[Example],
     base: ArrayLike,
     other: ArrayLike,
-    k: int = 3,
-    variant: CountingVariant = "tokens",
-    names: tuple[str, str] = ("base", "other"),
+    most: int = 3,
 ) -> str:
-    """The `k` most extreme examples of each group as Markdown: **grounded** tokens, (stop words and punctuation).
+    """The `most` extreme examples of each group as Markdown: **grounded** tokens, (stop words and punctuation).
 
     Extreme examples have the largest gain or loss; for on par, all seeds right or all wrong. Ties are in the data's
     order. `base` and `other` are (S, N) booleans of right answers to the N examples.
     """
-    parts = group_by_improvement(base, other)
     seeds = len(np.asarray(base))
     right_base = np.asarray(base, bool).sum(0)
     right_other = np.asarray(other, bool).sum(0)
     gain = np.abs(right_other - right_base)
-    agreement = np.abs(2 * right_base - seeds)
-    extreme = np.where(gain == 0, agreement, gain)
+    extreme = np.where(gain == 0, np.abs(2 * right_base - seeds), gain)
     lines = []
-    for group_name, group in parts._asdict().items():
+    for group_name, group in group_by_improvement(base, other)._asdict().items():
         lines += [f"## {group_name.replace('_', ' ').capitalize()}", ""]
         order = np.argsort(-extreme[group], kind="stable")
-        for number in group[order[:k]]:
-            counts = (
-                f"{names[0]} right {right_base[number]}/{seeds}, "
-                f"{names[1]} right {right_other[number]}/{seeds}"
-            )
-            lines += _listed(grounding, examples[number], counts, variant)
+        for number in group[order[:most]]:
+            example = examples[number]
+            ratio = grounding.ratio(example.text, example.text_pair)
+            right = f"base right {right_base[number]}/{seeds}, other {right_other[number]}/{seeds}"
+            lines += [f"Example {example.id}: grounded ratio {ratio:.4f}; {right}", ""]
+            for text in filter(None, (example.text, example.text_pair)):
+                tokens = grounding.token_statuses(text)
+                lines += [" ".join(_marked(token, status) for token, status in tokens), ""]
     return "\n".join(lines)
-
-
-def _listed(
-    grounding: GroundedTokens, example: Example, counts: str, variant: CountingVariant
-) -> list[str]:
-    """Markdown lines of one example: its ratio and right answers, then its texts."""
-    grounded, rest = grounding.shares(example.text, example.text_pair, variant)
-    ratio = "undefined"
-    if grounded + rest:
-        ratio = f"{grounded}/({grounded}+{rest}) = {grounded / (grounded + rest):.4f}"
-    lines = [f"Example {example.id}: grounded ratio {ratio}; {counts}", ""]
-    texts = [example.text]
-    if example.text_pair is not None:
-        texts.append(example.text_pair)
-    for text in texts:
-        tokens = grounding.token_statuses(text, variant)
-        marked = " ".join(_marked(token, status) for token, status in tokens)
-        lines += [marked, ""]
-    return lines
 
 
 def _marked(token: str, status: bool | None) -> str:

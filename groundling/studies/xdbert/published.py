@@ -34,9 +34,9 @@ _ROWS: dict[str, tuple[float | None, ...]] = {
     "MLM+MATCH": (70.04, 86.93, 88.8, 54.62),
     "MLM": (68.23, 87.25, 89.29, 54.78),
     "1 cross attention layer": (66.79, 87.66, 89.32, 53.62),
-    "2 Epochs (2x)": (69.31, 88.04, 89.31, 55.91),
-    "20 Epochs (20x)": (57.4, 87.74),
-    "wiki(14G), same steps": (65.3, 87.78, 89.1),
+    "2 epochs": (69.31, 88.04, 89.31, 55.91),
+    "20 epochs": (57.4, 87.74),
+    "wiki (14G), same steps": (65.3, 87.78, 89.1),
     # Table 7: vision-language models as text encoders (Tan and Bansal 2020)
     "VL-BERT": (None, None, None, None, 90.1, 89.5, 88.6, 82.9),
     "VisualBERT": (None, None, None, None, 90.3, 88.9, 88.4, 82.4),

@@ -27,6 +27,9 @@ from groundling.studies.xdbert.published import PWCCA
 TOLERANCE = 1e-6
 """Directions with a singular value below this share of the largest are dropped."""
 
+KEPT_VARIANCE = 0.99
+"""Share of the variance that the principal components of SVCCA explain."""
+
 CROWDED = 5
 """With fewer samples per dimension than this, chance dominates; below 2, PWCCA is not even unique."""
 
@@ -104,13 +107,10 @@ class _CenteredTable:
     loadings: np.ndarray
     """(R, d)."""
 
-    def leading(self, keep: float) -> _CenteredTable:
-        """The first components that explain a share `keep` < 1 of the variance; from 1, `keep` is their number."""
-        if keep >= 1:
-            count = int(keep)
-        else:
-            explained = np.cumsum((self.loadings**2).sum(1))
-            count = int(np.searchsorted(explained / explained[-1], keep)) + 1
+    def leading(self) -> _CenteredTable:
+        """The first components, which explain `KEPT_VARIANCE`."""
+        explained = np.cumsum((self.loadings**2).sum(1))
+        count = int(np.searchsorted(explained / explained[-1], KEPT_VARIANCE)) + 1
         return _CenteredTable(self.basis[:, :count], self.loadings[:count])
 
 
@@ -122,29 +122,19 @@ def canonical_correlations(a: np.ndarray, b: np.ndarray) -> CanonicalCorrelation
     return _correlate(*_sides(a, b))
 
 
-def svcca(a: np.ndarray, b: np.ndarray, keep: float = 0.99) -> float:
-    """Mean CCA of the first principal components of tables (n, d1) and (n, d2) (Raghu et al. 2017).
-
-    Each table keeps the components that explain a share `keep` of the variance; from 1, `keep` is their number. Raises
-    InputError as `canonical_correlations` does.
-    """
-    first, second = _sides(a, b)
-    return _correlate(first.leading(keep), second.leading(keep)).mean_cca
-
-
-def compare_tables(
-    a: np.ndarray, b: np.ndarray, draws: int = 5, seed: int = 0, keep: float = 0.99
-) -> dict[str, Any]:
+def compare_tables(a: np.ndarray, b: np.ndarray, draws: int = 5, seed: int = 0) -> dict[str, Any]:
     """All scores of two tables with paired rows, with their values for permuted pairings; JSON-compatible.
+
+    `svcca` is the mean CCA of the tables' first principal components (Raghu et al. 2017).
 
     Args:
         a: (n, d1).
         b: (n, d2).
         draws: Number of permuted pairings, at least 2, whose mean is `null` and standard deviation `null_sd`.
         seed: Seed of the permutations.
-        keep: As in `svcca`.
 
-    `corrected` is (value - null) / (1 - null), or None if `null` is 1. Raises InputError as `svcca` does.
+    `corrected` is (value - null) / (1 - null), or None if `null` is 1. Raises InputError as `canonical_correlations`
+    does.
     """
     first, second = _sides(a, b)
     n = len(first.basis)
@@ -152,9 +142,8 @@ def compare_tables(
     permuted = [generator(seed, "null", draw).permutation(n) for draw in range(draws)]
     pairings = [as_given, *permuted]
     whole = [_correlate(first, second, order) for order in pairings]
-    first_leading = first.leading(keep)
-    second_leading = second.leading(keep)
-    leading = [_correlate(first_leading, second_leading, order) for order in pairings]
+    components = first.leading(), second.leading()
+    leading = [_correlate(*components, order) for order in pairings]
 
     scores = {}
     for name, score in _SCORES.items():

@@ -1,6 +1,4 @@
-"""Models of transformers for inspection: outputs and attention equal transformers' own; patches as
-regions, on the page and in pointing.
-"""
+"""Models of transformers for inspection equal transformers' own; patches as regions, on the page and in pointing."""
 
 from __future__ import annotations
 
@@ -18,10 +16,8 @@ from tiny.homes import put
 from tiny.regions import store
 from torch import Tensor
 from transformers import (
-    BertTokenizer,
     CLIPImageProcessorPil,
     CLIPModel,
-    CLIPVisionModel,
     ViltForMaskedLM,
     ViltImageProcessorPil,
     VisualBertConfig,
@@ -57,34 +53,38 @@ from groundling.studies.attention.models import (
     pointing_game,
     visible_part,
 )
-from groundling.studies.attention.page.inspected_model import InspectedModel
+from groundling.studies.attention.page.views import InspectedModel
 from groundling.vision_language.loading import load_encoder
 
 TEXTS = ("a red dog runs", "two cats")
+NAMES = [f"image{n}" for n in range(4)]
 SIZES = ((70, 40), (33, 50))
 """Width and height of photos whose grids differ: ViLT cuts 6 x 3 patches, and 4 x 6."""
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("patches")
+    """ViLT, CLIP, VisualBERT and LXMERT of transformers, two photos, and a store of regions."""
+    folder = tmp_path_factory.mktemp("inspected")
     homes.vilt(folder / "vilt")
-    clip = homes.seeing_clip(folder / "clip")
-    tower = CLIPModel.from_pretrained(clip).vision_model
-    image = homes.home(folder / "image", tower, None)
-    CLIPImageProcessorPil.from_pretrained(clip).save_pretrained(image)
+    homes.seeing_clip(folder / "clip")
     for number, size in enumerate(SIZES):
         homes.noise(folder / f"photos/{number}.png", size, number)
+    words = toys.bert_words()
+    homes.home(folder / "lxmert", toys.lxmert(words), words)
+    torch.manual_seed(0)
+    sizes = {"max_position_embeddings": 64, "visual_embedding_dim": 12, **toys.SMALL, **toys.SPREAD}
+    model = VisualBertForPreTraining(VisualBertConfig(vocab_size=len(words), **sizes))
+    homes.home(folder / "visualbert", model, words)
+    store(folder / "store", NAMES)
     return folder
 
 
 def batch_of(model: PatchReader, place: Path) -> Batch:
     examples = [Example(f"{n}", text, images=(f"{n}",)) for n, text in enumerate(TEXTS)]
     texts = TextDataset(examples, model.inputs(128)[0])
-    store = PatchStore(model, {f"{n}": place / f"photos/{n}.png" for n in range(2)})
-    samples = RegionDataset(
-        texts, store, RegionOptions(model.reads_whole_image, model.has_inclusive_boxes)
-    )
+    patches = PatchStore(model, {f"{n}": place / f"photos/{n}.png" for n in range(2)})
+    samples = RegionDataset(texts, patches, RegionOptions(whole_image=model.reads_whole_image))
     return collate(samples.get(range(2), ()))
 
 
@@ -178,16 +178,6 @@ def test_clips_towers_are_transformers_own(place: Path) -> None:
             close(one.weights, other)
 
 
-def test_a_tower_alone(place: Path) -> None:
-    model = load_encoder(place / "image", for_inspection=True)
-    assert isinstance(model, ClipTowers) and model.inputs(9) == (None, None)
-    whole = load_encoder(place / "clip", for_inspection=True)
-    batch = batch_of(whole, place)
-    with torch.no_grad():
-        close(model(batch).visual, whole(batch).visual)
-    assert isinstance(whole.image, CLIPVisionModel) and model.text is None
-
-
 # -- patches -----------------------------------------------------------------------------------------------------------
 
 
@@ -217,11 +207,8 @@ def test_boxes_are_where_patches_are_from(name: str, size: tuple[int, int]) -> N
     centre = (row.boxes[1:, :2] + row.boxes[1:, 2:]) / 2
     colours = row.features[1:].reshape(16, 3, 16, 16).mean((2, 3))
     np.testing.assert_allclose(colours[:, :2], centre, atol=0.012)
-
-
-def test_what_lies_outside_of_a_padded_photo_is_told_as_outside() -> None:
-    processor = CLIPImageProcessorPil(do_resize=False, crop_size=SQUARE)
-    np.testing.assert_allclose(visible_part(processor, (32, 64), 64), [-0.5, 0, 1.5, 1])
+    if name == "as it is":  # a small photo is padded
+        np.testing.assert_allclose(visible_part(processor, (32, 64), 64), [-0.5, 0, 1.5, 1])
 
 
 def test_vilts_patches_cover_the_photo_and_stand_upright(place: Path, tmp_path: Path) -> None:
@@ -231,28 +218,26 @@ def test_vilts_patches_cover_the_photo_and_stand_upright(place: Path, tmp_path: 
     centre = (row.boxes[1:, :2] + row.boxes[1:, 2:]) / 2
     colours = row.features[1:].reshape(24, 3, 8, 8).mean((2, 3)) / 2 + 0.5
     np.testing.assert_allclose(colours[:, :2], centre, atol=0.03)
-    np.testing.assert_allclose(row.boxes[-1], [5 / 6, 3 / 4, 1, 1], atol=1e-6)
     turned = Image.Exif()
     turned[0x0112] = 6
     path = homes.noise(tmp_path / "turned.png", (40, 70), exif=turned)
-    store = PatchStore(model, {"a": path})
+    patches = PatchStore(model, {"a": path, "b": homes.noise(tmp_path / "narrow.png", (600, 8))})
     upright = model.patches(Image.open(path).transpose(Image.Transpose.ROTATE_270))
-    np.testing.assert_array_equal(store["a"].features, upright.features)
-    assert store.count("a") == len(upright) and "b" not in store
+    np.testing.assert_array_equal(patches["a"].features, upright.features)
+    assert patches.count("a") == len(upright)
+    with pytest.raises(InputError, match=r"narrow\.png: .* 600 x 8 pixels"):
+        patches["b"]
 
 
 def test_a_bound_of_patches_takes_them_evenly(place: Path, tmp_path: Path) -> None:
-    model = load_vilt(homes.vilt(tmp_path / "bound", max_image_length=5))
-    photo = read_image(place / "photos/0.png")
-    every = load_vilt(place / "vilt").patches(photo)
-    row = model.patches(photo)
-    np.testing.assert_array_equal(row.boxes, every.take(np.array([0, 1, 5, 9, 14, 18])).boxes)
-    batch = batch_of(model, place)
-    assert batch.regions.mask.sum(1).tolist() == [6, 6]
+    bound, free = load_vilt(homes.vilt(tmp_path / "bound", max_image_length=5)), place / "vilt"
+    photo, kept = read_image(place / "photos/0.png"), [0, 1, 5, 9, 14, 18]
+    every = load_vilt(free).patches(photo)
+    np.testing.assert_array_equal(bound.patches(photo).boxes, every.take(np.array(kept)).boxes)
     with torch.no_grad():  # a patch has the position of its place, even if others are left out
-        part = model._positions(batch.regions)[0]
-        whole = model._positions(batch_of(load_vilt(place / "vilt"), place).regions)[0]
-    close(part, whole[[0, 1, 5, 9, 14, 18]])
+        part = bound._positions(batch_of(bound, place).regions)[0]
+        whole = bound._positions(batch_of(load_vilt(free), place).regions)[0]
+    close(part, whole[kept])
 
 
 def test_random_weights_leave_nothing_of_patches(place: Path) -> None:
@@ -262,13 +247,6 @@ def test_random_weights_leave_nothing_of_patches(place: Path) -> None:
     kept = [name for name, value in before.items() if torch.equal(value, after[name])]
     assert all("layernorm" in name.lower() or ".bias" in name for name in kept)
     assert all(after[name].std() < 0.05 for name in after if "patch_embeddings.projection" in name)
-
-
-def test_narrow_photos_are_refused(place: Path) -> None:
-    homes.noise(place / "narrow.png", (600, 8))
-    store = PatchStore(load_vilt(place / "vilt"), {"a": place / "narrow.png"})
-    with pytest.raises(InputError, match=r"narrow\.png: .* 600 x 8 pixels"):
-        store["a"]
 
 
 # -- looked at ---------------------------------------------------------------------------------------------------------
@@ -300,18 +278,14 @@ def test_vilts_words_and_patches_read_each_other(place: Path) -> None:
 def test_clips_towers_do_not_meet(place: Path) -> None:
     view = looked_at(place, "clip")
     assert [(one.name, one.number, list(one.blocks)) for one in view.layers] == [
-        ("image", 0, [("boxes", "boxes")]),
-        ("image", 1, [("boxes", "boxes")]),
-        ("text", 0, [("words", "words")]),
-        ("text", 1, [("words", "words")]),
+        *(("image", number, [("boxes", "boxes")]) for number in (0, 1)),
+        *(("text", number, [("words", "words")]) for number in (0, 1)),
     ]
     for layer in view.layers:
         for block in layer.blocks.values():
             np.testing.assert_allclose(block.sum(-1), 1, atol=1e-6)
     made = groundling.visualize(place / "clip", place / "photos/0.png", TEXTS[0], cpu=True)
     assert "separate towers" in made.models[0][1][0]
-    alone = looked_at(place, "image")
-    assert alone.words == [] and alone.notes == ["This model reads the photo only."]
     with pytest.raises(InputError, match="of a layer whose words attend to boxes"):
         made.figure(["0-0"])
 
@@ -320,9 +294,8 @@ def test_a_text_without_a_photo(place: Path) -> None:
     made = groundling.visualize(place / "clip", text=TEXTS[0], cpu=True)
     (view,) = made.entries[0]["views"]
     assert view["boxes"] == [] and [one["name"] for one in view["layers"]] == ["text", "text"]
-    for name in ("vilt", "image"):
-        with pytest.raises(InputError, match=f"{name}: this model reads photos; also pass image"):
-            groundling.visualize(place / name, text=TEXTS[0], cpu=True)
+    with pytest.raises(InputError, match="vilt: this model reads photos; also pass image"):
+        groundling.visualize(place / "vilt", text=TEXTS[0], cpu=True)
 
 
 # -- heads and masses --------------------------------------------------------------------------------------------------
@@ -338,51 +311,44 @@ def test_a_patch_is_right_whose_centre_lies_in_a_gold_box() -> None:
     assert right.tolist() == [0, 1, 0, 0, 1]
 
 
-@pytest.fixture(scope="module")
-def referred(place: Path) -> Path:
+def test_heads_are_scored_by_pointing_under_its_own_name(
+    place: Path, tmp_path: Path, capsys: Any
+) -> None:
     """RefCOCO+'s files about two photos, with one expression each."""
-    images, notes, refs = [], [], []
+    images, notes, refs, photos = [], [], [], []
     for n, (width, height) in enumerate(SIZES):
         name = f"COCO_train2014_{n:012d}"
-        homes.noise(place / f"referred/images/{name}.png", (width, height), n)
+        photos.append(homes.noise(tmp_path / f"images/{name}.png", (width, height), n))
         images.append({"id": n, "width": width, "height": height, "file_name": f"{name}.jpg"})
         notes.append({"id": n, "image_id": n, "category_id": 1, "bbox": [0, 0, 30, 30]})
         said = [{"sent_id": n, "sent": TEXTS[n]}]
         refs.append({"split": "val", "ann_id": n, "image_id": n, "sentences": said})
     about = {"images": images, "annotations": notes, "categories": []}
-    put(place / "referred/instances.json", json.dumps(about))
-    put(place / "referred/refs(unc).p", pickle.dumps(refs, protocol=2))
-    return place / "referred"
-
-
-def test_heads_are_scored_by_pointing_under_its_own_name(
-    place: Path, referred: Path, tmp_path: Path, capsys: Any
-) -> None:
-    flags = ["--model", f"{place}/vilt", "--task", "refcoco+", "--data", str(referred)]
-    flags += ["--images", f"{referred}/images", "--min-region-attention", "0", "--cpu"]
+    put(tmp_path / "instances.json", json.dumps(about))
+    put(tmp_path / "refs(unc).p", pickle.dumps(refs, protocol=2))
+    flags = ["--model", f"{place}/vilt", "--task", "refcoco+", "--data", str(tmp_path)]
+    flags += ["--images", f"{tmp_path}/images", "--min-region-attention", "0", "--cpu"]
     assert main(["heads", *flags, "--out", str(tmp_path / "out")]) == 0
     assert "pointing" in capsys.readouterr().err
     result = json.loads((tmp_path / "out/result.json").read_text())
     assert result["measure"] == "pointing" and "accuracy" not in result["heads"][0]
-    # A plain restatement: the patch with most attention from the last token, and whether its centre is
-    # in the box.
+    # Plainly: the patch with most attention from the last token, and whether its centre is in the box.
     model = load_encoder(place / "vilt")
     hits = np.zeros((2, 4))
     chances = []
-    for n, (width, height) in enumerate(SIZES):
-        row = model.patches(read_image(referred / f"images/COCO_train2014_{n:012d}.png"))
-        centre = (row.boxes[1:, :2] + row.boxes[1:, 2:]) / 2 * (width, height)
+    for n, photo in enumerate(photos):
+        patches = PatchStore(model, {"a": photo})
+        boxes = patches["a"].boxes[1:]
+        centre = (boxes[:, :2] + boxes[:, 2:]) / 2 * SIZES[n]
         right = ((centre >= 0) & (centre <= 30)).all(1)
         chances.append(right.mean())
-        store = PatchStore(model, {"a": referred / f"images/COCO_train2014_{n:012d}.png"})
         texts = TextDataset([Example("a", TEXTS[n], images=("a",))], model.inputs(40)[0])
-        (sample,) = RegionDataset(texts, store, RegionOptions(model.reads_whole_image)).get([0], ())
-        last = len(sample.text.input_ids) - 2
-        _, maps = told(model, collate([sample]))
-        for one in maps["self"]:
-            seen = one.weights[0, :, last, len(sample.text.input_ids) + 1 :]
-            for head, best in enumerate(seen.argmax(-1).tolist()):
-                hits[n, 2 * one.layer + head] = right[best]
+        reads = RegionOptions(model.reads_whole_image)
+        batch = collate(RegionDataset(texts, patches, reads).get([0], ()))
+        tokens = batch.text.input_ids.shape[1]
+        for one in told(model, batch)[1]["self"]:
+            best = one.weights[0, :, tokens - 2, tokens + 1 :].argmax(-1)
+            hits[n, 2 * one.layer : 2 * one.layer + 2] = right[best.numpy()]
     assert [one["pointing"] for one in result["heads"]] == list(100 * hits.mean(0))
     assert result["upper_bound"]["value"] == 100 and result["confidence"] is None
     assert result["chance"]["value"] == round(100 * np.mean(chances), 2)
@@ -390,10 +356,9 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("seer", "this model needs regions"), ("vilt", "reads pixels; pass images")],
+    [("visualbert", "this model needs regions"), ("vilt", "reads pixels; pass images")],
 )
 def test_a_model_needs_its_images(name: str, message: str, place: Path) -> None:
-    toys.seer().export(place / "seer")
     with pytest.raises(InputError, match=message):
         RegionModel(AnalysedModelSettings(model=str(place / name)), torch.device("cpu"))
 
@@ -401,59 +366,26 @@ def test_a_model_needs_its_images(name: str, message: str, place: Path) -> None:
 def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:
     """Its class token is special, its patches are visual; its own heads are not used."""
     lines = [f"{text}\t{n}.png" for n, text in enumerate(TEXTS)]
-    data = put(tmp_path / "captions.tsv", "\n".join(lines) + "\n")
-    config = make_settings(
-        ModalityConfig,
-        model=str(place / "vilt"),
-        images=str(place / "photos"),
-        data=str(data),
-        cpu=True,
-        ig_examples=0,
-    )
+    data = str(put(tmp_path / "captions.tsv", "\n".join(lines) + "\n"))
+    given = {"model": str(place / "vilt"), "images": str(place / "photos"), "data": data}
+    config = make_settings(ModalityConfig, **given, cpu=True, ig_examples=0)
     (model,) = MODALITY(config, tmp_path / "out")["models"]
     assert model["kind"] == "vilt" and model["inputs"]["undefined"]
-    every = sum(np.array(model["by_head"][kind]) for kind in ("visual", "textual", "special"))
-    np.testing.assert_allclose(every, 1, atol=1e-5)
     text = load_encoder(place / "vilt").inputs(40)[0]
     samples = TextDataset([Example("a", one) for one in TEXTS], text).get(range(2))
     tokens = [int((~one.text.special_tokens_mask).sum()) for one in samples]
-    patches = (18, 24)
-    shares = [n / (n + t + 3) for n, t in zip(patches, tokens, strict=True)]
+    shares = [n / (n + t + 3) for n, t in zip((18, 24), tokens, strict=True)]
     assert model["uniform"]["visual"]["mean"] == pytest.approx(np.mean(shares), abs=1e-6)
 
 
 # -- VisualBERT and LXMERT of transformers -----------------------------------------------------------------------------
 
-NAMES = [f"image{n}" for n in range(4)]
 
-
-@pytest.fixture(scope="module")
-def words() -> BertTokenizer:
-    return toys.bert_words()
-
-
-@pytest.fixture(scope="module")
-def visualbert(tmp_path_factory: pytest.TempPathFactory, words: BertTokenizer) -> Path:
-    torch.manual_seed(0)
-    sizes = {"max_position_embeddings": 64, "visual_embedding_dim": 12, **toys.SMALL, **toys.SPREAD}
-    model = VisualBertForPreTraining(VisualBertConfig(vocab_size=len(words), **sizes))
-    return homes.home(tmp_path_factory.mktemp("visualbert"), model, words)
-
-
-@pytest.fixture(scope="module")
-def lxmert(tmp_path_factory: pytest.TempPathFactory, words: BertTokenizer) -> Path:
-    return homes.home(tmp_path_factory.mktemp("lxmert"), toys.lxmert(words), words)
-
-
-def batch_of_texts(count: int = 5) -> Batch:
-    return collate(toys.seen(count).get(range(count), ()))
-
-
-def test_maps_of_visualbert_are_transformers_own(visualbert: Path) -> None:
+def test_maps_of_visualbert_are_transformers_own(place: Path) -> None:
     theirs = VisualBertForPreTraining.from_pretrained(
-        visualbert, attn_implementation="eager"
+        place / "visualbert", attn_implementation="eager"
     ).eval()
-    batch = batch_of_texts()
+    batch = collate(toys.seen(5).get(range(5), ()))
     with torch.no_grad():
         expected = theirs.visual_bert(
             input_ids=batch.text.input_ids,
@@ -464,36 +396,29 @@ def test_maps_of_visualbert_are_transformers_own(visualbert: Path) -> None:
             visual_token_type_ids=batch.regions.image_index,
             output_attentions=True,
         ).attentions
-    maps = told(load_encoder(visualbert), batch)[1]["self"]
+    maps = told(load_encoder(place / "visualbert"), batch)[1]["self"]
     inside = torch.cat([batch.text.attention_mask, batch.regions.mask], 1)
     assert len(maps) == len(expected) == 2 and not inside.all()
     for one, other in zip(maps, expected, strict=True):
-        rows = one.weights.transpose(1, 2)[inside]
-        close(rows, other.transpose(1, 2)[inside])
+        close(one.weights.transpose(1, 2)[inside], other.transpose(1, 2)[inside])
         assert ((one.columns.kinds == PositionKind.PADDING) == ~inside).all()
 
 
-@pytest.fixture(scope="module")
-def regions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return store(tmp_path_factory.mktemp("guests") / "store", NAMES)
-
-
-def test_the_page_shows_an_lxmert_in_both_directions(
-    lxmert: Path, regions: Path, tmp_path: Path
-) -> None:
-    config = VisualizeConfig(regions=str(regions))
-    shown = InspectedModel(str(lxmert), "cpu", config)
+def test_the_page_shows_an_lxmert_in_both_directions(place: Path, tmp_path: Path) -> None:
+    config = VisualizeConfig(regions=str(place / "store"))
+    shown = InspectedModel(str(place / "lxmert"), "cpu", config)
     example = Example("own", toys.sentences()[0], images=(NAMES[0],))
-    view = shown.view(example, homes.picture(tmp_path / f"{NAMES[0]}.jpg", size=(60, 40)))
+    photo = homes.picture(tmp_path / f"{NAMES[0]}.jpg", size=(60, 40))
+    view = shown.view(example, photo)
     blocks = {(one.name, one.number): list(one.blocks) for one in view.layers}
     assert blocks == {
         **{("text", number): [("words", "words")] for number in range(4)},
         **{("text over regions", number): [("words", "boxes")] for number in range(2)},
         **{("regions over text", number): [("boxes", "words")] for number in range(2)},
     }
-    seen = shown._image_inputs(NAMES[0], tmp_path / f"{NAMES[0]}.jpg")
+    seen = shown._image_inputs(NAMES[0], photo)
     batch = collate(list(shown._samples(example, seen).get([0], ())))
-    maps = told(load_encoder(lxmert), batch)[1]
+    maps = told(load_encoder(place / "lxmert"), batch)[1]
     for layer in view.layers:
         for (_, columns), block in layer.blocks.items():
             assert block.shape[2] == len(view.words if columns == "words" else view.boxes.boxes)
@@ -502,22 +427,18 @@ def test_the_page_shows_an_lxmert_in_both_directions(
             assert block.sum() == pytest.approx(float(own.sum()) * block.shape[1] / own.shape[1])
 
 
-def test_what_guests_cannot_be_asked_is_one_line(
-    lxmert: Path, visualbert: Path, regions: Path, tmp_path: Path
-) -> None:
+def test_what_guests_cannot_be_asked(place: Path, tmp_path: Path) -> None:
     captions = [f"{toys.sentences()[n]}\t{NAMES[n % 4]}.jpg" for n in range(8)]
     data = str(put(tmp_path / "captions.tsv", "\n".join(captions) + "\n"))
-    given = {"data": data, "regions": str(regions), "cpu": True, "ig_examples": 0}
-    config = make_settings(ModalityConfig, model=str(lxmert), **given)
+    given = {"data": data, "regions": str(place / "store"), "cpu": True, "ig_examples": 0}
+    config = make_settings(ModalityConfig, model=str(place / "lxmert"), **given)
     with pytest.raises(InputError, match="two-stream"):
         MODALITY(config, tmp_path / "a")
-    config = make_settings(ModalityConfig, model=str(visualbert), **given)
+    config = make_settings(ModalityConfig, model=str(place / "visualbert"), **given)
     (model,) = MODALITY(config, tmp_path / "b")["models"]
     assert model["inputs"]["measures"][0].startswith("log-probability"), "HF's own head of words"
     narrow = str(store(tmp_path / "narrow", NAMES, width=6))
-    for folder in (lxmert, visualbert):
+    for name in ("lxmert", "visualbert"):
+        other = make_settings(AnalysedModelSettings, model=str(place / name), regions=narrow)
         with pytest.raises(InputError, match="12"):
-            RegionModel(
-                make_settings(AnalysedModelSettings, model=str(folder), regions=narrow),
-                torch.device("cpu"),
-            )
+            RegionModel(other, torch.device("cpu"))

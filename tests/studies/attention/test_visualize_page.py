@@ -17,7 +17,7 @@ from tiny import homes
 import groundling
 from groundling.core.batch import Example
 from groundling.studies.attention.page import AttentionPage, ImageTextPair
-from groundling.studies.attention.page.attention_views import (
+from groundling.studies.attention.page.views import (
     LayerView,
     ModelAnswer,
     ModelAttentionView,

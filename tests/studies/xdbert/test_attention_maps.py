@@ -3,7 +3,8 @@
 import json
 import math
 from copy import deepcopy
-from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +13,11 @@ import torch
 from scipy.spatial.distance import jensenshannon
 from tiny import homes, toys
 
+from groundling.cli import main
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
-from groundling.models.cross_modal import load_cross_modal_encoder
 from groundling.studies.xdbert import diversity as attention
-from groundling.studies.xdbert.commands import ATTENTION as attend
-from groundling.studies.xdbert.commands import AttentionConfig
-from groundling.studies.xdbert.diversity import MEASURES, attention_report
+from groundling.studies.xdbert.diversity import MEASURES
 
 LONG = Example(
     "long",
@@ -57,53 +56,39 @@ def test_alike_and_unlike_rows():
     none = np.zeros(5, bool)
     alike = np.tile(some_maps(1, 5), (4, 1))
     assert attention.compute_measures(alike, none, none)[1:4] == pytest.approx([0, 1, 1 / 4])
-    assert attention.compute_measures(np.eye(5), none, none)[:4] == pytest.approx(
-        [0, math.log(2), 5, 1]
-    )
-    marks = np.arange(5) < 2, np.arange(5) == 3
-    assert attention.compute_measures(np.full((4, 5), 0.2), *marks) == pytest.approx(
-        [1, 0, 1, 1 / 4, 2 / 5, 1 / 5]
-    )
+    apart = attention.compute_measures(np.eye(5), none, none)
+    assert apart[:4] == pytest.approx([0, math.log(2), 5, 1])
+    even = attention.compute_measures(np.full((4, 5), 0.2), np.arange(5) < 2, np.arange(5) == 3)
+    assert even == pytest.approx([1, 0, 1, 1 / 4, 2 / 5, 1 / 5])
     two_kinds = np.eye(2)[[0, 1, 0, 1]]  # 4 of 6 pairs are apart
     assert attention.pairwise_js(two_kinds) == pytest.approx(math.log(2) * 4 / 6)
-    assert attention.distinct_argmax(two_kinds) == 0.5
 
 
 def test_measures_are_those_of_scipy():
     found = some_maps(2, 3, 7, 11)  # layers and heads go through together
-    entropies, js, rank = (
-        attention.row_entropy(found),
-        attention.pairwise_js(found),
-        attention.effective_rank(found),
-    )
+    marks = np.arange(11) % 4 == 0, np.zeros(11, bool)
+    values = attention.compute_measures(found, *marks)
     for at in np.ndindex(2, 3):
         rows = found[at]
-        assert entropies[at] == pytest.approx(
-            scipy.stats.entropy(rows, axis=1).mean() / math.log(11)
-        )
-        assert js[at] == pytest.approx(
-            np.mean([jensenshannon(rows[i], rows[j]) ** 2 for i in range(7) for j in range(i)])
-        )
-        assert rank[at] == pytest.approx(math.exp(scipy.stats.entropy(scipy.linalg.svdvals(rows))))
-        assert attention.distinct_argmax(rows) == len(set(rows.argmax(1))) / 7
-    assert attention.column_mass(found, np.arange(11) % 4 == 0) == pytest.approx(
-        found[..., [0, 4, 8]].sum(-1).mean(-1)
-    )
+        pairs = [jensenshannon(rows[i], rows[j]) ** 2 for i in range(7) for j in range(i)]
+        expected = [
+            scipy.stats.entropy(rows, axis=1).mean() / math.log(11),
+            np.mean(pairs),
+            math.exp(scipy.stats.entropy(scipy.linalg.svdvals(rows))),
+            len(set(rows.argmax(1))) / 7,
+            rows[:, [0, 4, 8]].sum(-1).mean(),
+            0,
+        ]
+        assert values[at] == pytest.approx(expected)
 
 
-def test_what_is_no_map_is_refused_and_what_has_no_value_is_nan():
-    for wrong in (
-        np.ones(3) / 3,
-        np.ones((2, 3)),
-        np.zeros((0, 3)),
-        np.full((2, 2), np.nan),
-        [[1.5, -0.5]],
-    ):
-        with pytest.raises(InputError, match="attention map"):
-            attention.row_entropy(wrong)
-    assert np.isnan(attention.pairwise_js([[0.5, 0.5]])) and np.isnan(
-        attention.row_entropy([[1.0], [1.0]])
-    )
+@pytest.mark.parametrize(
+    "wrong",
+    [np.ones(3) / 3, np.ones((2, 3)), np.zeros((0, 3)), np.full((2, 2), np.nan), [[1.5, -0.5]]],
+)
+def test_what_is_no_map_is_refused(wrong):
+    with pytest.raises(InputError, match="attention map"):
+        attention.compute_measures(wrong, *np.zeros((2, 3), bool))
 
 
 @torch.no_grad()
@@ -111,20 +96,18 @@ def test_weights_are_those_the_layer_uses(whole):
     cross, batch = whole.cross[0].text_cross, collate(toys.both_sides(4).get(range(4)))
     text, clip = whole.eval().text(batch).text, batch.clip.flatten_states(whole.clip(batch.clip)[0])
     found = []
-    whole(
-        batch, attention=lambda m: found.append(m.weights) if m.name == "text over clip" else None
-    )
+    whole(batch, attention=found.append)
+    of_text = [one.weights for one in found if one.name == "text over clip"]
     values = cross.value(clip).unflatten(-1, (cross.heads, -1)).transpose(1, 2)
-    mixed = cross.norm(text + cross.out((found[0] @ values).transpose(1, 2).flatten(2)))
+    mixed = cross.norm(text + cross.out((of_text[0] @ values).transpose(1, 2).flatten(2)))
     torch.testing.assert_close(mixed, cross(text, clip, batch.clip.key_mask), atol=1e-5, rtol=1e-4)
-    assert len(found) == 2
+    assert len(of_text) == 2
 
 
-def test_padding_never_counts_and_order_and_mode_are_kept(whole):
-    whole.train()
-    short = toys.examples(8)
-    together, uniform, shapes = attention.diversity(whole, [LONG, *short])
-    assert whole.training and together.shape == (9, 2, 2, 6) and (shapes[0] > shapes[1:]).all()
+def test_padding_never_counts_and_order_is_kept(whole):
+    short = toys.examples(4)
+    together, uniform, shapes = attention.diversity(whole.train(), [LONG, *short])
+    assert together.shape == (5, 2, 2, 6) and (shapes[0] > shapes[1:]).all()
     for number, example in enumerate(short, 1):
         alone, flat, shape = attention.diversity(whole, [example])
         np.testing.assert_allclose(together[number], alone[0], rtol=1e-4)
@@ -134,11 +117,9 @@ def test_padding_never_counts_and_order_and_mode_are_kept(whole):
 def test_rows_columns_and_stop_words(whole):
     example = Example("x", "a dog isn't on the beach", text_pair="the cat waits")
     _, text, clip, maps = next(attention.attention_maps(whole, [example]))
-    assert (
-        maps.shape == (2, 2, len(text.input_ids) - 3, len(clip.input_ids))
-        and clip.special_tokens_mask.sum() == 4
-    )  # without [CLS] and [SEP]s
-    np.testing.assert_allclose(maps.sum(-1), 1, rtol=1e-5)
+    shown = len(text.input_ids) - 3  # without [CLS] and [SEP]s
+    assert maps.shape == (2, 2, shown, len(clip.input_ids))
+    assert clip.special_tokens_mask.sum() == 4
     words = ["a", "dog", "isn", "'", "t", "on", "the", "beach", "the", "cat", "waits"]
     stop = np.array([w >= 0 and words[w] in {"a", "isn", "t", "on", "the"} for w in clip.word_ids])
     scores, uniform, _ = attention.diversity(whole, [example])
@@ -149,9 +130,8 @@ def test_rows_columns_and_stop_words(whole):
 
 def test_a_planted_difference_is_found_and_none_where_there_is_none(whole, flat):
     examples = toys.examples(40)
-    found = attention.compare_maps(
-        whole, flat, [*examples, *examples, Example("empty", "")], draws=500, min_texts=40
-    )
+    given = [*examples, *examples, Example("empty", "")]
+    found = attention.compare_maps(whole, flat, given, draws=500, min_texts=40)
     assert (found["texts"], found["left_out"]) == (40, 1)
     rows = {(row["measure"], row["layer"]): row for row in found["measures"]}
     for row in (rows[name, 1] for name in MEASURES[:4]):
@@ -159,75 +139,28 @@ def test_a_planted_difference_is_found_and_none_where_there_is_none(whole, flat)
         assert row["difference"] == pytest.approx(row["b"] - row["a"])
         assert row["low"] <= row["difference"] <= row["high"] and row["low"] * row["high"] > 0
     assert rows["row_entropy", 1]["low"] > 0 > rows["pairwise_js", 1]["high"]
+    ours, theirs = (attention.diversity(model, examples).scores for model in (whole, flat))
+    for place, name in enumerate(MEASURES):
+        for layer in (1, 2):
+            heads = rows[name, layer]["heads"]  # each keeps its own value
+            assert heads["a"] == pytest.approx(ours[:, layer - 1, :, place].mean(0))
+            assert heads["b"] == pytest.approx(theirs[:, layer - 1, :, place].mean(0))
+    difference = (theirs - ours)[:, 0, :, 1].mean(1)
+    paired = scipy.stats.bootstrap((difference,), np.mean, method="percentile", rng=0)
+    js = rows["pairwise_js", 1]
+    assert (js["low"], js["high"]) == pytest.approx(tuple(paired.confidence_interval), rel=0.05)
     same = attention.compare_maps(whole, whole, examples, draws=20, min_texts=40)
     assert all(row["low"] == row["difference"] == row["high"] == 0 for row in same["measures"])
-    ours, theirs = (
-        attention.diversity(model, examples)[0][:, 0, :, 1].mean(1) for model in (whole, flat)
-    )
-    paired = scipy.stats.bootstrap(
-        (theirs - ours,), np.mean, method="percentile", rng=0
-    ).confidence_interval
-    js = rows["pairwise_js", 1]
-    assert (js["low"], js["high"]) == pytest.approx(tuple(paired), rel=0.05)
-
-
-def test_every_head_keeps_its_own_values(whole, flat):
-    # C7
-    examples = toys.examples(12)
-    result = attention.compare_maps(whole, flat, examples, draws=20, min_texts=12)
-    scores = attention.diversity(flat, examples).scores
-    for row in result["measures"]:
-        place = MEASURES.index(row["measure"])
-        for side in ("a", "b"):
-            assert len(row["heads"][side]) == 2
-            assert np.mean(row["heads"][side]) == pytest.approx(row[side])
-        assert row["heads"]["b"] == pytest.approx(scores[:, row["layer"] - 1, :, place].mean(0))
-    first = result["measures"][0]["heads"]
-    assert first["a"][0] != pytest.approx(first["a"][1])
-
-
-def test_report_of_two_folders(whole, flat, tmp_path):
-    folders = tmp_path / "with", tmp_path / "without$$"
-    for folder, model in zip(folders, (whole, flat), strict=True):
-        folder.mkdir()
-        model.export(folder)
-    report = attention_report(
-        *map(load_cross_modal_encoder, folders), FEW, tmp_path / "out", draws=20, min_texts=12
-    )
-    assert (
-        report["measures"]
-        == attention.compare_maps(whole, flat, FEW, draws=20, min_texts=12)["measures"]
-    )
-    assert json.loads((tmp_path / "out" / "attention.json").read_text()) == report
-    assert "<svg" in (tmp_path / "out" / "attention.svg").read_text()
 
 
 def test_a_picture_may_have_rows_of_special_tokens(whole, flat):
-    """A11: Table 9's maps have a row of [CLS]; the numbers are of the text's own tokens all the same."""
-    plain, all_rows = (
-        next(attention.attention_maps(whole, [LONG], special=special)) for special in (False, True)
-    )
-    own = ~plain.text.special_tokens_mask
-    assert all_rows.weights.shape[2] == len(own)
-    np.testing.assert_allclose(all_rows.weights[:, :, own], plain.weights)
+    """Table 9's maps have a row of [CLS]; the numbers are of the text's own tokens all the same."""
+    maps = [next(attention.attention_maps(whole, [LONG], special=given)) for given in (False, True)]
+    own = ~maps[0].text.special_tokens_mask
+    assert maps[1].weights.shape[2] == len(own)
+    np.testing.assert_allclose(maps[1].weights[:, :, own], maps[0].weights)
     image = attention.heat_maps(whole, flat, LONG, special=True).axes[0].images[0]
-    np.testing.assert_array_equal(image.get_array(), all_rows.weights[0, 0])
-
-
-def test_pairs_of_a_task_are_compared(whole, flat, tmp_path):
-    """A11: Table 9 shows a pair of RTE."""
-    folders = tmp_path / "with", tmp_path / "without"
-    for folder, model in zip(folders, (whole, flat), strict=True):
-        folder.mkdir()
-        model.export(folder)
-    config = AttentionConfig(model=str(folders[0]), other=str(folders[1]), special_tokens=True)
-    for wrong in (config, replace(config, task="glue/rte"), replace(config, data="glue")):
-        with pytest.raises(InputError, match=r"needs text=FILE .*, or task with data"):
-            attend(wrong, tmp_path / "out")
-    data = homes.rte(tmp_path / "glue")
-    config = replace(config, task="glue/rte", data=str(data), limit=4)
-    with pytest.raises(InputError, match=r"4 distinct texts of two or more tokens.*at least 200"):
-        attend(config, tmp_path / "out")
+    np.testing.assert_array_equal(image.get_array(), maps[1].weights[0, 0])
 
 
 def test_heat_maps_share_one_scale(whole, flat):
@@ -246,32 +179,51 @@ def test_heat_maps_share_one_scale(whole, flat):
             assert len(ticks) == (number if number <= 60 else 0)
 
 
-def test_what_cannot_be_compared_is_refused_in_one_line(whole, tmp_path):
+def test_what_cannot_be_compared_is_refused(whole):
     shallow, other = deepcopy(whole), deepcopy(whole)
-    shallow.cross, other.clip_tokenizer = (
-        shallow.cross[:1],
-        toys.clip_tokenizer(["zzz"], 514),
-    )  # letters only
-    for call, words in (
-        (lambda: attention.compare_maps(whole, whole, FEW), "12 distinct texts.*at least 200"),
-        (
-            lambda: attention.compare_maps(whole, whole, [], min_texts=0),
-            "0 distinct texts.*at least 2",
-        ),
-        (
-            lambda: attention.compare_maps(whole, shallow, FEW, min_texts=2),
-            "maps differ in shape: expected equal tokenizers and layers",
-        ),
-        (
-            lambda: attention.compare_maps(whole, other, FEW, min_texts=2),
-            "maps differ in shape",
-        ),
-        (
-            lambda: attention.diversity(whole, [Example("c", "a", choices=("b", "c"))]),
-            "example c is multiple choice",
-        ),
-        (lambda: load_cross_modal_encoder(tmp_path), "cross_layers.safetensors"),
+    shallow.cross = shallow.cross[:1]
+    other.clip_tokenizer = toys.clip_tokenizer(["zzz"], 514)  # letters only
+    for model, texts, least, words in (
+        (whole, FEW, 200, "12 distinct texts.*at least 200"),
+        (whole, [], 0, "0 distinct texts.*at least 2"),
+        (shallow, FEW, 2, "maps differ in shape: expected equal tokenizers and layers"),
+        (other, FEW, 2, "maps differ in shape"),
+        (whole, [Example("c", "a", choices=("b", "c"))], 2, "multiple choice"),
     ):
-        with pytest.raises(InputError, match=words) as caught:
-            call()
-        assert "\n" not in str(caught.value)
+        with pytest.raises(InputError, match=words):
+            attention.compare_maps(whole, model, texts, min_texts=least)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_compares_two_folders(whole, flat, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, model in {"with": whole, "without$$": flat}.items():
+        Path(name).mkdir()
+        model.export(Path(name))
+    homes.text(tmp_path / "text.txt", 6)
+    assert main(["info", "with", "--json"]) == 0
+    counted = json.loads(capsys.readouterr().out)
+    assert list(counted["components"]) == ["text", "clip", "cross"]
+    assert counted["total"] == sum(part.numel() for part in whole.parameters())
+    few = partial(attention.compare_maps, draws=20, min_texts=5)
+    monkeypatch.setattr(attention, "compare_maps", few)
+    line = ["attention", "--model", "with", "--other", "without$$"]
+    assert main([*line, "--text", "text.txt", "--max-length", "64", "--out", "out"]) == 0
+    result = json.loads(Path("out/result.json").read_text())
+    assert result["texts"] == 6
+    assert {row["layer"] for row in result["measures"]} == {1, 2}
+    assert "<svg" in Path("out/attention.svg").read_text()
+    homes.rte(tmp_path / "glue")
+    for flags, message in (
+        ((), "needs text=FILE [FILE ...], or task with data"),
+        (("--task", "glue/rte"), "needs text=FILE [FILE ...], or task with data"),
+        (
+            ("--task", "glue/rte", "--data", "glue", "--limit", "4"),
+            "4 distinct texts of two or more tokens; expected at least 5",
+        ),
+    ):
+        capsys.readouterr()
+        assert main([*line, *flags, "--out", "pairs"]) == 2
+        assert message in capsys.readouterr().err

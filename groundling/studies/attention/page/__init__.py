@@ -27,8 +27,7 @@ from groundling.runs.report import render
 from groundling.settings.fields import make_settings
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
-from groundling.studies.attention.page.attention_views import ModelAttentionView, draw_heads
-from groundling.studies.attention.page.inspected_model import InspectedModel
+from groundling.studies.attention.page.views import InspectedModel, ModelAttentionView, draw_heads
 from groundling.tasks import Task
 
 if TYPE_CHECKING:
@@ -42,8 +41,6 @@ JPEG_QUALITY = 82
 """JPEG quality of an embedded photo."""
 MARK = '<meta name="generator" content="groundling visualize">'
 """Marks a page of `groundling visualize`, which may be overwritten."""
-MAX_PAGE_CHARACTERS = 20 * 2**20
-"""Most characters of a page; browsers are slow with larger ones."""
 FRAME_HEIGHT = 760
 """Height of the page in a notebook, in pixels."""
 
@@ -83,16 +80,10 @@ class AttentionPage:
         return draw_heads(require(self.first_view, "first_view", "a figure of heads"), heads)
 
     def html(self) -> str:
-        """The HTML; raises InputError if it is too large for browsers (`MAX_PAGE_CHARACTERS`)."""
+        """The HTML, with all data inside."""
         models = [{"name": name, "notes": list(notes)} for name, notes in self.models]
         content = {"models": models, "pairs": self.entries}
-        text = render(__package__, "visualize.html", title=TITLE, data=content)
-        if len(text) > MAX_PAGE_CHARACTERS:
-            raise InputError(
-                f"a page of {len(self.entries)} pairs and {len(models)} models would be "
-                f"{len(text) / 2**20:.0f} MB; pass a smaller limit or fewer layers"
-            )
-        return text
+        return render(__package__, "visualize.html", title=TITLE, data=content)
 
     def save(self, path: str | Path) -> None:
         """Write the page; an older page is overwritten.
@@ -181,8 +172,7 @@ def _photos(images: str) -> Callable[[str], Path]:
     def find(name: str) -> Path:
         candidates = files.get(image_id(name), [])
         require_nonempty(candidates, f"no photo {name!r} in {images}")
-        exact = [path for path in candidates if path.name == Path(name).name]
-        return single_file(exact or candidates)
+        return single_file(candidates)
 
     return find
 

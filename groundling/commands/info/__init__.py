@@ -1,4 +1,4 @@
-"""Commands and settings of the papers study: model descriptions."""
+"""`groundling info`: parameter counts of a published model or of a model folder."""
 
 from __future__ import annotations
 
@@ -19,18 +19,15 @@ class ModelInfoConfig(Settings):
     """Print one JSON object."""
 
 
-INFO = Command(
+COMMAND = Command(
     "info",
     "parameter counts of a preset or a model folder",
-    "groundling.studies.papers.info:info",
+    "groundling.commands.info.parameters:info",
     {"_own": ModelInfoConfig()},
-    title="Papers: their models",
+    title="Use",
     example="groundling info xdbert-bert-base",
     common_flags="name json",
     output=CommandOutput(),
     positional=("--name",),
     prints_output=True,
 )
-
-
-COMMANDS = (INFO,)

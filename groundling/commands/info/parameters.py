@@ -21,6 +21,7 @@ from transformers import (
     ElectraModel,
 )
 
+from groundling.commands.info import ModelInfoConfig
 from groundling.core.errors import require_known
 from groundling.models.clip import ClipTextTower, make_clip_text_tower
 from groundling.models.cross_modal import LAYERS, make_cross_modal_layers
@@ -28,7 +29,6 @@ from groundling.models.heads import LMHead
 from groundling.models.loading import load_config
 from groundling.runs.folder import json_text
 from groundling.runs.progress import CommandContext
-from groundling.studies.papers.commands import ModelInfoConfig
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import JOIN
 from groundling.vision_language.uniter import UniterEmbeddings

@@ -18,7 +18,7 @@ from groundling.command_line import COMMANDS
 from groundling.recipes import PaperValue, default_settings, format_setting
 from groundling.settings.fields import setting_values
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
 SETTINGS = "| setting | printed | where | key | here |"
 SILENT = ("not stated", "not mentioned")
