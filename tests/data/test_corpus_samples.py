@@ -28,12 +28,7 @@ from groundling.data.samples import (
     TextRowEncoder,
     backend_tokenizer,
 )
-from groundling.data.text import (
-    TokenizationCache,
-    align_words,
-    word_spans,
-    word_type_ids,
-)
+from groundling.data.text import TokenizationCache, align_words, word_spans, word_type_ids
 from groundling.runs import jobs
 from groundling.runs.folder import PREPARED
 from groundling.runs.hashing import CACHE, cache_folder
