@@ -569,12 +569,14 @@ TOKEN_FILLS = {
 def _tokens(rows: Sequence[TextRow]) -> Tokens | None:
     if not rows:
         return None
-    columns = {
-        name: _stack([vars(row)[name] for row in rows], fill)
-        for name, fill in TOKEN_FILLS.items()
-        if vars(rows[0])[name] is not None
-    }
     ids = [row.input_ids for row in rows]
+    columns = {}
+    for name, fill in TOKEN_FILLS.items():
+        values = [vars(row)[name] for row in rows]
+        if any(value is not None for value in values):  # a text without tags may be among others
+            blank = (np.full(len(one), fill) for one in ids)
+            own = [b if value is None else value for value, b in zip(values, blank, strict=True)]
+            columns[name] = _stack(own, fill)
     return Tokens(_stack(ids, rows[0].pad_token_id), _mask(ids), **columns)
 
 

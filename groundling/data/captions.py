@@ -38,16 +38,16 @@ from groundling.data.tables import (
     DATA_FILES,
     ROWS,
     lines_of,
-    load_json,
     read_all_columns,
     row_texts,
     split_columns,
 )
+from groundling.runs.folder import read_json
 from groundling.settings.input_settings import CaptionColumns, CaptionSettings
 
 METADATA = "metadata.jsonl"
 """File of an imagefolder's captions (Hugging Face's datasets library)."""
-KAGGLE_HEADER = b"image,caption"
+KAGGLE_HEADER = "image,caption"
 """First line of Kaggle's Flickr8k and Flickr30k, which are tables in a .txt file."""
 IMAGES: tuple[str, ...] = (
     *("file_name", "image", "filename", "image_file", "image_name", "image_path", "photo"),
@@ -56,10 +56,11 @@ IMAGES: tuple[str, ...] = (
 """Common names of a column of image files, the likeliest first."""
 CAPTIONS = ("caption", "captions", "text", "sentence", "sentences", "description", "comment")
 """Common names of a column of captions."""
+LINKS = ("http://", "https://")
 NUMBERED = re.compile(r"(\S+\.\w+) \d+")
 """A line of Karpathy's lists: the image's path and its number."""
-NO_COLUMNS = CaptionColumns()
-"""No column is named; columns are recognised by common names."""
+EVERYTHING = CaptionSettings()
+"""All captions of files without splits; columns are recognised by common names."""
 
 
 class CaptionRow(NamedTuple):
@@ -75,51 +76,30 @@ class CaptionRow(NamedTuple):
     """Its words, separated by single spaces; perhaps none."""
 
 
-def caption_rows(
-    path: Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
-) -> Iterator[CaptionRow]:
-    """The captions of a file or folder, from Karpathy's json those of some splits."""
-    content: Any = load_json(path) if path.suffix == ".json" and not path.is_dir() else None
-    if is_karpathy(content):
-        yield from _karpathy(path, content["images"], splits)
-        return
-    if splits:
+def caption_rows(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
+    """The captions of a file or folder, read in the first of `FORMATS` that recognises it."""
+    if selection.caption_splits and not has_splits(path):
         raise InputError(f"{path}: its images have no splits, as caption_splits selects")
-    if _is_table(path, content):
-        yield from _table(path, columns)
-        return
-    if path.is_dir():
-        yield from _sidecars(path)
-    elif path.suffix == ".json":
-        yield from _coco(path, content)
-    else:
-        yield from (_conceptual if path.suffix == ".tsv" else _flickr8k)(path)
+    read = next(read for recognises, read in FORMATS if recognises(path))
+    return read(path, selection)
 
 
-def is_karpathy(content: Any) -> bool:
-    """Whether JSON is `dataset_coco.json` or similar, judged by its first image."""
-    images = content.get("images") if isinstance(content, dict) else None
-    first = images[0] if isinstance(images, list) and images else None
-    return isinstance(first, dict) and {"split", "sentences"} <= first.keys()
-
-
-def _is_table(path: Path, content: object) -> bool:
-    if path.is_dir():
-        return (path / METADATA).is_file()
-    if path.suffix == ".json":
-        return isinstance(content, list)
-    if path.suffix == ".tsv":  # Conceptual Captions has no header
-        return not any(map(_names_image, lines_of(path)[0].split("\t")[1:2]))
-    return path.suffix in ROWS or is_kaggle(path)
+def _first_line(path: Path) -> str:
+    with convert_read_errors(path), path.open("rb") as file:
+        return file.readline(1 << 16).decode("utf-8-sig", "replace")
 
 
 def is_kaggle(path: Path) -> bool:
     """Whether a .txt file is a table of captions."""
-    if path.suffix != ".txt":
+    return path.suffix == ".txt" and _first_line(path).strip().lower() == KAGGLE_HEADER
+
+
+def _is_conceptual(path: Path) -> bool:
+    """Whether a file is a tsv without a header: the second field of its first line is an image."""
+    if path.suffix != ".tsv":
         return False
-    with convert_read_errors(path), path.open("rb") as file:
-        first = file.readline(2 * len(KAGGLE_HEADER)).removeprefix(b"\xef\xbb\xbf")
-    return first.strip().lower() == KAGGLE_HEADER
+    files = [field.strip() for field in _first_line(path).lower().split("\t")[1:2]]
+    return any(file.startswith(LINKS) or image_id(file) != file for file in files)
 
 
 def _words(caption: str) -> str:
@@ -134,6 +114,28 @@ def _name(value: object) -> str:
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def _json(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
+    content = read_json(path)
+    if isinstance(content, list):
+        return _table(path, selection)
+    if _is_karpathy(content):
+        return _karpathy(path, content["images"], selection.caption_splits)
+    return _coco(path, content)
+
+
+def has_splits(path: str | Path) -> bool:
+    """Whether a caption file is Karpathy's, in which every image has a split."""
+    return Path(path).suffix == ".json" and _is_karpathy(read_json(Path(path)))
+
+
+def _is_karpathy(content: Any) -> bool:
+    """Whether JSON is `dataset_coco.json` or similar, judged by its first image."""
+    match content:
+        case {"images": [{"split": _, "sentences": _}, *_]}:
+            return True
+    return False
 
 
 def _karpathy(path: Path, images: Sequence[Any], splits: Sequence[str]) -> Iterator[CaptionRow]:
@@ -168,7 +170,7 @@ def _coco(path: Path, content: Any) -> Iterator[CaptionRow]:
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def _flickr8k(path: Path) -> Iterator[CaptionRow]:
+def _flickr8k(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
     for number, line in enumerate(lines_of(path), 1):
         key, tab, caption = line.partition("\t")
         file, sign, _ = key.partition("#")
@@ -177,7 +179,7 @@ def _flickr8k(path: Path) -> Iterator[CaptionRow]:
         yield CaptionRow(f"{path}, line {number}", file, file, _words(caption))
 
 
-def _conceptual(path: Path) -> Iterator[CaptionRow]:
+def _conceptual(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
     lines = [line.split("\t") for line in lines_of(path)]
     for number, fields in enumerate(lines, 1):
         where = f"{path}, line {number}"
@@ -186,11 +188,6 @@ def _conceptual(path: Path) -> Iterator[CaptionRow]:
             raise InputError(f"{where}: {len(fields)} fields, but line 1 has {len(lines[0])}")
         caption, link = fields[:2]
         yield CaptionRow(where, link.strip(), _image_file(link), _words(caption))
-
-
-def _names_image(text: str) -> bool:
-    text = text.strip().lower()
-    return text.startswith(("http://", "https://")) or image_id(text) != text
 
 
 def _image_file(link: str) -> str:
@@ -205,10 +202,10 @@ def _image_file(link: str) -> str:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _table(path: Path, columns: CaptionColumns) -> Iterator[CaptionRow]:
+def _table(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
     path = path / METADATA if path.is_dir() else path
     header, rows = read_all_columns(path)
-    captions, image = choose_columns(path, header, columns)
+    captions, image = _choose_columns(path, header, selection.columns)
     for where, row in rows:
         with prefix_errors(where):
             (file,) = row_texts(row, [image]) if image else ("",)
@@ -219,7 +216,7 @@ def _table(path: Path, columns: CaptionColumns) -> Iterator[CaptionRow]:
             yield CaptionRow(where, file.strip(), _image_file(file), _words(text))
 
 
-def choose_columns(
+def _choose_columns(
     path: Path, header: Sequence[str], columns: CaptionColumns
 ) -> tuple[list[str], str]:
     """The columns of captions and the column of image files, which is empty if there is none."""
@@ -251,7 +248,7 @@ def _captions_in(row: dict[str, Any], name: str) -> list[str]:
 # -- caption files beside images ---------------------------------------------------------------------------------------
 
 
-def _sidecars(folder: Path) -> Iterator[CaptionRow]:
+def _sidecars(folder: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
     for image in images_below(folder):
         sidecar = folder / f"{os.path.splitext(image)[0]}.txt"
         if not sidecar.is_file():
@@ -260,6 +257,19 @@ def _sidecars(folder: Path) -> Iterator[CaptionRow]:
             lines = sidecar.read_text(encoding="utf-8-sig").split("\n")
         for text in [text for text in map(_words, lines) if text] or [""]:
             yield CaptionRow(str(sidecar), image, image, text)
+
+
+FORMATS: tuple[
+    tuple[Callable[[Path], bool], Callable[[Path, CaptionSettings], Iterator[CaptionRow]]], ...
+] = (
+    (lambda path: (path / METADATA).is_file(), _table),
+    (Path.is_dir, _sidecars),
+    (lambda path: path.suffix == ".json", _json),
+    (_is_conceptual, _conceptual),
+    (lambda path: path.suffix in ROWS or is_kaggle(path), _table),
+    (lambda _: True, _flickr8k),
+)
+"""For each format, whether a path that none before has recognised is of it, and its reader."""
 
 
 # -- captions by image -------------------------------------------------------------------------------------------------
@@ -296,15 +306,8 @@ def settings_by_file(
     return [settings if one or not any(are_split) else whole for one in are_split]
 
 
-def has_splits(path: str | Path) -> bool:
-    """Whether a caption file is Karpathy's, in which every image has a split."""
-    return Path(path).suffix == ".json" and is_karpathy(load_json(Path(path)))
-
-
-def _rows_with_text(
-    path: Path, splits: Sequence[str], columns: CaptionColumns
-) -> tuple[list[CaptionRow], list[str]]:
-    every = list(caption_rows(path, splits, columns))
+def _rows_with_text(path: Path, selection: CaptionSettings) -> tuple[list[CaptionRow], list[str]]:
+    every = list(caption_rows(path, selection))
     rows = [row for row in every if row.caption]
     require_nonempty(rows, f"{path}: no captions found")
     empty = [row for row in every if not row.caption]
@@ -318,15 +321,9 @@ def _by_image(rows: Iterable[CaptionRow]) -> list[CaptionedImage]:
     return [CaptionedImage(image, file, tuple(own)) for (image, file), own in captions.items()]
 
 
-def read_captions(
-    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
-) -> CaptionCollection:
-    """Captions, each with its image.
-
-    `splits`: images to take from Karpathy's json. `columns`: columns to read from a table; without,
-    they are recognised by name.
-    """
-    rows, notes = _rows_with_text(Path(path), splits, columns)
+def read_captions(path: str | Path, selection: CaptionSettings = EVERYTHING) -> CaptionCollection:
+    """The selected captions of a file or folder, each with its image."""
+    rows, notes = _rows_with_text(Path(path), selection)
     first: dict[str, CaptionRow] = {}
     for row in rows:
         if not row.image:
@@ -341,20 +338,19 @@ def read_captions(
 
 
 def captions_of_images(
-    path: str | Path, splits: Sequence[str] = (), columns: CaptionColumns = NO_COLUMNS
+    path: str | Path, selection: CaptionSettings = EVERYTHING
 ) -> list[tuple[str, str]]:
     """All captions, image by image, each with its image's id in region stores, or empty; images are not checked."""
-    rows, _ = _rows_with_text(Path(path), splits, columns)
+    rows, _ = _rows_with_text(Path(path), selection)
     return [
         (caption, image_id(image.file)) for image in _by_image(rows) for caption in image.captions
     ]
 
 
 def is_captions(path: Path) -> bool:
-    """Whether a text file holds captions: by its ending, or by its first line."""
-    if path.is_dir() or path.suffix in DATA_FILES or path.name.endswith(".token.txt"):
-        return True
-    return is_kaggle(path)
+    """Whether a file or folder holds captions: by its ending, or by its first line."""
+    is_named = path.suffix in DATA_FILES or path.name.endswith(".token.txt")
+    return is_named or path.is_dir() or is_kaggle(path)
 
 
 def keep_listed(images: list[CaptionedImage], listing: str | Path) -> list[CaptionedImage]:
@@ -400,8 +396,8 @@ def find_images(
 
     names = {image.file: os.path.normpath(image.file) for image in images if image.file}
     place = _match(names, is_here, lambda: images_below(folder), folder)
-    found = _require_images(images, place, skip, folder)
-    return [replace(one, file=place[one.file]) for one in found], len(images) - len(found)
+    found = [replace(one, file=place[one.file]) for one in images if one.file in place]
+    return found, _count_missing(images, place, skip, folder)
 
 
 def images_in_store(
@@ -410,21 +406,22 @@ def images_in_store(
     """The images that the region store in `folder` with these `ids` has, with their ids there, and as `find_images`."""
     names = {image.file: image_id(image.file) for image in images}
     place = _match(names, ids.__contains__, lambda: ids, folder)
-    found = _require_images(images, place, skip, folder)
-    own = [replace(one, id=normalize_unicode(place[one.file])) for one in found]
-    return own, len(images) - len(found)
+    found = [
+        replace(one, id=normalize_unicode(place[one.file])) for one in images if one.file in place
+    ]
+    return found, _count_missing(images, place, skip, folder)
 
 
-def _require_images(
+def _count_missing(
     images: Sequence[CaptionedImage], found: Collection[str], skip: bool, where: str | Path
-) -> list[CaptionedImage]:
+) -> int:
     missing = [image.file for image in images if image.file not in found]
     if len(missing) == len(images) or (missing and not skip):
         raise InputError(
             f"{where}: {len(missing)} of {len(images)} captioned images are missing, the first is {missing[0]} "
             "(skip_missing)"
         )
-    return [image for image in images if image.file in found]
+    return len(missing)
 
 
 def _match(

@@ -30,12 +30,8 @@ import tokenizers
 from tokenizers import Tokenizer
 
 from groundling.core.batch import Example, Sample
-from groundling.core.errors import (
-    InputError,
-    convert_read_errors,
-    require_known,
-)
-from groundling.data.captions import captions_of_images, is_captions, settings_by_file
+from groundling.core.errors import InputError, convert_read_errors, require_known
+from groundling.data.captions import EVERYTHING, captions_of_images, is_captions, settings_by_file
 from groundling.data.samples import (
     ClipRowEncoder,
     LazySequence,
@@ -43,21 +39,8 @@ from groundling.data.samples import (
     sizes_of,
     subsample,
 )
-from groundling.data.shards import (
-    MANIFEST,
-    Facts,
-    Record,
-    ShardStore,
-    ShardWriter,
-    wait_for_folder,
-)
-from groundling.data.tables import (
-    DATA_FILES,
-    PARQUET,
-    import_optional,
-    parquet_rows,
-    read_header,
-)
+from groundling.data.shards import MANIFEST, Facts, Record, ShardStore, ShardWriter, wait_for_folder
+from groundling.data.tables import DATA_FILES, PARQUET, import_optional, parquet_rows, read_header
 from groundling.data.text import TokenizationCache
 from groundling.runs.folder import PREPARED, cache_folder, data_hash, disk_errors, json_text
 from groundling.runs.jobs import cores, run_parallel
@@ -68,8 +51,6 @@ Item = TypeVar("Item")
 
 CHUNK = 2000
 """Number of texts tokenised at a time."""
-EVERYTHING = CaptionSettings()
-"""All captions of files without splits; columns are recognised by name."""
 
 
 class CorpusText(NamedTuple):
@@ -86,10 +67,7 @@ def iterate_texts(
     """Non-empty lines of a text file, held in memory only in part, or selected captions with their images."""
     path = Path(path)
     if is_captions(path):
-        yield from (
-            CorpusText(*each)
-            for each in captions_of_images(path, selection.caption_splits, selection.columns)
-        )
+        yield from (CorpusText(*each) for each in captions_of_images(path, selection))
         return
     if selection.caption_splits:
         raise InputError(f"{path}: plain text has no splits, as caption_splits selects")

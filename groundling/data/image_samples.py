@@ -15,12 +15,7 @@ from PIL import Image
 from groundling.core.batch import Example, RegionRow, Sample, Tags, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.data.captions import CaptionedImage
-from groundling.data.images import (
-    ImageInput,
-    image_id,
-    images_below,
-    read_image,
-)
+from groundling.data.images import ImageInput, image_id, images_below, read_image
 from groundling.data.samples import ClipRowEncoder, SampleDataset, SampleWrapper, TextDataset
 from groundling.data.text import replace_words
 from groundling.runs.progress import track
@@ -32,10 +27,8 @@ _OTHER = {"left": "right", "right": "left", "Left": "Right", "Right": "Left"}
 
 
 def _swap_sides(text: str, tags: Tags = ()) -> tuple[str, Tags]:
-    changes = []
-    for match in _SIDES.finditer(text):
-        word = match.group()
-        changes.append((*match.span(), _OTHER.get(word, _OTHER[word.lower()])))
+    found = [(*match.span(), match.group()) for match in _SIDES.finditer(text)]
+    changes = [(start, stop, _OTHER.get(word, _OTHER[word.lower()])) for start, stop, word in found]
     return replace_words(text, changes, tags)
 
 
@@ -57,14 +50,13 @@ class LeftRightWordSwap:
             _swap_sides(choice, choice_tags)
             for choice, choice_tags in zip(example.choices, of_choices, strict=True)
         ]
-        tags_of_choices = tuple(choice_tags for _, choice_tags in choices)
         return replace(
             example,
             text=text,
             region_tags=tags,
             text_pair=None if example.text_pair is None else _swap_sides(example.text_pair)[0],
             choices=tuple(choice for choice, _ in choices),
-            choice_region_tags=tags_of_choices if example.choice_region_tags else (),
+            choice_region_tags=tuple(tags for _, tags in choices if example.choice_region_tags),
             label=self._label(example.label),
             part_starts=(),  # no model that reads pixels uses parts, and these positions are no longer valid
         )

@@ -472,12 +472,11 @@ class TextDataset:
         missing: list[tuple[TextRow | None, int]] = [(None, 0)] * len(examples)
         texts = missing if self.text is None else self.text.rows(examples, words)
         clips = missing if self.clip is None else self.clip.rows(examples, words)
-        are_tagged = any(one.region_tags or one.choice_region_tags for one in examples)
         samples = []
         for example, parts, (text, dropped), (clip, clip_dropped) in zip(
             examples, words, texts, clips, strict=True
         ):
-            if text is not None and are_tagged:
+            if text is not None and (example.region_tags or example.choice_region_tags):
                 text = _tagged(text, example, parts)
             raw = map(word_type_ids, texts_of(example), parts)
             types = np.concatenate(list(raw))
@@ -615,17 +614,13 @@ def rows_of(example: Example) -> Iterator[Example]:
 
 def with_choice(example: Example, number: int) -> Example:
     """A multiple-choice example with one of its choices as second text, and without a label."""
-    return Example(
-        example.id,
-        example.text,
-        example.choices[number],
-        images=example.images,
-        region_tags=example.region_tags,
+    return replace(
+        example,
+        text_pair=example.choices[number],
+        label=None,
+        choices=(),
         choice_region_tags=example.choice_region_tags[number : number + 1],
-        object_count=example.object_count,
-        object_names=example.object_names,
-        mentioned_objects=example.mentioned_objects,
-        part_starts=example.part_starts,
+        tag_lists=(),
     )
 
 

@@ -163,9 +163,8 @@ class ShardWriter:
 
     def pending(self, shards: int) -> Iterator[int]:
         """The numbers of this process's incomplete shards, among `shards`."""
-        for number in self.process.shard_numbers(shards):
-            if not self.is_complete(number):
-                yield number
+        own = self.process.shard_numbers(shards)
+        return (number for number in own if not self.is_complete(number))
 
     def write(self, number: int, records: Sequence[Record], skipped: Iterable[str] = ()) -> None:
         """Write one shard atomically; `skipped` gives a reason for each skipped record."""

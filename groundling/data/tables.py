@@ -19,7 +19,7 @@ from groundling.core.errors import (
     require_known,
     require_nonempty,
 )
-from groundling.runs.folder import decoded_json
+from groundling.runs.folder import decoded_json, read_json
 from groundling.settings.input_settings import TableTaskSettings
 
 TABLES = (".csv", ".tsv")
@@ -126,8 +126,8 @@ def _table_lines(path: Path, has_header: bool = True) -> Iterator[tuple[int, lis
     best = max(SEPARATORS, key=header.count)
     separator = usual if usual in header or best not in header else best
     if separator == usual == "\t":
-        for number, line in enumerate(_split_lines(text), 1):
-            yield number, line.split("\t")
+        lines = enumerate(_split_lines(text), 1)
+        yield from ((number, line.split("\t")) for number, line in lines if line)
         return
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
@@ -138,21 +138,8 @@ def _table_lines(path: Path, has_header: bool = True) -> Iterator[tuple[int, lis
         raise InputError(f"{path}, line {reader.line_num}: {error}") from None
 
 
-def load_json(path: Path) -> Any:
-    """The content of a JSON file; raises InputError as `read_text`, or with the line of the fault."""
-    return _parsed(path, read_text(path))
-
-
-def _parsed(where: object, text: str) -> Any:
-    content = decoded_json(where, text)
-    if "\\u" in text:  # half of a surrogate pair is valid JSON, but cannot be tokenised or written
-        with convert_errors(f"{where}: not text", errors=UnicodeEncodeError):
-            json.dumps(content, ensure_ascii=False).encode()
-    return content
-
-
 def _json_entries(path: Path) -> Iterator[Row]:
-    entries = load_json(path)
+    entries = read_json(path)
     if not isinstance(entries, list):
         raise InputError(f"{path}: expected a list of objects")
     for number, entry in enumerate(entries):
@@ -163,7 +150,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
     for number, line in enumerate(lines_of(path), 1):
         if line.strip():
             where = f"{path}, line {number}"
-            yield _object(where, _parsed(where, line))
+            yield _object(where, decoded_json(where, line))
 
 
 def _object(where: str, row: object) -> Row:

@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -181,10 +181,13 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def decoded_json(where: object, text: str, decode: Callable[[str], Any] = json.loads) -> Any:
-    """JSON decoded by `decode`; raises InputError, which begins with `where`, for invalid JSON."""
+def decoded_json(where: object, text: str) -> Any:
+    """Decoded JSON; raises InputError, which begins with `where`, for invalid JSON."""
     with convert_errors(f"{where}: not valid JSON"):
-        return decode(text)
+        content = json.loads(text)
+        if "\\u" in text:  # half of a surrogate pair cannot be tokenised or written
+            json.dumps(content, ensure_ascii=False).encode()
+        return content
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

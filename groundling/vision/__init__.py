@@ -307,10 +307,9 @@ class Extractor:
             for name, path in batch:
                 try:
                     ready = self._read(name, path)
+                    sizes.setdefault(ready[1].size, []).append(ready)
                 except InputError as error:
                     skipped[name] = str(error)
-                else:
-                    sizes.setdefault(ready[1].size, []).append(ready)
             for of_one_size in sizes.values():
                 for image in self._same_size_regions(of_one_size):
                     regions[image.id] = image

@@ -13,12 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError, did_you_mean, prefix_errors
 from groundling.data.image_samples import files_below, single_file
-from groundling.data.images import (
-    FileNameMatcher,
-    check_shape,
-    image_id,
-    read_image,
-)
+from groundling.data.images import FileNameMatcher, check_shape, image_id, read_image
 from groundling.data.regions import RegionStore
 from groundling.runs.folder import read_json
 
@@ -126,22 +121,8 @@ def _draw_boxes(image: Image.Image, row: RegionRow, descriptions: list[str]) -> 
         colour = COLOURS[number % len(COLOURS)]
         left, top, right, bottom = (float(side) for side in corners[number])
         canvas.rectangle((left, top, right, bottom), outline=colour, width=line)
-        _label(canvas, descriptions[number], (left + line, top + line), colour, font)
+        text = descriptions[number]
+        x = min(left + line, image.width - canvas.textlength(text, font=font) - 2 * line)
+        y = min(top + line, 0.95 * image.height)
+        canvas.text((max(0, x), y), text, colour, font, stroke_width=2, stroke_fill="black")
     return image
-
-
-def _label(
-    canvas: ImageDraw.ImageDraw,
-    text: str,
-    corner: tuple[float, float],
-    colour: str,
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont,
-) -> None:
-    """A label on a background of its box's colour, shifted so that it stays inside the image."""
-    left, top, right, bottom = canvas.textbbox((0, 0), text, font=font)
-    wide, high = canvas.im.size
-    x = max(0.0, min(corner[0], wide - (right - left) - 4))
-    y = max(0.0, min(corner[1], high - (bottom - top) - 4))
-    canvas.rectangle((x, y, x + right - left + 4, y + bottom - top + 4), fill=colour)
-    ink = "white" if colour in ("#0072B2", "#009E73", "#D55E00") else "black"
-    canvas.text((x + 2 - left, y + 2 - top), text, fill=ink, font=font)

@@ -49,13 +49,17 @@ def karpathy(path: Path, *images: dict[str, Any]) -> Path:
     return put(path, json.dumps({"images": every, "dataset": "coco"}))
 
 
+def splits_of(*splits: str) -> CaptionSettings:
+    return CaptionSettings(caption_splits=splits)
+
+
 # -- Karpathy's split --------------------------------------------------------------------------------------------------
 
 
 def test_karpathys_json(tmp_path: Path) -> None:
     path = karpathy(tmp_path / "dataset_coco.json")
     assert has_splits(path)
-    assert read_captions(path, ["restval", "train"]).images == [
+    assert read_captions(path, splits_of("restval", "train")).images == [
         CaptionedImage(
             "0", "COCO_train2014_000000000000.jpg", ("caption 0 of 0 .", "caption 1 of 0 .")
         ),
@@ -65,9 +69,8 @@ def test_karpathys_json(tmp_path: Path) -> None:
     ]
     flickr = entry(5, "train")
     del flickr["cocoid"], flickr["filepath"]
-    (image,) = read_captions(
-        karpathy(tmp_path / "dataset_flickr30k.json", flickr), ["train"]
-    ).images
+    path = karpathy(tmp_path / "dataset_flickr30k.json", flickr)
+    (image,) = read_captions(path, splits_of("train")).images
     assert image.id == image.file == "COCO_train2014_000000000005.jpg"
 
 
@@ -77,7 +80,7 @@ def test_splits_must_be_named_and_there(tmp_path: Path) -> None:
         with pytest.raises(
             InputError, match="select caption_splits from train, restval, val, test"
         ):
-            read_captions(path, splits)
+            read_captions(path, splits_of(*splits))
 
 
 def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> None:
@@ -88,7 +91,7 @@ def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> 
         with pytest.raises(
             InputError, match="its images have no splits, as caption_splits selects"
         ):
-            read_captions(path, ["train"])
+            read_captions(path, splits_of("train"))
 
 
 def test_of_one_file_everything_is_wanted_without_a_look_at_it() -> None:

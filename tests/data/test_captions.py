@@ -15,12 +15,7 @@ from tiny.homes import coco, put
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data import image_samples as module
-from groundling.data.captions import (
-    CaptionedImage,
-    keep_listed,
-    read_captions,
-    with_store_ids,
-)
+from groundling.data.captions import CaptionedImage, keep_listed, read_captions, with_store_ids
 from groundling.data.image_samples import CaptionedImageDataset, decode_image
 from groundling.data.samples import ClipRowEncoder
 

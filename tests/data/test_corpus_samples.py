@@ -28,12 +28,7 @@ from groundling.data.samples import (
     TextRowEncoder,
     backend_tokenizer,
 )
-from groundling.data.text import (
-    TokenizationCache,
-    align_words,
-    word_spans,
-    word_type_ids,
-)
+from groundling.data.text import TokenizationCache, align_words, word_spans, word_type_ids
 from groundling.runs import jobs
 from groundling.runs.folder import CACHE, PREPARED, cache_folder
 from groundling.settings.input_settings import parse_weighted_files

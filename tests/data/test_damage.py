@@ -38,7 +38,7 @@ MESSAGES: dict[tuple[str, str], list[tuple[str | int | None, str, str]]] = {
         ('"image_id": 1', '"image_id": 9', "PLACE/c.json: cannot be read (KeyError: '9')"),
         ('"a dog"', "null", "PLACE/c.json: cannot be read (AttributeError: 'NoneType' object"),
         ('"a dog"', "3", "PLACE/c.json: cannot be read (AttributeError: 'int' object"),
-        ('"a dog"', '"\\ud83d"', "PLACE/c.json: not text (UnicodeEncodeError: "),
+        ('"a dog"', '"\\ud83d"', "PLACE/c.json: not valid JSON (UnicodeEncodeError: "),
         ('"2.jpg"', '"1.jpg"', "annotations[1]: 2 and 1 both refer to the image file 1.jpg"),
         ("", '{"images": [], "annotations": []}', "PLACE/c.json: no captions found"),
     ],

@@ -28,7 +28,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.run import head_of
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.core.batch import Example, GoldBoxes, RegionRow
+from groundling.core.batch import Example, GoldBoxes, RegionRow, collate
 from groundling.core.errors import InputError
 from groundling.core.registry import registered as found_in
 from groundling.core.registry import resolve
@@ -173,6 +173,12 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
         "a", "cellphone", images=("film/1",), region_tags=((0, 9, 0),), object_count=2
     )
     words = TextDataset([example], TextRowEncoder(toys.bert_words(), 9))
+    plain = replace(example, id="b", text="person", region_tags=())
+    named = [
+        collate(TextDataset(some, words.text).get(range(2))).text
+        for some in ([example, plain], [plain, example])
+    ]  # a text without tags changes nothing for the others
+    assert [one.region_index.max(1).values.tolist() for one in named] == [[0, -1], [-1, 0]]  # type: ignore[union-attr]
     rng = np.random.default_rng(0)
     for most in (0, 1, 4):
         (sample,) = RegionDataset(

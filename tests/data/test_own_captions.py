@@ -17,13 +17,7 @@ from groundling.commands.train_clip import COMMAND as train_clip
 from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.errors import InputError
 from groundling.data import images
-from groundling.data.captions import (
-    CaptionedImage,
-    find_images,
-    images_in_store,
-    read_captions,
-    settings_by_file,
-)
+from groundling.data.captions import CaptionedImage, find_images, images_in_store, read_captions
 from groundling.settings.fields import make_settings
 from groundling.settings.input_settings import CaptionColumns, CaptionSettings
 from groundling.settings.training import TrainingArguments
@@ -142,8 +136,7 @@ def fixture_of(layout: str, folder: Path) -> TrainClipConfig:
 def test_every_layout_is_read(layout: str, tmp_path: Path) -> None:
     config = fixture_of(layout, tmp_path / "data")
     result = train_clip(config, TrainingArguments(cpu=True), tmp_path / "out")
-    splits = config.caption_settings.caption_splits
-    images = read_captions(config.captions, splits, config.caption_settings.columns).images
+    images = read_captions(config.captions, config.caption_settings).images
     assert result["images"] == len(images) == (1 if layout == "a tree of COCO" else 2)
     assert result["missing_images"] == 0
 
@@ -203,8 +196,8 @@ def test_captions_without_text_are_left_out_and_told(
 # -- what is read how --------------------------------------------------------------------------------------------------
 
 
-def columns_of(caption: str) -> CaptionColumns:
-    return make_settings(TrainClipConfig, caption_column=caption).caption_settings.columns
+def columns_of(caption: str) -> CaptionSettings:
+    return CaptionSettings(CaptionColumns(caption))
 
 
 def test_columns_of_other_names_are_not_guessed(tmp_path: Path) -> None:
@@ -212,9 +205,9 @@ def test_columns_of_other_names_are_not_guessed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no captions among nr, bild, satz"):
         read_captions(path)
     with pytest.raises(InputError, match="as image files; set image_column"):
-        read_captions(path, (), columns_of("satz"))
+        read_captions(path, columns_of("satz"))
     with pytest.raises(InputError, match=r"a.csv, line 2: field 'satze' is None"):
-        read_captions(path, (), columns_of("satze"))
+        read_captions(path, columns_of("satze"))
 
 
 def test_of_columns_that_differ_in_capitals_alone_the_first_is_read(tmp_path: Path) -> None:
@@ -225,10 +218,7 @@ def test_of_columns_that_differ_in_capitals_alone_the_first_is_read(tmp_path: Pa
 def test_columns_are_for_tables_alone(tmp_path: Path) -> None:
     path = coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "a dog")])
     columns = columns_of("text")
-    assert read_captions(path, (), columns).images[0].captions == ("a dog",)
-    own = put(tmp_path / "own.csv", "image,text,more\n1.jpg,a dog,a red dog\n")
-    wanted = settings_by_file([path, own], CaptionSettings(columns=columns))
-    assert [one.columns.caption_column for one in wanted] == ["text", "text"]
+    assert read_captions(path, columns).images[0].captions == ("a dog",)
 
 
 def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> None:

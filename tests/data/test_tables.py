@@ -54,7 +54,7 @@ DAMAGE: dict[str, tuple[str, bytes | None, str]] = {
     "no field": ("a.jsonl", b'{"text": "a"}\n', ", line 1: no field 'label'"),
     "null": ("a.jsonl", b'{"text": "a", "label": null}\n', ", line 1: no field 'label'"),
     "cut line": ("a.jsonl", b'\n{"text": "a"\n', ", line 2: not valid JSON"),
-    "half a character": ("a.jsonl", HALF, ", line 1: not text (UnicodeEncodeError"),
+    "half a character": ("a.jsonl", HALF, ", line 1: not valid JSON (UnicodeEncodeError"),
     "no parquet": ("a.parquet", b"PAR1 or not", ": cannot be read (ArrowInvalid"),
 }
 
@@ -117,6 +117,8 @@ def test_columns_may_be_separated_otherwise_than_the_ending_says(
         assert read(path)[1] == {"text": '"a ""dog"""', "label": "no"}  # where quotes are text
     else:
         assert read(path) == ROWS
+    put(path, path.read_text() + "\n\n")
+    assert len(read(path)) == 2  # empty lines at the end are no rows
 
 
 def test_a_semicolon_in_a_name_separates_nothing(tmp_path: Path) -> None:

@@ -54,7 +54,11 @@ from groundling.prediction.model_description import ModelDescription, read_descr
 from groundling.prediction.predictions import read_predictions
 from groundling.runs.folder import open_run, read_json, read_log, read_result
 from groundling.runs.run import Checkpoints, Counters, RunFolder
-from groundling.settings.input_settings import ClipAdapterSettings, TableTaskSettings
+from groundling.settings.input_settings import (
+    CaptionSettings,
+    ClipAdapterSettings,
+    TableTaskSettings,
+)
 from groundling.stats import finished_runs
 from groundling.stats import verdict_report as judging
 from groundling.stats.linear_probes import read_nouns
@@ -295,7 +299,9 @@ def _captions(shelf: LazyFixture) -> dict[str, Reader]:
     made["captions Karpathy"] = of_file(
         "dataset_coco.json",
         copied(shelf.shop, "dataset_coco.json"),
-        lambda path: read_captions(path, ("train", "restval")).images,
+        lambda path: (
+            read_captions(path, CaptionSettings(caption_splits=("train", "restval"))).images
+        ),
     )
     made["captions beside images"] = Reader(
         _sidecars, lambda place: read_captions(place).images, kept=PIXELS

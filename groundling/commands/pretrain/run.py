@@ -392,7 +392,7 @@ def _captioned_images(
     files = parse_weighted_files(texts.captions, "captions")
     selections = settings_by_file([each.file for each in files], texts.caption_settings)
     for each, own in zip(files, selections, strict=True):
-        captions = read_captions(each.file, own.caption_splits, own.columns)
+        captions = read_captions(each.file, own)
         run.note(*captions.notes)
         images = keep_listed(captions.images, texts.image_list)
         with prefix_errors(each.file):

@@ -121,8 +121,7 @@ def _encode_with_student(
 def _read_captioned_images(
     config: RetrieveConfig, run: Run
 ) -> tuple[list[CaptionedImage], dict[str, Any]]:
-    settings = config.caption_settings
-    captions = read_captions(config.captions, settings.caption_splits, settings.columns)
+    captions = read_captions(config.captions, config.caption_settings)
     run.note(*captions.notes)
     images = keep_listed(captions.images, config.image_list)
     place = config.images

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -175,10 +176,10 @@ def _model(
 
 
 def _read(
-    config: TrainClipConfig, run: Run, file: str, splits: Sequence[str], listing: str
+    config: TrainClipConfig, run: Run, file: str, splits: tuple[str, ...], listing: str
 ) -> tuple[list[CaptionedImage], int]:
     """Images with captions of a file, and the number of those that are missing."""
-    captions = read_captions(file, splits, config.caption_settings.columns)
+    captions = read_captions(file, replace(config.caption_settings, caption_splits=splits))
     run.note(*(note for note in captions.notes if note not in run.notes))
     images = keep_listed(captions.images, listing)
     with prefix_errors(file):

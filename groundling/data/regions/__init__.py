@@ -19,13 +19,7 @@ import torch
 
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError
-from groundling.data.shards import (
-    Facts,
-    ProcessRank,
-    Record,
-    ShardStore,
-    ShardWriter,
-)
+from groundling.data.shards import Facts, ProcessRank, Record, ShardStore, ShardWriter
 from groundling.runs.progress import Progress
 
 SLACK = 0.01

@@ -25,14 +25,7 @@ import numpy as np
 
 from groundling.core.errors import InputError, convert_errors, convert_read_errors, prefix_errors
 from groundling.data.images import image_id
-from groundling.data.regions import (
-    BACKGROUND,
-    CELLS,
-    ImageRegions,
-    Item,
-    RegionStore,
-    clip_boxes,
-)
+from groundling.data.regions import BACKGROUND, CELLS, ImageRegions, Item, RegionStore, clip_boxes
 from groundling.data.shards import MANIFEST
 from groundling.data.tables import import_optional, read_json_lines
 from groundling.runs.folder import read_json

@@ -15,16 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from groundling.core.batch import Example, OutputSizes, RegionRow, Sample, require
-from groundling.core.errors import InputError, prefix_errors
+from groundling.core.errors import InputError, prefix_errors, raise_first
 from groundling.data.captions import CaptionedImage
 from groundling.data.image_samples import PixelDataset, RandomFlipDataset, files_below, single_file
 from groundling.data.images import ImageInput, check_shape, read_image
-from groundling.data.regions import (
-    RegionSource,
-    RegionStore,
-    describe_mismatch,
-    whole_image_first,
-)
+from groundling.data.regions import RegionSource, RegionStore, describe_mismatch, whole_image_first
 from groundling.data.samples import (
     MultiVersionTextDataset,
     SampleDataset,
@@ -91,10 +86,7 @@ class RegionDataset(SampleWrapper):
                 )
         every = dict.fromkeys(image for images in samples.images for image in images)
         missing = [image for image in every if image not in store]
-        if missing:
-            raise InputError(
-                f"{len(missing)} of {len(every)} images are not in this region store, the first is {missing[0]!r}"
-            )
+        raise_first([f"no image {image!r} in this region store" for image in missing])
         # Regions first: both sides are padded, and images differ more in their number of regions
         # than texts in tokens.
         counts = [sum(self._count(image) for image in images) for images in samples.images]
@@ -117,13 +109,16 @@ class RegionDataset(SampleWrapper):
         images = self.images[index]
         if self.options.separate_images:
             row = replace(sample, labels={})  # the label belongs to the sample, not its rows
-            rows = []
-            for number, image in enumerate(images):
-                cut, part = truncate_to_budget(
-                    row, self._of_image(image, number), self.options.max_sequence
-                )
-                rows.append(self._add_regions(cut, part))
-            return _with_rows(sample, rows)
+            parts = [self._of_image(image, number) for number, image in enumerate(images)]
+            cut = [truncate_to_budget(row, part, self.options.max_sequence) for part in parts]
+            rows = [self._add_regions(short, part) for short, part in cut]
+            lost = sum(one.truncated_tokens - sample.truncated_tokens for one in rows)
+            return replace(
+                sample,
+                choices=tuple(rows),
+                truncated_tokens=sample.truncated_tokens + lost,
+                truncated_regions=sum(one.truncated_regions for one in rows),
+            )
         regions = self.regions(images)
         self._check_tags(sample, images, regions)
         if self.options.only_mentioned:
@@ -140,9 +135,10 @@ class RegionDataset(SampleWrapper):
 
     def _query(self, sample: Sample) -> np.ndarray | None:
         """The last token of the text's phrase; 0 if it was truncated."""
-        if not self.options.phrases or sample.text is None or sample.text.region_index is None:
+        if not self.options.phrases or sample.text is None:
             return None
-        named = np.flatnonzero(sample.text.region_index >= 0)
+        tags = require(sample.text.region_index, f"a phrase in {sample.id}", "a task about phrases")
+        named = np.flatnonzero(tags >= 0)
         return np.array(named[-1] if len(named) else 0)
 
     def _add_regions(self, row: Sample, regions: RegionRow) -> Sample:
@@ -153,13 +149,12 @@ class RegionDataset(SampleWrapper):
         # In a text whose image has no annotated objects, tags are phrases of the text, with any
         # options.
         names_objects = row.example is None or row.example.object_count > 0
-        if self.options.phrases or not self.options.link_tags or not names_objects:
-            return replace(row, regions=regions, text=replace(text, region_index=None))
-        # Tags number the annotated objects, which follow the whole image in the store's order.
-        token_regions = np.where(
-            text.region_index >= 0, text.region_index + int(regions.is_whole_image[0]), -1
-        )
-        token_regions = np.where(token_regions < len(regions), token_regions, -1)
+        token_regions = None
+        if names_objects and self.options.link_tags and not self.options.phrases:
+            # Tags number the annotated objects, which follow the whole image in the store's order.
+            numbers = text.region_index + int(regions.is_whole_image[0])
+            is_there = (text.region_index >= 0) & (numbers < len(regions))
+            token_regions = np.where(is_there, numbers, -1)
         return replace(row, regions=regions, text=replace(text, region_index=token_regions))
 
     def _check_tags(self, sample: Sample, images: Sequence[str], regions: RegionRow) -> None:
@@ -180,9 +175,8 @@ class RegionDataset(SampleWrapper):
 
     def regions(self, images: Sequence[str]) -> RegionRow:
         """The regions of several images in one row, image after image."""
-        return RegionRow.concatenate(
-            [self._of_image(image, number) for number, image in enumerate(images)]
-        )
+        parts = [self._of_image(image, number) for number, image in enumerate(images)]
+        return RegionRow.concatenate(parts)
 
     def _count(self, image: str) -> int:
         count = self.store.count(image)
@@ -230,13 +224,19 @@ def truncate_to_budget(sample: Sample, regions: RegionRow, budget: int) -> tuple
             region_count -= 1
         else:
             tokens -= 1
-    truncated = sample.each_row(lambda row: _shortened(row, tokens))
+
+    def shortened(row: Sample) -> Sample:
+        text = row.text
+        if text is None or len(text.input_ids) <= tokens:
+            return row
+        places = np.append(np.arange(tokens - 1), len(text.input_ids) - 1)
+        return replace(row, text=text.take(places))
+
     lost_tokens = sum(max(0, len(row.input_ids) - tokens) for row in rows)
-    lost_regions = len(regions) - region_count
     return replace(
-        truncated,
+        sample.each_row(shortened),
         truncated_tokens=sample.truncated_tokens + lost_tokens,
-        truncated_regions=sample.truncated_regions + lost_regions,
+        truncated_regions=sample.truncated_regions + len(regions) - region_count,
     ), regions.take(slice(region_count))
 
 
@@ -251,8 +251,7 @@ def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRo
     first = int(regions.is_whole_image[0])
     kept = np.isin(np.arange(len(regions)) - first, mentioned) | regions.is_whole_image
     # The last entry is for tokens that name no object.
-    numbers = np.where(kept[first:], np.cumsum(kept[first:]) - 1, -1)
-    numbers = np.append(numbers, -1)
+    numbers = np.append(np.where(kept[first:], np.cumsum(kept[first:]) - 1, -1), -1)
 
     def renumbered(row: Sample) -> Sample:
         if row.text is None or row.text.region_index is None:
@@ -261,25 +260,6 @@ def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRo
         return replace(row, text=replace(row.text, region_index=numbers[named]))
 
     return sample.each_row(renumbered), regions.take(kept)
-
-
-def _shortened(row: Sample, tokens: int) -> Sample:
-    text = row.text
-    if text is None or len(text.input_ids) <= tokens:
-        return row
-    places = np.append(np.arange(tokens - 1), len(text.input_ids) - 1)
-    return replace(row, text=text.take(places))
-
-
-def _with_rows(sample: Sample, rows: Sequence[Sample]) -> Sample:
-    lost_tokens = sum(row.truncated_tokens - sample.truncated_tokens for row in rows)
-    lost_regions = sum(row.truncated_regions for row in rows)
-    return replace(
-        sample,
-        choices=tuple(rows),
-        truncated_tokens=sample.truncated_tokens + lost_tokens,
-        truncated_regions=sample.truncated_regions + lost_regions,
-    )
 
 
 def add_whole_image(row: RegionRow) -> RegionRow:
@@ -519,9 +499,8 @@ class ImageSampleBuilder:
         store: RegionSource | None = self.store
         missing = [] if store is None else [image for image in image_ids if image not in store]
         finds_regions = self.region_finder is not None and (store is None or bool(missing))
-        faults: dict[str, str] = {}
-        if missing and self.region_finder is None:
-            faults = dict.fromkeys(missing, f"not in {self.settings.regions}")
+        fault = f"not in {self.settings.regions}"
+        faults = dict.fromkeys(missing if self.region_finder is None else (), fault)
         found: dict[str, ImageInput] = {}
         for image in image_ids if self.settings.images or images is not None else ():
             try:

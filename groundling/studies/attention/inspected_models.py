@@ -39,7 +39,7 @@ from groundling.prediction import FineTunedModel, load
 from groundling.prediction.model_description import FILE
 from groundling.runs.progress import track
 from groundling.settings.fields import require_settings
-from groundling.settings.input_settings import RegionSettings
+from groundling.settings.input_settings import CaptionSettings, RegionSettings
 from groundling.stats import derangement
 from groundling.studies.attention.commands import AnalysedModelSettings, ModalityConfig
 from groundling.studies.attention.models import PatchReader, PatchStore, pointing_game
@@ -185,7 +185,8 @@ def read_analysis_examples(
             data, config.split, config.asking, config.label, subject.inputs
         )
         return next(iter(parts.values())), ()
-    captions = read_captions(data, (config.split,) if config.split else (), config.columns)
+    splits = (config.split,) if config.split else ()
+    captions = read_captions(data, CaptionSettings(config.columns, splits))
     folder = config.image_settings.images
     images, store = captions.images, subject.store
     if store is None and folder:

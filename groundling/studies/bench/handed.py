@@ -271,10 +271,7 @@ def hand_over_texts(files: Files, settings: RealSettings, writes: bool) -> TextC
     images: list[CaptionedImage] = []
     missing = 0
     if settings.captions:
-        selected = settings.caption_settings
-        captions = read_captions(
-            settings.captions, selected.caption_splits, selected.columns
-        ).images
+        captions = read_captions(settings.captions, settings.caption_settings).images
         with prefix_errors(settings.captions):
             images, missing = find_images(captions, settings.images, settings.skip_missing)
     texts = [" ".join(caption.split()) for image in images for caption in image.captions]

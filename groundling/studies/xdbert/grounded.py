@@ -66,7 +66,7 @@ def count_captions(config: CaptionTokenCountsConfig, work: CommandContext) -> st
     captions: list[str] = []
     selections = settings_by_file(config.captions, config.caption_settings)
     for file, own in zip(config.captions, selections, strict=True):
-        captions += [text for text, _ in captions_of_images(file, own.caption_splits, own.columns)]
+        captions += [text for text, _ in captions_of_images(file, own)]
     tokens = count_tokens(captions, tokenizer)
     provenance = {
         "files": {str(file): data_hash(file) for file in config.captions},
