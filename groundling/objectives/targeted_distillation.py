@@ -95,6 +95,16 @@ class ConfidenceGate:
         return outputs.softmax(-1)
 
 
+def _make_gate(
+    settings: TargetedDistillationSettings, output_type: OutputType | None
+) -> ConfidenceGate | None:
+    if settings.td_gate == "none":
+        return None
+    if output_type is None:
+        raise InputError(f"td_gate={settings.td_gate}: only for a task; omit it")
+    return ConfidenceGate(output_type, settings.td_gate, settings.td_temperature)
+
+
 class TaskDistillation(Objective, ABC):
     """Base of the objectives for a task's output type, whose projections are not saved."""
 
@@ -134,11 +144,8 @@ class TargetedDistillationTerm(TaskDistillation):
         self.gate_term = f"{self.name}_gate_open"
         has_choices = isinstance(output_type, MultipleChoice)
         self.correct_choice_only = has_choices and settings.td_choices == "right"
-        self.gate: ConfidenceGate | None = None
-        if settings.td_gate != "none":
-            if output_type is None:
-                raise InputError(f"td_gate={settings.td_gate}: only for a task; omit it")
-            self.gate = ConfidenceGate(output_type, settings.td_gate, settings.td_temperature)
+        self.gate = _make_gate(settings, output_type)
+        if self.gate is not None:
             self.required_fields = (*self.required_fields, f"features.{self.gate.feature}")
             self.monitored_terms = (*self.monitored_terms, self.gate_term)
         if self.correct_choice_only:
@@ -149,11 +156,10 @@ class TargetedDistillationTerm(TaskDistillation):
     def features(cls, context: ObjectiveContext | None = None) -> frozenset[str]:
         """Its own, and those that the gate reads."""
         names = super().features()
-        settings = None if context is None else context.settings.targeted_distillation
-        if settings is None or context is None or settings.td_gate == "none":
+        if context is None:
             return names
-        output_type = require(context.output_type, "output_type", "td_gate")
-        return names | {ConfidenceGate(output_type, settings.td_gate).feature}
+        gate = _make_gate(context.settings.targeted_distillation, context.output_type)
+        return names if gate is None else names | {gate.feature}
 
     def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Widths of the student's states and of the teacher's features."""
