@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from tiny import homes, toys
+from tiny.commands import recipe_of
 from tiny.homes import STEPS, put, refused
-from tiny.recipes import recipe_of
 from transformers import AutoModel, AutoTokenizer
 
 from groundling.commands.adapt import COMMAND as adapt

@@ -11,8 +11,7 @@ import pytest
 import torch
 from tiny import homes
 from tiny.homes import STEPS, log_of
-from tiny.objectives import in_processes, tokens_of
-from tiny.pictured import pictured_captions
+from tiny.objectives import in_processes, pictured_captions, tokens_of
 from torch import Tensor, nn
 
 from groundling.commands.adapt import COMMAND as adapt

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 from tiny import homes, toys
-from tiny.captioned import captioned_run
 from tiny.homes import STEPS, log_of
-from tiny.objectives import in_processes, tokens_of
+from tiny.objectives import captioned_run, in_processes, tokens_of
 from torch import Tensor, nn
 
 from groundling.commands.adapt import COMMAND as adapt

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny.recipes import PAPERS, RECIPES, recipe_of, steps_by_name
+from tiny.commands import PAPERS, RECIPES, recipe_of, steps_by_name
 
 from groundling.cli import main
 from groundling.command_line.names import published_scores as reported
