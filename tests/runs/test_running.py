@@ -502,20 +502,6 @@ def test_inputs_are_read_and_nothing_is_written(
     assert homes.digests(inputs) == before
 
 
-def test_what_cannot_be_read_is_told(inputs: Path, tmp_path: Path) -> None:
-    rows = put(tmp_path / "q.csv", table(("q", "y"), ("a", "1"), ("b", "")))
-    with pytest.raises(InputError, match=r"q\.csv, line 3: column 'y' is empty"):
-        groundling.finetune(
-            model=inputs / "student",
-            data=rows,
-            text="q",
-            label="y",
-            dry_run=True,
-            out=tmp_path / "out",
-        )
-    assert not (tmp_path / "out").exists()
-
-
 def test_notes_come_too(inputs: Path, tmp_path: Path) -> None:
     rows = [(f"text {number}", ("1", "1.0", "2")[number % 3]) for number in range(30)]
     data = put(tmp_path / "q.csv", table(("q", "y"), *rows))

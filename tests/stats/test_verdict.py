@@ -138,7 +138,7 @@ def test_the_interval_has_the_known_standard_error() -> None:
 @pytest.mark.parametrize("noise", [{}, {"shared": 0.6, "own": 0.3}], ids=["seeds", "examples"])
 def test_at_most_five_in_a_hundred_null_comparisons_are_reliable(noise: dict[str, float]) -> None:
     """Models differ by their seeds alone, or also by example."""
-    assert power(0.0, trials=500, draws=200, **noise) <= 0.05
+    assert power(0.0, trials=300, draws=200, **noise) <= 0.05
 
 
 def test_power_grows_with_seeds_and_effect() -> None:
