@@ -10,7 +10,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +110,20 @@ def test_every_command_of_a_document_runs(page: Path, place: Path) -> None:
     assert not failures, "\n" + "\n".join(failures)
 
 
+@cache
+def names_in(file: str) -> set[str]:
+    """The tables and rows of a recipe."""
+    tables = recipe_of(file).tables
+    return {one.name for table in tables for one in (table, *table.rows)}
+
+
 def _is_planned(line: str, planned: set[str]) -> bool:
     """Whether another command of the page planned the same recipe; the table or row that is named has to be there."""
-    run = re.search(r"""recipes/(\S+\.py)(?: --(table|rows) ["']([^"']+)["'])?""", line)
+    run = re.search(r"""recipes/(\S+\.py)(?: --(?:table|rows) ["']([^"']+)["'])?""", line)
     if not run or run[1] not in REPRODUCTIONS:
         return False
-    file, flag, name = run.groups()
-    if flag:
-        assert recipe_of(file, **({"table": name} if flag == "table" else {"rows": (name,)})).tables
+    file, name = run.groups()
+    assert not name or name in names_in(file), line
     is_planned = file in planned
     planned.add(file)
     return is_planned

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -303,6 +304,21 @@ def test_a_full_disk_under_a_model_has_its_room_again(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No space"), whole_folder(tmp_path / "run") as partial:
         export(partial)
     assert list((tmp_path / "run").iterdir()) == []
+
+
+WRITE = re.compile(r"(?<!self)\.write_(?:text|bytes)\(|\.open\(\"[wax]")
+WRITERS = {
+    *("runs/folder.py", "runs/run.py", "commands/adapt/run.py", "models/adapters.py"),
+    *("models/sentence_modules.py", "studies/worlds/stand_ins.py"),
+    *("vision_language/single_stream.py", "training/loop.py", "studies/bench/engine.py"),
+}
+"""Modules that write by their own hands: into a folder that is renamed, a log's next line, a switch of Linux."""
+
+
+def test_all_others_write_whole_files_or_none() -> None:
+    root = Path(groundling.__file__).parent
+    found = {path for path in root.rglob("*.py") if WRITE.search(path.read_text())}
+    assert {str(path.relative_to(root)) for path in found} == WRITERS
 
 
 def test_e14_json_is_bounded_in_depth_and_numbers(tmp_path: Path) -> None:
