@@ -35,7 +35,6 @@ from groundling.data.regions.samples import (
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.data.tables import check_no_label, row_texts, split_columns
 from groundling.models.adapters import IMAGE, TEXT
-from groundling.models.frozen_clip import FrozenClip
 from groundling.models.heads import HEADS, load_head
 from groundling.models.loading import Encoder
 from groundling.objectives.supervised import SupervisedObjective
@@ -301,8 +300,11 @@ class FineTunedModel:
         text, clip = self.student.inputs(self.description.max_length)
         samples: SampleDataset = TextDataset(examples, text, clip)
         if self.student.clip_backbone is not None:
-            backbone = self.student.clip_backbone
-            return _with_clip_features(samples, backbone, sources.images, self.device)
+            asked = TargetedDistillationSettings()
+            teacher = ClipTeacher(
+                self.student.clip_backbone, {IMAGE, TEXT}, asked, images=sources.images
+            )
+            return TeacherSet([teacher.to(self.device)], FeatureCache()).wrap(samples)[0]
         if not isinstance(self.student, RegionEncoder):
             return samples
         options = RegionOptions(
@@ -595,17 +597,6 @@ def _check_answers(task: Task, data: Path, split: str) -> None:
         return
     if task.read_form(data) != task.form:
         raise InputError(f"{data}: its answers and those of the model differ, or their order")
-
-
-def _with_clip_features(
-    samples: SampleDataset,
-    clip: FrozenClip,
-    photos: Mapping[str, ImageInput],
-    device: str,
-) -> SampleDataset:
-    settings = TargetedDistillationSettings()
-    teacher = ClipTeacher(clip, {IMAGE, TEXT}, settings, images=photos).to(device)
-    return TeacherSet([teacher], FeatureCache()).wrap(samples)[0]
 
 
 def _pooled(encoded: EncoderOutput, batch: Batch, pool: Literal["first", "mean"]) -> Tensor:

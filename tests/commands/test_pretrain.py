@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,14 +94,21 @@ def test_each_model_has_its_own_objectives(
     assert json.loads((out / "result.json").read_text())["architecture"] == kind
 
 
-def test_text_without_images_is_mixed_in(
-    settings: PretrainConfig, place: Path, tmp_path: Path
-) -> None:
-    config = replace_settings(
-        settings, architecture="vlbert", text=(str(place / "text.txt"),), max_length=24
-    )
-    pretrain(config, replace(STEPS, steps=12, batch=4), tmp_path)
-    seen = ["masked_regions" in line for line in log_of(tmp_path)]
+@pytest.fixture
+def run(settings: PretrainConfig, tmp_path: Path) -> Callable[..., dict]:
+    """Pre-trains into a folder of this name, with other settings and so many steps; 0: an epoch."""
+
+    def call(out: str, steps: int = 3, **changes: object) -> dict:
+        training = replace(STEPS, steps=steps, batch=4)
+        return pretrain(replace_settings(settings, **changes), training, tmp_path / out)
+
+    return call
+
+
+def test_text_without_images_is_mixed_in(run: Callable, place: Path, tmp_path: Path) -> None:
+    text = (str(place / "text.txt"),)
+    run("out", 12, architecture="vlbert", text=text, max_length=24)
+    seen = ["masked_regions" in line for line in log_of(tmp_path / "out")]
     assert 0 < sum(seen) < 12
 
 
@@ -113,64 +121,44 @@ def test_text_without_images_is_mixed_in(
     ],
 )
 def test_visualberts_ablations(
-    change: dict, missing: set[str], parts: int, settings: PretrainConfig, tmp_path: Path
+    change: dict, missing: set[str], parts: int, run: Callable, tmp_path: Path
 ) -> None:
-    pretrain(replace_settings(settings, **change), replace(STEPS, batch=4), tmp_path)
-    assert set(log_of(tmp_path)[0]).isdisjoint(missing)
-    names = load_file(tmp_path / "model" / "join.safetensors")
+    run("out", **change)
+    assert set(log_of(tmp_path / "out")[0]).isdisjoint(missing)
+    names = load_file(tmp_path / "out" / "model" / "join.safetensors")
     assert sum(name.startswith("fusion.") for name in names) == parts
 
 
-def test_an_epoch_is_one_of_the_images(
-    settings: PretrainConfig, place: Path, tmp_path: Path
-) -> None:
+def test_an_epoch_is_one_of_the_images(run: Callable, place: Path) -> None:
     """B5: four kinds of steps over the same 16 images are one epoch of them; text beside them is none."""
-    once = replace(STEPS, steps=0, epochs=1, batch=4)
-    settings = replace_settings(settings, epoch_unit="images")
-    uniter = replace_settings(settings, architecture="uniter")
-    assert pretrain(uniter, once, tmp_path / "uniter")["steps"] == 4
-    alone = replace_settings(settings, architecture="vlbert", max_length=24)
-    assert pretrain(alone, once, tmp_path / "alone")["steps"] == 4
-    with_text = replace_settings(alone, text=(str(place / "text.txt"),))
-    assert pretrain(with_text, once, tmp_path / "text")["steps"] == 8
+    vlbert = {"architecture": "vlbert", "max_length": 24, "text": (str(place / "text.txt"),)}
+    alone = vlbert | {"text": ()}
+    cases = {"uniter": ({"architecture": "uniter"}, 4), "alone": (alone, 4), "text": (vlbert, 8)}
+    for name, (own, steps) in cases.items():
+        assert run(name, 0, epoch_unit="images", **own)["steps"] == steps
 
 
-@pytest.mark.parametrize("kind", ["vlbert", "uniter"])
-def test_a_store_without_classes(
-    kind: str, settings: PretrainConfig, place: Path, tmp_path: Path
-) -> None:
+def test_a_store_without_classes(run: Callable, tmp_path: Path) -> None:
     """B10: VL-BERT would be left with masked words alone, and says so; UNITER has two other objectives and notes it."""
-    names = [f"{i:03d}" for i in range(16)]
-    bare = str(store(tmp_path / "bare", names, classes=0))
-    config = replace_settings(settings, architecture=kind, regions=bare)
-    brief = replace(STEPS, batch=4)
-    if kind == "vlbert":
-        with pytest.raises(InputError, match="the regions have no classes to predict") as told:
-            pretrain(config, brief, tmp_path / "refused")
-        assert "\n" not in str(told.value)
-        result = pretrain(
-            replace_settings(config, region_classes="none"), brief, tmp_path / "words"
-        )
-        assert (result["objectives"], homes.apart(result["notes"])) == (["masked_lm"], [])
-        return
-    pretrain(config, brief, tmp_path / "noted")
-    (note,) = homes.apart(json.loads((tmp_path / "noted/result.json").read_text())["notes"])
+    bare = str(store(tmp_path / "bare", [f"{i:03d}" for i in range(16)], classes=0))
+    vlbert = {"architecture": "vlbert", "regions": bare}
+    with pytest.raises(InputError, match="the regions have no classes to predict"):
+        run("refused", **vlbert)
+    result = run("words", **vlbert, region_classes="none")
+    assert (result["objectives"], homes.apart(result["notes"])) == (["masked_lm"], [])
+    (note,) = homes.apart(run("noted", architecture="uniter", regions=bare)["notes"])
     assert "masked_regions or hard_regions: the store's regions have no classes" in note
-    rich = replace_settings(settings, architecture=kind, region_classes="none")
-    (note,) = homes.apart(pretrain(rich, brief, tmp_path / "none")["notes"])
+    (note,) = homes.apart(run("none", architecture="uniter", region_classes="none")["notes"])
     assert note.endswith(", or region_classes=none")
-    every = pretrain(replace_settings(settings, architecture=kind), brief, tmp_path / "all")
-    assert not homes.apart(every["notes"])
+    assert not homes.apart(run("all", architecture="uniter")["notes"])
 
 
 @pytest.mark.parametrize("kind", ["vlbert", "uniter"])
 def test_regions_are_classified_by_their_best_class(
-    kind: str, settings: PretrainConfig, tmp_path: Path
+    kind: str, run: Callable, tmp_path: Path
 ) -> None:
     """B11: the papers' hard label, and a region head of a task that starts from what it trained."""
-    config = replace_settings(settings, architecture=kind, region_classes="hard")
-    steps = replace(STEPS, steps=30 if kind == "uniter" else 3, batch=4)
-    result = pretrain(config, steps, tmp_path)
+    result = run(".", 30 if kind == "uniter" else 3, architecture=kind, region_classes="hard")
     assert "hard_regions" in result["objectives"]
     assert "masked_regions" not in result["objectives"]
     assert any("hard_regions" in line for line in log_of(tmp_path))

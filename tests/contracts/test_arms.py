@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny import homes
-from tiny.captioned import captioned_run
 from tiny.homes import STEPS, log_of
+from tiny.objectives import captioned_run
 from transformers import AutoModel
 
 from groundling.commands.adapt import COMMAND as adapt

@@ -1,14 +1,23 @@
-"""What may be in the repository, and where: few files, small ones, each with a subject; tests where the code is."""
+"""What is in the repository and in the wheel: few files, small ones, each with a subject; tests where the code is."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
+import sys
 import tokenize
+from email.parser import Parser
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+import wheels
+import yaml
+
+import groundling
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "groundling"
@@ -23,44 +32,29 @@ SAYS_NOTHING = {"util", "utils", "helper", "helpers", "common", "misc", "shared"
 @pytest.fixture(scope="module")
 def tracked() -> list[Path]:
     """Files that git tracks and that are there, relative to the repository."""
-    if not (ROOT / ".git").exists():
-        pytest.skip(
-            "no git checkout (a source archive, say), so nothing tells which files are tracked"
-        )
     listing = subprocess.run(
         ["git", "-c", "safe.directory=*", "ls-files", "-z"],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        check=True,
-    ).stdout
-    paths = [Path(name) for name in listing.split("\0") if name]
+    )
+    if listing.returncode:
+        pytest.skip("no git checkout, so nothing tells which files are tracked")
+    paths = [Path(name) for name in listing.stdout.split("\0") if name]
     return [path for path in paths if (ROOT / path).exists()]
 
 
-# C1: 31,700 rendered files, 154 MB, were once tracked.
-
-
-def test_few_files_are_tracked(tracked: list[Path]) -> None:
+def test_tracked_files_are_few_and_small_and_images_are_in_docs_alone(tracked: list[Path]) -> None:
+    # C1: 31,700 rendered files, 154 MB, were once tracked.
     assert 50 < len(tracked) <= MOST_FILES
-
-
-def test_tracked_files_are_small(tracked: list[Path]) -> None:
     assert sum((ROOT / path).stat().st_size for path in tracked) <= MOST_BYTES
-
-
-def test_images_are_in_docs_alone(tracked: list[Path]) -> None:
     images = [path for path in tracked if path.suffix.lower() in IMAGES]
     assert [str(path) for path in images if path.parts[0] != "docs"] == []
 
 
-def test_every_module_has_a_subject() -> None:
-    modules = (ROOT / "groundling").rglob("*")
-    assert [str(path) for path in modules if path.stem.lower() in SAYS_NOTHING] == []
-
-
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_has_a_subject_and_says_what_it_is_for() -> None:
     modules = [*PACKAGE.rglob("*.py"), *(ROOT / "recipes").glob("*.py")]
+    assert [str(path) for path in modules if path.stem.lower() in SAYS_NOTHING] == []
     filled = {path: text for path in modules if (text := path.read_text(encoding="utf-8").strip())}
     assert [
         str(path) for path, text in filled.items() if not ast.get_docstring(ast.parse(text))
@@ -125,16 +119,8 @@ WORDS = re.compile(r"(?<![A-Za-z])pieces?(?![a-z])", re.IGNORECASE)
 """The field says token; SentencePiece and WordPiece keep their names."""
 FLAGS = (
     *("held", "called", "at-once", "also", "horizon", "head-share", "raw-first", "other-regions"),
-    *(
-        "most-regions",
-        "most-examples",
-        "most-pairs",
-        "max-texts",
-        "blind",
-        "join",
-        "beside",
-        "keep",
-    ),
+    *("most-regions", "most-examples", "most-pairs", "max-texts"),
+    *("blind", "join", "beside", "keep"),
 )
 FLAG = re.compile(rf"(?<![\w-])--(?:[a-z]+\.)?(?:no-)?(?:{'|'.join(FLAGS)})(?![\w-])")
 COMMAND = re.compile(r"\bgroundling (?:teach|ask|look|data world|data tasks)\b")
@@ -168,22 +154,110 @@ def test_retired_names_are_gone() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text"),
-    [
-        (WORDS, "its pieces"),
-        (WORDS, "dropped_pieces"),
-        (WORDS, "a Piece"),
-        (FLAG, "pass --held FILES"),
-        (FLAG, "--adapt.max-texts 4"),
-        (FLAG, "`--no-blind`"),
-        (COMMAND, "groundling teach --captions c.tsv"),
-    ],
-)
-def test_a_retired_word_is_seen(pattern: re.Pattern[str], text: str) -> None:
-    assert pattern.search(text)
+def test_a_retired_word_is_seen_and_others_are_not() -> None:
+    retired = [
+        "dropped_pieces",
+        "a Piece",
+        "--adapt.max-texts 4",
+        "`--no-blind`",
+        "groundling teach",
+    ]
+    others = ["SentencePiece", "--keep-best", "--held-out", "masterpieces"]
+    for text in (*retired, *others):
+        assert any(one.search(text) for one in (WORDS, FLAG, COMMAND)) is (text in retired), text
 
 
-@pytest.mark.parametrize("text", ["SentencePiece", "--keep-best", "--held-out", "masterpieces"])
-def test_other_words_are_not(text: str) -> None:
-    assert not any(pattern.search(text) for pattern in (WORDS, FLAG, COMMAND))
+# -- the wheel, and what it says of itself; test_quickstart.py runs it from an empty folder --------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return wheels.site(tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_package_is_all_there(site: Path, tracked: list[Path]) -> None:
+    own = [path for path in tracked if path.parts[0] == "groundling"]
+    assert [str(path) for path in own if not (site / path).is_file()] == []
+
+
+def test_what_it_says_of_itself(site: Path) -> None:
+    (folder,) = site.glob("*.dist-info")
+    told = Parser().parsestr((folder / "METADATA").read_text(encoding="utf-8"))
+    assert told["Version"] == groundling.__version__
+    assert told["License-Expression"] == "Apache-2.0"
+    assert {"Typing :: Typed", "Intended Audience :: Science/Research"} <= set(
+        told.get_all("Classifier")
+    )
+    assert len(told.get_all("Project-URL")) == 4
+    assert "groundling = groundling.cli:main" in (folder / "entry_points.txt").read_text()
+
+
+def test_versions_agree() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+)", changes, re.MULTILINE)[0] == groundling.__version__
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == groundling.__version__
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+
+
+# -- bootstrap ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script beside copies of the files that it reads."""
+    for name in ("bootstrap.py", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    spec = importlib.util.spec_from_file_location("bootstrap", tmp_path / "bootstrap.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def ran(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What would be run."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess:
+        commands.append([Path(command[0]).name, *command[1:]])
+        if "venv" in command:
+            bootstrap.VENV.mkdir()
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(bootstrap.subprocess, "run", run)
+    return commands
+
+
+def call(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py", *words])
+    bootstrap.main()
+
+
+def made(commands: list[list[str]]) -> list[str]:
+    """What was made or installed, in order."""
+    return [one[-1] for one in commands if "venv" in one or "-e" in one or "--target" in one]
+
+
+def test_each_command_installs_what_it_needs_once(
+    bootstrap: ModuleType, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, venv = str(bootstrap.ROOT), str(bootstrap.VENV)
+    call(bootstrap, monkeypatch, "quickstart", "--scale", "0.1")
+    assert made(ran) == [venv, root]
+    assert ran[-1] == ["groundling", "quickstart", "--scale", "0.1"]
+    ran.clear()
+    call(bootstrap, monkeypatch, "quickstart")
+    assert made(ran) == []
+    ran.clear()
+    call(bootstrap, monkeypatch, "test")
+    assert made(ran) == [f"{root}[test]", bootstrap.OPEN_CLIP[-1]]  # on top of what is there
+    assert ran[-1][0] == "pytest"
+    ran.clear()
+    call(bootstrap, monkeypatch, "quickstart")
+    call(bootstrap, monkeypatch, "test")
+    assert made(ran) == []
+    (bootstrap.ROOT / "constraints.txt").write_text("numpy<3\n")
+    ran.clear()
+    call(bootstrap, monkeypatch, "test")
+    assert made(ran) == [venv, f"{root}[test]", bootstrap.OPEN_CLIP[-1]]  # other files: anew

@@ -21,15 +21,11 @@ import groundling
 from groundling.cli import COMMANDS, main
 from groundling.command_line.flags import parse_flags
 from groundling.commands.adapt import ADAPTING, AdaptConfig
-from groundling.commands.compare import TrainAndCompareConfig
-from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.core.registry import import_object
 from groundling.runs import progress
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import make_settings
-from groundling.settings.training import TrainingArguments
-from groundling.studies.worlds.commands import PROBING
 
 SOURCE = Path(groundling.__file__).parent
 
@@ -246,31 +242,6 @@ def test_an_empty_list_and_a_number_below_0_are_values(called: list[tuple]) -> N
     assert main(["predict", "--model-seed", "-1", "--trust"]) == 0
     assert main(["figures", "one", "--formats"]) == 0
     assert called[1][0].formats == ()
-
-
-def test_commands_have_their_own_defaults(called: list[tuple]) -> None:
-    for command in ("finetune --lr 2e-5", "probe", "train-clip --size 32"):
-        assert main(command.split()) == 0
-    (tuned, tuning, first), (_, probing, _), (taught, teaching, last) = called
-    assert tuned == FinetuneConfig()
-    assert (
-        tuning == TrainingArguments(epochs=3, lr=2e-5, warmup_ratio=0.1, weight_decay=0.0) != TUNING
-    )
-    assert probing == PROBING
-    assert (taught.size, teaching.schedule, teaching.epochs) == (32, "cosine", 20)
-    assert (first, last) == ("runs/finetune", "runs/train-clip")
-
-
-def test_compare_tells_its_four_settings_apart(called: list[tuple]) -> None:
-    command = "compare --arms l1 --tasks glue/rte --data d --no-control --adapt.student s"
-    command += " --train.lr 1e-3 --tune.lr 2e-3"
-    assert main(command.split()) == 0
-    config, adapting, training, tuning, _ = called[0]
-    assert config == TrainAndCompareConfig(
-        arms=("l1",), tasks=("glue/rte",), data="d", control=False
-    )
-    assert adapting == make_settings(AdaptConfig, student="s")
-    assert (training.lr, tuning.lr, tuning.epochs) == (1e-3, 2e-3, 3)
 
 
 def test_under_torchrun_only_the_first_process_speaks(

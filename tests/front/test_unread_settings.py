@@ -134,6 +134,10 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
         ("compare --tasks vqa --data d --dev x.csv", "needs either tasks, or text and label"),
         ("bench --curve steps --adapt-seeds 3", "adapt_seeds=3: curve does not read it"),
         ("bench --worlds", "bench needs worlds"),
+        (
+            "finetune --model m --task glue/rte --data d --adversarial-steps 2",
+            "adversarial_steps=2: needs training_step=villa",
+        ),
         ("vcr --both . --answers . --data .", "answers=.: both=. has both; leave it out"),
         (
             "adapt --student m --arm mlm --text t --save-joint",

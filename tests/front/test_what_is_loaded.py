@@ -17,7 +17,7 @@ from groundling.command_line.names import check_inputs
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.models import hub as folders
-from groundling.settings.fields import make_settings, replace_settings, settings_of
+from groundling.settings.fields import make_settings, replace_settings
 
 ROOT = Path(groundling.__file__).parent.parent
 
@@ -150,23 +150,6 @@ def test_a_function_checks_what_its_command_checks(place: Path, monkeypatch: Any
     monkeypatch.chdir(place)
     with pytest.raises(InputError, match="images=gone: no such file or folder"):
         groundling.train_clip(captions="c.csv", images="gone")
-
-
-def test_every_setting_that_names_a_file_is_looked_at() -> None:
-    """By what its help says it is."""
-    others = {  # written, read in some settings alone, or names of what is inside
-        *("teacher_cache", "detector", "backbone", "parses"),
-        *("split", "questions", "table", "task", "image"),
-    }
-    for name, command in COMMANDS.items():
-        for settings in command.settings.values():
-            for one in settings_of(settings):
-                told = one.help[:60]
-                says = any(word in told for word in ("older", "ile", "ub id"))
-                is_text = one.field.annotation in (str, tuple[str, ...])
-                if says and is_text and "olumn" not in told:
-                    known = one.input or one.name in others
-                    assert known or one.name == "group", (name, one.name, told)
 
 
 def test_a_hub_id_is_asked_for_once(monkeypatch: Any, tmp_path: Path) -> None:

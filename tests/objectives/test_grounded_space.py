@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tiny.homes import STEPS
-from tiny.objectives import tokens_of
-from tiny.pictured import pictured_captions
+from tiny.objectives import pictured_captions, tokens_of
 from torch import Tensor, nn
 
 from groundling.commands.adapt import COMMAND as adapt

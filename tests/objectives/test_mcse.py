@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 from tiny import homes, toys
-from tiny.captioned import captioned_run
 from tiny.homes import STEPS
-from tiny.objectives import tokens_of
+from tiny.objectives import captioned_run, tokens_of
 from torch import Tensor, nn
 
 from groundling.commands.adapt import COMMAND as adapt

@@ -24,7 +24,6 @@ from tiny.seeing import resnet
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main
-from groundling.commands import predict as predicting
 from groundling.commands.evaluate import COMMAND as evaluate
 from groundling.commands.evaluate import EvaluateConfig
 from groundling.commands.finetune import COMMAND as finetune
@@ -553,15 +552,17 @@ def test_no_column_and_no_row_of_the_data_is_lost(own: Path, tmp_path: Path) -> 
         predict(config_of(**{**settings, "data": str(half)}), tmp_path / "no.jsonl")
 
 
-def test_a_killed_prediction_leaves_nothing(own: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    def killed(*_: Any) -> str:
+def test_a_killed_prediction_leaves_no_half_file(
+    own: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def killed(*_: Any) -> None:
         raise homes.Killed
 
-    monkeypatch.setattr(predicting, "_format_table", killed)
+    monkeypatch.setattr(os, "replace", killed)
     settings = {"model": str(own / "run"), "data": str(own / "new.csv")}
     with pytest.raises(homes.Killed):
         predict(config_of(**settings, regions=str(own / "store")), tmp_path / "a.csv")
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "a.csv").exists()
 
 
 @pytest.fixture(scope="module")

@@ -84,11 +84,7 @@ def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", {0: result(0.5), 1: result(0.9), 2: result(0.7)})
     assert choose_seed_models(folder, 2)[0][0].parent.name == "seed-2"
     folders, note = choose_seed_models(folder, seeds="all")
-    assert [path.parent.name for path in folders] == [
-        "seed-1",
-        "seed-0",
-        "seed-2",
-    ]
+    assert [path.parent.name for path in folders] == ["seed-1", "seed-0", "seed-2"]
     assert "majority vote of seeds 0, 1, 2" in note and "probabilities are means" in note
     assert choose_seed_models(folder, 1, "all") == choose_seed_models(folder, 1)
     with pytest.raises(InputError, match="no saved model of seed 1; there are: none"):
@@ -177,46 +173,31 @@ def test_commands_and_python_take_the_same_seeds(
     mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = str(mine / "my.csv")
-    asked = PredictConfig(SavedModelSettings(str(mine / "run"), cpu=True), data=data)
-    best = predict(asked, tmp_path / "best.jsonl")
-    assert best["model"] == str(mine / "run/seed-2/model")
-    assert (
-        "predictions of seed 2, the best on dev (accuracy 0.8) of 0, 1, 2"
-        in capsys.readouterr().err
-    )
-    together = predict(
-        replace(asked, saved_model=replace(asked.saved_model, all_seeds=True)),
-        tmp_path / "all.jsonl",
-    )
-    assert "majority vote of seeds 0, 1, 2" in together["notes"][0]
-    alone = [
-        predict(
-            replace(asked, saved_model=replace(asked.saved_model, model_seed=n)),
-            tmp_path / f"{n}.jsonl",
-        )
-        and homes.answers(tmp_path / f"{n}.jsonl")
-        for n in range(3)
-    ]
-    names = ("no", "yes")
-    for number, line in enumerate(homes.answers(tmp_path / "all.jsonl")):
-        of_seeds = [one[number] for one in alone]
+
+    def asked(name: str, **chosen: Any) -> dict[str, Any]:
+        saved = SavedModelSettings(str(mine / "run"), cpu=True, **chosen)
+        return predict(PredictConfig(saved, data=data), tmp_path / f"{name}.jsonl")
+
+    assert asked("best")["model"] == str(mine / "run/seed-2/model")
+    said = "predictions of seed 2, the best on dev (accuracy 0.8) of 0, 1, 2"
+    assert said in capsys.readouterr().err
+    assert "majority vote of seeds 0, 1, 2" in asked("all", all_seeds=True)["notes"][0]
+    for seed in range(3):
+        asked(str(seed), model_seed=seed)
+    *alone, together = (homes.answers(tmp_path / f"{name}.jsonl") for name in (0, 1, 2, "all"))
+    for line, *of_seeds in zip(together, *alone, strict=True):
         votes = [one["answer"] for one in of_seeds]
-        assert line["answer"] == max(names, key=votes.count)  # of three and two answers no tie
+        assert line["answer"] == max(("no", "yes"), key=votes.count)  # three seeds: no tie
         shares = [
             one["probability"] if one["answer"] == line["answer"] else 1 - one["probability"]
             for one in of_seeds
         ]
         assert line["probability"] == pytest.approx(np.mean(shares), abs=1e-5)
-    model = load(mine / "run", seeds="all", device="cpu")
-    first = model.predict("a dog number 1")
-    assert first.answer == homes.answers(tmp_path / "all.jsonl")[1]["answer"]
+    first = load(mine / "run", seeds="all", device="cpu").predict("a dog number 1")
+    assert first.answer == together[1]["answer"]
     assert load(mine / "run", device="cpu").folder == mine / "run/seed-2/model"
-    scores = evaluate(
-        EvaluateConfig(
-            SavedModelSettings(str(mine / "run"), all_seeds=True, cpu=True), data=data, split="dev"
-        )
-    )
-    assert "vote" in scores["notes"][0]
+    voting = SavedModelSettings(str(mine / "run"), all_seeds=True, cpu=True)
+    assert "vote" in evaluate(EvaluateConfig(voting, data=data, split="dev"))["notes"][0]
 
 
 def test_held_out_rows_are_those_that_training_held_out(tmp_path: Path) -> None:

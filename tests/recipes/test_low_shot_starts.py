@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny.recipes import FILES, recipe_of, steps_by_name
+from tiny.commands import FILES, recipe_of, steps_by_name
 
 from groundling.cli import main
 from groundling.command_line.names import TASKS_WITH_ANSWERS

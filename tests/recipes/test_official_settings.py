@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny.recipes import recipe_of
+from tiny.commands import recipe_of
 
 from groundling.recipes import Step, format_setting
 from groundling.recipes.plan import setting_rows

@@ -12,7 +12,7 @@ from typing import Any
 
 import documents
 import pytest
-from tiny.recipes import PAPERS, recipe_of
+from tiny.commands import PAPERS, recipe_of
 
 from groundling.command_line import COMMANDS
 from groundling.recipes import PaperValue, default_settings, format_setting

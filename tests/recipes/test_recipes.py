@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny import homes
+from tiny.commands import FILES, RECIPES, recipe_of
 from tiny.homes import STEPS
-from tiny.recipes import FILES, RECIPES, recipe_of
 
 from groundling.cli import main
 from groundling.commands.adapt import AdaptConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny.recipes import PAPERS, RECIPES, recipe_of, steps_by_name
+from tiny.commands import PAPERS, RECIPES, recipe_of, steps_by_name
 
 from groundling.cli import main
 from groundling.recipes import format_setting, paper, read_printed, slug

@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 from tiny import homes
 from tiny.homes import STEPS, put
-from tiny.quickstart import scores, tuned
-from tiny.results import both, judge_folders, write_runs
+from tiny.results import both, judge_folders, scores, tuned, write_runs
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig

@@ -15,7 +15,7 @@ from tiny.results import both, judge_folders, write_runs
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.metrics import ACCURACY, F1, Metric
+from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
 from groundling.core.rng import generator
 from groundling.data.samples import TextDataset, TextRowEncoder
@@ -30,32 +30,11 @@ from groundling.stats import (
     interval,
 )
 from groundling.stats.finished_runs import collect_runs, read_seed
-from groundling.stats.verdict import MIN_GROUPS, bootstrap, judge
+from groundling.stats.verdict import MIN_GROUPS, judge
 from groundling.tasks.glue import RTE
 from groundling.training.evaluation import evaluate, group_examples
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.parametrize("metric", [ACCURACY, F1], ids=lambda one: one.name)
-def test_groups_are_drawn_whole_as_in_a_plain_loop(metric: Metric) -> None:
-    rng = np.random.default_rng(2)
-    groups = np.sort(rng.integers(0, 9, 40))
-    groups = np.unique(groups, return_inverse=True)[1]
-    count = groups.max() + 1
-    labels = rng.integers(0, 2, 40).astype(float)
-    draws = [rng.random((4, 40)) < share for share in (0.6, 0.8)]
-    control, other = (np.where(is_right, labels, 1 - labels) for is_right in draws)
-    found = bootstrap(control, other, labels, metric, draws=30, seed=3, groups=groups)
-    draw = generator(3, "verdict", metric.name)
-    picked, seeds = draw.integers(count, size=(30, count)), draw.integers(4, size=(30, 3))
-    for value, drawn, chosen in zip(found, picked, seeds, strict=True):
-        examples = np.concatenate([np.flatnonzero(groups == one) for one in drawn])
-        sides = [
-            np.mean([metric.compute(p[examples], labels[examples]) for p in side[chosen]])
-            for side in (control, other)
-        ]
-        assert value == pytest.approx(sides[1] - sides[0], abs=1e-9)
 
 
 def test_the_widest_interval_counts() -> None:

@@ -124,45 +124,27 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="session")
 def bert_tokenizer() -> BertTokenizer:
-    tokenizer = toys.bert_words()
-    assert tokenizer.is_fast
-    assert 150 < len(tokenizer) <= 500
-    assert tokenizer.mask_token_id == 4
-    assert len(tokenizer.tokenize("clown")) > 1
-    return tokenizer
+    return toys.bert_words()
 
 
 @pytest.fixture(scope="session")
 def clip_tokenizer() -> CLIPTokenizer:
-    tokenizer = toys.clip_words()
-    ids = tokenizer("a dog")["input_ids"]
-    assert len(tokenizer) > 514
-    assert (ids[0], ids[-1]) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
-    return tokenizer
+    return toys.clip_words()
 
 
 @pytest.fixture(scope="session")
 def roberta_tokenizer() -> RobertaTokenizer:
-    tokenizer = toys.roberta_words()
-    assert tokenizer.is_fast
-    assert len(tokenizer) > 300
-    return tokenizer
+    return toys.roberta_words()
 
 
 @pytest.fixture(scope="session")
 def deberta_tokenizer() -> DebertaV2Tokenizer:
-    tokenizer = toys.deberta_words()
-    assert tokenizer.is_fast
-    assert {"▁a", "s"} <= set(tokenizer.tokenize("a dogs"))
-    assert tokenizer.unk_token_id not in tokenizer(toys.ODD[0])["input_ids"]
-    return tokenizer
+    return toys.deberta_words()
 
 
 @pytest.fixture(scope="session")
 def siglip_tokenizer() -> PreTrainedTokenizerFast:
-    tokenizer = toys.siglip_words()
-    assert tokenizer("a dog")["input_ids"][-1] == tokenizer.eos_token_id
-    return tokenizer
+    return toys.siglip_words()
 
 
 @pytest.fixture(scope="session")

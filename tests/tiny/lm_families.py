@@ -23,69 +23,39 @@ class Family(NamedTuple):
 
 
 SIZES = {**toys.SMALL, **toys.SPREAD, "max_position_embeddings": 66}
-
 DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, **toys.SPREAD}
+ODD = {"hidden_act": "relu", "layer_norm_eps": 1e-3, **SIZES}
+
+
+def family(
+    name: str, words: Callable[[], PreTrainedTokenizerBase], like: Any = None, **own: Any
+) -> Family:
+    """The family of transformers' `name`, with these settings, or those of the tiny model `like` and these."""
+
+    def whole(size: int) -> Any:
+        settings = {"vocab_size": size} if like is None else like(size).config.to_dict()
+        config = getattr(hf, f"{name}Config")(**{**settings, **own})
+        return getattr(hf, f"{name}ForMaskedLM")(config)
+
+    return Family(whole, words)
+
 
 FAMILIES = {
-    "relu bert": Family(
-        lambda size: hf.BertForMaskedLM(
-            hf.BertConfig(vocab_size=size, hidden_act="relu", layer_norm_eps=1e-2, **SIZES)
-        ),
-        toys.bert_words,
+    "relu bert": family("Bert", toys.bert_words, **{**ODD, "layer_norm_eps": 1e-2}),
+    "roberta": family("Roberta", toys.roberta_words, type_vocab_size=1, **ODD),
+    "electra": family("Electra", toys.bert_words, embedding_size=16, **ODD),
+    "modernbert": family(
+        *("ModernBert", toys.bert_words, toys.modernbert),
+        **{"classifier_activation": "silu", "norm_eps": 1e-3},
     ),
-    "roberta": Family(
-        lambda size: hf.RobertaForMaskedLM(
-            hf.RobertaConfig(
-                vocab_size=size, type_vocab_size=1, hidden_act="relu", layer_norm_eps=1e-3, **SIZES
-            )
-        ),
-        toys.roberta_words,
+    "mpnet": family("MPNet", toys.roberta_words, **ODD),
+    "distilbert": family(
+        *("DistilBert", toys.bert_words),
+        **{"max_position_embeddings": 64, "activation": "relu", **DISTILBERT},
     ),
-    "electra": Family(
-        lambda size: hf.ElectraForMaskedLM(
-            hf.ElectraConfig(
-                vocab_size=size, embedding_size=16, hidden_act="relu", layer_norm_eps=1e-3, **SIZES
-            )
-        ),
-        toys.bert_words,
-    ),
-    "modernbert": Family(
-        lambda size: hf.ModernBertForMaskedLM(
-            hf.ModernBertConfig(
-                **{
-                    **toys.modernbert(size).config.to_dict(),
-                    "classifier_activation": "silu",
-                    "norm_eps": 1e-3,
-                }
-            )
-        ),
-        toys.bert_words,
-    ),
-    "mpnet": Family(
-        lambda size: hf.MPNetForMaskedLM(
-            hf.MPNetConfig(vocab_size=size, hidden_act="relu", layer_norm_eps=1e-3, **SIZES)
-        ),
-        toys.roberta_words,
-    ),
-    "distilbert": Family(
-        lambda size: hf.DistilBertForMaskedLM(
-            hf.DistilBertConfig(
-                vocab_size=size, max_position_embeddings=64, activation="relu", **DISTILBERT
-            )
-        ),
-        toys.bert_words,
-    ),
-    "deberta-v2": Family(
-        lambda size: hf.DebertaV2ForMaskedLM(
-            hf.DebertaV2Config(
-                **{
-                    **toys.deberta(size).config.to_dict(),
-                    "hidden_act": "relu",
-                    "layer_norm_eps": 1e-3,
-                }
-            )
-        ),
-        toys.deberta_words,
+    "deberta-v2": family(
+        *("DebertaV2", toys.deberta_words, toys.deberta),
+        **{"hidden_act": "relu", "layer_norm_eps": 1e-3},
     ),
 }
 
@@ -104,22 +74,7 @@ def read(text: TextEncoder) -> tuple[Batch, Tokens]:
 
 ALL = {
     **FAMILIES,
-    "albert": Family(
-        lambda size: hf.AlbertForMaskedLM(
-            hf.AlbertConfig(vocab_size=size, embedding_size=16, **SIZES)
-        ),
-        toys.bert_words,
-    ),
-    "xlm-roberta": Family(
-        lambda size: hf.XLMRobertaForMaskedLM(
-            hf.XLMRobertaConfig(vocab_size=size, type_vocab_size=1, **SIZES)
-        ),
-        toys.roberta_words,
-    ),
-    "camembert": Family(
-        lambda size: hf.CamembertForMaskedLM(
-            hf.CamembertConfig(vocab_size=size, type_vocab_size=1, **SIZES)
-        ),
-        toys.roberta_words,
-    ),
+    "albert": family("Albert", toys.bert_words, embedding_size=16, **SIZES),
+    "xlm-roberta": family("XLMRoberta", toys.roberta_words, type_vocab_size=1, **SIZES),
+    "camembert": family("Camembert", toys.roberta_words, type_vocab_size=1, **SIZES),
 }

@@ -1,4 +1,4 @@
-"""Inputs of objectives, processes that gather each other's rows, and models without dropout with their weights."""
+"""Inputs of objectives, processes that gather each other's rows, and runs of `adapt` on captions with photos."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,13 +15,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import Example, Sample, Tokens
 from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionDataset
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.objectives import Objective
+from groundling.settings.fields import make_settings
 from groundling.training.loop import ModelWithObjectives
-from tiny import toys
+from tiny import homes, toys
 
 T = TypeVar("T")
 
@@ -115,3 +118,38 @@ class TokenStates:
         shape = (len(row.text.input_ids), self.width)
         drawn = generator("states", row.text.input_ids.tobytes().hex()).normal(size=shape)
         return replace(row, features={**row.features, "teacher_states": drawn.astype(np.float32)})
+
+
+def captioned_run(folder: Path, arm: str, *, texts: int = 0, **settings: Any) -> AdaptConfig:
+    """An `adapt` run on 16 captions of 8 photos, and beside them, drawn as often, on so many texts without photos."""
+    sentences = toys.sentences()
+    for number in range(8):
+        homes.noise(folder / "photos" / f"{number}.png", (16, 16), seed=number)
+    images = [(number, f"{number}.png") for number in range(8)]
+    captions = [(number % 8, sentences[number]) for number in range(16)]
+    files = [str(homes.coco(folder / "captions.json", images, captions))]
+    if texts:
+        files = [f"{files[0]}=1", f"{homes.text(folder / 'text.txt', texts)}=1"]
+    given: dict[str, Any] = {
+        "student": str(homes.student(folder / "student")),
+        "teacher": str(homes.seeing_clip(folder / "clip")),
+        "teacher_images": str(folder / "photos"),
+    }
+    return make_settings(AdaptConfig, arm=arm, text=tuple(files), **{**given, **settings})
+
+
+def pictured_captions(folder: Path, each: int = 3) -> AdaptConfig:
+    """The settings of a run on 12 images with `each` captions, and one image with a single caption."""
+    texts = toys.sentences()
+    images = [(number, f"{number}.png") for number in range(13)]
+    for number, name in images:
+        homes.noise(folder / "images" / name, (16, 16), number)
+    captions = [(number // each, texts[number]) for number in range(12 * each + 1)]
+    return make_settings(
+        AdaptConfig,
+        student=str(homes.student(folder / "student")),
+        teacher=str(homes.seeing_clip(folder / "clip")),
+        text=(str(homes.coco(folder / "captions.json", images, captions)),),
+        teacher_images=str(folder / "images"),
+        max_length=48,
+    )

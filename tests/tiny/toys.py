@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -88,39 +89,12 @@ ODD = [
 def sentences() -> list[str]:
     """205 invented captions; equal in every process."""
     rng = random.Random(0)
-    who = [
-        "dog",
-        "girl",
-        "boy's horse",
-        "naïve clown",
-        "man",
-        "old woman",
-        "team",
-        "cat",
-        "café owner",
-        "biker",
-    ]
-    does = [
-        "runs",
-        "isn't sleeping",
-        "jumps",
-        "eats a crêpe",
-        "waits",
-        "can't swim",
-        "throws a ball",
-        "plays",
-    ]
-    how = ["red", "blue", "tiny", "well-known", "wet", "happy", "grey", "green-and-white"]
-    where = [
-        "on the beach",
-        "in a park",
-        "near 3 trees",
-        "at 10:30",
-        "by the river",
-        "on main-street 42",
-        "under a 🎈",
-    ]
-    chosen = rng.sample(list(itertools.product(how, who, does, where)), 200)
+    who = "dog,girl,boy's horse,naïve clown,man,old woman,team,cat,café owner,biker"
+    does = "runs,isn't sleeping,jumps,eats a crêpe,waits,can't swim,throws a ball,plays"
+    how = "red,blue,tiny,well-known,wet,happy,grey,green-and-white"
+    where = "on the beach,in a park,near 3 trees,at 10:30,by the river,on main-street 42,under a 🎈"
+    parts = (part.split(",") for part in (how, who, does, where))
+    chosen = rng.sample(list(itertools.product(*parts)), 200)
     made = [f"a {h} {w} {d} {p}" for h, w, d, p in chosen]
     return [
         f"{t} while {n} people watch" if (n := rng.randrange(12)) > 5 else t for t in made
@@ -176,8 +150,6 @@ def roberta_words() -> RobertaTokenizer:
     learner.train_from_iterator(
         sentences(), 500, min_frequency=1, show_progress=False, special_tokens=special
     )
-    import json
-
     model = json.loads(learner.to_str())["model"]
     return RobertaTokenizer(vocab=model["vocab"], merges=[tuple(m) for m in model["merges"]])
 
@@ -212,11 +184,17 @@ def siglip_words() -> PreTrainedTokenizerFast:
 # -- models ----------------------------------------------------------------------------------------------------------
 
 
+def made(
+    seed: int, model: type, config: type, vocabulary: int, positions: int = 64, **own: Any
+) -> Any:
+    """A text encoder of the sizes `SMALL`, always with the same weights."""
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": vocabulary, "max_position_embeddings": positions, **SMALL, **SPREAD}
+    return model(config(**sizes, **own))
+
+
 def bert(vocabulary: int, **options: Any) -> BertModel:
-    torch.manual_seed(1)
-    return BertModel(
-        BertConfig(vocab_size=vocabulary, max_position_embeddings=64, **SMALL, **SPREAD, **options)
-    )
+    return made(1, BertModel, BertConfig, vocabulary, **options)
 
 
 def poolerless(vocabulary: int) -> BertModel:
@@ -226,67 +204,26 @@ def poolerless(vocabulary: int) -> BertModel:
 
 
 def electra(vocabulary: int) -> ElectraModel:
-    torch.manual_seed(2)
-    return ElectraModel(
-        ElectraConfig(
-            vocab_size=vocabulary, max_position_embeddings=64, embedding_size=16, **SMALL, **SPREAD
-        )
-    )
+    return made(2, ElectraModel, ElectraConfig, vocabulary, embedding_size=16)
 
 
 def roberta(vocabulary: int) -> RobertaModel:
-    torch.manual_seed(3)
-    return RobertaModel(
-        RobertaConfig(
-            vocab_size=vocabulary,
-            max_position_embeddings=66,
-            type_vocab_size=1,
-            layer_norm_eps=1e-5,
-            **SMALL,
-            **SPREAD,
-        )
-    )
+    own = {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
+    return made(3, RobertaModel, RobertaConfig, vocabulary, 66, **own)
 
 
 def modernbert(vocabulary: int) -> ModernBertModel:
-    torch.manual_seed(4)
-    return ModernBertModel(
-        ModernBertConfig(
-            vocab_size=vocabulary,
-            max_position_embeddings=64,
-            local_attention=16,
-            global_attn_every_n_layers=2,
-            pad_token_id=0,
-            bos_token_id=2,
-            eos_token_id=3,
-            cls_token_id=2,
-            sep_token_id=3,
-            **SMALL,
-            **SPREAD,
-        )
-    )
+    own = {"local_attention": 16, "global_attn_every_n_layers": 2, "pad_token_id": 0}
+    own |= {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+    return made(4, ModernBertModel, ModernBertConfig, vocabulary, **own)
 
 
 def deberta(vocabulary: int) -> DebertaV2Model:
     """With the settings of version 3: relative positions alone, in buckets, and no segments."""
-    torch.manual_seed(9)
-    return DebertaV2Model(
-        DebertaV2Config(
-            vocab_size=vocabulary,
-            max_position_embeddings=64,
-            type_vocab_size=0,
-            position_biased_input=False,
-            relative_attention=True,
-            max_relative_positions=-1,
-            position_buckets=8,
-            norm_rel_ebd="layer_norm",
-            share_att_key=True,
-            pos_att_type="p2c|c2p",
-            layer_norm_eps=1e-7,
-            **SMALL,
-            **SPREAD,
-        )
-    )
+    own = {"type_vocab_size": 0, "position_biased_input": False, "relative_attention": True}
+    own |= {"max_relative_positions": -1, "position_buckets": 8, "norm_rel_ebd": "layer_norm"}
+    own |= {"share_att_key": True, "pos_att_type": "p2c|c2p", "layer_norm_eps": 1e-7}
+    return made(9, DebertaV2Model, DebertaV2Config, vocabulary, **own)
 
 
 def vit() -> ViTModel:
@@ -354,11 +291,8 @@ def siglip(tokenizer: PreTrainedTokenizerBase) -> SiglipModel:
 def cross_modal(dropout: float | None = None) -> CrossModalEncoder:
     """BERT + CLIP text tower + two cross-modal layers, always with the same weights."""
     words, tokens = bert_words(), clip_words()
-    options = (
-        {}
-        if dropout is None
-        else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    )
+    names = () if dropout is None else ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    options = dict.fromkeys(names, dropout)
     text = TextEncoder(bert(len(words), **options), words)
     tower = make_clip_text_tower(clip(tokens))
     torch.manual_seed(8)
@@ -532,8 +466,6 @@ class Pictures:
         return len(self.texts)
 
     def get(self, indices: Any, rngs: Any = ()) -> list[Sample]:
-        from dataclasses import replace
-
         return [
             replace(
                 sample,

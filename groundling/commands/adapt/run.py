@@ -426,12 +426,10 @@ def _readable(
 
 # -- model card -------------------------------------------------------------------------------------------------------
 
+HEAD = "`AutoModelForMaskedLM` loads {}. `AutoModel`, which needs no head, reports its weights as UNEXPECTED."
 MLM_HEAD_TEXTS = {
-    "this run's": "`AutoModelForMaskedLM.from_pretrained` loads the masked-LM head that was trained in this run. "
-    "`AutoModel`, which needs no head, reports its weights as UNEXPECTED.",
-    "the student's": "`AutoModelForMaskedLM.from_pretrained` loads the student's own masked-LM head, "
-    "which was not trained in this run. "
-    "`AutoModel`, which needs no head, reports its weights as UNEXPECTED.",
+    "this run's": HEAD.format("the masked-LM head that was trained in this run"),
+    "the student's": HEAD.format("the student's own masked-LM head, which was not trained here"),
     "none": "There is no masked-LM head: `AutoModelForMaskedLM` would initialise one randomly.",
 }
 """Text of a model card on the masked-LM head, by the head's origin."""

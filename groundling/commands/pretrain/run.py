@@ -39,6 +39,7 @@ from groundling.data.samples import (
     concatenate_splits,
     subsample,
     with_choice,
+    without_region_tags,
 )
 from groundling.models.heads import init_lm_head
 from groundling.models.loading import Encoder
@@ -318,14 +319,7 @@ def _as_text(example: Example, tags: bool) -> Example:
     text = replace(example, label=None, gold_boxes=None, official_id="")
     if tags and example.object_count:
         return text
-    return replace(
-        text,
-        region_tags=(),
-        choice_region_tags=(),
-        object_count=0,
-        object_names=(),
-        mentioned_objects=(),
-    )
+    return replace(without_region_tags(text), region_tags=())  # a phrase's tag names no object
 
 
 BASELINE_SAMPLES = 256

@@ -10,7 +10,7 @@ import pytest
 import wheels
 from PIL import Image
 from tiny.homes import Here, digests, never, put
-from tiny.quickstart import LINEAR, scores, tuned
+from tiny.results import LINEAR, scores, tuned
 
 from groundling.core.errors import InputError
 from groundling.runs.report import (
