@@ -27,6 +27,7 @@ from groundling.cli import COMMANDS, main
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
+from groundling.core.registry import resolve
 from groundling.runs.folder import (
     LOCK,
     NO_RESULTS,
