@@ -179,7 +179,7 @@ class Way:
         names = [objective.name for objective in self.objectives]
         terms = self.module(batch, names).terms
         counts = {k: v for one in self.objectives for k, v in one.count(batch).items()}
-        parts = [self.module.weight(k, 0) * v / max(1, counts[k]) for k, v in terms.items()]
+        parts = [self.module.weight(k) * v / max(1, counts[k]) for k, v in terms.items()]
         return torch.stack(parts).sum()
 
     def step(self, indices: Sequence[int], optimizer: torch.optim.Optimizer) -> float:

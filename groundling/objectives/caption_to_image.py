@@ -12,6 +12,7 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.objectives import Objective
 from groundling.objectives.contrastive import (
     gather_across_processes,
+    hash_rows,
     pool_sentences,
     sentence_width,
 )
@@ -74,7 +75,4 @@ def cosine_table(one: Tensor, other: Tensor) -> Tensor:
 
 def number_images(features: Tensor) -> Tensor:
     """A number (N,) of each image from its frozen features (N, E); equal for equal features."""
-    bits = features.detach().float().contiguous().view(torch.int32).long()
-    place = torch.arange(1, bits.shape[1] + 1, device=bits.device)
-    mixed = bits * (place * 0x9E3779B1 % 0x7FFFFFFF)  # sums may overflow, equally everywhere
-    return mixed.sum(1)
+    return hash_rows(features.detach().float().contiguous().view(torch.int32).long())

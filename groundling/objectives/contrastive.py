@@ -109,6 +109,12 @@ class ClipContrastiveLoss(Objective):
         return {"clip": (to_image + to_text) / 2}
 
 
+def hash_rows(values: Tensor) -> Tensor:
+    """A number (N,) of each row of integers (N, K); equal for equal rows, whatever number of zeros ends them."""
+    place = torch.arange(1, values.shape[1] + 1, device=values.device)
+    return (values * (place * 0x9E3779B1 % 0x7FFFFFFF)).sum(1)  # may overflow, equally everywhere
+
+
 PoolingMode = Literal["own", "cls", "mean"]
 """The values of `PoolingSettings.pooling`, which explains them."""
 

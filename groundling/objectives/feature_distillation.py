@@ -14,6 +14,7 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require, se
 from groundling.objectives import Objective, masked_tokens
 from groundling.objectives.contrastive import (
     gather_across_processes,
+    hash_rows,
     info_nce,
     pool_sentences,
     sentence_width,
@@ -78,7 +79,7 @@ class FeatureDistillation(Objective, ABC):
             student = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
             teacher = batch.features["sentence"]
             student = self.project["sentence"](student)
-            terms["sentence"] = self.compare(student, teacher, _hash_texts(numbers))
+            terms["sentence"] = self.compare(student, teacher, hash_rows(numbers + 1))
         if self.part_weights["word"]:
             places = batch.flat_indices(self._distilled_words)
             student = select(self._words(states, batch, numbers.shape[1]), places)
@@ -144,13 +145,6 @@ def _count_per_word(flags: Tensor, word: Tensor, width: int) -> Tensor:
     """Number of flagged tokens (N, T) per word: (N, K)."""
     counts = torch.zeros(len(flags), width + 1, dtype=torch.long, device=flags.device)
     return counts.scatter_add(1, word + 1, flags.long())[:, 1:]
-
-
-def _hash_texts(words: Tensor) -> Tensor:
-    """Hash (N,) of each text from the numbers of its words (N, K); equal for equal texts."""
-    place = torch.arange(1, words.shape[1] + 1, device=words.device)
-    mixed = (words + 1) * (place * 0x9E3779B1 % 0x7FFFFFFF)  # padding is -1, so it adds 0
-    return mixed.sum(1)
 
 
 class EmbeddingRetention(Objective):

@@ -69,15 +69,11 @@ class SimCSE(Objective):
             if torch.equal(one, two):
                 raise InputError(f"{self.name}: the student has no dropout; pass dropout=0.1")
             self._has_dropout = True
-        anchors = self._embed(one)
-        others, start = gather_across_processes(self._embed(two))
+        anchors = _embed(self.project, one)
+        others, start = gather_across_processes(_embed(self.project, two))
         same = torch.zeros(len(anchors), len(others), dtype=torch.bool, device=anchors.device)
         scale = 1 / self.settings.simcse_temperature
         return {self.name: info_nce(anchors, others, same, start, scale)}
-
-    def _embed(self, pooled: Tensor) -> Tensor:
-        """Vectors (N, D) of unit length from pooled states (N, D)."""
-        return F.normalize(torch.tanh(self.project(pooled)), dim=-1)
 
 
 def pool_again(encoded: EncoderOutput, batch: Batch, pooling: PoolingMode, who: str) -> Tensor:
@@ -146,5 +142,5 @@ class MCSE(Objective):
 
 
 def _embed(layer: nn.Linear, features: Tensor) -> Tensor:
-    """Vectors (N, 256) of unit length from features (N, D)."""
+    """Vectors (N, E) of unit length from features (N, D)."""
     return F.normalize(torch.tanh(layer(features)), dim=-1)

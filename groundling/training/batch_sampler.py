@@ -353,7 +353,7 @@ def _draw_negative(
 ) -> Sample:
     """Another sample of the data set, or with little chance the same one."""
     if similar_length:
-        chosen = _length_matched(samples).draw(index, rng)  # type: ignore[arg-type]
+        chosen = _draw_similar(samples, index, rng)
     else:
         chosen = int(rng.integers(len(samples)))
     return samples.get([chosen], [rng])[0]
@@ -363,31 +363,24 @@ MAX_REACH = 64
 """Maximum number of neighbours on either side, in the order of lengths."""
 
 
-class LengthMatchedSampler:
-    """Draws a sample of similar length: a neighbour in the order of lengths, within 1 % of all samples.
-
-    Samples of equal length are shuffled, so that neighbours are not adjacent in the corpus.
-    """
-
-    def __init__(self, samples: SampleDataset) -> None:
-        """Orders by `samples.lengths`, so that no sample needs to be tokenized."""
-        self.samples = samples
-        shuffled = generator("near").permutation(len(samples))
-        self.order = shuffled[np.argsort(samples.lengths[shuffled], kind="stable")]
-        self.place = np.empty(len(self.order), np.int64)
-        self.place[self.order] = np.arange(len(self.order))
-        self.reach = 1 + min(MAX_REACH, len(self.order) // 100)
-
-    def draw(self, index: int, rng: np.random.Generator) -> int:
-        """Index of a sample of similar length, possibly `index` itself."""
-        width = min(2 * self.reach + 1, len(self.order))
-        start = int(np.clip(self.place[index] - self.reach, 0, len(self.order) - width))
-        return int(self.order[start + rng.integers(width)])
+def _draw_similar(samples: SampleDataset, index: int, rng: np.random.Generator) -> int:
+    """Index of a sample of similar length, possibly itself: a neighbour in their order, within 1 % of all samples."""
+    order, place = _by_length(samples)  # type: ignore[arg-type]
+    reach = 1 + min(MAX_REACH, len(order) // 100)
+    width = min(2 * reach + 1, len(order))
+    start = int(np.clip(place[index] - reach, 0, len(order) - width))
+    return int(order[start + rng.integers(width)])
 
 
 @lru_cache(maxsize=4)  # ordering a corpus takes seconds
-def _length_matched(samples: SampleDataset) -> LengthMatchedSampler:
-    return LengthMatchedSampler(samples)
+def _by_length(samples: SampleDataset) -> tuple[np.ndarray, np.ndarray]:
+    """The samples in the order of their lengths, and the place of each.
+
+    Samples of equal length are shuffled, so that neighbours are not adjacent in the corpus.
+    """
+    shuffled = generator("near").permutation(len(samples))
+    order = shuffled[np.argsort(samples.lengths[shuffled], kind="stable")]
+    return order, np.argsort(order)
 
 
 def is_scored_by(source: DataSource, objective: Objective) -> bool:

@@ -61,7 +61,6 @@ from groundling.settings.fields import (
 )
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
-from groundling.teachers import add_features
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher, FrozenCopy
 from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
@@ -417,20 +416,6 @@ def test_unscored_positions_contribute_nothing(name, case):
 
 
 @every
-def test_what_is_missing_is_named_in_one_line(name, case):
-    c = case(name)
-    batch = c.batch(*LENGTHS)
-    assert c.objective.required_fields
-    for need in c.objective.required_fields:
-        part, _, key = need.partition(".")
-        gone = {k: v for k, v in getattr(batch, part).items() if k != key} if key else None
-        with pytest.raises(InputError) as error:
-            replace(batch, **{part: gone}).require(c.objective.required_fields, c.objective.name)
-        assert str(error.value).startswith(f"{c.objective.name} needs `{need}`")
-        assert "\n" not in str(error.value)
-
-
-@every
 def test_settings_arrive_by_their_names(name, case):
     """Each setting of the class, changed in a run, reaches the objective; its weight scales the given one."""
     c, kind, weighed = case(name), KINDS[name], []
@@ -615,11 +600,9 @@ def test_hard_negatives_share_more_tokens(taught, cross):
         objective = SameSentencePrediction(cross.sizes, negatives=1.0, hard_negatives=hard)
         found = []
         for n in range(150):
-            pair = taught.get([n % 48], ())[0].clip, swapped(objective, taught, n % 48, n)
-            if not pair[1].labels["match"]:
-                rows = (pair[0], pair[1].clip)
-                mine, theirs = (set(row.input_ids[~row.special_tokens_mask]) for row in rows)
-                found.append(len(mine & theirs) / len(mine | theirs))
+            rows = taught.get([n % 48], ())[0], swapped(objective, taught, n % 48, n)
+            mine, theirs = (set(row.clip.input_ids) for row in rows)
+            found += [len(mine & theirs) / len(mine | theirs)] * (mine != theirs)
         assert len(found) > 100
         return sum(found) / len(found)
 
@@ -860,24 +843,6 @@ def test_teacher_features_are_standardised(tower, samples):
     for found in (sentences, words):
         torch.testing.assert_close(found.mean(0), torch.zeros(24), atol=1e-4, rtol=0)
         torch.testing.assert_close(found.std(0), torch.ones(24), atol=1e-3, rtol=0)
-
-
-def test_taught_samples_carry_the_teachers_features(tower, samples):
-    teacher = ClipTextTeacher(*tower())
-    stored = TeacherDataset(samples, teacher, FeatureCache())
-    live = TeacherDataset(samples, teacher)
-    asked = collate(samples.get([3, 7, 1]))
-    online = replace(asked, features=teacher.features(asked))
-    for data in (stored, live):
-        batch = collate(data.get([3, 7, 1], ()))
-        batch = add_features(teacher, batch) if data is live else batch
-        assert batch.clip is not None
-        assert batch.ids == online.ids
-        found, has = batch.features, batch.features["has"]
-        assert torch.equal(has, online.features["has"] & (batch.word_type_ids >= 0))
-        close = partial(torch.testing.assert_close, atol=1e-5, rtol=0)
-        close(found["sentence"], online.features["sentence"])
-        close(found["words"][has], online.features["words"][has])
 
 
 # -- supervised ------------------------------------------------------------------------------------------------------

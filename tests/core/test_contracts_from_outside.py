@@ -91,11 +91,18 @@ def test_an_objectives_fault_is_told_by_its_name(
         trained(student, text_only, tmp_path, with_method(Length, method, answer))
 
 
-def test_the_sound_ones_are_taken(student: Any, text_only: Any, tmp_path: Path) -> None:
-    trained(student, text_only, tmp_path / "plain", Length)
-    trained(student, TeacherDataset(text_only, Says(), FeatureCache()), tmp_path / "kept", Hears)
-    live = TeacherDataset(text_only, Says())
-    trained(student, live, tmp_path / "live", Hears, teachers=[Says()])
+class Clash(Length):
+    """Counts and returns a term of another objective."""
+
+    name = "clash"
+
+
+def test_two_with_one_term_are_told(student: Any, text_only: Any, tmp_path: Path) -> None:
+    model = student()
+    with pytest.raises(
+        InputError, match=r"^Clash: `count` returned 4 as 'length', expected a term"
+    ):
+        train(model, [Length(model.sizes), Clash(model.sizes)], text_only, STEP, tmp_path)
 
 
 def test_what_could_not_be_saved_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import importlib
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -141,79 +141,58 @@ def test_an_analysis_of_a_fine_tuned_model_imports_nothing(place: Path) -> None:
     assert not (place / "ran").exists()
 
 
-def in_config(folder: Path, value: str) -> object:
+def auto_maps(value: str) -> dict[str, Any]:
+    """Settings that name code, by the file that has them, and whether a folder with them is refused."""
     auto = {"AutoConfig": value, "AutoModel": value, "AutoTokenizer": [value, value]}
-    edited(folder / "config.json", auto_map=auto, model_type="unheard_of", architectures=["X"])
-    return load_encoder(folder)
-
-
-def in_a_known_config(folder: Path, value: str) -> object:
-    edited(folder / "config.json", auto_map={"AutoConfig": value, "AutoModel": value})
-    return load_encoder(folder)
-
-
-def in_the_tokenizers_settings(folder: Path, value: str) -> object:
-    auto = {"AutoTokenizer": [value, value]}
-    edited(folder / "tokenizer_config.json", auto_map=auto, tokenizer_class="Unheard")
-    return load_encoder(folder)
-
-
-def in_the_processors_settings(folder: Path, value: str) -> object:
-    about = {"auto_map": {"AutoImageProcessor": value}, "image_processor_type": "Unheard"}
-    homes.put(folder / "preprocessor_config.json", json.dumps(about))
-    return load_processor(folder)
-
-
-def in_the_modules(folder: Path, value: str) -> object:
-    listed = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
-    ]
+    unknown = {"model_type": "unheard_of", "architectures": ["X"]}
+    first = {"idx": 0, "name": "0", "path": ""}
+    listed = [{**first, "type": "sentence_transformers.models.Transformer"}]
     listed += [{"idx": 1, "name": "1", "path": "1_X", "type": value}]
-    homes.put(folder / "modules.json", json.dumps(listed))
-    homes.put(folder / "1_X/config.json", "{}")
-    return load_encoder(folder)
+    image = {"auto_map": {"AutoImageProcessor": value}, "image_processor_type": "Unheard"}
+    return {
+        "unknown model": ("config.json", {"auto_map": auto, **unknown}, True),
+        "known model": ("config.json", {"auto_map": auto}, False),  # read as what it says it is
+        "tokenizer": ("tokenizer_config.json", {"auto_map": auto, "tokenizer_class": "X"}, False),
+        "processor": ("preprocessor_config.json", image, True),
+        "modules": ("modules.json", listed, True),
+    }
 
 
-REFUSED = {
-    in_config: True,
-    in_a_known_config: False,  # read as what it says it is
-    in_the_tokenizers_settings: False,  # tokenizer.json says all
-    in_the_processors_settings: True,
-    in_the_modules: True,
-}
-
-
-@pytest.mark.parametrize("road", REFUSED)
+@pytest.mark.parametrize("road", auto_maps(""))
 @pytest.mark.parametrize("value", ["evil.KIND", "downloaded.evil.KIND"])
-def test_a_librarys_files_import_nothing(
-    road: Callable[[Path, str], object], value: str, place: Path, tuned: Path
-) -> None:
+def test_a_librarys_files_import_nothing(road: str, value: str, place: Path, tuned: Path) -> None:
     folder = shutil.copytree(tuned / "bert", place / "model")
     for path in (folder / "evil.py", place / "evil.py"):
         homes.put(path, PLANTED.format(ran=str(place / "ran")))
-    if REFUSED[road]:
+    name, content, is_refused = auto_maps(value)[road]
+    if (folder / name).exists():
+        content = json.loads((folder / name).read_text()) | content
+    homes.put(folder / name, json.dumps(content))
+    homes.put(folder / "1_X/config.json", "{}")
+    read = load_processor if road == "processor" else load_encoder
+    if is_refused:
         with pytest.raises(InputError, match=str(folder)):
-            road(folder, value)
+            read(folder)
     else:
-        assert type(road(folder, value)).__name__ == "TextEncoder"
+        assert type(read(folder)).__name__ == "TextEncoder"
     assert not (place / "ran").exists()
 
 
-@pytest.mark.parametrize("asked", ["somebody/kernel", "flash_attention_2"])
-def test_a_model_that_asks_for_a_kernel_is_refused(asked: str, place: Path, tuned: Path) -> None:
-    folder = shutil.copytree(tuned / "bert", place / "model")
-    edited(folder / "config.json", attn_implementation=asked)
-    with pytest.raises(InputError, match=r"config\.json sets attn_implementation to code outside"):
-        load_encoder(folder)
-
-
-@pytest.mark.parametrize(("name", "size"), [("num_hidden_layers", 10**9), ("vocab_size", 10**30)])
-def test_a_model_of_impossible_size_is_not_built(
-    name: str, size: int, tuned: Path, place: Path
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("attn_implementation", "somebody/kernel", "attn_implementation to code outside"),
+        ("attn_implementation", "flash_attention_2", "attn_implementation to code outside"),
+        ("num_hidden_layers", 10**9, "num_hidden_layers to 1000000000"),
+        ("vocab_size", 10**30, "vocab_size to 1000000000"),
+    ],
+)
+def test_what_a_model_asks_for_is_refused(
+    name: str, value: object, told: str, place: Path, tuned: Path
 ) -> None:
     folder = shutil.copytree(tuned / "bert", place / "model")
-    edited(folder / "config.json", **{name: size})
-    with pytest.raises(InputError, match=rf"config\.json sets {name} to 1000000000"):
+    edited(folder / "config.json", **{name: value})
+    with pytest.raises(InputError, match=rf"config\.json sets {told}"):
         load_encoder(folder)
 
 

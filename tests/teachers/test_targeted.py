@@ -462,7 +462,7 @@ def loss_of(step: ModelWithObjectives, batch: Batch) -> Tensor:
     for objective in step.objectives:
         counts |= objective.count(batch)  # type: ignore[operator]
     return sum(
-        (step.weight(name, 0) * value / counts[name] for name, value in terms.items()),
+        (step.weight(name) * value / counts[name] for name, value in terms.items()),
         torch.zeros(()),
     )
 

@@ -17,12 +17,18 @@ from torch import Tensor, nn
 
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import Example, Sample, Tokens
+from groundling.core.output_types import Classification
 from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionDataset
 from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
+from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings
 from groundling.training.loop import ModelWithObjectives
+from groundling.vision_language.uniter import uniter
+from groundling.vision_language.visualbert import visualbert
+from groundling.vision_language.vlbert import vlbert
 from tiny import homes, toys
 
 T = TypeVar("T")
@@ -70,6 +76,27 @@ def three_choices(count: int = 24) -> RegionDataset:
         for n in range(count)
     ]
     return RegionDataset(TextDataset(examples, TextRowEncoder(toys.bert_words(), 60)), store)
+
+
+JOINS = {"visualbert": visualbert, "vlbert": vlbert, "uniter": uniter}
+
+
+def two_classes(name: str) -> tuple[nn.Module, SupervisedObjective, Any]:
+    """A model with a plain head of two classes: one of the joins, or a BERT of text alone."""
+    words = toys.bert_words()
+    torch.manual_seed(9)
+    bert = toys.bert(len(words))
+    if name == "bert":
+        model: Any = TextEncoder(bert, words)
+        data: Any = TextDataset(toys.examples(24), TextRowEncoder(words, 40))
+    else:
+        model = JOINS[name](bert, words, width=12)
+        data = toys.seen(24)
+    if name == "vlbert":  # its gains start at 0: nothing seen would come through
+        nn.init.normal_(model.join.norm_text.weight)
+        nn.init.normal_(model.join.norm_region.weight)
+        data.options = replace(data.options, whole_image=True)
+    return model, SupervisedObjective(model.sizes, output_type=Classification(("no", "yes"))), data
 
 
 def in_processes(modules: Iterable[str], *calls: Callable[[], T]) -> list[T]:

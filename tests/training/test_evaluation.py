@@ -151,6 +151,25 @@ def test_a_kill_before_the_checkpoint_loses_no_best_weights(
     assert again.has(whole.weights()) and again.has(whole.seen[0])
 
 
+def test_an_undefined_score_on_the_way_survives_a_kill(
+    student: Any, text_only: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = [math.nan, 0.1, math.nan, 0.05]
+    whole = ScriptedRun(student, text_only, tmp_path / "whole", scripted(scores, keep_best=True))
+    assert "accuracy undefined" in capsys.readouterr().err
+    out = tmp_path / "killed"
+    with pytest.raises(homes.Killed):
+        ScriptedRun(student, text_only, out, scripted(scores, keep_best=True), at=7)
+    again = ScriptedRun(student, text_only, out, scripted(scores[3:], keep_best=True))
+    for run in (whole, again):
+        told = run.result["evaluation"]
+        assert [one["accuracy"] for one in told["scores"]] == [None, 0.1, None, 0.05]
+        assert told["kept_step"] == 4
+    lines = [line for line in homes.log_of(out) if "dev accuracy" in line]
+    assert [line["dev accuracy"] for line in lines] == [None, 0.1, None, 0.05]
+    assert "NaN" not in (out / "log.jsonl").read_text()
+
+
 def _third(killed: Any) -> Any:
     """`_TrainingLoop._save` that is a kill where it is called for the third time, which is after step 4."""
     save = _TrainingLoop._save

@@ -222,6 +222,8 @@ def test_two_processes_equal_one(run, two, tmp_path):
     assert [line["step"] for line in logs[1]] == [*range(1, STEPS + 1)]
     if run is gate:  # a micro-batch is another one here, and so are those that have its term
         assert any("doubt" in line for line in logs[1])
+        for line in logs[1]:  # a term without a count is used as it is
+            assert line["loss"] == pytest.approx(line["task"] + line.get("doubt", 0), abs=1e-6)
         return
     for a, b in zip(*logs, strict=True):
         assert a == pytest.approx(b, rel=1e-5, abs=1e-5)

@@ -12,16 +12,14 @@ import torch
 import torch.nn.functional as F
 from tiny import homes, toys
 from tiny.homes import Killed, log_of
-from tiny.objectives import still, three_choices, weights
+from tiny.objectives import JOINS, still, three_choices, two_classes, weights
 from torch import Tensor, nn
 
 from groundling.cli import main
 from groundling.core.batch import Batch
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classification, MultipleChoice, RegionSelection
-from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.core.output_types import MultipleChoice, RegionSelection
 from groundling.models.task_heads import HeadContext
-from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
@@ -39,13 +37,10 @@ from groundling.training.training_steps import (
     load_training_step,
 )
 from groundling.vision_language.uniter import UniterBinaryChoiceHead, uniter
-from groundling.vision_language.visualbert import visualbert
-from groundling.vision_language.vlbert import vlbert
 
 ADAMW = TrainingArguments(steps=3, batch=6, lr=1e-3, log_every=1, save_every=1, cpu=True)
 FLAT = replace(ADAMW, warmup_ratio=0.0, schedule="constant", max_grad_norm=0.0, weight_decay=0.0)
 SGD = replace(FLAT, optimizer="sgd", momentum=0.0, lr=0.1)
-JOINS = {"visualbert": visualbert, "vlbert": vlbert, "uniter": uniter}
 CHOICES = 3
 
 
@@ -65,24 +60,6 @@ def vcr() -> tuple[nn.Module, SupervisedObjective, Any]:
         HeadContext(model.sizes, UniterBinaryChoiceHead.output_type_for(form))
     )
     return model, SupervisedObjective(model.sizes, output_type=form, head=head), three_choices()
-
-
-def classes(name: str) -> tuple[nn.Module, SupervisedObjective, Any]:
-    """A model with a plain head of two classes: one of the joins, or a BERT of text alone."""
-    words = homes.words()
-    torch.manual_seed(9)
-    bert = toys.bert(len(words))
-    if name == "bert":
-        model: Any = TextEncoder(bert, words)
-        data: Any = TextDataset(toys.examples(24), TextRowEncoder(words, 40))
-    else:
-        model = JOINS[name](bert, words, width=12)
-        data = toys.seen(24)
-    if name == "vlbert":  # its gains start at 0: nothing seen would come through
-        nn.init.normal_(model.join.norm_text.weight)
-        nn.init.normal_(model.join.norm_region.weight)
-        data.options = replace(data.options, whole_image=True)
-    return model, SupervisedObjective(model.sizes, output_type=Classification(("no", "yes"))), data
 
 
 class WatchedSteps(TrainingStep):
@@ -258,7 +235,7 @@ def test_accumulation_changes_nothing(name: str, tmp_path: Path) -> None:
     """Each row has a perturbation of its own, and each sum is divided by the whole step's count."""
     found = []
     for accumulate in (1, 3):
-        model, task, data = classes(name)
+        model, task, data = two_classes(name)
         out = tmp_path / str(accumulate)
         config = replace(SGD, steps=2, gradient_accumulation_steps=accumulate)
         step = load_training_step(TrainingStepSettings("villa", adversarial_lr=0.1))
@@ -276,7 +253,7 @@ def test_a_killed_run_resumes_bit_equal(tmp_path: Path) -> None:
     config = replace(ADAMW, gradient_accumulation_steps=2)
 
     def resume(out: Path, dies: int) -> dict[str, Tensor]:
-        model, task, data = classes("uniter")  # with dropout, whose masks must come back too
+        model, task, data = two_classes("uniter")  # with dropout, whose masks must come back too
         train(model, [task], data, config, out, training_step=WatchedSteps(villa(steps=2), dies))
         return weights(model, [task])
 
@@ -294,14 +271,14 @@ def test_a_killed_run_resumes_bit_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("modality", ["both", "alternate"])
 def test_a_model_of_text_alone_has_its_words_perturbed(modality: str, tmp_path: Path) -> None:
     watching = WatchedSteps(villa(modality=modality, steps=2))
-    model, task, data = classes("bert")
+    model, task, data = two_classes("bert")
     train(model, [task], data, replace(SGD, steps=1), tmp_path, training_step=watching)
     assert len(watching.changes) == 3
     assert all([*one] == ["text"] for one in watching.changes[1:])
 
 
 def test_images_of_a_model_of_text_alone_are_refused(tmp_path: Path) -> None:
-    model, task, data = classes("bert")
+    model, task, data = two_classes("bert")
     with pytest.raises(InputError, match="image: this data or model has only text to perturb"):
         train(model, [task], data, SGD, tmp_path, training_step=villa(modality="image"))
 
@@ -344,7 +321,7 @@ def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
     """The divergence needs no label, and is a mean over all samples, however a step is split."""
     found = []
     for accumulate in (1, 3):
-        model, task, data = classes("uniter")
+        model, task, data = two_classes("uniter")
         others = UnlabelledDataset(data, np.array(0))
         source = DataSource(data, extra_samples=others, extra_per_sample=2)
         out = tmp_path / str(accumulate)
@@ -358,7 +335,7 @@ def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
 
 def test_regions_that_are_not_there_do_not_diverge(tmp_path: Path) -> None:
     """Heads over regions say -inf where a row has fewer of them."""
-    model, _, data = classes("uniter")
+    model, _, data = two_classes("uniter")
     task = SupervisedObjective(model.sizes, output_type=RegionSelection(kind="ce"))
     data.options = replace(
         data.options, label_regions=lambda example, row: (row.boxes[:, 0] > 0.25).astype(int)
