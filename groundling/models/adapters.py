@@ -113,9 +113,7 @@ class ClipFeatureAdapter(Encoder):
         about = {
             "clip": keep_path(folder, self.clip_backbone.source),
             "weights": _weights(self.clip_backbone),
-            "adapter": self.options.adapter,
-            "adapter_layers": self.options.adapter_layers,
-            "fusion": self.options.fusion,
+            **vars(self.options),
         }
         with disk_errors(folder / ADAPTER):
             (folder / ADAPTER).write_text(json_text(about, indent=1) + "\n", encoding="utf-8")
