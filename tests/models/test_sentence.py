@@ -234,10 +234,12 @@ def test_adapting_leaves_a_sentence_encoder(settings, given, tmp_path) -> None:
 
 def test_what_is_pooled_is_what_is_taught(given: Path) -> None:
     text = load_text_encoder(given / "student").eval()
-    batch = collate(TextDataset([Example("a", "a red dog")], *text.inputs(24)).get([0]))
+    examples = [Example("a", "a red dog"), Example("b", TEXTS[0])]
+    batch = collate(TextDataset(examples, *text.inputs(24)).get([0, 1]))
     encoded = text(batch)
     plain = text.sizes._replace(sentence_embedding=0)
-    states = encoded.text[0]
+    states = encoded.text[0][batch.text.attention_mask[0]]
+    assert len(states) < encoded.text.shape[1]
     for sizes, pooling, expected in (
         (text.sizes, "own", states.mean(0)),
         (text.sizes, "mean", states[1:-1].mean(0)),
