@@ -35,9 +35,6 @@ STUDENTS = ("bert", "electra", "roberta", "deberta", "modernbert")
 LENGTHS = [0, 7, 50, 63]  # samples of different length, two of them pairs
 
 
-# -- text encoders ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", STUDENTS)
 @torch.no_grad()
 def test_text_encoder_is_hf(name, student, texts):
@@ -64,9 +61,6 @@ def test_text_encoder_is_hf(name, student, texts):
         assert ids[row, mask[row]].tolist() == inputs["input_ids"][0].tolist()
         alone = model.encoder(**inputs).last_hidden_state[0]
         torch.testing.assert_close(found.text[row, : len(alone)], alone, rtol=0, atol=1e-5)
-
-
-# -- CLIP-like towers ------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -126,9 +120,6 @@ def test_two_towers_are_clip_model(clip, clip_tokenizer, pictures):
     logits = found.scale * found.text_embeds @ found.image_embeds.T
     torch.testing.assert_close(logits, expected.logits_per_text, rtol=0, atol=1e-5)
     assert found.text_embeds.norm(dim=1).sub(1).abs().max() < 1e-6
-
-
-# -- the cross-modal layer -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -217,9 +208,6 @@ def test_cross_modal_leaves_the_text_encoder_as_it_was(cross, samples):
         assert not both.visual[b, len(own) :].any()
 
 
-# -- published sizes -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("preset", "parameters"),
     [
@@ -232,9 +220,6 @@ def test_published_parameter_counts(preset, parameters):
     found = count_parameters(preset)
     assert found["total"] == parameters
     assert sum(found["components"].values()) == parameters
-
-
-# -- export ----------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -276,8 +261,6 @@ def test_attention_weights_are_a_plain_loops(streams):
         expected[b, head, t, clip_mask[b]] = scores.softmax(0)
     torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)
 
-
-# -- attention maps by name --------------------------------------------------------------------------------------------
 
 ENCODERS = ("bert", "roberta", "electra", "deberta", "modernbert")
 TEXTS = [
@@ -351,9 +334,6 @@ def test_an_error_while_watching_leaves_the_encoder_as_it_was(student: Any) -> N
     assert not any(module._forward_hooks for module in model.modules())
 
 
-# -- CLIP-like towers --------------------------------------------------------------------------------------------------
-
-
 def tower_maps(clip: nn.Module, windows: ClipWindows) -> tuple[Tensor, ...]:
     tokens = windows.input_ids.shape[1]
     full = clip.fixed_length or tokens
@@ -385,8 +365,6 @@ def test_maps_of_a_tower_are_hfs(name: str, tower: Any) -> None:
         for one, other in zip(clip(some), watched, strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
 
-
-# -- both together -----------------------------------------------------------------------------------------------------
 
 FOUR = ["text over clip", "clip over text", "text over text", "clip over clip"]
 
@@ -422,9 +400,6 @@ def test_a_cross_modal_model_tells_four_maps_a_layer(cross: Any) -> None:
         values = attention.value(context).unflatten(-1, (attention.heads, -1)).transpose(1, 2)
         mixed = attention.out((one.weights @ values).transpose(1, 2).flatten(2))
         torch.testing.assert_close(attention.norm(states + mixed), output, rtol=0, atol=1e-5)
-
-
-# -- nothing is held ---------------------------------------------------------------------------------------------------
 
 
 class Forgets:
@@ -463,9 +438,6 @@ def test_no_layer_is_kept_while_the_next_is_told(
     encoded = model(batch, attention=forgets)
     assert {layer for _, layer in forgets.told} == {0, 1}
     assert forgets.alive == forgets.still() == [] and encoded is not None
-
-
-# -- an encoder without maps ------------------------------------------------------------------------------------------
 
 
 def test_an_encoder_without_maps_is_one_line(bert_tokenizer: Any) -> None:

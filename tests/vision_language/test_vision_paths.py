@@ -53,9 +53,8 @@ FOLDERS = {
     "refcoco+": "refcoco+",
     "flickr30k": "flickr30k",
 }
+# Tasks on which a model without a head of its own for them is trained here, too.
 PLAIN = {"visualbert": ("nlvr2", "flickr30k", "vcr/answer"), "lxmert": ("snli-ve", "refcoco+")}
-
-
 PAIRS = [
     (kind, task)
     for kind, one in ARCHITECTURES.items()
