@@ -56,8 +56,7 @@ class ClipFeatureAdapter(Encoder):
         self.clip_backbone = base
         self.options = options
         text = require(base.text, "text", "an adapter")
-        width = text.embed_dim
-        self.sizes = OutputSizes(pooler_output=self._output_width(width))
+        width = outputs = text.embed_dim
         if options.adapter == "attention":
             self.first = nn.Parameter(torch.randn(width) * 0.02)
             self.attend = nn.TransformerEncoderLayer(
@@ -72,16 +71,11 @@ class ClipFeatureAdapter(Encoder):
             self.of_image = _layers(width, width, options.adapter_layers)
             self.of_text = _layers(width, width, options.adapter_layers)
             self.scale = nn.Parameter(text.logit_scale.detach().clone())
+            outputs = 1
         else:
             self.mix = _layers(2 * width, width, options.adapter_layers - 1)
-
-    def _output_width(self, width: int) -> int:
-        """Width of the vector the head reads."""
-        if self.options.adapter == "attention":
-            return width
-        if self.options.fusion == "cosine":
-            return 1
-        return width if self.options.adapter_layers > 1 else 2 * width
+            outputs = width if len(self.mix) else 2 * width
+        self.sizes = OutputSizes(pooler_output=outputs)
 
     def inputs(self, max_length: int) -> tuple[None, None]:
         """None: CLIP reads the texts as a teacher, and the samples carry its features."""
@@ -98,14 +92,14 @@ class ClipFeatureAdapter(Encoder):
         text = batch.features[TEXT].float()
         if self.options.adapter == "attention":
             first = self.first.expand(len(image), -1)
-            return EncoderOutput(
-                pooler_output=self.attend(torch.stack([first, image, text], 1))[:, 0]
-            )
-        if self.options.fusion == "cosine":
+            pooled = self.attend(torch.stack([first, image, text], 1))[:, 0]
+        elif self.options.fusion == "cosine":
             cosine = F.cosine_similarity(self.of_image(image), self.of_text(text), dim=-1)
-            return EncoderOutput(pooler_output=(self.scale.exp() * cosine).unsqueeze(-1))
-        both = self.mix(torch.cat([image, text], -1))
-        return EncoderOutput(pooler_output=F.gelu(both) if len(self.mix) else both)
+            pooled = (self.scale.exp() * cosine).unsqueeze(-1)
+        else:
+            both = self.mix(torch.cat([image, text], -1))
+            pooled = F.gelu(both) if len(self.mix) else both
+        return EncoderOutput(pooler_output=pooled)
 
     def export(self, folder: Path) -> None:
         """Write the adapter's weights, and the source and hashes of its CLIP."""
@@ -113,9 +107,7 @@ class ClipFeatureAdapter(Encoder):
         about = {
             "clip": keep_path(folder, self.clip_backbone.source),
             "weights": _weights(self.clip_backbone),
-            "adapter": self.options.adapter,
-            "adapter_layers": self.options.adapter_layers,
-            "fusion": self.options.fusion,
+            **vars(self.options),
         }
         with disk_errors(folder / ADAPTER):
             (folder / ADAPTER).write_text(json_text(about, indent=1) + "\n", encoding="utf-8")

@@ -57,6 +57,13 @@ class ClipTextTower(nn.Module):
     where it equals CLIP's text feature (XDBERT, Section 2.2, and its release, Splend1d/XDBERT).
     """
 
+    embed_dim: int
+    """Width of a projected token."""
+    states_width: int
+    """Width of a token's state before the projection."""
+    context_length: int
+    """Positions of one window, special tokens included."""
+
     def __init__(self, tower: Any, projection: Any, logit_scale: Tensor) -> None:
         """`tower`: HF's text model; `projection`: the Linear into the joint space; `logit_scale`: ()."""
         super().__init__()
@@ -65,25 +72,11 @@ class ClipTextTower(nn.Module):
         self.logit_scale = nn.Parameter(
             logit_scale.detach().clone().reshape(()), requires_grad=False
         )
+        self.embed_dim = int(projection.out_features)
+        self.states_width = int(projection.in_features)
+        self.context_length = int(tower.config.max_position_embeddings)
         # SigLIP attends to its padding, always of full length, and pools the last position.
-        self.fixed_length = (
-            tower.config.max_position_embeddings if "siglip" in tower.config.model_type else 0
-        )
-
-    @property
-    def embed_dim(self) -> int:
-        """Width of a projected token."""
-        return int(self.projection.out_features)
-
-    @property
-    def states_width(self) -> int:
-        """Width of a token's state before the projection."""
-        return int(self.projection.in_features)
-
-    @property
-    def context_length(self) -> int:
-        """Positions of one window, special tokens included."""
-        return int(self.tower.config.max_position_embeddings)
+        self.fixed_length = self.context_length if "siglip" in tower.config.model_type else 0
 
     @property
     def token_embedding(self) -> nn.Embedding:
@@ -175,6 +168,10 @@ class ClipImageTower(nn.Module):
 
     mean: Tensor
     std: Tensor
+    pooled_width: int
+    """Width of the pooled feature before the projection."""
+    embed_dim: int
+    """Width of the projected feature."""
 
     def __init__(self, tower: Any, projection: nn.Module, processor: Any) -> None:
         """`tower`: HF's vision model; `processor`: its image processor."""
@@ -187,18 +184,8 @@ class ClipImageTower(nn.Module):
         self.scale = float(processor.rescale_factor) if processor.do_rescale else 1.0
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
-
-    @property
-    def pooled_width(self) -> int:
-        """Width of the pooled feature before the projection."""
-        return int(self.tower.config.hidden_size)
-
-    @property
-    def embed_dim(self) -> int:
-        """Width of the projected feature."""
-        if isinstance(self.projection, nn.Linear):
-            return self.projection.out_features
-        return self.pooled_width
+        self.pooled_width = int(tower.config.hidden_size)
+        self.embed_dim = int(getattr(projection, "out_features", self.pooled_width))
 
     def preprocess(self, image: Image.Image) -> np.ndarray:
         """An RGB image resized and cropped by the tower's processor: (3, S, S) uint8, not normalised.
@@ -369,10 +356,8 @@ def _normalization(processor: Any) -> tuple[Tensor, Tensor, float]:
     return mean.expand(3).view(1, 3, 1, 1), std.expand(3).view(1, 3, 1, 1), float(white)
 
 
-def _is_tower(source: str) -> bool:
-    return model_type(source) in CLIP_LIKE
-
-
 TOWER = ModelFormat(
-    "CLIP-like text tower", _is_tower, lambda source: ClipTextEncoder(*load_clip_text_tower(source))
+    "CLIP-like text tower",
+    lambda source: model_type(source) in CLIP_LIKE,
+    lambda source: ClipTextEncoder(*load_clip_text_tower(source)),
 )

@@ -273,8 +273,6 @@ def load_cross_modal_encoder(folder: str | Path) -> CrossModalEncoder:
     return model
 
 
-def _is_cross_modal(source: str) -> bool:
-    return (Path(source) / LAYERS).exists()
-
-
-WHOLE = ModelFormat("cross-modal model", _is_cross_modal, load_cross_modal_encoder)
+WHOLE = ModelFormat(
+    "cross-modal model", lambda source: (Path(source) / LAYERS).exists(), load_cross_modal_encoder
+)

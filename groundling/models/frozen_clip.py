@@ -188,24 +188,11 @@ class OpenClipTextTower(ClipTextTower):
             self.projection = _take_projection(text, "text_projection")
         self.tower = text
         self.logit_scale = nn.Parameter(logit_scale.detach().reshape(()))
-        self.length = length
+        width = text.transformer.config.hidden_size if self.is_hugging_face else 0
+        self.states_width = int(width or text.ln_final.normalized_shape[0])
+        self.embed_dim = _output_width(self.projection, self.states_width)
+        self.context_length = length
         self.pad_token_id = pad_token_id
-
-    @property
-    def states_width(self) -> int:
-        """Width of a token's state before the projection."""
-        width = self.tower.transformer.config.hidden_size if self.is_hugging_face else 0
-        return int(width or self.tower.ln_final.normalized_shape[0])
-
-    @property
-    def embed_dim(self) -> int:
-        """Width of a projected token."""
-        return _output_width(self.projection, self.states_width)
-
-    @property
-    def context_length(self) -> int:
-        """Positions of one window, special tokens included."""
-        return self.length
 
     def forward(
         self, windows: ClipWindows, attention: AttentionCallback | None = None
@@ -218,7 +205,7 @@ class OpenClipTextTower(ClipTextTower):
         """Token states (W, S, D) after the final LayerNorm and each window's pooled state (W, D)."""
         tokens = windows.input_ids.shape[1]
         ids = windows.input_ids.masked_fill(~windows.attention_mask, self.pad_token_id)
-        ids = F.pad(ids, (0, self.length - tokens), value=self.pad_token_id)
+        ids = F.pad(ids, (0, self.context_length - tokens), value=self.pad_token_id)
         if self.is_hugging_face:
             mask = (ids != self.tower.config.pad_token_id).long()
             out = self.tower.transformer(input_ids=ids, attention_mask=mask)
@@ -249,17 +236,8 @@ class OpenClipImageTower(ClipImageTower):
             self.projection = _take_projection(visual, "proj")
         with torch.no_grad():
             blank = self.preprocess(Image.new("RGB", (8, 8)))
-            self.width = self.forward(torch.from_numpy(blank[None])).shape[1]
-
-    @property
-    def pooled_width(self) -> int:
-        """Width of the pooled feature before the projection."""
-        return self.width
-
-    @property
-    def embed_dim(self) -> int:
-        """Width of the projected feature."""
-        return _output_width(self.projection, self.width)
+            self.pooled_width = self.forward(torch.from_numpy(blank[None])).shape[1]
+        self.embed_dim = _output_width(self.projection, self.pooled_width)
 
     def preprocess(self, image: Image.Image) -> np.ndarray:
         """An RGB image resized and cropped as open_clip does: (3, S, S) uint8, not normalised."""
@@ -285,8 +263,7 @@ def _take_projection(tower: Any, name: str) -> nn.Module:
 
 
 def _output_width(projection: nn.Module, width: int) -> int:
-    own = next(projection.parameters(), torch.zeros(0))
-    return int(projection(torch.zeros(1, width, device=own.device)).shape[1])
+    return int(projection(torch.zeros(1, width)).shape[1])
 
 
 def load_open_clip(source: str, image: bool, text: bool) -> FrozenClip:

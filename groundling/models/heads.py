@@ -190,16 +190,6 @@ def _head_weights(model: Any) -> dict[str, Tensor]:
     }
 
 
-def extend_vector(stored: Tensor, initial: Tensor) -> Tensor:
-    """Extend a stored vector (n,) with the last values of the longer `initial`: biases of words added since.
-
-    Any other tensor is returned unchanged.
-    """
-    if stored.ndim != 1 or initial.ndim != 1 or len(stored) >= len(initial):
-        return stored
-    return torch.cat([stored, initial[len(stored) :].to(stored.dtype)])
-
-
 def init_linears(module: nn.Module) -> None:
     """Initialise all Linears of a module as BERT does: weights N(0, 0.02), biases zero."""
     for part in module.modules():
@@ -291,10 +281,7 @@ def init_layer(layer: nn.Module, source: str | Path, name: str) -> bool:
         return False
     own = f"{name.removeprefix(f'{LM_HEAD}.')}."
     stored = {key.removeprefix(own): value for key, value in _head_weights(model).items()}
-    fitting = _match_weights(layer.state_dict(), stored)
-    if fitting:
-        layer.load_state_dict(fitting)
-    return bool(fitting)
+    return _adopt(layer, stored)
 
 
 def load_head(source: str | Path, head: nn.Module, name: str) -> bool:
@@ -302,13 +289,7 @@ def load_head(source: str | Path, head: nn.Module, name: str) -> bool:
 
     Raises InputError if the file is damaged.
     """
-    weights = _saved_head(source, name)
-    if isinstance(head, LMHead):
-        return head.adopt(weights)
-    fitting = _match_weights(head.state_dict(), weights)
-    if fitting:
-        head.load_state_dict(fitting)
-    return bool(fitting)
+    return _adopt(head, _saved_head(source, name))
 
 
 def _saved_head(source: str | Path, name: str) -> dict[str, Tensor]:
@@ -322,13 +303,29 @@ def _saved_head(source: str | Path, name: str) -> dict[str, Tensor]:
         return {key.removeprefix(prefix): stored.get_tensor(key) for key in keys}
 
 
+def _adopt(head: nn.Module, stored: Mapping[str, Tensor]) -> bool:
+    if isinstance(head, LMHead):
+        return head.adopt(stored)
+    fitting = _match_weights(head.state_dict(), stored)
+    if fitting:
+        head.load_state_dict(fitting)
+    return bool(fitting)
+
+
 def _match_weights(before: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Stored weights (...) extended to a head's vocabulary; empty if one is missing or has another shape."""
-    if not before.keys() <= stored.keys():
-        return {}
-    weights = {key: extend_vector(stored[key], initial) for key, initial in before.items()}
-    fits = all(weights[key].shape == initial.shape for key, initial in before.items())
-    return weights if fits else {}
+    """Stored weights (...) of a head, whose own are `before`; empty if one is missing or has another shape.
+
+    To a shorter vector, biases from before words were added, the head's own last values are appended.
+    """
+    weights = {}
+    for name, own in before.items():
+        value = stored.get(name)
+        if value is not None and value.ndim == own.ndim == 1 and len(value) < len(own):
+            value = torch.cat([value, own[len(value) :].to(value.dtype)])
+        if value is None or value.shape != own.shape:
+            return {}
+        weights[name] = value
+    return weights
 
 
 # A token-image matching model: contextual tokens and images as unit vectors of one space.

@@ -118,10 +118,8 @@ class PooledClsHead(TaskHead):
         if self.pooler is None:
             pooled = require(encoded.pooler_output, "pooler_output", "a task head")
         else:
-            joint = encoded.joint_text
-            pooled = self.pooler(
-                require(encoded.text, "text", "a task head") if joint is None else joint
-            )
+            states = encoded.text if encoded.joint_text is None else encoded.joint_text
+            pooled = self.pooler(require(states, "text", "a task head"))
         outputs: Tensor = self.classify(self.dropout(pooled))
         return outputs
 

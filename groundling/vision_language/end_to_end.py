@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
 
-from groundling.core.batch import Batch, EncoderOutput, Regions, require, to_device
+from groundling.core.batch import Batch, EncoderOutput, require, to_device
 from groundling.core.errors import InputError
 from groundling.core.registry import require_instance
 from groundling.models.attention import AttentionCallback
@@ -97,7 +97,7 @@ class EndToEndModel(SingleStreamModel):
     other regions overlap them.
 
     VisualBERT's regions are R2C's (rowanz/r2c, utils/detector.py): 7 x 7 bins without dilation, and the object
-    mask is an input of the last stage (`MultimodalEmbeddings.prepare_last_stage`); R2C also trains stem and BatchNorms.
+    mask is an input of the last stage (`MultimodalEmbeddings.last_stage`); R2C also trains stem and BatchNorms.
     """
 
     region_source = "pixels"
@@ -114,9 +114,8 @@ class EndToEndModel(SingleStreamModel):
         )
         self.fusion = model.fusion
         self.made_by = model.made_by
-        self.region_pooling = require(
-            model.join.region_pooling, "region_pooling", f"a {model.join.kind} end to end"
-        )
+        who = f"a {model.join.kind} end to end"
+        self.region_pooling = require(model.join.region_pooling, "region_pooling", who)
         self.cnn = cnn.eval()
         self.processor = processor
         mean = processor.image_mean if processor.do_normalize else [0.0] * 3
@@ -172,23 +171,21 @@ class EndToEndModel(SingleStreamModel):
         Without pixels, regions keep features that they have: the control with zero features needs this.
         Raises InputError if there are neither pixels nor features.
         """
-        regions = require(batch.regions, "regions", "a model that reads pixels")
+        who = "a model that reads pixels"
+        regions = require(batch.regions, "regions", who)
         if batch.pixels is None and regions.features.shape[-1] == self.join.width:
             return batch
-        batch.require(("pixels", "image_sizes"), "a model that reads pixels")
-        pixels = require(batch.pixels, "pixels", "a model that reads pixels")
-        extent = require(batch.image_sizes, "image_sizes", "a model that reads pixels")
-        choices = batch.choices
-        device = pixels.device
+        pixels = require(batch.pixels, "pixels", who)
+        extent = require(batch.image_sizes, "image_sizes", who)
+        choices, device, host = batch.choices, pixels.device, batch.cpu_copy
         # Sizes and numbers of regions are read in host memory, without synchronising with the GPU.
-        sizes = require(
-            batch.cpu_copy.image_sizes, "image_sizes", "a model that reads pixels"
-        ).tolist()
-        region_mask = require(batch.cpu_copy.regions, "regions", "a model that reads pixels").mask[
-            ::choices
-        ]
+        sizes = require(host.image_sizes, "image_sizes", who).tolist()
+        region_mask = require(host.regions, "regions", who).mask[::choices]
         boxes = regions.boxes[::choices] * extent.repeat(1, 2)[:, None]
-        pictures = self._pictures(pixels, boxes, regions, choices)
+        pictures = (pixels / 255 - self.mean) / self.std
+        if regions.masked is not None:
+            high, wide = pixels.shape[2:]
+            pictures = pictures * ~mask_boxes(boxes, regions.masked[::choices], wide, high)[:, None]
         features_of_images = []
         # Image by image: BatchNorm turns padding into non-zero values, which would leak into an image.
         for number, (wide, high) in enumerate(sizes):
@@ -198,21 +195,12 @@ class EndToEndModel(SingleStreamModel):
                 object_masks = regions.segmentation[number * choices, places]
             picture = pictures[number : number + 1, :, :high, :wide]
             features_of_images.append(self._features(picture, boxes[number, places], object_masks))
-        flat_features = torch.cat(features_of_images)
+        found = torch.cat(features_of_images)
         rows, columns = (to_device(where, device) for where in region_mask.nonzero(as_tuple=True))
-        features = flat_features.new_zeros(*region_mask.shape, flat_features.shape[-1]).index_put(
-            (rows, columns), flat_features
-        )
+        features = found.new_zeros(*region_mask.shape, found.shape[-1])
+        features = features.index_put((rows, columns), found)
         features = features.repeat_interleave(choices, 0)
         return replace(batch, regions=replace(regions, features=features))
-
-    def _pictures(self, pixels: Tensor, boxes: Tensor, regions: Regions, choices: int) -> Tensor:
-        """Normalised pixels (B, 3, H, W), zero inside masked regions."""
-        pictures = (pixels / 255 - self.mean) / self.std
-        if regions.masked is None:
-            return pictures
-        high, wide = pixels.shape[2:]
-        return pictures * ~mask_boxes(boxes, regions.masked[::choices], wide, high)[:, None]
 
     def _features(self, picture: Tensor, boxes: Tensor, object_masks: Tensor | None) -> Tensor:
         """Features (R, D) of boxes (R, 4), in pixels of one image (1, 3, H, W), with `object_masks` (R, 14, 14)."""
@@ -222,11 +210,10 @@ class EndToEndModel(SingleStreamModel):
             states = stage(states)
         # In float32: half precision would shift the boxes.
         states = roi_align(states.float(), [boxes], self.region_pooling.bins, 1 / STRIDE, SAMPLES)
-        if object_masks is not None:
-            states = self.join.prepare_last_stage(states, object_masks)
-        states = last(states)
-        if object_masks is not None:
-            states = self.join.mask_last_stage(states, object_masks)
+        if object_masks is None:
+            states = last(states)
+        else:
+            states = self.join.last_stage(last, states, object_masks)
         means: Tensor = states.float().mean((2, 3))
         return means
 

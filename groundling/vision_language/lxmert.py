@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,12 @@ from groundling.vision_language.uniter import UniterClassificationHead
 
 TEXT, REGIONS = "text", "regions"
 SIDES = {
-    "layer": (TEXT, TEXT),
-    "r_layers": (REGIONS, REGIONS),
-    "lang_self_att": (TEXT, TEXT),
-    "visn_self_att": (REGIONS, REGIONS),
+    "layer": TEXT,
+    "r_layers": REGIONS,
+    "lang_self_att": TEXT,
+    "visn_self_att": REGIONS,
 }
-"""Query and key side of transformers' modules by name; `visual_attention` has both directions."""
+"""The side that transformers' modules of self-attention read, by name; `visual_attention` has both directions."""
 
 
 class Lxmert(RegionEncoder):
@@ -163,35 +164,27 @@ class Lxmert(RegionEncoder):
         positions = {TEXT: text_positions(require(batch.text, "text", "an LXMERT"))}
         if batch.regions is not None:
             positions[REGIONS] = region_positions(batch.regions)
-        count: Counter[str] = Counter()
-        has_read_regions: set[str] = set()
+        layers: Counter[str] = Counter()
+        calls: Counter[str] = Counter()
 
-        def sides_of(name: str) -> tuple[str, str]:
-            if "visual_attention" not in name:
-                return next(SIDES[part] for part in name.split(".") if part in SIDES)
-            # transformers calls cross-attention for the text first, then for the regions.
-            sides = (REGIONS, TEXT) if name in has_read_regions else (TEXT, REGIONS)
-            has_read_regions.add(name)
-            return sides
-
-        def report(name: str, weights: Tensor) -> None:
-            rows, columns = sides_of(name)
+        def report(name: str, module: nn.Module, inputs: object, output: Any) -> None:
+            if "visual_attention" in name:
+                # transformers calls cross-attention for the text first, then for the regions.
+                rows, columns = ((TEXT, REGIONS), (REGIONS, TEXT))[calls[name]]
+                calls[name] += 1
+            else:
+                rows = columns = next(SIDES[part] for part in name.split(".") if part in SIDES)
             title = f"{rows} over {columns}"
             places = (positions[rows], positions[columns])
-            attention(AttentionMap(title, count[title], weights, *places))
-            count[title] += 1
+            attention(AttentionMap(title, layers[title], output[1], *places))
+            layers[title] += 1
 
         hooks = []
         for name, module in self.model.encoder.named_modules():
             if isinstance(module, LxmertAttention):
-                hooks.append(
-                    module.register_forward_pre_hook(request_attention_weights, with_kwargs=True)
-                )
-                hooks.append(
-                    module.register_forward_hook(
-                        lambda module, inputs, output, name=name: report(name, output[1])
-                    )
-                )
+                ask = request_attention_weights
+                hooks.append(module.register_forward_pre_hook(ask, with_kwargs=True))
+                hooks.append(module.register_forward_hook(partial(report, name)))
         try:
             yield
         finally:
@@ -210,10 +203,8 @@ class Lxmert(RegionEncoder):
                 if name.startswith(theirs):
                     weights[ours + name.removeprefix(theirs)] = value
         own = objective.state_dict()
-        fitting = {name: value for name, value in weights.items() if name in own}
-        objective.load_state_dict(
-            own | {n: v for n, v in fitting.items() if v.shape == own[n].shape}
-        )
+        fitting = {n: v for n, v in weights.items() if n in own and v.shape == own[n].shape}
+        objective.load_state_dict(own | fitting)
 
     def export(self, folder: Path) -> None:
         """Write a stock folder of transformers, and beside it where the training regions came from."""
@@ -269,10 +260,6 @@ def load_lxmert(source: str | Path) -> Lxmert:
     has_description = (Path(source) / JOIN).exists()
     provenance = read_join_description(source)["regions_from"] if has_description else {}
     return Lxmert(load_weights(LxmertModel, source), load_tokenizer(source), provenance).eval()
-
-
-def _is_lxmert(source: str) -> bool:
-    return model_type(source) == LxmertConfig.model_type
 
 
 # -- pre-training (Section 3.1) ----------------------------------------------------------------------------------------
@@ -430,4 +417,6 @@ ARCHITECTURE = Architecture(
     heads={"vqa": LxmertAnswerHead, "nlvr2": LxmertPairHead},
     bert_name="bert-base-uncased",
 )
-HF = ModelFormat("LXMERT of transformers", _is_lxmert, load_lxmert)
+HF = ModelFormat(
+    "LXMERT of transformers", lambda source: model_type(source) == "lxmert", load_lxmert
+)

@@ -104,11 +104,9 @@ class MultimodalEmbeddings(nn.Module):
         regions = batch.regions
         words = embed_words(embeddings.word_embeddings, batch, f"a {self.kind} model")
         text, rest = self.embed_parts(embeddings, words, batch)
-        mask = (
-            tokens.attention_mask
-            if regions is None
-            else torch.cat([tokens.attention_mask, regions.mask], 1)
-        )
+        mask = tokens.attention_mask
+        if regions is not None:
+            mask = torch.cat([mask, regions.mask], 1)
         states = torch.cat([text, rest], 1)
         text_places = slice(0, text.shape[1])
         region_places = slice(text.shape[1], mask.shape[1])
@@ -120,13 +118,10 @@ class MultimodalEmbeddings(nn.Module):
             states, F.pad(mask, (0, added), value=True), text_places, region_places
         )
 
-    def prepare_last_stage(self, states: Tensor, object_masks: Tensor) -> Tensor:
-        """Input of the CNN's last stage, from regions (R, C, bins, bins) and their `object_masks` (R, 14, 14)."""
-        return states
-
-    def mask_last_stage(self, states: Tensor, object_masks: Tensor) -> Tensor:
-        """Output (R, D, bins, bins) of the CNN's last stage, masked by the regions' `object_masks` (R, 14, 14)."""
-        return states
+    def last_stage(self, stage: nn.Module, states: Tensor, object_masks: Tensor) -> Tensor:
+        """The CNN's last stage (R, D, bins, bins) of regions (R, C, bins, bins) with `object_masks` (R, 14, 14)."""
+        output: Tensor = stage(states)
+        return output
 
     def embed_parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Embedded text (N, T, H), and the regions followed by any added positions (N, R + added, H).

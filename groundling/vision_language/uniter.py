@@ -180,21 +180,22 @@ def add_vcr_inputs(model: SingleStreamModel, embeddings: UniterEmbeddings) -> No
     model.add_tokens(PERSONS)
 
 
-class _WidePooledHead(TaskHead):
-    """Pooler, Linear of twice the width, activation, LayerNorm, Linear; no dropout (release)."""
+class UniterClassificationHead(TaskHead):
+    """VQA and SNLI-VE: binary cross-entropy of each answer (release, model/vqa.py, model/ve.py).
 
+    Pooler, Linear of twice the width, activation, LayerNorm, Linear; no dropout.
+    """
+
+    loss = "bce"
     activation: type[nn.Module] = nn.GELU
 
     def __init__(self, context: HeadContext) -> None:
-        """Raises InputError if the model has no pooler."""
+        """Of the width of the model's pooler."""
         super().__init__()
         width = context.sizes.pooler_output
-        if not width:
-            raise InputError("UNITER's heads need BERT's pooler, but this BERT has none")
         self.between = make_transform(width, 2 * width, self.activation())
-        self.classify = make_output_layer(
-            2 * width, self.output_type_for(context.output_type).head_width
-        )
+        outputs = self.output_type_for(context.output_type).head_width
+        self.classify = make_output_layer(2 * width, outputs)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs) of the pooled first position."""
@@ -203,13 +204,7 @@ class _WidePooledHead(TaskHead):
         return outputs
 
 
-class UniterClassificationHead(_WidePooledHead):
-    """VQA and SNLI-VE: binary cross-entropy of each answer (release, model/vqa.py, model/ve.py)."""
-
-    loss = "bce"
-
-
-class UniterBinaryChoiceHead(_WidePooledHead):
+class UniterBinaryChoiceHead(UniterClassificationHead):
     """VCR: with ReLU; two outputs per choice, wrong and right, with cross-entropy (release, model/vcr.py).
 
     The loss is averaged over choices, as distillation terms are.

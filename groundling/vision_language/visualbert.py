@@ -120,19 +120,17 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
         embedded = self.projection(features) + segment + self.position.weight[0]
         if tokens.region_index is not None:
             positions = embeddings.position_embeddings.weight[: text.shape[1]]
-            embedded = (
-                embedded
-                + _mention_weights(tokens.region_index, tokens.word_ids, embedded.shape[1])
-                @ positions
-            )
+            count = embedded.shape[1]
+            mentions = _mention_weights(tokens.region_index, tokens.word_ids, count)
+            embedded = embedded + mentions @ positions
         return text, embeddings.dropout(embeddings.LayerNorm(embedded))
 
-    def prepare_last_stage(self, states: Tensor, object_masks: Tensor) -> Tensor:
-        """States (R, C, 7, 7) with the object masks (R, 14, 14) added to their first channels."""
-        if self.r2c is None or self.r2c.segments is None:
-            return states
-        added = self.r2c.segments(object_masks[:, None].to(states) - 0.5)
-        return states + F.pad(added, (0, 0, 0, 0, 0, states.shape[1] - added.shape[1]))
+    def last_stage(self, stage: nn.Module, states: Tensor, object_masks: Tensor) -> Tensor:
+        """The last stage of states (R, C, 7, 7), with the object masks (R, 14, 14) added to their first channels."""
+        if self.r2c is not None and self.r2c.segments is not None:
+            added = self.r2c.segments(object_masks[:, None].to(states) - 0.5)
+            states = states + F.pad(added, (0, 0, 0, 0, 0, states.shape[1] - added.shape[1]))
+        return super().last_stage(stage, states, object_masks)
 
 
 def _mention_weights(region: Tensor, word: Tensor, count: int) -> Tensor:
@@ -196,11 +194,9 @@ def task_objectives(
     With `task_answers="judged"`, the sentence-image head also predicts if the answer is right (release:
     NLVR2 and VCR).
     """
-    return (
-        objectives(context, options)
-        if options.task_answers == "judged"
-        else [MaskedLM.from_context(context)]
-    )
+    if options.task_answers == "judged":
+        return objectives(context, options)
+    return [MaskedLM.from_context(context)]
 
 
 ARCHITECTURE = Architecture(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -81,9 +81,8 @@ class VLBertEmbeddings(MultimodalEmbeddings):
         hidden = bert.config.hidden_size
         check_segments(bert, 2)
         self.dropout = nn.Dropout(bert.config.hidden_dropout_prob)
-        self.visual = nn.Linear(
-            2048 + width, hidden
-        )  # keeps PyTorch's own initialisation (release)
+        # Keeps PyTorch's own initialisation (release).
+        self.visual = nn.Linear(2048 + width, hidden)
         self.norm_text = nn.LayerNorm(hidden, eps=1e-12)
         self.norm_region = nn.LayerNorm(hidden, eps=1e-12)
         nn.init.zeros_(self.norm_text.weight)
@@ -98,9 +97,8 @@ class VLBertEmbeddings(MultimodalEmbeddings):
         """Text (N, T, H), and regions with [END] (N, R + 1, H)."""
         tokens = require(batch.text, "text", "a VL-BERT")
         rows, length = tokens.input_ids.shape
-        after_text = tokens.attention_mask.sum(
-            1, keepdim=True
-        )  # (N, 1): the first position after the row's text
+        # (N, 1): the first position after the row's text.
+        after_text = tokens.attention_mask.sum(1, keepdim=True)
         token_features = self.no_image.expand(rows, length, -1)
         rest = self.end.expand(rows, 1, -1)
         places = after_text + 1
@@ -122,9 +120,9 @@ class VLBertEmbeddings(MultimodalEmbeddings):
         segment = torch.full_like(places, 2)
         return text, embeddings(inputs_embeds=rest, position_ids=places, token_type_ids=segment)
 
-    def mask_last_stage(self, states: Tensor, object_masks: Tensor) -> Tensor:
-        """States (R, D, 14, 14), zero outside the `object_masks` (R, 14, 14)."""
-        return states * object_masks[:, None]
+    def last_stage(self, stage: nn.Module, states: Tensor, object_masks: Tensor) -> Tensor:
+        """The last stage (R, D, 14, 14), zero outside the `object_masks` (R, 14, 14)."""
+        return super().last_stage(stage, states, object_masks) * object_masks[:, None]
 
     def _region_embeddings(self, batch: Batch, regions: Regions) -> Tensor:
         """Visual features (N, R, H) of the regions, from geometry and appearance."""
@@ -183,10 +181,13 @@ class VLBertVqaHead(MaskTokenHead):
         self.dropout = nn.Dropout(dropout)
         self.classify = make_output_layer(width, context.outputs)
         if context.input_embeddings is not None and isinstance(context.output_type, OpenAnswer):
-            rows = mean_answer_embeddings(
-                context.output_type.labels, context, context.input_embeddings.detach()
-            )
-            self.classify.weight.data.copy_(rows)
+            table = context.input_embeddings.detach()
+            tokenizer = require(context.tokenizer, "tokenizer", "a head that starts from words")
+            answers = list(context.output_type.labels)
+            tokens: Any = tokenizer(answers, add_special_tokens=False)["input_ids"]
+            none = table.new_zeros(table.shape[1])
+            rows = [table[ids].mean(0) if ids else none for ids in tokens]
+            self.classify.weight.data.copy_(torch.stack(rows))
 
     def prepare_example(self, example: Example) -> Example:
         """The question with a [MASK] as second text."""
@@ -204,15 +205,6 @@ class VLBertVqaHead(MaskTokenHead):
         states = self.between(self.mask_states(encoded, batch))
         outputs: Tensor = self.classify(self.dropout(states))
         return outputs
-
-
-def mean_answer_embeddings(answers: Sequence[str], context: HeadContext, table: Tensor) -> Tensor:
-    """Mean embedding (outputs, E) of each answer's tokens in `table` (vocabulary, E); zeros without tokens."""
-    tokenizer = require(context.tokenizer, "tokenizer", "a head that starts from words")
-    tokens: Sequence[Any] = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
-    return torch.stack(
-        [table[ids].mean(0) if ids else table.new_zeros(table.shape[1]) for ids in tokens]
-    )
 
 
 NAMES = (

@@ -83,7 +83,7 @@ def test_a_squashed_image_keeps_its_border(tmp_path: Path) -> None:
     assert columns.shape == (32,) and columns[0] > 250 > 5 > columns[-1]
 
 
-@pytest.mark.parametrize("kind", ["clip", "timm"])
+@pytest.mark.parametrize("kind", ["siglip", "timm"])
 def test_a_teacher_of_image_text_and_words(kind: str, folders: Path, tmp_path: Path) -> None:
     picture(tmp_path / "photos/0.png", (40, 24), 0)
     options = TargetedDistillationSettings(teacher_images=str(tmp_path / "photos"))
@@ -149,7 +149,7 @@ def test_a_name_that_open_clip_does_not_list(source: str, message: str) -> None:
 
 
 def test_an_adapter_over_it_is_saved_and_loaded(folders: Path, tmp_path: Path) -> None:
-    base = load_adapter_backbone(str(folders / "clip"))
+    base = load_adapter_backbone(str(folders / "timm"))
     adapter = ClipFeatureAdapter(base, ClipAdapterSettings("mlp", 3))
     adapter.export(tmp_path / "adapter")
     again = load_adapter(tmp_path / "adapter")

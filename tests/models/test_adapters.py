@@ -90,9 +90,6 @@ def over(
     return make_settings(FinetuneConfig, **(settings | changes))
 
 
-# -- what it computes ------------------------------------------------------------
-
-
 def features(rows: int) -> Batch:
     torch.manual_seed(2)
     both = F.normalize(torch.randn(2, rows, WIDTH), dim=-1)
@@ -153,9 +150,6 @@ def test_each_is_its_definition(name: str, parameters: int, place: Path) -> None
     torch.testing.assert_close(ours, restated(model, head, batch), rtol=0, atol=1e-4)
 
 
-# -- whole runs ------------------------------------------------------------
-
-
 def test_clip_is_asked_once_and_never_trained(place, tmp_path, monkeypatch) -> None:
     asked = Counter[str]()
     real = FrozenClip.encode_images
@@ -206,9 +200,6 @@ def test_a_killed_run_ends_with_the_same_weights(place: Path, tmp_path: Path) ->
     config = over(place, ALL["attention"])
     whole, killed = whole_and_resumed(finetune, config, BRIEF, tmp_path, "seed-0/model")
     assert whole == killed and len(whole) >= 2
-
-
-# -- mistakes ------------------------------------------------------------
 
 
 def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:

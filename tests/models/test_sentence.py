@@ -181,9 +181,6 @@ def test_texts_are_lower_cased_where_the_folder_says_so(tmp_path: Path) -> None:
     assert words("A Red DOG")["input_ids"] == words("a red dog")["input_ids"]
 
 
-# -- adapting ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sentence encoder, a teacher, texts, and pairs of them."""
@@ -234,10 +231,12 @@ def test_adapting_leaves_a_sentence_encoder(settings, given, tmp_path) -> None:
 
 def test_what_is_pooled_is_what_is_taught(given: Path) -> None:
     text = load_text_encoder(given / "student").eval()
-    batch = collate(TextDataset([Example("a", "a red dog")], *text.inputs(24)).get([0]))
+    examples = [Example("a", "a red dog"), Example("b", TEXTS[0])]
+    batch = collate(TextDataset(examples, *text.inputs(24)).get([0, 1]))
     encoded = text(batch)
     plain = text.sizes._replace(sentence_embedding=0)
-    states = encoded.text[0]
+    states = encoded.text[0][batch.text.attention_mask[0]]
+    assert len(states) < encoded.text.shape[1]
     for sizes, pooling, expected in (
         (text.sizes, "own", states.mean(0)),
         (text.sizes, "mean", states[1:-1].mean(0)),
@@ -302,9 +301,6 @@ def test_what_does_not_go_together_is_refused(settings, tmp_path, changes, compl
     assert complaint in told
 
 
-# -- staying what it was -------------------------------------------------------------------------------------------
-
-
 def test_a_sentence_encoder_is_held_where_it_was(settings, given, tmp_path) -> None:
     close = []
     for weight in (0.0, 100.0):
@@ -340,9 +336,6 @@ def test_it_is_its_own_teacher(given: Path) -> None:
         torch.testing.assert_close(again, expected)
 
 
-# -- retention ---------------------------------------------------------------------------------------------------------
-
-
 def test_agreement_is_spearmans_of_cosines(given: Path) -> None:
     text = load_text_encoder(given / "plain").eval()
     pairs = read_pairs(given / "pairs.tsv")
@@ -371,16 +364,12 @@ def test_pairs_are_sts_b_or_ones_own(tmp_path: Path) -> None:
     [
         ("a\tb\n", "line 1: expected text<TAB>text<TAB>number"),
         ("a\tb\t1\nc\td\thigh\n", "line 2: expected text<TAB>text<TAB>number"),
-        ("a\tb\t1\nc\td\t2\n", "expected at least 3 pairs, of different similarities"),
         ("a\tb\t1\nc\td\t1\nc\td\t1\n", "3 pairs, of different similarities"),
         ("a\tb\t1\nc\td\t2\nc\td\tnan\n", "3 pairs, of different similarities"),
     ],
 )
 def test_other_pairs_are_refused(tmp_path: Path, content: str, complaint: str) -> None:
     assert complaint in refused(read_pairs, put(tmp_path / "pairs.tsv", content))
-
-
-# -- gentle defaults ---------------------------------------------------------------------------------------------------
 
 
 def test_a_share_of_the_steps_is_a_head_start() -> None:

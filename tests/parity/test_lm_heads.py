@@ -164,9 +164,6 @@ def test_a_head_in_several_files_is_read(tmp_path: Path) -> None:
     close(of_head(text, head), logits(whole, text))
 
 
-# -- output embeddings of their own -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "output"), [("relu bert", TABLE), ("electra", "generator_lm_head.weight")]
 )
@@ -206,12 +203,9 @@ def test_a_table_for_fewer_words_does_not_fit(tmp_path: Path) -> None:
     assert not head.is_tied
 
 
-# -- A1: the first checkpoints call a LayerNorm's weights gamma and beta, bert-base-uncased among them -----------------
-
-
 @pytest.fixture(params=[hf.BertForPreTraining, hf.BertForMaskedLM])
 def first_bert(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
-    """A folder in the old spelling, and the model that it holds."""
+    """A folder with LayerNorms of gamma and beta, as bert-base-uncased (A1), and the model that it holds."""
     words = homes.words()
     torch.manual_seed(0)
     whole = drawn(request.param(toys.bert(len(words)).config))
@@ -253,9 +247,6 @@ def test_ask_fills_masks_with_it(first_bert: tuple[Path, Any], tmp_path: Path) -
     assert single and found == pytest.approx(said[list(single.values())].tolist(), abs=1e-4)
 
 
-# -- DeBERTa's own head ------------------------------------------------------------------------------------------------
-
-
 def deberta_v3(folder: Path, said: bool) -> Any:
     """DeBERTa v3's checkpoint; transformers' configuration knows of its head, the released ones' does not."""
     whole = whole_model("deberta-v2", folder, legacy=False)
@@ -290,9 +281,6 @@ def test_of_two_heads_the_configurations_counts(legacy: bool, tmp_path: Path) ->
     close(of_head(text, head), logits(hf.AutoModelForMaskedLM.from_pretrained(tmp_path), text))
 
 
-# -- whole runs --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("arm", ["mlm", "xdbert", "match"])
 @pytest.mark.parametrize("kind", ["untied", "v3"])
 def test_an_adapted_folder_fills_masks_for_hugging_face(
@@ -325,9 +313,6 @@ def test_an_adapted_folder_fills_masks_for_hugging_face(
     else:
         init_lm_head(head, source)
     close(of_head(text, head), logits(filling, text))
-
-
-# -- every family with every arm ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -250,9 +250,6 @@ def test_published_sizes() -> None:
         assert sum(p.numel() for p in module.parameters()) == total
 
 
-# -- data and whole runs ---------------------------------------------------------------------------------------------
-
-
 def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
     store(tmp_path / "store", ["wide", "deep/high", "lost"], width=12)
     for name, size in (("wide.png", (300, 100)), ("deep/high.jpg", (30, 40))):
@@ -409,8 +406,6 @@ def test_mistakes_are_named(
             run(replace_settings(config, **change), TWO, tmp_path / "no")
 
 
-# -- RoIAlign at the very ends of an image, and without boxes -------------------------------------------------------
-
 ROW = torch.tensor([[[[10.0, 20.0, 30.0, 40.0]]]])
 
 
@@ -436,13 +431,6 @@ def row_of(x1: float, x2: float, size: int = 1, sampling: int = 1) -> list[float
 def test_a_sample_counts_from_one_pixel_before_to_the_end(x1: float, expected: float) -> None:
     """A pixel's centre is at its number plus .5, so half a pixel is taken off: 1.0 to 2.0 is sampled at 1.0, 20."""
     assert row_of(x1, x1 + 1) == [expected]
-
-
-def test_half_of_the_samples_at_the_end() -> None:
-    # Two samples, at -1.5 and -1: the first is none, the second is the first pixel.
-    assert row_of(-1.25, -0.25, sampling=2) == [5.0]
-    # Two bins of two samples: -2 and -1; 0 and 1.
-    assert row_of(-2.0, 2.0, size=2, sampling=2) == [5.0, 15.0]
 
 
 def in_torchvisions_order(box: np.ndarray, size: int, sampling: int, width: int) -> np.ndarray:

@@ -121,9 +121,6 @@ def test_the_loss_is_a_mean_over_choices(place: Path) -> None:
     assert counts["task"] == distilled.count(batch)["td_text"] == task.count_logits(batch) == 12
 
 
-# -- what the text becomes -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pretraining", [False, True])
 def test_parts_segments_and_words_by_hand(place: Path, pretraining: bool) -> None:
     model = ready(pretraining)
@@ -214,9 +211,6 @@ def test_only_tags_of_persons_become_words() -> None:
     assert found == [words.convert_tokens_to_ids("person_0")]
 
 
-# -- what the model becomes ------------------------------------------------------------------------
-
-
 def test_segments_and_words_are_added_once_and_kept(tmp_path: Path) -> None:
     model = tiny()
     words, rows = len(model.text.tokenizer), model.word_embeddings().weight.clone()
@@ -267,8 +261,12 @@ def test_every_part_has_a_masked_token(place: Path) -> None:
     row = sample.choices[0]
     part = row.text.part_index
 
-    def masked(one: Sample, seed: int, rate: float = 1e-6) -> np.ndarray:
-        mlm = MaskedLM(OutputSizes(text=8, input_embeddings=(400, 8)), mask_rate=rate)
+    rare, often = (
+        MaskedLM(OutputSizes(text=8, input_embeddings=(400, 8)), mask_rate=rate)
+        for rate in (1e-6, 0.99)
+    )
+
+    def masked(one: Sample, seed: int, mlm: MaskedLM = rare) -> np.ndarray:
         changed = mlm.corrupt(one, np.random.default_rng(seed), lambda: one)
         return np.flatnonzero(changed.labels["masked_lm"] != IGNORE)
 
@@ -278,7 +276,7 @@ def test_every_part_has_a_masked_token(place: Path) -> None:
     assert len({tuple(places) for places in drawn}) > 10
     plain = replace(row, text=replace(row.text, part_index=None))
     assert all(len(masked(plain, seed)) == 1 for seed in range(30))
-    assert len(masked(row, 0, 0.99)) > 8
+    assert len(masked(row, 0, often)) > 8
 
 
 @pytest.mark.parametrize(
@@ -316,9 +314,6 @@ def test_pairs_of_images_are_pooled_as_released() -> None:
     torch.testing.assert_close(runs.mean(0), steady[0], atol=0.05, rtol=0.3)
 
 
-# -- one model for both ----------------------------------------------------------------------------
-
-
 def test_both_are_one_task_whose_ids_tell_them_apart(place: Path) -> None:
     assert resolve("tasks", Task, "vcr") is BOTH
     examples = BOTH.read(place / "vcr", "val")
@@ -353,9 +348,6 @@ def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
     one = {"id": "x", "official": "answer/v-0", "prediction": 0, "outputs": [1, 0, 0, 0]}
     put(tmp_path / "run/seed-0/predictions_val.jsonl", json.dumps(one) + "\n")
     assert "predictions are not of the same examples: vcr-answer-v-1 (11 such)" in refusal(runs)
-
-
-# -- the second stage ------------------------------------------------------------------------------
 
 
 def test_the_second_stage_has_its_own_mix_and_goes_on_from_the_first(
@@ -425,7 +417,6 @@ def test_a_killed_second_stage_ends_with_the_same_weights(
         ({"step_mix": (2.0, 1.0)}, "masked_lm, regress_regions, masked_regions or hard_"),
         ({"step_mix": (1.0, 0.0, 1.0)}, "step_mix = 0.0: expected"),
         ({"step_mix": (1.0, float("nan"), 1.0)}, "step_mix = nan: expected"),
-        ({"step_mix": (1.0, float("inf"), 1.0)}, "step_mix = inf: expected"),
         ({"caption_splits": ("train",)}, "caption_splits=train: applies only to captions"),
         ({"image_list": "list.txt"}, "image_list=list.txt: applies only to captions"),
         (

@@ -59,9 +59,6 @@ def corrupted(objective: MaskedRegionModeling, count: int = 200) -> list[Sample]
     ]
 
 
-# -- masked regions --------------------------------------------------------------------------------------------------
-
-
 def test_shares_of_chosen_and_hidden_regions() -> None:
     samples = corrupted(MaskedRegionModeling(SIZES, rate=0.3, keep_ratio=0.2), 400)
     chosen = np.stack([s.labels["masked_regions"] == 1 for s in samples])
@@ -125,15 +122,6 @@ def test_the_first_class_counts_where_it_is_not_the_background(background: bool)
     labels = torch.ones_like(chosen) if background else chosen  # B11
     out = objective.head(visual[0, :1]).expand(len(chosen), -1)
     torch.testing.assert_close(loss, F.cross_entropy(out, labels, reduction="sum"))
-
-
-def test_regions_without_classes_need_another_kind() -> None:
-    sample = Sample("a", regions=replace(row(0), classes=None))
-    with pytest.raises(InputError, match="a needs `classes`"):
-        MaskedRegionModeling(SIZES).corrupt(sample, generator(0), lambda: sample)
-
-
-# -- sentence and image ----------------------------------------------------------------------------------------------
 
 
 def test_a_negative_is_never_another_text_on_the_same_image() -> None:
@@ -232,9 +220,6 @@ def test_alignment_is_drawn_down_for_pairs_and_up_for_strangers(samples: TextDat
     torch.testing.assert_close(terms["word_region"], 0.1 * (sign * distance).sum())
     assert objective.count(batch) == {"sentence_image": 4, "word_region": 4}
     assert (batch.labels["sentence_image"] != IGNORE).all()
-
-
-# -- samples ---------------------------------------------------------------------------------------------------------
 
 
 STORE = toys.RegionDict({f"i{n}": row(n, 3 + n, whole=False) for n in range(6)})

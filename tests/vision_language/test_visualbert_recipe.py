@@ -100,9 +100,6 @@ def on_task(place: Path, task: str, **changes: Any) -> PretrainConfig:
     return make_settings(PretrainConfig, **(settings | changes))
 
 
-# -- VCR's mentioned objects -------------------------------------------------------------------------------------------
-
-
 def test_objects_that_any_of_nine_texts_names(place: Path, tmp_path: Path) -> None:
     (item, *_) = read_items(place / "vcr", "val")
     assert mentioned_in(item) == (0, 1, 2)
@@ -143,9 +140,6 @@ def test_words_keep_their_regions_when_others_are_left_out(whole: bool, place: P
     fewer = seen(only_mentioned=True, max_regions=2)
     assert [len(row.regions) for row in fewer] == [1 + whole] * 4
     assert named(fewer[0]) < named(every[0]) | {b""}
-
-
-# -- the phase on a task's own texts -----------------------------------------------------------------------------------
 
 
 def test_the_phase_keeps_what_words_name(place: Path, tmp_path: Path) -> None:
@@ -206,9 +200,6 @@ def test_a_caption_of_several_phrases_is_one_text(tmp_path: Path) -> None:
     assert found == [("A man sees a dog", ()), ("A dog runs", ())]
 
 
-# -- captions alone (C1) -----------------------------------------------------------------------------------------------
-
-
 def test_captions_alone_see_no_image(
     on_captions: PretrainConfig, place: Path, tmp_path: Path
 ) -> None:
@@ -220,9 +211,6 @@ def test_captions_alone_see_no_image(
         assert result["objectives"] == ["masked_lm", "sentence_image"]
         weights.append(load_encoder(out / "model").state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
-
-
-# -- how a new VisualBERT joins its regions ----------------------------------------------------------------------------
 
 
 def test_boxes_are_appended_to_features(
@@ -261,9 +249,6 @@ def test_r2cs_regions_in_plain_words() -> None:
             model(collate([replace(sample, regions=replace(row, classes=classes))]))
 
 
-# -- ResNet trained along ----------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def test_segments_are_read_by_the_last_stage(place: Path) -> None:
     words = homes.words()
@@ -290,9 +275,9 @@ def test_segments_are_read_by_the_last_stage(place: Path) -> None:
     assert (looks - model(seen(~cover)).visual).abs().max() > 1e-5
     added = join.r2c.segments(cover[:, None].float() - 0.5)
     states, wide = torch.randn(2, 16, 7, 7), torch.randn(2, 40, 7, 7)
-    torch.testing.assert_close(join.prepare_last_stage(states, cover), states + added[:, :16])
-    torch.testing.assert_close(join.prepare_last_stage(wide, cover)[:, 32:], wide[:, 32:])
-    assert torch.equal(join.mask_last_stage(states, cover), states)
+    same = torch.nn.Identity()
+    torch.testing.assert_close(join.last_stage(same, states, cover), states + added[:, :16])
+    torch.testing.assert_close(join.last_stage(same, wide, cover)[:, 32:], wide[:, 32:])
 
 
 def test_from_bert_to_vcr_through_both_phases(

@@ -98,13 +98,10 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     before = similarity_agreement(text, sentence, pairs) if pairs and sentence else {}
     used = replace_settings(config.objective_settings, pooling="own")  # retention uses it too
     step = config.training_step
-    unused = unused_settings_note(names, used, step.training_step, config.cross_modal)
-    run.note(*unused, *_prompt_note(text))
+    run.note(*unused_settings_note(names, used, step.training_step, config.cross_modal))
     retains = bool(config.retain_weight) and text.sentence is not None and not is_cross_modal
     settings = _objective_settings(config, text)
-    layout, max_length = text_layout_of(
-        config, is_cross_modal, text_length_limit(text, text.sentence)
-    )
+    layout, max_length = text_layout_of(config, is_cross_modal, text_length_limit(text, sentence))
     model, windows = _model(config, is_cross_modal, text, layout, seed)
     texts, eval_texts = _texts(config, layout, max_length, text, windows, run)
     vocabulary = MaskingVocabulary.of(text.tokenizer)
@@ -122,7 +119,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         objectives.append(EmbeddingRetention(sizes, weight=config.retain_weight))
     projection = _projection(objectives) if config.keep_projection else None
     by_length = match_by_length(objectives, texts, seed)
-    run.note(*_new_head_note(config, heads), *length_note(by_length, layout))
+    run.note(*_student_notes(config, heads, text), *length_note(by_length, layout))
     data, held_out = _data(config, texts, eval_texts, teacher_set, objectives)
     result = fit(
         model,
@@ -250,12 +247,6 @@ def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
     return make_sentence_modules(mode, text.sizes.text, text.max_length)
 
 
-def _prompt_note(text: TextEncoder) -> list[str]:
-    """A note if embeddings are made with a prompt, which training does not read."""
-    prompt = text.sentence.prompt if text.sentence else ""
-    return [f"the student's prompt {prompt!r} is not put before the training texts"] * bool(prompt)
-
-
 def _objective_settings(config: AdaptConfig, text: TextEncoder) -> ObjectiveSettings:
     """The objectives' settings; with `keep_projection`, those that map the pooled student into the teacher's space."""
     settings = config.objective_settings
@@ -322,14 +313,17 @@ def _start_heads(
     return origins
 
 
-def _new_head_note(config: AdaptConfig, heads: Mapping[str, str]) -> list[str]:
-    """A note if a pretrained student gets a new masked-LM head."""
+def _student_notes(config: AdaptConfig, heads: Mapping[str, str], text: TextEncoder) -> list[str]:
+    """Notes if a pretrained student gets a new masked-LM head, and if it has a prompt, which training does not read."""
+    prompt = text.sentence.prompt if text.sentence else ""
+    notes = [f"the student's prompt {prompt!r} is not put before the training texts"] * bool(prompt)
     new = [name for name, origin in heads.items() if origin == "new"]
     if config.from_scratch or not any(find_objective(name).masks_text for name in new):
-        return []
+        return notes
     return [
+        *notes,
         f"{config.student} has no masked-LM head; the encoder forgets while a new one learns (retention_pairs "
-        "measures how much), and masked_lm=False trains l1 and contrastive without it"
+        "measures how much), and masked_lm=False trains l1 and contrastive without it",
     ]
 
 
