@@ -249,7 +249,7 @@ def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
     assert first.gold_boxes.boxes.tolist() == [[1, 2.5, 11, 22.75]]
     assert first.gold_boxes.image_size == (40, 30)
     assert grounding.read_expressions(referred, "val", image="{number}")[0].images == ("1",)
-    assert [e.id for e in grounding.REFCOCO_PLUS.read(referred, "val")] == ["refcoco-val-30"]
+    assert [e.id for e in grounding.TASKS[0].read(referred, "val")] == ["refcoco-val-30"]
     assert "no expressions of 'dev'; splits: train" in refused(
         grounding.read_expressions, referred, "dev"
     )
