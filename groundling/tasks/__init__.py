@@ -75,8 +75,6 @@ class Task:
     )
     """Format of the server's file: heading of the ids, heading of the predictions, separator; or a function from
     official ids and answers to the file's text."""
-    read_with_notes: Callable[[Path, str], tuple[list[Example], list[str]]] | None = None
-    """Like `read`, with notes on omitted examples; None if there are never any notes."""
     file: Callable[[Path, str], Path] = _itself
     """(folder, split) to the split's file."""
     read_form: Callable[[Path], OutputType] | None = None
@@ -100,12 +98,6 @@ class Task:
         if self.read_form is None:
             return self
         return replace(self, form=self.read_form(Path(folder)))
-
-    def with_notes(self, folder: Path, split: str) -> tuple[list[Example], list[str]]:
-        """A split's examples, and notes on omitted ones; raises InputError as `read`."""
-        if self.read_with_notes is None:
-            return self.read(folder, split), []
-        return self.read_with_notes(folder, split)
 
     def splits_to_train(self, splits: Sequence[str]) -> tuple[str, ...]:
         """The training splits: `splits`, or the task's own if `splits` is empty.

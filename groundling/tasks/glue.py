@@ -56,15 +56,14 @@ class GlueLayout:
         return (inner if inner.is_dir() else Path(folder)) / f"{split}.tsv"
 
     def __call__(self, folder: Path, split: str) -> list[Example]:
-        """Examples in file order; those of a `test` split are unlabelled, with the server's index as id."""
-        return self.with_notes(folder, split)[0]
+        """Examples in file order; those of a `test` split are unlabelled, with the server's index as id.
 
-    def with_notes(self, folder: Path, split: str) -> tuple[list[Example], list[str]]:
-        """The same, and a note on skipped short rows for tasks with `skip_short`."""
+        Short rows are left out for tasks with `skip_short`.
+        """
         path = self.path(folder, split)
         labelled = not split.startswith("test")
         examples: list[Example] = []
-        short: list[str] | None = [] if self.skip_short else None
+        short: list[str] | None = [] if self.skip_short else None  # it takes what is left out
         columns = (*self.texts, self.label if labelled else self.index)
         names = self.columns_without_header if labelled else ()
         for where, row in read_rows(path, columns, names=names, short=short):
@@ -77,7 +76,7 @@ class GlueLayout:
             else:
                 examples.append(self.example(split, row[self.index], texts, None))
         require_nonempty(examples, f"{path}: contains no examples")
-        return examples, [] if short is None else [f"{len(short):,} short rows skipped"]
+        return examples
 
     def example(
         self, split: str, number: str, texts: Sequence[str], label: float | int | None
@@ -127,7 +126,6 @@ def _task(
         SOURCE,
         dev=dev,
         test=test,
-        read_with_notes=reader.with_notes,
         file=reader.path,
     )
 

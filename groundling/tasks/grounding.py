@@ -194,7 +194,6 @@ TASKS = (
 Tasks named `mattnet` match boxes as MAttNet, UNITER and VOLTA do, the others as VL-BERT does. RefCOCOg has UMD's split,
 in which no image is in two splits, and an older one of Google without a public test split.
 """
-REFCOCO_PLUS = TASKS[0]
 
 
 FLICKR_SOURCE = (

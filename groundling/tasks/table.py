@@ -173,10 +173,6 @@ def _draw(group: RowGroup) -> float:
     return derive_seed("own file", *group) / 2**63
 
 
-def _are_few(rows: Iterable[TableExampleRow]) -> bool:
-    return len({row.group for row in rows}) < FEW_GROUPS
-
-
 def table_notes(reader: TableReader) -> list[str]:
     """Notes on the file that matter for the scores, one line each.
 
@@ -283,7 +279,7 @@ def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
         rows.append(TableExampleRow(where, number, texts, label, images, group))
     require_nonempty(rows, f"{path}: contains no examples")
     grouped_by_text = not options.group and not options.image
-    if grouped_by_text and _are_few(rows):
+    if grouped_by_text and len({row.group for row in rows}) < FEW_GROUPS:
         return _each_by_itself(rows)
     return rows
 

@@ -131,8 +131,8 @@ def _snli_ve_file(folder: Path, split: str) -> Path:
     return Path(folder) / f"snli_ve_{split}.jsonl"
 
 
-def _snli_ve_with_notes(folder: Path, split: str) -> tuple[list[Example], list[str]]:
-    """Examples in file order, and a note on the omitted lines whose annotators disagree (`-`).
+def _snli_ve(folder: Path, split: str) -> list[Example]:
+    """Examples in file order, without the lines whose annotators disagree (`-`).
 
     The premise is the image; its caption `sentence1` is not used. Image ids are Flickr30k's file names without .jpg.
 
@@ -140,7 +140,6 @@ def _snli_ve_with_notes(folder: Path, split: str) -> tuple[list[Example], list[s
     """
     path = _snli_ve_file(folder, split)
     examples = []
-    undecided = 0
     line_of: dict[str, int] = {}
     repeated = []
     for number, (where, row) in enumerate(
@@ -152,7 +151,6 @@ def _snli_ve_with_notes(folder: Path, split: str) -> tuple[list[Example], list[s
         line_of[pair] = number
         image = _image(where, row)
         if row["gold_label"] == UNDECIDED:
-            undecided += 1
             continue
         examples.append(
             Example(
@@ -165,7 +163,7 @@ def _snli_ve_with_notes(folder: Path, split: str) -> tuple[list[Example], list[s
         )
     require_nonempty(examples, f"{path}: contains no examples")
     raise_first(repeated)
-    return examples, [f"{undecided:,} lines without a majority label ({UNDECIDED}) are omitted"]
+    return examples
 
 
 def _image(where: str, row: Mapping[str, object]) -> str:
@@ -176,10 +174,6 @@ def _image(where: str, row: Mapping[str, object]) -> str:
     raise InputError(f"{where}: no image; expected one of {', '.join(IMAGE_KEYS)}")
 
 
-def _snli_ve(folder: Path, split: str) -> list[Example]:
-    return _snli_ve_with_notes(folder, split)[0]
-
-
 SNLI_VE = Task(
     "snli-ve",
     SNLI_VE_FORM,
@@ -187,6 +181,5 @@ SNLI_VE = Task(
     (ACCURACY,),
     SNLI_VE_SOURCE,
     dev=("dev", "test"),
-    read_with_notes=_snli_ve_with_notes,
     file=_snli_ve_file,
 )

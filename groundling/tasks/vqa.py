@@ -244,11 +244,6 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
     A label is (K, 2) float32, pairs of class and score padded with (`IGNORE`, `IGNORE`), or None; `image` and errors
     are as for `read_questions`.
     """
-    return _noted(folder, split, image)[0]
-
-
-def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], list[str]]:
-    """The same, and a note on a labelled split's questions without a listed answer."""
     questions = read_questions(folder, split, image)
     # An unlabelled split needs no answer list, and its folder may not have one.
     labelled = any(question.scores is not None for question in questions)
@@ -272,9 +267,7 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
                 official_id=str(question.id),
             )
         )
-    none = sum(pairs is not None and not len(pairs) for pairs in targets)
-    note = f"{none:,} questions have no answer in the answer list and are kept with all targets 0"
-    return examples, [note] if labelled else []
+    return examples
 
 
 def official_accuracy(
@@ -323,7 +316,6 @@ VQA = Task(
     dev=("val",),
     test=TEST,
     submission_format=_submission,
-    read_with_notes=_noted,
     file=file_of,
     read_form=form_of,
     official_scores=_extra,

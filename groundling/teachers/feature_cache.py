@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -122,7 +122,10 @@ class DiskFeatureStore(FeatureStore):
         records of another key.
         """
         state = PartialState()
-        with _locked_folder(self.folder, state):
+        # the main process holds the lock for all its processes
+        is_main = state.is_main_process
+        with wait_for_folder(self.folder, "adding features") if is_main else nullcontext():
+            state.wait_for_everyone()
             self._fill(ids, make, title, state)
             self.store = ShardStore(self.folder, "input of a teacher")
 
@@ -133,7 +136,8 @@ class DiskFeatureStore(FeatureStore):
         writer = ShardWriter(self.folder, self.key, part)
         written = writer.complete_shards()
         stored = {record_id for index in written.values() for record_id in index.ids}
-        is_closed = self._listed_shards() == list(written)
+        manifest = self.folder / MANIFEST
+        listed = read_object(manifest).get("shards") if manifest.is_file() else None
         state.wait_for_everyone()  # every process lists the shards before any writes
         missing = [one for one in ids if one not in stored]
         chunks = [missing[start : start + SHARD] for start in range(0, len(missing), SHARD)]
@@ -143,13 +147,8 @@ class DiskFeatureStore(FeatureStore):
         for place in own:
             writer.write(numbers[place], list(_compute_records(chunks[place], make, progress)))
         progress.close()
-        if chunks or not is_closed:
+        if chunks or listed != list(written):
             writer.close({"features_of": self.key}, barrier=state.wait_for_everyone)
-
-    def _listed_shards(self) -> object:
-        """The shards that the manifest lists; None without a manifest."""
-        path = self.folder / MANIFEST
-        return read_object(path).get("shards") if path.is_file() else None
 
     def index_of(self, record_id: str) -> int:
         """The number of a record; raises InputError if it is missing."""
@@ -167,14 +166,6 @@ def _compute_records(
         some = ids[start : start + FORWARD_BATCH]
         yield from make(some)
         progress.update(len(some))
-
-
-@contextmanager
-def _locked_folder(folder: Path, state: PartialState) -> Iterator[None]:
-    """Lock a folder for this run; the main process holds the lock for all its processes."""
-    with wait_for_folder(folder, "adding features") if state.is_main_process else nullcontext():
-        state.wait_for_everyone()
-        yield
 
 
 class TeacherDataset(SampleWrapper):

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny import vcr_files
 from tiny.homes import put, refused
+from tiny.tasks import json_lines
 
 from groundling.core.batch import RegionRow
 from groundling.core.output_types import RegionSelection
@@ -24,7 +26,6 @@ from groundling.tasks.grounding import (
     MERGED,
     UNITER,
     VL_BERT,
-    VL_BERT_LABELS,
     IouCriterion,
     read_captions,
 )
@@ -56,43 +57,26 @@ def test_losses_over_regions_are_those_of_their_formulas() -> None:
 
 
 OBJECTS = ["person", "pottedplant", "person", "cellphone"]
-QUESTION = ["Why", "is", [0, 2], "near", [1], "?"]
 BOXES = [[10.0, 5.0, 50.5, 95.0, 0.9], [0, 0, 100, 50, 0.8], [60, 10, 100, 100, 0.7]]
 BOXES += [[40, 40, 80, 80, 0.99]]
-UNREAD = """movie interesting_scores answer_likelihood metadata_fn answer_orig question_orig rationale_orig img_id
-answer_match_iter answer_sources rationale_sources rationale_match_iter question_number match_fold match_index"""
+CHOICES = ("Because [2] left .", "No .", "[{}] 's idea .", "Everyone did .")
 
 
 def line(n: int, labelled: bool = True) -> dict[str, Any]:
-    """All 23 keys of the real file."""
-    choices = [["Because", [2], "left", "."], ["No", "."], [[n % 4], "'s", "idea", "."]]
-    choices += [["Everyone", "did", "."]]
-    row: dict[str, Any] = dict.fromkeys(UNREAD.split()) | {
-        "img_fn": f"lsmdc_M/M_00.01.4{n % 3}@0.jpg",
-        "annot_id": f"val-{n}",
-        "objects": OBJECTS,
-        "question": QUESTION,
-        "answer_choices": choices,
-        "answer_label": n % 4,
-        "rationale_choices": choices[::-1],
-        "rationale_label": (n // 4) % 4,
-    }
-    assert len(row) == 23
+    choices = [choice.format(n % 4) for choice in CHOICES]
+    question = "Why is [0,2] near [1] ?"
+    row = vcr_files.row(n, question, choices, choices[::-1], (n % 4, n // 4 % 4), OBJECTS)
     return row if labelled else {k: v for k, v in row.items() if not k.endswith("_label")}
-
-
-def lines(*rows: dict[str, Any]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 @pytest.fixture
 def stills(tmp_path: Path) -> Path:
-    put(tmp_path / "val.jsonl", lines(*map(line, range(40))))
-    put(tmp_path / "test.jsonl", lines(line(7, False), line(8, False)))
+    put(tmp_path / "val.jsonl", json_lines(*map(line, range(40))))
+    put(tmp_path / "test.jsonl", json_lines(line(7, False), line(8, False)))
     segments = [[[[x, y], [x, y + 40], [x + 20, y + 40], [x + 20, y]]] for x, y, *_ in BOXES]
     content = {"boxes": BOXES, "segms": segments, "names": OBJECTS, "width": 100, "height": 100}
     for n in range(3):
-        put(tmp_path / f"vcr1images/lsmdc_M/M_00.01.4{n}@0.json", json.dumps(content))
+        put(tmp_path / f"vcr1images/movie/{n}.json", json.dumps(content))
     return tmp_path
 
 
@@ -102,7 +86,7 @@ def test_vcr_reads_tokens_and_tags(stills: Path) -> None:
     first = answers[1]
     assert first.object_count == len(OBJECTS)  # B7: a store of another number is refused
     told = (first.id, first.label, first.images)
-    assert told == ("vcr-answer-val-1", 1, ("lsmdc_M/M_00.01.41@0",))
+    assert told == ("vcr-answer-val-1", 1, ("movie/1",))
     assert first.text == "Why is Casey Jessie near pottedplant ?"
     tagged = [(first.text[a:b], n) for a, b, n in first.region_tags]
     assert tagged == [("Casey", 0), ("Jessie", 2), ("pottedplant", 1)]
@@ -118,7 +102,7 @@ def test_vcr_reads_tokens_and_tags(stills: Path) -> None:
 
 
 def test_objects_and_masks_of_vcr(stills: Path) -> None:
-    path = stills / "vcr1images/lsmdc_M/M_00.01.40@0.json"
+    path = stills / "vcr1images/movie/0.json"
     found = read_vcr_objects(path)
     assert (found.size, found.names) == ((100, 100), tuple(OBJECTS))
     assert np.allclose(found.boxes, np.array(BOXES)[:, :4] / 100) and found.confidence[
@@ -182,11 +166,11 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
     ],
 )
 def test_faults_of_vcr_name_file_and_line(fault: Any, complaint: str, tmp_path: Path) -> None:
-    second = lines(line(1, fault is not None) | (fault if isinstance(fault, dict) else {}))
+    second = json_lines(line(1, fault is not None) | (fault if isinstance(fault, dict) else {}))
     second = second[:300] if fault == "cut" else second
-    path = put(tmp_path / "val.jsonl", lines(line(0)) + second)
+    path = put(tmp_path / "val.jsonl", json_lines(line(0)) + second)
     assert refused(read_items, tmp_path, "val").startswith(f"{path}, {complaint}")
-    put(tmp_path / "test.jsonl", lines(line(0), line(1, False)))
+    put(tmp_path / "test.jsonl", json_lines(line(0), line(1, False)))
     assert refused(read_items, tmp_path, "test").endswith("some have none")
 
 
@@ -229,17 +213,6 @@ def test_overlaps_are_those_of_the_scripts(rule: str) -> None:
         assert own(some, others).reshape(-1).tolist() == told and 20 < sum(told[60:]) < 3000
 
 
-def test_borders_of_overlaps() -> None:
-    gold, half, thin = [0, 0, 10, 10], [0, 0, 10, 5], [9, 0, 19, 10]
-    assert IouCriterion()(half, gold) and not IouCriterion(strict=True)(half, gold)
-    assert VL_BERT.iou(half, gold)[0, 0] == 66 / 121 and VL_BERT(*[[[0, 0, 9, 4]], [[0, 0, 9, 9]]])
-    assert not VL_BERT_LABELS([0, 0, 9, 4], [0, 0, 9, 9]) and not UNITER(half, gold)
-    assert (IouCriterion().iou(thin, gold)[0, 0], UNITER.iou(thin, gold)[0, 0]) == (10 / 190, 0)
-    beside = [10, 0, 20, 10]
-    assert VL_BERT.iou(beside, gold)[0, 0] > 0 == IouCriterion().iou(beside, gold)[0, 0]
-    assert IouCriterion().iou([3, 3, 3, 3], [3, 3, 3, 3])[0, 0] == 0
-
-
 def ref(n: int, split: str, *said: str) -> dict[str, Any]:
     sentences = [
         {"sent_id": 10 * n + k, "raw": s.title(), "sent": s, "tokens": s.split()}
@@ -276,7 +249,7 @@ def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
     assert first.gold_boxes.boxes.tolist() == [[1, 2.5, 11, 22.75]]
     assert first.gold_boxes.image_size == (40, 30)
     assert grounding.read_expressions(referred, "val", image="{number}")[0].images == ("1",)
-    assert [e.id for e in grounding.REFCOCO_PLUS.read(referred, "val")] == ["refcoco-val-30"]
+    assert [e.id for e in grounding.TASKS[0].read(referred, "val")] == ["refcoco-val-30"]
     assert "no expressions of 'dev'; splits: train" in refused(
         grounding.read_expressions, referred, "dev"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
-from groundling.settings.fields import replace_settings
 from groundling.tasks import Task
 from groundling.tasks.splits import CATEGORIES, category, draw_partition, strata
 from groundling.tasks.vqa import VQA
@@ -152,25 +150,6 @@ def test_the_report(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[st
 
 
 # -- training --------------------------------------------------------------------------------------------------------
-
-
-def test_finetune_trains_on_the_partition_alone(tmp_path: Path, data: Path) -> None:
-    """As on a file that holds nothing else."""
-    shots = tmp_path / "shots.json"
-    content = drawn(shots, task="vcr/answer", data=str(data), per_stratum=1)
-    model = str(student(tmp_path / "student"))
-    config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32)
-    steps = replace(STEPS, batch=4)
-    few = finetune(replace_settings(config, partition=str(shots)), steps, tmp_path / "few")
-    alone = vcr_files.folder(tmp_path / "alone")
-    rows = (data / "train.jsonl").read_text().splitlines(keepends=True)
-    kept = [row for row in rows if json.loads(row)["annot_id"] in content["ids"]]
-    assert len(kept) == 7
-    put(alone / "train.jsonl", "".join(kept))
-    same = finetune(replace_settings(config, data=str(alone)), steps, tmp_path / "same")
-    file = "seed-0/predictions_val.jsonl"
-    assert (tmp_path / "few" / file).read_text() == (tmp_path / "same" / file).read_text()
-    assert few["median"] == same["median"]
 
 
 def test_damage(tmp_path: Path, data: Path) -> None:

@@ -1,4 +1,4 @@
-"""SWAG and readability: what their files say, what training sees of a choice, and a whole run."""
+"""SWAG and readability: what their files say, and what training sees of a choice."""
 
 from pathlib import Path
 
@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import homes
-from tiny.homes import STEPS, put, refused, table
+from tiny.homes import put, refused, table
 from tiny.tasks import COMMA, SWAG_HEAD, swag_row
 
-from groundling.commands.finetune import COMMAND as finetune
-from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example, collate
 from groundling.core.registry import resolve
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.fields import make_settings
 from groundling.tasks import Task
 from groundling.tasks.readability import READABILITY
 from groundling.tasks.swag import FORM, FULL, REGULAR
@@ -164,19 +160,3 @@ def test_a_choice_is_a_row_and_an_example_one_label(swag: Path, student) -> None
     assert found.predictions.tolist() == found.outputs.argmax(1).tolist()
     assert found.labels.tolist() == [n % 4 for n in range(12)]
     assert found.metrics == {"accuracy": float((found.predictions == found.labels).mean())}
-
-
-# -- whole runs ------------------------------------------------------------------------------------------------------
-
-
-def test_fine_tuning_on_swag(swag: Path, tmp_path: Path) -> None:
-    encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
-    given = {"model": str(encoder), "task": "swag", "data": str(swag), "submit": True}
-    result = finetune(make_settings(FinetuneConfig, **given), STEPS, out)
-    assert (result["task"], list(result["median"]["val"])) == ("swag", ["accuracy"])
-    lines = homes.answers(out / "seed-0" / "predictions_val.jsonl")
-    assert [(line["label"], len(line["outputs"])) for line in lines] == [
-        (n % 4, 4) for n in range(8)
-    ]
-    sent = (out / "seed-0" / "predictions.tsv").read_text().splitlines()
-    assert [line.split("\t")[0] for line in sent] == ["index", *"01234"]

@@ -281,9 +281,6 @@ def test_vqa_reads_lxmerts_lists(folder: Path) -> None:
     found = VQA.read(folder, "minival")
     assert found[0].images == ("COCO_val2014_000000000042",)
     assert [e.label.round(3).tolist() for e in found] == [[[3, pytest.approx(0.9)]], [[-100, -100]]]
-    assert VQA.with_notes(folder, "minival")[1] == [
-        "1 questions have no answer in the answer list and are kept with all targets 0"
-    ]
     task, ids = VQA.with_answers_of(folder), [e.official_id for e in found]
     assert task.official(folder, "minival", ids, [3, 3]) == {}
     shares = [{"label": {"red": share}} for share in (nan, 1.5, -1, 10**400, "1", "yes")]  # E5
@@ -404,9 +401,7 @@ def test_snli_ve_reads_three_spellings_of_its_image(tmp_path: Path) -> None:
         entailed("7#0r1n", "neutral", Flikr30kID="7"),
     ]
     put(tmp_path / "snli_ve_dev.jsonl", json_lines(*rows))
-    found, notes = SNLI_VE.with_notes(tmp_path, "dev")
-    assert SNLI_VE.read(tmp_path, "dev") == found
-    assert notes == ["1 lines without a majority label (-) are omitted"]
+    found = SNLI_VE.read(tmp_path, "dev")  # the annotators of one line disagree
     assert [(e.images, e.label) for e in found] == [(("5",), 0), (("6",), 2), (("7",), 1)]
     assert resolve("tasks", Task, "snli-ve") is SNLI_VE
     name = "5.jpg#2r1e"

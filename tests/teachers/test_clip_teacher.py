@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections import Counter
@@ -229,32 +230,28 @@ def test_words_are_numbered_as_the_students(place, tmp_path):
         assert homes.words().decode(tokens).replace(" ", "") == there[word].replace("é", "e")
 
 
-def test_words_are_selected_among_those_that_the_student_reads(place, tmp_path):
+@pytest.mark.parametrize("way", ["top", "random"])
+def test_words_are_selected_among_those_that_the_student_reads(way, place, tmp_path):
     # methods A2: a candidate has a token on both sides after truncation
-    def chosen(length: int, folder: Path, limit: float = 1.0, **changes: object) -> Batch:
+    def chosen(length: int, limit: float = 1.0) -> Batch:
         short = TextDataset(examples(), TextRowEncoder(homes.words(), length))
-        return by_row(
-            *TeacherSet([teacher(place, **changes)], FeatureCache(folder, limit)).wrap(short)
-        )
+        one = teacher(place, word_selection=way)
+        return by_row(*TeacherSet([one], FeatureCache(tmp_path, limit)).wrap(short))
 
-    def words(batch: Batch, row: int) -> set[int]:
-        return set(batch.text.word_ids[row].tolist())
-
-    for way in ("top", "random"):
-        whole = chosen(60, tmp_path / way, word_selection=way)
-        before = len(ShardStore(of(tmp_path / way, "clip_words")))
-        cut = chosen(9, tmp_path / way, word_selection=way)
-        live = chosen(9, tmp_path / "none", limit=0.0, word_selection=way)
-        assert torch.equal(cut.features["clip_word"], live.features["clip_word"])
-        for row in range(6):
-            assert {-1} < set(cut.features["clip_word"][row].tolist()) | {-1} <= words(cut, row)
-            if words(cut, row) == words(whole, row):
-                for name in ("clip_word", "clip_words"):
-                    assert torch.equal(cut.features[name][row], whole.features[name][row])
-        lost = [row for row in range(6) if words(cut, row) != words(whole, row)]
-        assert not torch.equal(cut.features["clip_word"][lost], whole.features["clip_word"][lost])
-        # what was not cut for the student is kept once for both
-        assert len(ShardStore(of(tmp_path / way, "clip_words"))) == before + len(lost)
+    whole = chosen(60)
+    before = len(ShardStore(of(tmp_path, "clip_words")))
+    cut = chosen(9)
+    assert torch.equal(cut.features["clip_word"], chosen(9, 0.0).features["clip_word"])
+    read_by = [[set(row.tolist()) for row in some.text.word_ids] for some in (cut, whole)]
+    same = [one == other for one, other in zip(*read_by, strict=True)]
+    for row, words in enumerate(read_by[0]):
+        assert set(cut.features["clip_word"][row].tolist()) <= words | {-1}
+    for name in ("clip_word", "clip_words"):
+        assert torch.equal(cut.features[name][same], whole.features[name][same])
+    lost = [not one for one in same]
+    assert not torch.equal(cut.features["clip_word"][lost], whole.features["clip_word"][lost])
+    # what was not cut for the student is kept once for both
+    assert len(ShardStore(of(tmp_path, "clip_words"))) == before + sum(lost)
 
 
 def test_a_heads_mask_is_not_read():
@@ -393,11 +390,6 @@ def test_towers_of_different_models(place, tmp_path):
 # -- kept and live ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "data"), [("clip", choices), ("siglip", examples)])
-def test_cached_and_live_features_are_equal(name, data, place, tmp_path):
-    assert kept_and_live(teacher(place, name), data(), tmp_path).features.keys() == ALL
-
-
 class Reads:
     """Counts the pictures and texts that go through the towers."""
 
@@ -417,20 +409,12 @@ class Reads:
         monkeypatch.setattr(ClipTextTower, "forward_unprojected", was_read)
 
 
-def test_every_image_and_every_text_is_read_once(place, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "data"), [("clip", choices), ("siglip", examples)])
+def test_cached_and_live_features_are_equal(name, data, place, tmp_path, monkeypatch):
+    assert kept_and_live(teacher(place, name), data(), tmp_path).features.keys() == ALL
     reads = Reads(monkeypatch)
-    one = teacher(place, wants=["clip_image", "clip_text"])
-    more = [*examples(), Example("new", "a new text", images=("some/0",), label=0)]
-    for some, texts in ((examples(), 5), (examples(), 5), (more, 6)):
-        # another process: what is there already is not read again
-        again = teacher(place, wants=["clip_image", "clip_text"])
-        wrapped(again, some, tmp_path)
-        assert reads.seen == {"pictures": 4, "texts": texts}
-    assert len(ShardStore(of(tmp_path, "clip_images"))) == 4
-    assert len(ShardStore(of(tmp_path, "clip_texts"))) == 6
-    reads.seen.clear()
-    by_row(*TeacherSet([one]).wrap(samples(choices())))
-    assert reads.seen["pictures"] == 3, "four choices share a picture"
+    by_row(*TeacherSet([teacher(place, name)]).wrap(samples(data())))
+    assert reads.seen["pictures"] == {"clip": 3, "siglip": 4}[name], "once for all its choices"
 
 
 def test_an_images_contents_are_its_identity(place, tmp_path):
@@ -597,10 +581,10 @@ def test_data_that_does_not_fit_is_named(example, images, message, place, tmp_pa
 def test_models_that_cannot_teach_are_named(place, tmp_path):
     wrong = shutil.copytree(place / "clip", tmp_path / "wrong")
     CLIPImageProcessorPil(size={"shortest_edge": 16}, do_center_crop=False).save_pretrained(wrong)
+    photos = str(place / "photos")
+    uncropped = teacher(tmp_path, "wrong", ["clip_image"], teacher_images=photos)
     nan = teacher(place)
     next(nan.clip.image.parameters()).data.fill_(float("nan"))
-    sure = {"wants": ["clip_confidence"]}
-    two = [teacher(place, wants=["clip_image"]) for _ in range(2)]
     for message, call in {
         "a teacher of clip_image needs teacher_images=FOLDER": lambda: teacher(
             place, wants=["clip_image"], teacher_images=""
@@ -608,16 +592,12 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
         "no image processor found": lambda: load_clip_image_tower(homes.teacher(tmp_path / "bare")),
         "a bert model has no": lambda: load_clip_image_tower(homes.student(tmp_path / "bert")),
         "returns uint8 (3, 26, 16), expected uint8 16 x 16": lambda: wrapped(
-            teacher(tmp_path, "wrong", ["clip_image"], teacher_images=str(place / "photos")),
-            examples(),
-            tmp_path / "c",
+            uncropped, examples(), tmp_path / "c"
         ),
-        "this task has no answers to choose from": lambda: teacher(place, **sure),
-        "has no answers to choose from": lambda: teacher(place, **sure, form=object()),
-        "keywords:nothing: the module": lambda: teacher(
-            place, keyword_extractor="keywords:nothing"
+        "this task has no answers to choose from": lambda: teacher(
+            place, wants=["clip_confidence"]
         ),
-        "two teachers are called 'clip'": lambda: TeacherSet(two),
+        "two teachers are called 'clip'": lambda: TeacherSet([nan, nan]),
         "the teacher's clip_image is not finite": lambda: wrapped(nan, examples(), tmp_path / "c"),
         "to a word is not finite": lambda: wrapped(nan, examples(), tmp_path / "c", 0.0),
     }.items():
@@ -686,6 +666,8 @@ def test_the_papers_terms_and_gate_are_the_same_kept_and_live(tune, tmp_path):
         finetune(replace_settings(config, cache_gb=cache_gb), BRIEF, out)
         logs.append(homes.log_of(out / "seed-0"))
     assert {*terms[:3], "td_words_used", "contrastive_word"} < logs[0][0].keys()
+    watched = json.loads((out / "seed-0/result.json").read_text())["watched"]
+    assert {"td_text_gate_open", "td_words_used"} <= watched.keys()
     for one, other in zip(*logs, strict=True):
         assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
     wide = replace_settings(config, teacher_space="pre_projection")

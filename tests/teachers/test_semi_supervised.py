@@ -14,7 +14,6 @@ from PIL import Image
 from tiny import homes, vcr_files
 from tiny.homes import STEPS, digests, log_of, refused, whole_and_resumed
 from tiny.regions import store
-from tiny.seeing import resnet
 from tiny.tasks import task_texts, unlabelled_texts
 from transformers import CLIPImageProcessorPil, CLIPModel
 
@@ -58,7 +57,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     processor = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square)
     processor.save_pretrained(homes.teacher(folder / "clip"))
     homes.student(folder / "bert")
-    resnet(folder / "resnet")
     shots(folder / "vcr", folder / "shots.json")
     return folder
 
@@ -149,23 +147,6 @@ def test_the_labelled_are_the_partitions_and_the_rest_has_no_label(
     batch = collate(rest.get(range(len(rest)), [generator(name) for name in rest.ids]))
     assert (batch.labels["label"] == IGNORE).all()
     assert {"clip_image", "clip_text"} <= batch.features.keys() and batch.regions is not None
-
-
-def test_pixels_and_flips(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """VL-BERT end to end, whose own term beside the task's needs classes of regions, too."""
-    config = few(
-        place,
-        architecture="vlbert",
-        images=str(place / "photos"),
-        backbone=str(place / "resnet"),
-        shortest_edge=32,
-        auxiliary_losses=False,
-    )
-    source = learned_from(monkeypatch, config, tmp_path / "out")
-    assert source.extra_samples is not None
-    (sample,) = source.extra_samples.get([0], [generator(0)])
-    assert sample.pixels is not None and sample.labels["label"] == IGNORE
-    assert {"td_image", "task"} < log_of(tmp_path / "out/seed-0")[0].keys()
 
 
 def test_a_killed_run_ends_with_the_same_weights(place: Path, tmp_path: Path) -> None:

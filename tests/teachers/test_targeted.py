@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from copy import deepcopy
 from dataclasses import replace
@@ -12,14 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
-from tiny import homes, toys
+from tiny import toys
 from tiny.homes import STEPS, log_of, refused
-from tiny.tasks import SWAG_HEAD, swag_row
 from torch import Tensor, nn
 
-from groundling.commands.finetune import COMMAND as finetune
-from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import (
     IGNORE,
     Batch,
@@ -57,7 +52,6 @@ from groundling.settings.fields import make_settings
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.tasks.splits import UnlabelledDataset, missing_label
-from groundling.teachers import Teacher
 from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import ModelWithObjectives, train
 from groundling.vision_language.single_stream import SingleStreamModel
@@ -190,29 +184,6 @@ def test_a_batch_without_a_selected_word_adds_zero() -> None:
     loss = same_width(TargetedWordDistillation, 2)(EncoderOutput(text=states), none)["td_words"]
     loss.backward()
     assert loss.item() == 0 and states.grad.isfinite().all()
-
-
-def test_only_the_right_choice() -> None:
-    states = torch.randn(8, 1, 4)
-    features = nn.functional.normalize(torch.randn(8, 4), dim=-1)
-    labels = {"label": torch.tensor([2, 3])}
-    batch = batch_of(8, 2, features={"clip_text": features}, labels=labels)
-    sizes = OutputSizes(text=4, teacher=4)
-    right = TargetedTextDistillation(sizes, td_choices="right", output_type=FOUR)
-    assert right.count(batch) == {"td_text": 2}
-    distances = right.distance(states[:, 0], features)
-    found = right(EncoderOutput(text=states), batch)["td_text"]
-    torch.testing.assert_close(found, distances[2] + distances[7])
-    # no choice is known to be right of what has no label, and where there are no choices, every row is
-    unlabelled = replace(batch, labels={"label": torch.tensor([2, IGNORE])})
-    assert right.count(unlabelled) == {"td_text": 1}
-    form = Classification(("a", "b"))
-    plain = TargetedTextDistillation(sizes, td_choices="right", output_type=form)
-    assert plain.count(batch) == {"td_text": 8}
-    assert ("labels.label" in right.required_fields, "labels.label" in plain.required_fields) == (
-        True,
-        False,
-    )
 
 
 # -- ours: one projection, similarities ------------------------------------------------------------------------------
@@ -362,6 +333,12 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
         assert found["td_text_gate_open"].item() == opened
         assert tuple(term.count(batch).values()) == counts
     assert term.monitored_terms == ("td_text_gate_open",)
+    # no choice is known to be right of what has no label, and where there are no choices, every row is
+    unlabelled = replace(batch, labels={"label": torch.tensor([2, IGNORE])})
+    assert term.count(unlabelled)["td_text"] == 1
+    assert "labels.label" in term.required_fields
+    plain = term_of(Classification(("a", "b")), td_choices="right")
+    assert plain.count(batch) == {"td_text": 8} and "labels.label" not in plain.required_fields
 
 
 def term_of(form: OutputType | None, name: str = "td_text", **options: Any) -> Objective:
@@ -524,6 +501,7 @@ def apart(term: Any, state: Tensor, feature: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", ["vlbert", "uniter"])
 def test_the_whole_loss_is_that_of_a_plain_loop(name: str, gate: str) -> None:
     step, batch = distilled(name, gate)
+    assert not any(one.saved_modules() for one in step.objectives[1:]), "no projection is kept"
     given = {n: v.requires_grad_(v.is_floating_point()) for n, v in batch.features.items()}
     terms = step(batch, [one.name for one in step.objectives]).terms
     if gate != "none":
@@ -544,71 +522,6 @@ def test_the_whole_loss_is_that_of_a_plain_loop(name: str, gate: str) -> None:
 
 
 # -- what is logged, and what is said of it --------------------------------------------------------------------------
-
-
-class SureClip(Teacher):
-    """Random features; the similarity is that of a teacher who is always sure."""
-
-    name = "made_up"
-    width = 24
-
-    def inputs(self, rows: list[Sample]) -> list[Sample]:
-        return [
-            Sample(f"{row.example.text}|{row.example.text_pair}", word_type_ids=row.word_type_ids)
-            for row in rows
-        ]
-
-    def features(self, batch: Batch) -> dict[str, Tensor]:
-        torch.manual_seed(len(batch))
-        count = len(batch.word_type_ids)
-        return {
-            "clip_text": nn.functional.normalize(torch.randn(count, 24), dim=-1),
-            "clip_words": nn.functional.normalize(torch.randn(count, 2, 24), dim=-1),
-            "clip_word": torch.tensor([0, 1]).expand(count, 2),
-            "clip_similarity": 100.0 * torch.arange(count),
-        }
-
-
-@pytest.fixture
-def gated(tmp_path: Path) -> FinetuneConfig:
-    """Fine-tuning on SWAG with two gated terms."""
-    homes.student(tmp_path / "student")
-    for split, size in (("train", 16), ("val", 8)):
-        rows = [swag_row(number, number % 4) for number in range(size)]
-        homes.put(tmp_path / "swag" / f"{split}.csv", homes.table([*SWAG_HEAD, "label"], *rows))
-    return make_settings(
-        FinetuneConfig,
-        model=str(tmp_path / "student"),
-        task="swag",
-        data=str(tmp_path / "swag"),
-        max_length=64,
-        objectives=("td_text", "td_words"),
-        teacher=f"{__name__}:SureClip",
-        td_gate="question",
-        save_model=True,
-    )
-
-
-def test_finetuning_logs_the_gate_and_keeps_no_projection(
-    gated: FinetuneConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = finetune(gated, replace(STEPS, steps=4, batch=8, lr=0.0), tmp_path / "out")
-    seed = tmp_path / "out" / "seed-0"
-    for line in log_of(seed):
-        assert line["td_text_gate_open"] == line["td_words_gate_open"] == 1
-        assert line["td_words_used"] == 2
-        assert line["td_words_short"] == 0
-        weighed = line["task"] + 0.05 * (line["td_text"] + line["td_words"])
-        assert line["loss"] == pytest.approx(weighed, abs=1e-5)
-    # said once, although two terms have that gate
-    done = json.loads((seed / "result.json").read_text())
-    (note,) = [one for one in done["notes"] if not one.startswith("val: ")]
-    assert note.startswith("the confidence gate was open in 100% of the last cases:")
-    assert f"seed 0: {note}" in result["notes"]
-    assert capsys.readouterr().err.count("the confidence gate was open") == 1
-    heads = load_file(seed / "model" / "groundling_heads.safetensors")
-    assert {key.split(".")[0] for key in heads} == {"supervised"}
-    assert not any("project" in key for key in load_file(seed / "model" / "model.safetensors"))
 
 
 def test_what_stands_out_is_said() -> None:

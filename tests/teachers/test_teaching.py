@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny import homes
-from tiny.homes import STEPS, Counting, log_of, never, put, table, training_with
+from tiny.homes import STEPS, log_of, never, put, table, whole_and_resumed
 from tiny.regions import store
 
 from groundling.commands.finetune import COMMAND as finetune
@@ -22,7 +22,6 @@ from groundling.settings.fields import make_settings, replace_settings
 from groundling.teachers import Teacher, compute_features
 from groundling.teachers.feature_cache import TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
-from groundling.training import fit as fitting
 
 CONTRASTIVE = {"contrastive_sentence", "contrastive_word"}
 PHOTOS = [f"{number:03d}" for number in range(16)]
@@ -84,25 +83,6 @@ def test_finetuning_with_a_teacher_trains_both_terms(tune: FinetuneConfig, tmp_p
     assert not [path for path in seed.rglob("*") if "teacher" in path.name]
 
 
-def resumes(recipe, config, steps, folder: Path, run: str = "") -> None:
-    """A run that was killed at its last step makes that step alone, and ends as one that nothing stopped."""
-    recipe(config, steps, folder / "whole")
-    homes.kill(recipe, config, steps, folder / "killed", at=3)
-    rest = Counting()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fitting, "train", training_with(rest))
-        recipe(config, steps, folder / "killed")
-    assert rest.calls == 1
-    whole, killed = (folder / name / run for name in ("whole", "killed"))
-    assert homes.digests(whole / "model") == homes.digests(killed / "model")
-    assert log_of(whole) == log_of(killed)
-
-
-@pytest.mark.parametrize("cache_gb", [2.0, 0.0])
-def test_a_killed_fine_tuning_resumes_to_the_same_weights(tune, cache_gb, tmp_path) -> None:
-    resumes(finetune, replace_settings(tune, cache_gb=cache_gb), STEPS, tmp_path, "seed-0")
-
-
 def test_regions_do_not_count_as_the_teachers_words(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +125,8 @@ def test_pretraining_with_a_teacher_runs_and_resumes(seeing, tmp_path, monkeypat
     # captions are drawn anew: only a live teacher can know
     monkeypatch.setattr(TeacherDataset, "_fill", never)
     config = replace_settings(seeing, architecture="uniter")
-    resumes(pretrain, config, replace(STEPS, batch=4), tmp_path)
+    whole, killed = whole_and_resumed(pretrain, config, replace(STEPS, batch=4), tmp_path, "model")
+    assert whole == killed
     assert all(set(line) >= CONTRASTIVE for line in terms(tmp_path / "whole"))
     files = list((tmp_path / "whole/model").rglob("*.safetensors"))
     projections = [

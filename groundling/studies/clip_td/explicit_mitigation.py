@@ -297,20 +297,22 @@ class SynonymEditor:
             positions = set(range(start, start + len(ngram)))
             if ngram not in context or positions & replaced:
                 continue
-            found: WordReplacement | str = f"shared in fewer than {self.min_items} items"
-            if ngram in frequent:
+            if ngram not in frequent:
+                found, reason = None, f"shared in fewer than {self.min_items} items"
+            else:
                 found = self._replacement(choice, start, ngram, context)
-            if isinstance(found, WordReplacement):
+                reason = "no other word in that form outside the context"
+            if found is not None:
                 replacements[start] = found
                 replaced |= positions
             elif len(ngram) == 1:
-                unedited_counts[found] += 1
+                unedited_counts[reason] += 1
         return replacements
 
     def _replacement(
         self, choice: VcrText, start: int, ngram: Ngram, context: set[Ngram]
-    ) -> WordReplacement | str:
-        """The replacement of an n-gram, or the reason why there is none."""
+    ) -> WordReplacement | None:
+        """The replacement of an n-gram: its first synset's most frequent new word, else one of its hypernyms'."""
         stop = start + len(ngram)
         tokens = [str(token) for token in choice[start:stop]]
         reading = self.wordnet.most_frequent(
@@ -319,21 +321,17 @@ class SynonymEditor:
         changing = 0 if reading.pos == VERB else -1
         form = word_form(tokens[changing].lower(), WordLemma(ngram[changing], reading.pos))
         synset = self.wordnet.first_synset(*reading) if reading.pos else None
-        if synset is None:
-            return "not in WordNet"
-        if form is None:
-            return "comparatives stay"
-        reason = "no other word in WordNet"
+        if synset is None or form is None:
+            return None
         for relation, synsets in (("synonym", [synset]), ("hypernym", synset.hypernyms())):
             for lemma, name in self._by_frequency(synsets, reading.lemma):
-                reason = "no other word outside the context, or in that form"
                 words = inflect(lemma, reading.pos, form, self.wordnet)
                 if words is None or not self._is_new(words, context):
                     continue
                 cased = (match_case(words[0], tokens[0]), *words[1:])
                 note = {"from": tokens, "to": list(cased), "meaning": name, "relation": relation}
                 return WordReplacement(stop, cased, note)
-        return reason
+        return None
 
     def _by_frequency(self, synsets: Sequence[Any], excluded: str) -> list[tuple[str, str]]:
         """Other plain lemmas of some synsets with the synset's name, most frequent first, then in file order.
