@@ -139,29 +139,6 @@ def test_pseudo_log_likelihood_is_its_definition(
     assert len(np.unique(found.sums)) == len(TEXTS)
 
 
-def test_what_is_masked_within_a_word(places: Callable[[str], Path]) -> None:
-    folder = places("bert")
-    model = LanguageModel(folder, CPU)
-    read = []
-    logits = model.logits
-
-    def seen(batch: Any, rows: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        read.extend(zip(batch.text.input_ids.tolist(), at.tolist(), strict=True))
-        return logits(batch, rows, at)
-
-    model.logits = seen
-    model.score([TextWithContext("a clown")])
-    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
-    tokens = tokenizer.tokenize("clown")
-    assert len(tokens) > 2
-    expected = [["[CLS]", "[MASK]", *tokens, "[SEP]"]]
-    for known in range(len(tokens)):
-        masks = ["[MASK]"] * (len(tokens) - known)
-        expected.append(["[CLS]", "a", *tokens[:known], *masks, "[SEP]"])
-    assert [tokenizer.convert_ids_to_tokens(ids) for ids, _ in read] == expected
-    assert [at for _, at in read] == list(range(1, len(tokens) + 2))
-
-
 def test_a_model_computed_by_hand(tmp_path: Path) -> None:
     """With zero weights, a head's output is its bias: each token's own log-probability."""
     words = [*toys.BERT_SPECIAL, "a", "b", "##c"]
@@ -195,30 +172,19 @@ def test_log_likelihood_of_a_causal_model(causal: Path) -> None:
         assert sums == pytest.approx(sum(by_token), abs=1e-4)
 
 
-def test_only_the_target_is_scored_after_its_context(places: Callable[[str], Path]) -> None:
-    folder = places("bert")
-    text = "a red dog . the clown runs"
-    found = LanguageModel(folder, CPU).score([TextWithContext(text, text.index("the"))])
-    expected = plain(folder, text, "within-word", text.index("the"))
-    assert found.sums == pytest.approx([expected], abs=1e-4)
-    tokens = hf.AutoTokenizer.from_pretrained(folder).tokenize("the clown runs")
-    assert found.tokens.tolist() == [len(tokens)]
-
-
 def test_the_head_of_an_earlier_run(places: Callable[[str], Path], tmp_path: Path) -> None:
     """A student of `adapt` gives the same scores as a complete model with the same weights."""
     folder = places("bert")
     whole = hf.BertForMaskedLM.from_pretrained(folder)
-    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
-    head = LMHead(32, (len(tokenizer), 32))
+    head = LMHead(32, (len(homes.words()), 32))
     assert head.load(folder)
-    homes.home(tmp_path, whole.bert, tokenizer)
+    homes.home(tmp_path, whole.bert, homes.words())
     with pytest.raises(InputError, match=r"weights are missing.*expected a masked language"):
         LanguageModel(tmp_path, CPU)
     save_heads(tmp_path, {LM_HEAD: head})
     texts = [TextWithContext(text) for text in TEXTS]
-    alike = LanguageModel(tmp_path, CPU).score(texts).sums
-    assert alike == pytest.approx(LanguageModel(folder, CPU).score(texts).sums, abs=1e-3)
+    one, other = (LanguageModel(place, CPU).score(texts).sums for place in (tmp_path, folder))
+    assert one == pytest.approx(other, abs=1e-3)
 
 
 def test_texts_that_read_alike_tie(places: Callable[[str], Path]) -> None:
