@@ -180,6 +180,11 @@ def put(path: Path, text: str | bytes) -> Path:
     return path
 
 
+def lines(path: Path, *rows: Any) -> Path:
+    """A file of JSON lines."""
+    return put(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
 def table(*rows: Sequence[object]) -> str:
     """A csv in which only what needs quotes has them."""
     csv.writer(out := io.StringIO(), lineterminator="\n").writerows(rows)

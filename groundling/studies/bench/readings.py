@@ -109,7 +109,7 @@ def write_grammar_pairs(world: Path) -> None:
     """Write a world's minimal pairs, from the test sentences of the questions "order" and "category".
 
     Order: a sentence, and itself with two words swapped. Category: a noun with a verb and an ending of its own
-    category, and with those of another one.
+    category, and with those of another one; in the strict sense these are no minimal pairs, as several words differ.
     """
     nouns = {row["noun"] for row in read_nouns(world)}
     lines = ["good\tbad\tgroup"]

@@ -25,9 +25,6 @@ from groundling.models.loading import load_config, load_tokenizer, load_weights
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.runs.progress import track
 
-# Pseudo-log-likelihood of texts under a masked language model, and log-likelihood under a causal
-# one.
-
 Masking = Literal["within-word", "original"]
 """What is masked to score a token: it and the later tokens of its word, or it alone."""
 
@@ -152,27 +149,25 @@ class LanguageModel:
         self, number: int, row: TextRow, is_scored: np.ndarray, masking: Masking
     ) -> Iterator[ScoringInput]:
         """The inputs that score tokens (T,) of a text: one, or one for each masked token."""
-        scored_places = np.flatnonzero(is_scored)
-        if self.causal:
-            copy = self._read_on(number, row, scored_places)
-            if len(copy.places):
-                yield copy
-            return
+        places = np.flatnonzero(is_scored)
         every = np.arange(len(row.input_ids))
-        for place in scored_places:
+        if (
+            self.causal
+        ):  # each token is predicted from the one before it; without one, it is not scored
+            before = len(self.start)
+            ids = np.concatenate([np.array(self.start, np.int64), row.input_ids])
+            longer = row.take(np.r_[np.zeros(before, np.int64), every])
+            places = places[places + before > 0] + before
+            if len(places):
+                longer = replace(longer, input_ids=ids)
+                yield ScoringInput(number, longer, places - 1, ids[places])
+            return
+        for place in places:
             is_masked = every == place
             if masking == "within-word":
                 is_masked |= is_scored & (row.word_ids == row.word_ids[place]) & (every > place)
             masked = replace(row, input_ids=np.where(is_masked, self.mask, row.input_ids))
             yield ScoringInput(number, masked, np.array([place]), row.input_ids[[place]])
-
-    def _read_on(self, number: int, row: TextRow, places: np.ndarray) -> ScoringInput:
-        """The text once, each token predicted from the one before it; without one, not scored."""
-        before = len(self.start)
-        ids = np.concatenate([np.array(self.start, np.int64), row.input_ids])
-        longer = row.take(np.r_[np.zeros(before, np.int64), np.arange(len(row.input_ids))])
-        places = places[places + before > 0] + before
-        return ScoringInput(number, replace(longer, input_ids=ids), places - 1, ids[places])
 
     def _log_probabilities(self, copies: Sequence[ScoringInput]) -> list[np.ndarray]:
         """The log-probabilities (K,) float64 of each copy's targets."""
@@ -211,9 +206,6 @@ def _fill_batches(copies: Iterator[ScoringInput], room: int) -> Iterator[list[Sc
         yield batch
 
 
-# -- models ------------------------------------------------------------------------------------------------------------
-
-
 def is_causal(config: Any) -> bool:
     """Whether a configuration is of a causal model; model types of both kinds have `is_decoder`."""
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
@@ -226,10 +218,8 @@ def _start(tokenizer: Any) -> list[int]:
     ids = tokenizer("a")["input_ids"]
     if ids and ids[0] in tokenizer.all_special_ids:
         return []
-    for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
-        if token is not None:
-            return [int(token)]
-    return []
+    tokens = (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    return [int(token) for token in tokens if token is not None][:1]
 
 
 def _load(source: str | Path, causal: bool, device: torch.device) -> tuple[TextEncoder, Logits]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.metrics import average_precision_score
 from sklearn.preprocessing import StandardScaler
 
-from groundling.core.batch import Example
+from groundling.core.batch import Example, require
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
 from groundling.core.rng import generator
@@ -39,8 +40,7 @@ from groundling.training.evaluation import EvaluationOutput
 LEAST = (2, 5, 10, 20, 30)
 """Production frequencies from which a label of feature norms counts as right, as in the release."""
 
-# Can a linear map predict people's answers about a noun from its state? Ridge regression, folds
-# over nouns.
+# The mode linear: can a linear map predict people's answers about a noun from its state?
 
 PENALTIES = np.logspace(0, 5, 11)
 """Strengths of regularisation; selected for each fold by leave-one-out on its training nouns."""
@@ -177,9 +177,8 @@ def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
     if not len(defined):
         return None
     rng = generator(seed, "linear", "bootstrap")
-    count = len(defined)
-    ends = interval(bootstrap_sums(defined, rng, DRAWS) / count).tolist()
-    return {"mean": float(defined.mean()), "interval": ends, "nouns": count}
+    ends = interval(bootstrap_sums(defined, rng, DRAWS) / len(defined)).tolist()
+    return {"mean": float(defined.mean()), "interval": ends, "nouns": len(defined)}
 
 
 def compare_states(
@@ -391,11 +390,8 @@ def summarize_relation(
     `chance`: accuracy of a random guess among each fact's options. `majority`: accuracy of the most
     frequent answer; NaN if facts differ in their options. `logs` as in `score_answers`.
     """
-    names: dict[str, None] = {}  # in order, each once
-    for by_template in answers:
-        names.update(dict.fromkeys(by_template))
     templates = {}
-    for name in names:
+    for name in dict.fromkeys(chain.from_iterable(answers)):
         having = [i for i, by_template in enumerate(answers) if name in by_template]
         templates[name] = score_answers(
             [facts[i] for i in having], [answers[i][name] for i in having], logs
@@ -406,11 +402,9 @@ def summarize_relation(
         for measure in templates[best]
     }
     averaged = average_templates(answers)
-    precision = {}
-    if all(fact.frequencies is not None for fact in facts):
-        precision = {"map": mean_average_precision(facts, averaged)}
+    is_norm = all(fact.frequencies is not None for fact in facts)
     return {
-        **precision,
+        **({"map": mean_average_precision(facts, averaged)} if is_norm else {}),
         "facts": len(facts),
         "chance": float(np.mean([_best(fact).mean() for fact in facts])),
         "majority": _majority(facts),
@@ -438,9 +432,7 @@ def _majority(facts: Sequence[VisualFact]) -> float:
 
 
 def _mean_of_defined(values: np.ndarray) -> float:
-    if not np.isfinite(values).any():
-        return NAN
-    return float(np.nanmean(values))
+    return float(np.nanmean(values)) if np.isfinite(values).any() else NAN
 
 
 def mean_average_precision(
@@ -477,15 +469,10 @@ def mean_average_precision(
 def average_precisions(
     facts: Sequence[VisualFact], scores: Sequence[np.ndarray], least: int
 ) -> np.ndarray:
-    """The average precision of each fact's labels, (F,), for a minimal production frequency; NaN if none has it.
-
-    Raises InputError for facts without production frequencies.
-    """
+    """The average precision of each fact's labels, (F,), for a minimal production frequency; NaN if none has it."""
     precisions = np.full(len(facts), np.nan)
     for number, (fact, score) in enumerate(zip(facts, scores, strict=True)):
-        if fact.frequencies is None:
-            raise InputError(f"{fact.id}: has no production frequencies; expected feature norms")
-        right = fact.frequencies >= least
+        right = require(fact.frequencies, "frequencies", "feature norms") >= least
         if right.any():
             precisions[number] = average_precision_score(right, score)
     return precisions

@@ -289,11 +289,6 @@ class CharSpan(NamedTuple):
     start: int
     stop: int
 
-    @property
-    def words(self) -> str:
-        """The text of the span."""
-        return self.text[self.start : self.stop]
-
 
 def fill_slot(frame: str, slot: str, word: str) -> CharSpan:
     """A frame with the word in its slot; the span is the word."""
@@ -327,7 +322,9 @@ def tokens_of_span(span: CharSpan, row: TextRow) -> np.ndarray:
     overlaps = (words[:, 0] < span.stop) & (words[:, 1] > span.start)
     inside = np.isin(row.word_ids, np.flatnonzero(overlaps))
     if not inside.any():
-        raise InputError(f"{span.text!r}: the tokenizer gives no tokens for {span.words!r}")
+        raise InputError(
+            f"{span.text!r}: the tokenizer gives no tokens for {span.text[span.start : span.stop]!r}"
+        )
     return inside
 
 

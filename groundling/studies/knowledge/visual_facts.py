@@ -206,12 +206,10 @@ def make_fact(
 
 
 def _fill(templates: Iterable[str], *words: str) -> dict[str, str]:
-    """Prompts by template."""
     return {template: template.format(*words) for template in templates}
 
 
 def _by_label(row: Mapping[str, Any], options: Sequence[str]) -> list[float]:
-    """Shares of the options; the right one's number is the row's label."""
     return [float(row["label"] == number) for number in range(len(options))]
 
 
@@ -225,7 +223,6 @@ COLOURS = (
 
 
 def _word_lists(text: str) -> dict[str, tuple[str, ...]]:
-    """Words by the first word of their line."""
     return {name: tuple(words) for name, *words in map(str.split, text.splitlines())}
 
 
@@ -375,7 +372,6 @@ def _raw_coda(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, Visua
 
 
 def _annotations(rows: Iterable[Row], file: FactsFile) -> dict[str, list[np.ndarray]]:
-    """Shares (11,) of each included answer, by object."""
     answers: dict[str, list[np.ndarray]] = defaultdict(list)
     for where, row in rows:
         with at_line(where):
@@ -460,8 +456,6 @@ def _commonsense_relation(row: Mapping[str, Any], path: Path) -> str:
 
 
 def _comparison(name: str, first: str, second: str) -> RowReader:
-    """The reader of a format with two objects and a label."""
-
     def convert(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
         relation = _commonsense_relation(row, file.path)
         one, other = row[first].strip(), row[second].strip()
@@ -476,7 +470,6 @@ def _comparison(name: str, first: str, second: str) -> RowReader:
 
 
 def _choice(row: dict[str, Any], path: Path, subject: str, right: str, wrong: str) -> VisualFact:
-    """VEC's choice of two answers."""
     relation = _commonsense_relation(row, path)
     noun, answer = row[subject].strip(), row[right].strip()
     options = sorted((answer, row[wrong].strip()))  # so that their order reveals nothing

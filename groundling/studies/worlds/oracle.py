@@ -157,6 +157,9 @@ class WorldFacts:
             for kind, value in zip(self.kinds, values, strict=True)
         ]
 
+    def _true_scene(self, example: Example) -> Scene:
+        return self.world.scene(self.scene(example).image_id)
+
     def of_image(self, example: Example) -> list[str]:
         """The attributes and places of the objects of an example's image."""
         scene = self.scene(example)
@@ -211,7 +214,7 @@ class WorldFacts:
 
     def _asked_values(self, example: Example) -> list[str]:
         """The values of the attributes that a question asks for, of the object that its choices are about."""
-        thing, values = self._statement(example)
+        thing, values = self._statement(example, self._true_scene(example))
         kinds = {self.kind_of[value] for value in values}
         if len(values) == 1:  # a wrong answer may be of another kind than the question asks for
             kinds = set(words_of(example.text)) & set(self.kinds) or kinds
@@ -223,7 +226,7 @@ class WorldFacts:
 
     def is_right(self, example: Example) -> bool:
         """Whether a row's choice is right, with noise: then it is right with probability 1 / choices."""
-        thing, values = self._statement(example)
+        thing, values = self._statement(example, self._true_scene(example))
         rng = generator(self.options.seed, "oracle", "right", example.id, example.text_pair or "")
         is_redrawn = rng.random() < self.options.noise
         form = self.output_type
@@ -233,23 +236,18 @@ class WorldFacts:
 
     def seems_right(self, example: Example) -> bool:
         """Whether a row's choice agrees with the attributes in the image, with their noise."""
-        number, values = self._statement_about(example)
-        return set(values) <= set(self.scene(example).things[number].attributes)
+        thing, values = self._statement(example, self.scene(example))
+        return set(values) <= set(thing.attributes)
 
-    def _statement(self, example: Example) -> tuple[SceneObject, list[str]]:
-        """The object that a choice is about, as it is, and the values that the choice states."""
-        number, values = self._statement_about(example)
-        return self.world.scene(self.scene(example).image_id).things[number], values
-
-    def _statement_about(self, example: Example) -> tuple[int, list[str]]:
-        """The number of that object, and the values; raises InputError for choices without tags."""
+    def _statement(self, example: Example, scene: Scene) -> tuple[SceneObject, list[str]]:
+        """The object of a scene that a choice is about, and the values that it states; InputError without tags."""
         text = require(example.text_pair, "text_pair", "an oracle of choices")
         tags = list(chain(*example.choice_region_tags))
         if not tags:
             raise InputError(
                 f"{example.id}: its choices have no object tags, which an oracle needs"
             )
-        return tags[0][2], [word for word in words_of(text) if word in self.kind_of]
+        return scene.things[tags[0][2]], [word for word in words_of(text) if word in self.kind_of]
 
 
 def of_object(values: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import documents
 import numpy as np
 import pytest
-import torch
-from tiny import homes, toys
-from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+from tiny import homes
 
 from groundling.core.errors import InputError
 from groundling.studies.knowledge import probing_modes
@@ -36,11 +33,9 @@ TINY = WorldConfig(
 )
 
 CSLB_HEADER = "domain\tfeature type\tconcept\tfeature\tpf\tfeature alternatives\tparticipant list"
+LOOK = "visual perceptual"
+ASKED = "question,answer\nIs it big?,no\nHow many?,4\nWhere?,lake\n"
 MCRAE_HEADER = "Concept\tFeature\tWB_Label\tBR_Label\tProd_Freq\tRank_PF"
-
-
-def lines(path: Path, *rows: Any) -> Path:
-    return homes.put(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def compared(**changes: Any) -> dict[str, Any]:
@@ -50,15 +45,9 @@ def compared(**changes: Any) -> dict[str, Any]:
 
 
 def coda(text: str, index: int, **changes: Any) -> dict[str, Any]:
-    label = [0.0, 0.5, 0.25, 0.25, *[0.0] * 7]
-    row = {
-        "text": text,
-        "label": label,
-        "template_group": 1,
-        "template_idx": index,
-        "class_id": "/m/0x",
-    }
-    return {**row, "display_name": "Ruler", "object_group": 2, "ngram": "ruler", **changes}
+    row = {"text": text, "label": [0.0, 0.5, 0.25, 0.25, *[0.0] * 7], "class_id": "/m/0x"}
+    row |= {"template_group": 1, "template_idx": index, "object_group": 2, "ngram": "ruler"}
+    return {**row, **changes}
 
 
 def facts_of(path: Path) -> list[VisualFact]:
@@ -73,62 +62,49 @@ def answers(path: Path) -> tuple[list[str], str]:
 
 def test_memory_colors(tmp_path: Path) -> None:
     rows = [
-        {"descriptor": d, "item": i, "label": "grey", "picture": "u", "picture_path": "p"}
-        for d, i in (("an", "elephant"), ("", "steel"))
+        {"descriptor": d, "item": i, "label": "grey"} for d, i in (("an", "owl"), ("", "steel"))
     ]
-    elephant, steel = facts_of(lines(tmp_path / "memory_colors.jsonl", *rows))
-    assert elephant.options == ANSWERS["memory"] and len(elephant.options) == 11
-    assert elephant.options[elephant.target.argmax()] == "grey" and elephant.target.sum() == 1
-    assert elephant.subject == "elephant" and all(
-        "an elephant" in p for p in elephant.prompts.values()
-    )
-    assert len(steel.prompts) > 1 and steel.prompts.keys() == elephant.prompts.keys()
+    owl, steel = facts_of(homes.lines(tmp_path / "memory_colors.jsonl", *rows))
+    assert owl.options == ANSWERS["memory"] and len(owl.options) == 11
+    assert owl.options[owl.target.argmax()] == "grey" and owl.target.sum() == 1
+    assert owl.subject == "owl" and all("an owl" in prompt for prompt in owl.prompts.values())
+    assert len(steel.prompts) > 1 and steel.prompts.keys() == owl.prompts.keys()
 
 
 def test_coda_keeps_its_own_sentences_and_leaves_those_without_a_mask(tmp_path: Path) -> None:
     photo = coda("a photo of a large ruler.", 5, template_group=0)
     rows = (coda("All rulers are [MASK].", 0), photo, coda("This ruler is [MASK].", 7))
-    (ruler,) = facts_of(lines(tmp_path / "default_test.jsonl", *rows))
+    (ruler,) = facts_of(homes.lines(tmp_path / "default_test.jsonl", *rows))
     assert ruler.prompts == {"0": "All rulers are [MASK].", "7": "This ruler is [MASK]."}
-    assert (ruler.id, ruler.subject, ruler.relation, ruler.group) == (
-        "/m/0x",
-        "ruler",
-        "color",
-        "Any",
-    )
+    about = (ruler.id, ruler.subject, ruler.relation, ruler.group)
+    assert about == ("/m/0x", "ruler", "color", "Any")
     assert ruler.target[:4].tolist() == [0, 0.5, 0.25, 0.25] and ruler.options[1] == "blue"
 
 
 def test_vicomte_pairs_and_distributions(tmp_path: Path) -> None:
-    rows = (
-        {"sub": "pine tree", "obj": "green", "alt": "yellow"},
-        {"sub": "cloud", "obj": "white", "alt": "brown"},
-    )
-    pine, _ = facts_of(lines(tmp_path / "db" / "wiki-color" / "single" / "test.jsonl", *rows))
+    pine = {"sub": "pine tree", "obj": "green", "alt": "yellow"}
+    (pine,) = facts_of(homes.lines(tmp_path / "db/wiki-color/single/test.jsonl", pine))
     assert (pine.relation, pine.group, len(pine.options)) == ("color", "Single", 12)
     assert pine.options[pine.target.argmax()] == "green"
     pairs = {"sub": "dish", "obj": "ant", "alt": "bus"}, {"sub": "dog", "obj": "mug", "alt": "ant"}
-    dish, dog = facts_of(lines(tmp_path / "db" / "size_larger" / "test.jsonl", *pairs))
+    dish, dog = facts_of(homes.lines(tmp_path / "db" / "size_larger" / "test.jsonl", *pairs))
     assert (dish.options, dish.target.tolist()) == (("ant", "bus"), [1, 0])
     assert (dog.options, dog.target.tolist()) == (("ant", "mug"), [0, 1])
     assert np.isnan(summarize_relation([dish, dog], [{"t": np.array([1, 0])}] * 2)["majority"])
     counts = {"plate": [0] * 7 + [3] + [0, 1, 0, 0], "kite": [0] * 6 + [2] + [0] * 5}
-    plate, kite = facts_of(lines(tmp_path / "distributions" / "shape-dist.jsonl", counts))
+    plate, kite = facts_of(homes.lines(tmp_path / "distributions" / "shape-dist.jsonl", counts))
     assert plate.target[[7, 9]].tolist() == [0.75, 0.25] and plate.options[7] == "round"
     assert kite.options[kite.target.argmax()] == "rhombus"
-
-
-def test_subjects_may_be_called_as_other_layouts_fields(tmp_path: Path) -> None:
-    # F16: ViComTe's color-dist.jsonl has subjects called "item" and "label".
+    # ViComTe's color-dist.jsonl has subjects called "item" and "label".
     counts = {word: [1] + [0] * 11 for word in ("item", "label", "class_id", "ngram", "sub", "obj")}
-    facts = facts_of(lines(tmp_path / "distributions" / "color-dist.jsonl", counts))
+    facts = facts_of(homes.lines(tmp_path / "distributions" / "color-dist.jsonl", counts))
     assert [f.subject for f in facts] == list(counts)
     assert {f.relation for f in facts} == {"color"}
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
     own = {"subject": "sky", "relation": "hue", "options": ["red", "blue"], "shares": [1, 3]}
-    path = lines(tmp_path / "mine.jsonl", {**own, "prompts": {"a": "The sky is [MASK]."}})
+    path = homes.lines(tmp_path / "mine.jsonl", {**own, "prompts": {"a": "The sky is [MASK]."}})
     (sky,) = facts_of(path)
     assert (sky.id, sky.options, sky.target.tolist()) == ("1:sky", ("red", "blue"), [0.25, 0.75])
     assert open_facts(path).set_name == ""
@@ -140,14 +116,12 @@ def test_a_world_writes_its_own(tmp_path: Path) -> None:
     facts = facts_of(tmp_path / "probes" / "knowledge.jsonl")
     assert len(facts) == 24 * 4
     nouns = {noun.name: noun for noun in world.nouns}
-    for found in facts:
-        noun = nouns[found.subject]
-        assert (
-            found.options[found.target.argmax()]
-            == dict(zip(ATTRIBUTES, noun.attributes, strict=True))[found.relation]
-        )
-        assert found.target.sum() == 1 and found.group == noun.split
-        assert found.prompts["0"] == f"the {noun.name} is [MASK] ."
+    for fact in facts:
+        noun = nouns[fact.subject]
+        looks = dict(zip(ATTRIBUTES, noun.attributes, strict=True))
+        assert fact.options[fact.target.argmax()] == looks[fact.relation]
+        assert fact.target.sum() == 1 and fact.group == noun.split
+        assert fact.prompts["0"] == f"the {noun.name} is [MASK] ."
 
 
 def test_pairs_of_objects_are_compared(tmp_path: Path) -> None:
@@ -161,10 +135,8 @@ def test_pairs_of_objects_are_compared(tmp_path: Path) -> None:
         ("temperature.json", {"obj1": "ice", "obj2": "tea", "label": 0}, "colder", "vec/temperature"),
         ("hub.jsonl", {"obj1": "a", "obj2": "b", "relation": "hardness", "label": 0}, "softer", "vec/hardness"),
     ]:  # fmt: skip
-        assert answers(lines(tmp_path / name, row)) == ([answer], known), name
-    (fact,) = open_facts(
-        lines(tmp_path / "mass.json", {"obj1": "anvil ", "obj2": "pin", "label": 1})
-    ).facts
+        assert answers(homes.lines(tmp_path / name, row)) == ([answer], known), name
+    (fact,) = facts_of(tmp_path / "mass.json")
     assert list(fact.prompts.values()) == [
         "The anvil is [MASK] than the pin.",
         "Compared with the pin, the anvil is [MASK].",
@@ -174,7 +146,7 @@ def test_pairs_of_objects_are_compared(tmp_path: Path) -> None:
 def test_positions_and_their_questions(tmp_path: Path) -> None:
     scene = {"text": "A cook opens the tin. ", "obj_a": "cook", "obj_b": "tin"}
     rows = [{**scene, "label": label} for label in range(4)]
-    found = open_facts(lines(tmp_path / "posrel/data.json", *rows))
+    found = open_facts(homes.lines(tmp_path / "posrel/data.json", *rows))
     assert answers(tmp_path / "posrel/data.json")[0] == ["inside", "on", "under", "beside"]
     assert found.set_name == "spatial/position"
     assert list(found.facts[0].prompts.values()) == [
@@ -182,71 +154,63 @@ def test_positions_and_their_questions(tmp_path: Path) -> None:
         "A cook opens the tin. Where is the cook? It is [MASK] the tin.",
     ]
     asked = {"question": "A cook opens the tin. Is the cook on the tin?", "label": 0}
-    path = lines(tmp_path / "data_qa.json", asked, {**asked, "label": 1})
+    path = homes.lines(tmp_path / "data_qa.json", asked, {**asked, "label": 1})
     assert answers(path) == (["no", "yes"], "spatial/position-qa")
 
 
 def test_vec_offers_two_answers_and_vicomte_all(tmp_path: Path) -> None:
     row = {"sub": "spade", "obj": "wood", "alt": "jade"}
-    (two,) = open_facts(lines(tmp_path / "material.json", row)).facts
+    (two,) = open_facts(homes.lines(tmp_path / "material.json", row)).facts
     assert two.options == ("jade", "wood") and two.target.tolist() == [0, 1]
     assert answers(tmp_path / "material.json")[1] == "vec/material"
     hub = {"obj": "spade", "positive": "jade", "negative": "wood", "relation": "material"}
-    assert answers(lines(tmp_path / "x.jsonl", hub)) == (["jade"], "vec/material")
-    found = open_facts(lines(tmp_path / "db/material/test.jsonl", row))
+    assert answers(homes.lines(tmp_path / "x.jsonl", hub)) == (["jade"], "vec/material")
+    found = open_facts(homes.lines(tmp_path / "db/material/test.jsonl", row))
     assert len(found.facts[0].options) == 18 and found.set_name == "vicomte/material"
-    assert (
-        answers(lines(tmp_path / "db/wiki-color/t.jsonl", {**row, "obj": "red"}))[1]
-        == "vicomte/wiki-color"
-    )
+    red = homes.lines(tmp_path / "db/wiki-color/t.jsonl", {**row, "obj": "red"})
+    assert answers(red)[1] == "vicomte/wiki-color"
 
 
 def test_imagenet_vc_has_the_candidates_of_its_subset(tmp_path: Path) -> None:
-    path = homes.put(
-        tmp_path / "color.csv",
-        'question,answer,category\n"Of what hue is a bat, say?",Black,bat\nOf what hue is fog?,misty,fog\n',
-    )
+    text = 'question,answer,category\n"Of what hue is a bat, say?",Black,bat\nOf fog?,misty,fog\n'
+    path = homes.put(tmp_path / "color.csv", text)
     found = open_facts(path)
     assert found.set_name == "imagenet-vc/color" and found.left_out == {"answers_no_candidate": 1}
     (fact,) = found.facts
     assert len(fact.options) == 11 and fact.options[fact.target.argmax()] == "black"
     assert list(fact.prompts.values())[3] == "Question: Of what hue is a bat, say? Answer: [MASK]."
-    others = "question,answer\nIs it big?,no\nHow many?,4\nWhere?,lake\n"
-    found = open_facts(homes.put(tmp_path / "others.csv", others))
+    found = open_facts(homes.put(tmp_path / "others.csv", ASKED))
     assert [len(fact.options) for fact in found.facts] == [2, 7, 46]
     assert [fact.group for fact in found.facts] == ["others_yes", "others_number", "others_other"]
 
 
 def cslb(*rows: tuple[str, str, str, object]) -> str:
-    return "\n".join(
-        [CSLB_HEADER, *(f"x\t{k}\t{c}\t{f}\t{n}\tf; g\tp 1 2" for k, c, f, n in rows), ""]
-    )
+    told = [f"x\t{kind}\t{one}\t{feature}\t{pf}\tf; g\tp 1 2" for kind, one, feature, pf in rows]
+    return "\n".join([CSLB_HEADER, *told, ""])
 
 
 def test_norms_become_queries_over_all_labels(tmp_path: Path) -> None:
-    look = "visual perceptual"
     text = cslb(
-        (look, "owl", "has wings", 20), (look, "owl", "is brown_tan", 6), (look, "owl", "is round", 2),
-        (look, "unicycle", "is brown", 12), ("taxonomic", "owl", "is a bird", 9),
-        (look, "owl", "does blink", 9), (look, "owl", "is odd", 1),
+        (LOOK, "owl", "has wings", 20), (LOOK, "owl", "is brown_tan", 6), (LOOK, "owl", "is round", 2),
+        (LOOK, "sea_lion", "is brown", 12), ("taxonomic", "owl", "is a bird", 9), (LOOK, "unicycle", "is round", 9),
+        (LOOK, "owl", "does blink", 9), (LOOK, "owl", "is odd", 1),
     )  # fmt: skip
     found = open_facts(homes.put(tmp_path / "norms.dat", text))
     assert found.set_name == "norms/cslb"
     assert found.left_out == {"other_feature_types": 1, "other_features": 1, "rare_features": 1}
-    wings, looks, lion = found.facts
+    wings, looks, lion, cycle = found.facts
     assert wings.options == ("brown", "round", "wings")
-    assert [fact.frequencies.tolist() for fact in found.facts if fact.frequencies is not None] == [
-        [0, 0, 20], [6, 2, 0], [12, 0, 0],
-    ]  # fmt: skip
+    counts = [[0, 0, 20], [6, 2, 0], [12, 0, 0], [0, 9, 0]]
+    assert [fact.frequencies.tolist() for fact in found.facts] == counts  # type: ignore[union-attr]
     assert looks.target.tolist() == [0.75, 0.25, 0]
-    assert list(lion.prompts.values()) == ["a unicycle is [MASK].", "Usually a unicycle is [MASK]."]
+    assert list(lion.prompts.values()) == ["a sea lion is [MASK].", "Usually a sea lion is [MASK]."]
+    assert min(cycle.prompts.values()).startswith("Usually a unicycle")
+    assert min(wings.prompts.values()).startswith("Usually an owl has")
     rows = "owl\tis_brown\te\tvisual-colour\t9\t1\nowl\tmade_of_felt\te\ttactile\t5\t2\n"
     rows += "owl\thas_4_toes\te\tvisual-form\t6\t3\n"
     found = open_facts(homes.put(tmp_path / "CONCS.txt", f"{MCRAE_HEADER}\n{rows}"))
-    assert found.set_name == "norms/mcrae" and [f.group for f in found.facts] == [
-        "is",
-        "is made of",
-    ]
+    assert found.set_name == "norms/mcrae"
+    assert [fact.group for fact in found.facts] == ["is", "is made of"]
     commas = f"{MCRAE_HEADER}\n{rows}".replace("\t", ",")
     assert len(open_facts(homes.put(tmp_path / "colour.csv", commas)).facts) == 2
 
@@ -257,8 +221,8 @@ def query(concept: str, labels: list[str], template: str = "t", **changes: Any) 
 
 
 def test_queries_of_visual_property_norms(tmp_path: Path) -> None:
-    first = [query("owl", ["brown", "round"]), query("fox", ["red"]), query("fox", ["red"], "u")]
-    path = lines(tmp_path / "queries/template_0_pf_5.jsonl", *first)
+    rows = [query("owl", ["brown", "round"]), query("fox", ["red"]), query("fox", ["red"], "u")]
+    path = homes.lines(tmp_path / "queries/template_0_pf_5.jsonl", *rows)
     found = open_facts(path)
     assert found.set_name == "norms/queries" and found.companion_files == ()
     owl, fox = found.facts
@@ -272,11 +236,9 @@ def test_queries_of_visual_property_norms(tmp_path: Path) -> None:
         open_facts(path)
 
 
-LOOK = "visual perceptual"
 SKY = {"descriptor": "the", "item": "sky", "label": "blue"}
 SHOWN = coda("this [MASK].", 0, class_id="/m/0y")
 FOX = query("fox", ["red"])
-ASKED = "question,answer\nIs it big?,no\nHow many?,4\nWhere?,lake\n"
 ROW = "expected different options, a share of at least 0 for each, one above 0, and sentences with one [MASK]"
 DAMAGED: list[tuple[str, list[Any] | str, str]] = [
     ("m.jsonl", [SKY, {"item": "sky", "label": "gray"}], ROW),
@@ -330,7 +292,7 @@ DAMAGED: list[tuple[str, list[Any] | str, str]] = [
 @pytest.mark.parametrize(("name", "content", "message"), DAMAGED)
 def test_damage_is_named(tmp_path: Path, name: str, content: list[Any] | str, message: str) -> None:
     path = tmp_path / name
-    homes.put(path, content) if isinstance(content, str) else lines(path, *content)
+    homes.put(path, content) if isinstance(content, str) else homes.lines(path, *content)
     with pytest.raises(InputError) as caught:
         open_facts(path)
     told = str(caught.value)
@@ -340,9 +302,8 @@ def test_damage_is_named(tmp_path: Path, name: str, content: list[Any] | str, me
 def test_mean_average_precision_by_hand() -> None:
     def norm(frequencies: list[float]) -> VisualFact:
         numbers = np.array(frequencies)
-        return VisualFact(
-            "c/is", "c", "norms", tuple("abcd"), numbers / numbers.sum(), frequencies=numbers
-        )
+        shares = numbers / numbers.sum()
+        return VisualFact("c/is", "c", "norms", tuple("abcd"), shares, frequencies=numbers)
 
     facts = [norm([12, 2, 0, 0]), norm([0, 0, 0, 6])]
     # The first ranks c, a, b, d: right at 2 and 3, so (1/2 + 2/3) / 2; the second ranks d last: 1/4.
@@ -353,8 +314,6 @@ def test_mean_average_precision_by_hand() -> None:
     assert found["5"] == {"map": pytest.approx((1 / 2 + 1 / 4) / 2), "queries": 2, "chance": 1 / 4}
     assert found["10"] == {"map": pytest.approx(1 / 2), "queries": 1, "chance": 1 / 4}
     assert "20" not in found
-    with pytest.raises(InputError, match="expected feature norms"):
-        mean_average_precision([replace(facts[0], frequencies=None)], scores[:1])
 
 
 def test_the_documents_lines_are_read(tmp_path: Path) -> None:
@@ -381,29 +340,18 @@ def test_sets_that_share_items_have_no_mean() -> None:
     assert describe_set("vec/mass")["set"]["published"] == 654 and describe_set("") == {}
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    every = "the is a compared with than owl fox red brown round wings usually has smaller larger kite bus , ."
-    listed = [*toys.BERT_SPECIAL, *every.split()]
-    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(listed)})
-    torch.manual_seed(0)
-    model = BertForMaskedLM(
-        BertConfig(vocab_size=len(tokenizer), max_position_embeddings=32, **toys.SMALL)
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.3)
-    return homes.home(tmp_path_factory.mktemp("bert"), model, tokenizer)
-
-
 def test_norms_are_scored_by_masked_lm_and_by_embedding(
     tmp_path: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [("owl", "is brown", 6), ("owl", "has wings", 11), ("fox", "is red", 30)]
-    path = homes.put(tmp_path / "norms.dat", cslb(*(("visual perceptual", *row) for row in rows)))
+    path = homes.put(tmp_path / "norms.dat", cslb(*((LOOK, *row) for row in rows)))
     settings = ProbeFactsConfig(model=str(bert), data=str(path), modes=("fill-mask", "embedding"))
     result = ask(settings, tmp_path / "whole")
-    assert result["set"]["name"] == "norms/cslb" and result["facts"] == 3
+    assert result["set"] == {"same_items": ["norms/queries"], "name": "norms/cslb"} | {
+        "measure": SETS["norms/cslb"].measure,
+        "source": SETS["norms/cslb"].source,
+    }
+    assert result["facts"] == 3
     for mode in ("fill-mask", "embedding"):
         scores = result[mode]["relations"]["norms"]
         assert set(scores) == {"all", "is", "has"}
@@ -411,31 +359,12 @@ def test_norms_are_scored_by_masked_lm_and_by_embedding(
         assert scores["all"]["map"]["30"]["queries"] == 1
         assert 0 < scores["is"]["map"]["5"]["map"] <= 1
     monkeypatch.setattr(probing_modes, "PORTION", 7)  # one or two facts at a time
-    again = ask(settings, tmp_path / "portions")
-    assert again["fill-mask"]["several_tokens"] == result["fill-mask"]["several_tokens"]
-    for name in ("all", "is", "has"):
-        one, other = (each["fill-mask"]["relations"]["norms"][name] for each in (again, result))
-        assert one["averaged_scores"] == pytest.approx(
-            other["averaged_scores"], abs=1e-5, nan_ok=True
-        )
-    portions = ask(replace(settings, modes=("stroop",)), tmp_path / "stroop")
+    again = ask(replace(settings, modes=("fill-mask", "stroop")), tmp_path / "portions")
     monkeypatch.setattr(probing_modes, "PORTION", 1000)
-    whole = ask(replace(settings, modes=("stroop",)), tmp_path / "whole-stroop")
-    one, other = (each["stroop"]["relations"]["norms"]["all"] for each in (portions, whole))
-    assert one["averaged_scores"] == pytest.approx(other["averaged_scores"], abs=1e-5, nan_ok=True)
-
-
-def test_comparisons_are_scored(tmp_path: Path, bert: Path) -> None:
-    path = lines(tmp_path / "data.json", compared(), compared(obj_a="bus", obj_b="kite", label=1))
-    modes = ("fill-mask", "embedding", "stroop")
-    result = ask(ProbeFactsConfig(model=str(bert), data=str(path), modes=modes), tmp_path / "run")
-    assert result["set"] == {
-        "name": "spatial/size",
-        "same_items": ["vec/size"],
-        "measure": "accuracy of two",
-        "source": SETS["spatial/size"].source,
-        "published": 500,
-    }
-    for mode in modes:
-        scores = result[mode]["relations"]["size"]["all"]
-        assert scores["chance"] == 0.5 and scores["averaged_scores"]["accuracy"] in (0, 0.5, 1)
+    whole = ask(replace(settings, modes=("stroop",)), tmp_path / "stroop")
+    assert again["fill-mask"]["several_tokens"] == result["fill-mask"]["several_tokens"]
+    for mode, other in (("fill-mask", result), ("stroop", whole)):
+        for name in ("all", "is", "has"):
+            one, two = (each[mode]["relations"]["norms"][name] for each in (again, other))
+            scores = one["averaged_scores"]
+            assert scores == pytest.approx(two["averaged_scores"], abs=1e-5, nan_ok=True)

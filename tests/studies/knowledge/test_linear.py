@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,8 @@ OPTIONS = ("red", "green", "blue", "white")
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return homes.student(tmp_path_factory.mktemp("bert"))
+def student(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return homes.student(tmp_path_factory.mktemp("student"))
 
 
 def facts_of(shares: np.ndarray, names: list[str] | None = None) -> list[VisualFact]:
@@ -51,9 +50,6 @@ def planted(count: int) -> tuple[list[VisualFact], dict[str, np.ndarray]]:
     shares = np.exp(states @ rng.normal(size=(8, 4)) * 0.4 + np.array([0, 0, 0, 2.0]))
     facts = facts_of(shares / shares.sum(1, keepdims=True))
     return facts, {fact.subject: state for fact, state in zip(facts, states, strict=True)}
-
-
-# -- the regression --------------------------------------------------------------------------------------------------
 
 
 def test_what_is_planted_is_found_and_random_features_find_nothing() -> None:
@@ -92,16 +88,13 @@ def test_nothing_of_a_fold_reaches_its_own_prediction() -> None:
     predicted = ridge.predict(scale.transform(rows[test]))
     assert found[test] == pytest.approx(predicted, abs=1e-9)
     mean = roots[~test].mean(0)
-    wanted = [
-        pearsonr(p - mean, t - mean).statistic for p, t in zip(predicted, roots[test], strict=True)
-    ]
+    pairs = zip(predicted - mean, roots[test] - mean, strict=True)
+    wanted = [pearsonr(*pair).statistic for pair in pairs]
     assert agreement[test] == pytest.approx(np.array(wanted), abs=1e-9)
-    ranked = compare_states(facts, {"state": states}, folds=5, seed=0)[0]["from"]["state"][
-        "spearman"
-    ]
-    pairs = zip(found, nouns.shares, strict=True)
-    wanted = [SPEARMAN.compute(one, other) for one, other in pairs]
-    assert ranked["mean"] == pytest.approx(np.mean(wanted), abs=1e-9)
+    scores, *_ = compare_states(facts, {"state": states}, folds=5, seed=0)
+    wanted = [SPEARMAN.compute(*pair) for pair in zip(found, nouns.shares, strict=True)]
+    mean_rank = scores["from"]["state"]["spearman"]["mean"]
+    assert mean_rank == pytest.approx(np.mean(wanted), abs=1e-9)
     assert not np.array_equal(assign_folds(nouns, 5, seed=1), fold)
     # Changing the shares of a fold does not change its predictions.
     changed = nouns.shares.copy()
@@ -125,11 +118,8 @@ def test_facts_with_options_of_their_own_are_scored_among_these() -> None:
         facts.append(VisualFact(f"{number}", noun, "size", options, np.array([1.0, 0.0])))
     states = {noun: np.eye(6)[number] for number, noun in enumerate(things)}
     scores, outputs, _ = compare_states(facts, {"state": states}, folds=3, seed=0)
-    assert scores["nouns"] == 6 and set(scores["from"]["state"]) == {
-        "width",
-        "deviations",
-        "accuracy",
-    }
+    assert scores["nouns"] == 6
+    assert set(scores["from"]["state"]) == {"width", "deviations", "accuracy"}
     assert {len(output) for output in outputs["state"]} == {2}
 
 
@@ -142,32 +132,27 @@ def test_people_who_all_say_the_same_leave_nothing_to_find() -> None:
 
 def test_few_nouns_are_a_fold_each_and_too_few_one_line() -> None:
     assert sorted(assign_folds(collect_nouns(planted(5)[0]), 6, 0)) == [0, 1, 2, 3, 4]
-    with pytest.raises(
-        InputError, match="modes=linear: expected 3 or more nouns per relation, found 2"
-    ):
+    with pytest.raises(InputError, match=r"modes=linear: expected 3 or more .*, found 2"):
         assign_folds(collect_nouns(planted(2)[0]), 10, 0)
 
 
-# -- states ----------------------------------------------------------------------------------------------------------
-
-
-def test_states_are_means_of_the_noun_s_tokens_over_frames(bert: Path) -> None:
+def test_states_are_means_of_the_noun_s_tokens_over_frames(student: Path) -> None:
     frames = ("{}", "there is a {} .")
-    model = load_text_encoder(bert).eval()
+    model = load_text_encoder(student).eval()
+    count = len(model.tokenizer.tokenize("snowboard"))
+    assert count > 1
     layers = []
     for frame in frames:
         example = toys.Example("x", frame.replace("{}", "snowboard"))
         (sample,) = TextDataset([example], TextRowEncoder(model.tokenizer, 40)).get([0])
-        count = len(model.tokenizer.tokenize("snowboard"))
-        assert count > 1
+        first = len(model.tokenizer.tokenize(frame.partition("{}")[0])) + 1
         outs = model.hidden_states(collate([sample]))
-        starts = len(model.tokenizer.tokenize(frame.partition("{}")[0])) + 1
-        assert len(outs) == 3
-        layers.append([out[0, starts : starts + count].mean(0).detach().numpy() for out in outs])
-    for layer, place in ((-1, 2), (0, 0), (1, 1), (2, 2)):
-        found = word_states(bert, ["snowboard"], frames, layer)
+        layers.append([out[0, first : first + count].mean(0).detach().numpy() for out in outs])
+    for layer, place in ((-1, 2), (0, 0), (1, 1), (2, 2), (None, slice(3))):
+        found = word_states(student, ["snowboard"], frames, layer)
         wanted = np.mean([own[place] for own in layers], axis=0)
         assert found.states["snowboard"] == pytest.approx(wanted, abs=1e-5)
+    assert found.layers == ["0", "1", "2"]
     ids = model.tokenizer("snowboard", add_special_tokens=False)["input_ids"]
     table = model.word_embeddings().weight.detach().numpy()
     assert found.word_embeddings["snowboard"] == pytest.approx(table[ids].mean(0), abs=1e-6)
@@ -181,18 +166,15 @@ def test_a_tower_is_read_at_its_end(tmp_path: Path) -> None:
         word_states(folder, ["dog"], ("a {}",), layer=0)
 
 
-def test_wrong_frames_layers_and_nouns_are_one_line(bert: Path) -> None:
+def test_wrong_frames_layers_and_nouns_are_one_line(student: Path) -> None:
     for frames in (("a dog",), ("{} {}",)):
         with pytest.raises(InputError, match=r"template .*: expected a text with one \{\}"):
-            word_states(bert, ["dog"], frames)
+            word_states(student, ["dog"], frames)
     with pytest.raises(InputError, match=r"layer=3: .* has layers 0 to 2"):
-        word_states(bert, ["dog"], ("{}",), layer=3)
+        word_states(student, ["dog"], ("{}",), layer=3)
     with pytest.raises(InputError, match="gives no tokens for ' '"):
-        word_states(bert, [" "], ("a {}",))
-    assert word_states(bert, ["dog", "犬"], ("{}",)).unknown == ["犬"]
-
-
-# -- CoDa's raw files ------------------------------------------------------------------------------------------------
+        word_states(student, [" "], ("a {}",))
+    assert word_states(student, ["dog", "犬"], ("{}",)).unknown == ["犬"]
 
 
 def answer(name: str, **colours: float) -> dict[str, Any]:
@@ -231,11 +213,9 @@ TEMPLATES = """templates:
 
 
 def raw(folder: Path, answers: Any = None, things: Any = None, templates: str = TEMPLATES) -> Path:
-    for name, rows in (("objects", things or OBJECTS), ("annotations", answers or ANSWERS)):
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        path = homes.put(folder / f"coda_{name}.jsonl", text)
+    homes.lines(folder / "coda_objects.jsonl", *(things or OBJECTS))
     homes.put(folder / "coda_templates.yaml", templates)
-    return path
+    return homes.lines(folder / "coda_annotations.jsonl", *(answers or ANSWERS))
 
 
 def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
@@ -246,11 +226,9 @@ def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
         {**dict.fromkeys(COLOURS, 0.0), "red": 0.75, "green": 0.25}
     )
     assert goggle.target == pytest.approx(np.full(11, 1 / 11))
-    assert apple.prompts == {
-        "0": "It's known that apples are [MASK].",
-        "1": "This apple is [MASK].",
-    }
-    assert goggle.prompts == {"0": "It's known that goggles are [MASK]."}
+    many = "It's known that {} are [MASK]."
+    assert apple.prompts == {"0": many.format("apples"), "1": "This apple is [MASK]."}
+    assert goggle.prompts == {"0": many.format("goggles")}
     assert (apple.id, apple.relation, apple.options) == ("/m/1", "color", COLOURS)
     assert file.left_out == {
         "skipped_annotations": 1,
@@ -258,11 +236,8 @@ def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
         "objects_not_listed": 1,
         "objects_not_annotated": 1,
     }
-    assert [path.name for path in file.companion_files] == [
-        "coda_objects.jsonl",
-        "coda_templates.yaml",
-    ]
-    assert open_facts(tmp_path / "coda_annotations.jsonl").facts[0].subject == "apple"
+    names = [path.name for path in file.companion_files]
+    assert names == ["coda_objects.jsonl", "coda_templates.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -277,10 +252,7 @@ def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
         ({"answers": [ANSWERS[-1]]}, "no fact is left"),
         ({"things": [{"class_id": "/m/1"}]}, "objects.jsonl, line 1: no text in field 'ngram'"),
         ({"things": [thing("/m/1", "apple", object_s=7)]}, "objects.jsonl, line 1: not a fact"),
-        (
-            {"things": [{"class_id": "/m/1", "ngram": "apple"}]},
-            r"line 1: not a fact \(KeyError: 'object_s'\)",
-        ),
+        ({"things": [{"class_id": "/m/1", "ngram": "a"}]}, r"not a fact \(KeyError: 'object_s'\)"),
         ({"templates": "templates: 7"}, "templates.yaml: cannot be read"),
         ({"templates": "a: [b"}, "templates.yaml: cannot be read"),
         ({"templates": "templates: []"}, "'apple' has no sentence with"),
@@ -302,22 +274,21 @@ def test_raw_files_belong_together_by_name(tmp_path: Path) -> None:
         open_facts(path.rename(tmp_path / "other.jsonl"))
 
 
-# -- as a command ----------------------------------------------------------------------------------------------------
-
-
-def test_ask_reads_counts_that_do_not_sum_to_one(bert: Path, tmp_path: Path) -> None:
+def test_ask_reads_counts_that_do_not_sum_to_one(student: Path, tmp_path: Path) -> None:
     nouns = ("dog", "cat", "girl", "horse", "team", "man", "beach")
     counts = {noun: [number + 1, *[0] * 10, 3] for number, noun in enumerate(nouns)}
-    data = homes.put(tmp_path / "color-dist.jsonl", json.dumps(counts) + "\n")
-    config = ProbeFactsConfig(model=str(bert), data=str(data), modes=("linear",))
+    data = homes.lines(tmp_path / "color-dist.jsonl", counts)
+    config = ProbeFactsConfig(model=str(student), data=str(data), modes=("linear",))
     result = ask(config, tmp_path / "run")
     scores = result["linear"]["relations"]["color"]["all"]
     assert set(scores["from"]) == {"state", "words", "random"} and scores["nouns"] == 7
-    lines = (tmp_path / "run" / "predictions_linear.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = homes.answers(tmp_path / "run" / "predictions_linear.jsonl")
     assert len(rows) == 7 and all(len(row["outputs"]) == 12 for row in rows)
     right = [row["prediction"] == row["label"] for row in rows]
     assert scores["from"]["state"]["accuracy"]["mean"] >= np.mean(right)  # or the other of two ties
-    one = homes.put(tmp_path / "one" / "color-dist.jsonl", json.dumps({"dog": [1] * 12}) + "\n")
+    one = homes.lines(tmp_path / "one" / "color-dist.jsonl", {"dog": [1] * 12})
     with pytest.raises(InputError, match="nouns per relation, found 1"):
-        ask(ProbeFactsConfig(model=str(bert), data=str(one), modes=("linear",)), tmp_path / "none")
+        ask(
+            ProbeFactsConfig(model=str(student), data=str(one), modes=("linear",)),
+            tmp_path / "none",
+        )

@@ -1,6 +1,4 @@
-"""Minimal pairs: scores against plain restatements and a model computed by hand, groups, intervals,
-files, errors.
-"""
+"""Minimal pairs: scores against plain restatements and a model computed by hand, groups, intervals, files."""
 
 from __future__ import annotations
 
@@ -18,12 +16,11 @@ import transformers as hf
 from tiny import homes, toys
 from tiny.homes import put, table
 
-import groundling.studies.knowledge.pair_likelihoods
-from groundling.api import function_of
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.models.heads import LM_HEAD, LMHead, save_heads
 from groundling.stats.finished_runs import collect_runs
+from groundling.studies.knowledge import pair_likelihoods
 from groundling.studies.knowledge.commands import PAIRS as pairs
 from groundling.studies.knowledge.commands import PairsConfig
 from groundling.studies.knowledge.minimal_pairs import (
@@ -53,19 +50,18 @@ def bert(size: int) -> Any:
     return hf.BertForMaskedLM(hf.BertConfig(vocab_size=size, **SIZES))
 
 
-def roberta(size: int) -> Any:
-    return hf.RobertaForMaskedLM(hf.RobertaConfig(vocab_size=size, **SIZES))
-
-
-def albert(size: int) -> Any:
-    """A model type whose heads the library does not make itself."""
-    return hf.AlbertForMaskedLM(hf.AlbertConfig(vocab_size=size, embedding_size=16, **SIZES))
-
-
 FAMILIES: dict[str, tuple[Callable[[int], Any], Callable[[], Any]]] = {
     "bert": (bert, homes.words),
-    "roberta": (roberta, toys.roberta_words),
-    "albert": (albert, homes.words),
+    "roberta": (
+        lambda size: hf.RobertaForMaskedLM(hf.RobertaConfig(vocab_size=size, **SIZES)),
+        toys.roberta_words,
+    ),
+    "albert": (  # whose heads the library does not make itself
+        lambda size: hf.AlbertForMaskedLM(
+            hf.AlbertConfig(vocab_size=size, embedding_size=16, **SIZES)
+        ),
+        homes.words,
+    ),
 }
 
 
@@ -91,14 +87,9 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vocabulary["vocab"]["<|endoftext|>"] = len(vocabulary["vocab"])
     merges = [tuple(merge) for merge in vocabulary["merges"]]
     tokenizer = hf.GPT2Tokenizer(vocab=vocabulary["vocab"], merges=merges)
-    config = hf.GPT2Config(
-        vocab_size=len(tokenizer), n_positions=66, n_embd=32, n_layer=2, n_head=2
-    )
-    folder = tmp_path_factory.mktemp("causal")
-    return homes.home(folder, spread(hf.GPT2LMHeadModel(config)), tokenizer)
-
-
-# -- scores ------------------------------------------------------------------------------------------------------------
+    sizes = {"n_positions": 66, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    model = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=len(tokenizer), **sizes))
+    return homes.home(tmp_path_factory.mktemp("causal"), spread(model), tokenizer)
 
 
 @lru_cache
@@ -139,38 +130,13 @@ def plain(folder: Path, text: str, masking: str, start: int = 0) -> float:
 def test_pseudo_log_likelihood_is_its_definition(
     name: str, places: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        groundling.studies.knowledge.pair_likelihoods, "MAX_BATCH_TOKENS", 64
-    )  # several batches
+    monkeypatch.setattr(pair_likelihoods, "MAX_BATCH_TOKENS", 64)  # several batches
     folder = places(name)
     model = LanguageModel(folder, CPU)
     for masking in ("within-word", "original"):
         found = model.score([TextWithContext(text) for text in TEXTS], masking)
         assert found.sums == pytest.approx([plain(folder, t, masking) for t in TEXTS], abs=1e-3)
     assert len(np.unique(found.sums)) == len(TEXTS)
-
-
-def test_what_is_masked_within_a_word(places: Callable[[str], Path]) -> None:
-    folder = places("bert")
-    model = LanguageModel(folder, CPU)
-    read = []
-    logits = model.logits
-
-    def seen(batch: Any, rows: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        read.extend(zip(batch.text.input_ids.tolist(), at.tolist(), strict=True))
-        return logits(batch, rows, at)
-
-    model.logits = seen
-    model.score([TextWithContext("a clown")])
-    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
-    tokens = tokenizer.tokenize("clown")
-    assert len(tokens) > 2
-    expected = [["[CLS]", "[MASK]", *tokens, "[SEP]"]]
-    for seen_tokens in range(len(tokens)):
-        masks = ["[MASK]"] * (len(tokens) - seen_tokens)
-        expected.append(["[CLS]", "a", *tokens[:seen_tokens], *masks, "[SEP]"])
-    assert [tokenizer.convert_ids_to_tokens(ids) for ids, _ in read] == expected
-    assert [at for _, at in read] == list(range(1, len(tokens) + 2))
 
 
 def test_a_model_computed_by_hand(tmp_path: Path) -> None:
@@ -182,11 +148,10 @@ def test_a_model_computed_by_hand(tmp_path: Path) -> None:
         parameter.data.zero_()
     model.cls.predictions.bias.data.copy_(torch.tensor(np.log(shares)))
     homes.home(tmp_path, model, hf.BertTokenizer(vocab={w: n for n, w in enumerate(words)}))
-    found = LanguageModel(tmp_path, CPU).score(
-        [TextWithContext("a b"), TextWithContext("a bc a"), TextWithContext("a b a", 2)]
-    )
-    log = np.log
-    by_hand = [log(0.3) + log(0.15), 2 * log(0.3) + log(0.15) + log(0.05), log(0.15) + log(0.3)]
+    texts = [("a b", 0), ("a bc a", 0), ("a b a", 2)]
+    found = LanguageModel(tmp_path, CPU).score([TextWithContext(*text) for text in texts])
+    a, b, c = np.log(shares[5:])
+    by_hand = [a + b, 2 * a + b + c, b + a]
     assert found.sums == pytest.approx(by_hand, abs=1e-5)
     assert found.tokens.tolist() == [2, 4, 2]
 
@@ -207,63 +172,41 @@ def test_log_likelihood_of_a_causal_model(causal: Path) -> None:
         assert sums == pytest.approx(sum(by_token), abs=1e-4)
 
 
-def test_only_the_target_is_scored_after_its_context(places: Callable[[str], Path]) -> None:
-    folder = places("bert")
-    text = "a red dog . the clown runs"
-    found = LanguageModel(folder, CPU).score([TextWithContext(text, text.index("the"))])
-    expected = plain(folder, text, "within-word", text.index("the"))
-    assert found.sums == pytest.approx([expected], abs=1e-4)
-    tokens = hf.AutoTokenizer.from_pretrained(folder).tokenize("the clown runs")
-    assert found.tokens.tolist() == [len(tokens)]
-
-
 def test_the_head_of_an_earlier_run(places: Callable[[str], Path], tmp_path: Path) -> None:
     """A student of `adapt` gives the same scores as a complete model with the same weights."""
     folder = places("bert")
     whole = hf.BertForMaskedLM.from_pretrained(folder)
-    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
-    head = LMHead(32, (len(tokenizer), 32))
+    head = LMHead(32, (len(homes.words()), 32))
     assert head.load(folder)
-    homes.home(tmp_path, whole.bert, tokenizer)
+    homes.home(tmp_path, whole.bert, homes.words())
     with pytest.raises(InputError, match=r"weights are missing.*expected a masked language"):
         LanguageModel(tmp_path, CPU)
     save_heads(tmp_path, {LM_HEAD: head})
     texts = [TextWithContext(text) for text in TEXTS]
-    alike = LanguageModel(tmp_path, CPU).score(texts).sums
-    assert alike == pytest.approx(LanguageModel(folder, CPU).score(texts).sums, abs=1e-3)
+    one, other = (LanguageModel(place, CPU).score(texts).sums for place in (tmp_path, folder))
+    assert one == pytest.approx(other, abs=1e-3)
 
 
 def test_texts_that_read_alike_tie(places: Callable[[str], Path]) -> None:
-    model = LanguageModel(places("bert"), CPU)  # it ignores case
-    found = model.score(
-        [
-            TextWithContext("a dog"),
-            TextWithContext("dog dog dog dog"),
-            TextWithContext("A Dog"),
-        ]
-    )
+    texts = ("a dog", "dog dog dog dog", "A Dog")  # the model ignores case
+    found = LanguageModel(places("bert"), CPU).score([TextWithContext(text) for text in texts])
     assert found.sums[0] == found.sums[2] != found.sums[1]
 
 
 def test_models_without_a_language_model(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"clip: .*; expected a masked language model"):
-        LanguageModel(homes.teacher(tmp_path / "clip"), CPU)
     words = hf.BertTokenizer(vocab={w: n for n, w in enumerate([*toys.BERT_SPECIAL, "a"])})
     words.mask_token = None
-    folder = homes.home(tmp_path / "maskless", bert(6), words)
-    with pytest.raises(InputError, match="has no mask token; expected a masked language model"):
-        LanguageModel(folder, CPU)
-    folder = homes.home(tmp_path / "t5", toys.t5(len(homes.words())), homes.words())
-    with pytest.raises(InputError, match="an encoder-decoder model"):
-        LanguageModel(folder, CPU)
-    broken = spread(bert(len(homes.words())))
+    size = len(homes.words())
+    broken = spread(bert(size))
     broken.cls.predictions.bias.data.fill_(float("nan"))
-    folder = homes.home(tmp_path / "nan", broken, homes.words())
-    with pytest.raises(InputError, match=r"cls.predictions.bias are NaN or infinite"):
-        LanguageModel(folder, CPU).score([TextWithContext("a dog")])
-
-
-# -- rules and intervals -----------------------------------------------------------------------------------------------
+    for folder, message in (
+        (homes.teacher(tmp_path / "clip"), r"clip: .*; expected a masked language model"),
+        (homes.home(tmp_path / "maskless", bert(6), words), "has no mask token; expected a masked"),
+        (homes.home(tmp_path / "t5", toys.t5(size), homes.words()), "an encoder-decoder model"),
+        (homes.home(tmp_path / "nan", broken, homes.words()), "are NaN or infinite"),
+    ):
+        with pytest.raises(InputError, match=message):
+            LanguageModel(folder, CPU)
 
 
 def told(rules: Any, scores: list[float]) -> dict[str, float]:
@@ -309,18 +252,6 @@ def test_intervals_are_of_resampled_items() -> None:
     assert both.items == 95
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
-def blimp(number: int, uid: str, term: str, field: str, good: str, bad: str) -> dict[str, Any]:
-    row = {"sentence_good": good, "sentence_bad": bad, "field": field, "linguistics_term": term}
-    return {**row, "UID": uid, "pairID": str(number), "simple_LM_method": True}
-
-
-def lines(path: Path, *rows: dict[str, Any]) -> Path:
-    return put(path, "".join(json.dumps(row) + "\n" for row in rows))
-
-
 def blimp_folder(folder: Path) -> Path:
     words = ["dog", "cat", "girl", "man", "biker", "team", "clown"]
     for uid, term, field, count in (
@@ -329,12 +260,14 @@ def blimp_folder(folder: Path) -> Path:
         ("principle_A_case_1", "binding", "syntax/semantics", 4),
         ("principle_A_case_2", "binding", "syntax_semantics", 4),
     ):
+        about = {"field": field, "linguistics_term": term, "UID": uid}
         rows = [
-            blimp(n, uid, term, field, f"a {w} runs", f"a runs {w}")
+            {"sentence_good": f"a {w} runs", "sentence_bad": f"a runs {w}", "pairID": str(n)}
+            | about
             for n, w in enumerate(words[:count])
         ]
         rows[0]["sentence_bad"] = rows[0]["sentence_good"]
-        lines(folder / f"data/{uid}.jsonl", *rows)
+        homes.lines(folder / f"data/{uid}.jsonl", *rows)
     put(folder / "__MACOSX/data/._causative.jsonl", b"\x00\x05\x16\x07")
     return folder
 
@@ -355,19 +288,16 @@ def test_blimp_and_its_two_spellings(tmp_path: Path) -> None:
     assert {item.phenomenon for item in read} == {"argument_structure", "binding"}
     assert {item.field for item in read} == {"syntax", "syntax_semantics"}
     supplement = {"sentence_good": "a dog", "sentence_bad": "dog a"}
-    (one,) = read_minimal_pairs(lines(tmp_path / "hypernym.jsonl", supplement))
+    (one,) = read_minimal_pairs(homes.lines(tmp_path / "hypernym.jsonl", supplement))
     assert (one.id, one.paradigm, one.field) == ("hypernym/1", "hypernym", "")
 
 
 def test_ewok_and_ones_own(tmp_path: Path) -> None:
-    (one,) = read_minimal_pairs(lines(tmp_path / "animals.jsonl", EWOK_ROW))
-    assert [text.text[text.scored_from :] for text in one.texts] == 2 * ["the dog runs"] + 2 * [
-        "the dog waits"
-    ]
-    assert [text.text[: text.scored_from] for text in one.texts] == 2 * [
-        "a red dog . ",
-        "a wet dog . ",
-    ]
+    (one,) = read_minimal_pairs(homes.lines(tmp_path / "animals.jsonl", EWOK_ROW))
+    targets = [text.text[text.scored_from :] for text in one.texts]
+    contexts = [text.text[: text.scored_from] for text in one.texts]
+    assert targets == 2 * ["the dog runs"] + 2 * ["the dog waits"]
+    assert contexts == 2 * ["a red dog . ", "a wet dog . "]
     assert (one.paradigm, one.of_ewok) == ("animals", True)
     rows = (("good", "bad", "group", "id"), ("a, dog", "dog a", "order", "x"), ("b", "c", "d", "y"))
     first, second = read_minimal_pairs(put(tmp_path / "mine.csv", table(*rows)))
@@ -375,7 +305,9 @@ def test_ewok_and_ones_own(tmp_path: Path) -> None:
     assert second.paradigm == "d"
     (one,) = read_minimal_pairs(put(tmp_path / "mine.tsv", "bad\tgood\ndog a\ta dog\n"))
     assert (one.texts[0].text, one.id, one.paradigm) == ("a dog", "mine/1", "mine")
-    (one,) = read_minimal_pairs(lines(tmp_path / "own.jsonl", {"good": "a", "bad": "b", "id": 7}))
+    (one,) = read_minimal_pairs(
+        homes.lines(tmp_path / "own.jsonl", {"good": "a", "bad": "b", "id": 7})
+    )
     assert one.id == "own/7"
 
 
@@ -391,7 +323,7 @@ def test_ewok_and_ones_own(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, name: str, rows: Any, expected: str) -> None:
-    path = lines(tmp_path / name, *rows)
+    path = homes.lines(tmp_path / name, *rows)
     with pytest.raises(InputError, match=expected) as error:
         read_minimal_pairs(path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
@@ -401,36 +333,27 @@ def test_folders_without_pairs_and_of_two_kinds(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unpack an archive first"):
         read_minimal_pairs(tmp_path)
     put(tmp_path / "a.csv", "good,bad\na,b\n")
-    lines(tmp_path / "b.jsonl", {"good": "a", "bad": "b"})
+    homes.lines(tmp_path / "b.jsonl", {"good": "a", "bad": "b"})
     assert [pair.id for pair in read_minimal_pairs(tmp_path)] == ["a/1", "b/1"]
-    lines(tmp_path / "c.jsonl", EWOK_ROW)
+    homes.lines(tmp_path / "c.jsonl", EWOK_ROW)
     with pytest.raises(InputError, match=r"c\.jsonl, line 1: no field 'good'"):
         read_minimal_pairs(tmp_path)
-    with pytest.raises(InputError, match="fields are good, worse"):
-        read_minimal_pairs(put(tmp_path / "c.csv", "good,worse\na,b\n"))
 
 
 def test_winoground_lines(tmp_path: Path) -> None:
     row = {"id": 0, "image_0": "ex_0_img_0", "image_1": "ex_0_img_1.png", "caption_0": "a b"}
     row |= {"caption_1": "b a", "collapsed_tag": "Object", "secondary_tag": "", "num_main_preds": 1}
-    (one,) = read_winoground(lines(tmp_path / "examples.jsonl", row).parent)
+    (one,) = read_winoground(homes.lines(tmp_path / "examples.jsonl", row).parent)
     assert one.images == ("ex_0_img_0", "ex_0_img_1")
     assert one.tags == ("Object", "1 main predicates")
     with pytest.raises(InputError, match="line 2: duplicate id 0"):
-        read_winoground(lines(tmp_path / "examples.jsonl", row, row))
+        read_winoground(homes.lines(tmp_path / "examples.jsonl", row, row))
     with pytest.raises(InputError, match="line 1: no text in field 'image_0'"):
-        read_winoground(lines(tmp_path / "examples.jsonl", {"id": 1}))
-
-
-# -- the command -------------------------------------------------------------------------------------------------------
+        read_winoground(homes.lines(tmp_path / "examples.jsonl", {"id": 1}))
 
 
 def settings(model: Path, data: Path, **changes: Any) -> PairsConfig:
     return PairsConfig(**{"model": str(model), "data": str(data), "cpu": True, **changes})
-
-
-def items(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "items.jsonl").read_text().splitlines()]
 
 
 def test_the_command_on_blimp(
@@ -443,7 +366,7 @@ def test_the_command_on_blimp(
     assert main([*flags, *other]) == 0
     printed = capsys.readouterr().out
     result = json.loads((tmp_path / "out/result.json").read_text())
-    scored = items(tmp_path / "out")
+    scored = homes.answers(tmp_path / "out/items.jsonl")
     by_paradigm: dict[str, list[float]] = {}
     for line in scored:
         good, bad = line["model"]["scores"]
@@ -469,8 +392,6 @@ def test_the_command_on_blimp(
     assert gained == pytest.approx(theirs - everything)
     assert theirs == np.mean([line["other"]["accuracy"] for line in scored])
     assert "mean of paradigms" in printed and "other - model" in printed
-    again = pairs(settings(model, data, other=str(places("roberta"))), tmp_path / "again")
-    assert again["scores"] == scores and items(tmp_path / "again") == scored
 
 
 def test_verdict_finds_the_runs(places: Callable[[str], Path], tmp_path: Path) -> None:
@@ -486,11 +407,13 @@ def test_verdict_finds_the_runs(places: Callable[[str], Path], tmp_path: Path) -
 
 def test_ewok_by_the_command(places: Callable[[str], Path], tmp_path: Path) -> None:
     rows = [{**EWOK_ROW, "Context1": f"a {word} dog ."} for word in ("red", "blue", "tiny")]
-    data = lines(tmp_path / "ewok/animals.jsonl", *rows, {**EWOK_ROW, "Context1": "a wet dog ."})
+    data = homes.lines(
+        tmp_path / "ewok/animals.jsonl", *rows, {**EWOK_ROW, "Context1": "a wet dog ."}
+    )
     result = pairs(settings(places("bert"), data.parent, reduction="mean"), tmp_path / "out")
     assert result["chance"] == {"accuracy": 0.5, "both": 0.25, "targets": 0.5}
     assert result["ties"] == 2
-    scored = items(tmp_path / "out")
+    scored = homes.answers(tmp_path / "out/items.jsonl")
     assert scored[3]["model"]["accuracy"] == 0.5
     text = "a red dog . the dog waits"
     tokens = len(hf.AutoTokenizer.from_pretrained(places("bert")).tokenize("the dog waits"))
@@ -513,5 +436,3 @@ def test_few_pairs_and_long_ones(
     assert few["items"] == 1
     with pytest.raises(InputError, match="3 of 3 pairs"):
         pairs(settings(model, data, max_length=3, skip_long=True), tmp_path / "none")
-    with pytest.raises(InputError, match="pairs needs model"):
-        function_of("pairs")(data=data, out=tmp_path / "none")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import spearmanr
 from tiny import homes, toys
-from tiny.homes import tokens, words
+from tiny.homes import tokens
 
 from groundling.core.errors import InputError
-from groundling.models.text_encoder import load_text_encoder
 from groundling.studies.knowledge.commands import PROBE_WORDS, ProbeWordsConfig
-from groundling.studies.knowledge.probing_modes import WordStates, word_states
+from groundling.studies.knowledge.probing_modes import WordStates
 from groundling.studies.knowledge.word_similarity import (
     WordPairs,
     cosines_by_layer,
@@ -47,9 +44,8 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, name: str) -> None:
 
 def test_the_rating_is_the_first_number(tmp_path: Path) -> None:
     rows = [("dog", "cat", 7.5, 1.25, 9), ("dog", "bat", 3.5, 0.5, 4), ("cat", "bat", 1.5, 2, 0)]
-    assert read_word_pairs(homes.put(tmp_path / "w.txt", homes.table(*rows))).ratings.tolist() == [
-        *(7.5, 3.5, 1.5)
-    ]
+    found = read_word_pairs(homes.put(tmp_path / "w.txt", homes.table(*rows)))
+    assert found.ratings.tolist() == [7.5, 3.5, 1.5]
 
 
 def test_the_number_of_pairs_names_the_set(tmp_path: Path) -> None:
@@ -91,50 +87,38 @@ def test_cosines_by_hand() -> None:
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tokenizer = words()
-    return homes.home(tmp_path_factory.mktemp("bert"), toys.bert(len(tokenizer)), tokenizer)
-
-
-def test_a_word_is_the_mean_of_its_tokens_at_every_layer(bert: Path) -> None:
-    found = word_states(bert, ["dog", "catdog", "dog"], ("a {} runs",), None)
-    assert found.layers == ["0", "1", "2"] and set(found.states) == {"dog", "catdog"}
-    encoder = load_text_encoder(bert)
-    given = encoder.tokenizer("a catdog runs", return_tensors="pt")
-    with torch.no_grad():
-        layers = encoder.encoder.eval()(**given, output_hidden_states=True).hidden_states
-    own = torch.stack([layer[0, 2:-2].mean(0) for layer in layers])  # [CLS] a ... runs [SEP]
-    np.testing.assert_allclose(found.states["catdog"], own.numpy(), atol=1e-5)
-    with pytest.raises(InputError, match=r"expected a text with one \{\}"):
-        word_states(bert, ["dog"], ("a dog",), None)
+def student(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return homes.student(tmp_path_factory.mktemp("student"))
 
 
 def test_the_command_reports_layers_and_refuses_a_mean_of_shared_pairs(
-    tmp_path: Path, bert: Path
+    tmp_path: Path, student: Path
 ) -> None:
     one = homes.put(tmp_path / "one.txt", FORMATS["EN-RG-65.txt"])
     other = homes.put(tmp_path / "other.txt", "Cat;dog;1\nball;red;2\nred;dog;3\n")
     apart = homes.put(tmp_path / "apart.txt", "ball;cat;1\nball;red;2\nred;dog;3\n")
-    settings = ProbeWordsConfig(model=str(bert), data=(str(one), str(other)))
+    settings = ProbeWordsConfig(model=str(student), data=(str(one), str(other)))
     result = PROBE_WORDS(settings, tmp_path / "run")
     layers = result["sets"]["one"]["layers"]
     assert list(layers) == ["0", "1", "2"]
     assert result["sets"]["one"]["best"]["spearman"] == max(layers.values())
     assert result["sets"]["one"]["last"] == {"layer": "2", "spearman": layers["2"]}
-    rows = [json.loads(line) for line in (tmp_path / "run/pairs.jsonl").read_text().splitlines()]
+    rows = homes.answers(tmp_path / "run/pairs.jsonl")
     own = [(row["cosine"], row["rating"]) for row in rows if row["set"] == "one"]
     assert len(rows) == 6 and rows[0]["words"] == ["dog", "cat"]
     assert spearmanr(own).statistic == pytest.approx(layers["2"])
     assert result["no_mean"] == "one and other share 1 items" and "mean_of_last" not in result
     assert "no mean over sets: one and other share 1 items" in format_words(result)
-    settings = ProbeWordsConfig(model=str(bert), data=(str(one), str(apart)))
+    settings = ProbeWordsConfig(model=str(student), data=(str(one), str(apart)))
     result = PROBE_WORDS(settings, tmp_path / "apart")
     lasts = [values["last"]["spearman"] for values in result["sets"].values()]
     assert result["mean_of_last"] == pytest.approx(np.mean(lasts))
     assert "mean over sets, last layer" in format_words(result)
     twice = homes.put(tmp_path / "again" / "one.txt", FORMATS["EN-RG-65.txt"])
     with pytest.raises(InputError, match="two files hold one"):
-        PROBE_WORDS(ProbeWordsConfig(model=str(bert), data=(str(one), str(twice))), tmp_path / "t")
+        PROBE_WORDS(
+            ProbeWordsConfig(model=str(student), data=(str(one), str(twice))), tmp_path / "t"
+        )
 
 
 def test_a_clip_like_tower_has_one_layer(tmp_path: Path) -> None:

@@ -26,12 +26,10 @@ from groundling.studies.worlds.families import WorldFamily, find_family
 from groundling.studies.worlds.families.objects import OBJECTS
 from groundling.studies.worlds.families.pictograms import PICTOGRAMS
 from groundling.studies.worlds.language import ODD_RULES
-from groundling.studies.worlds.probe import fit_probes, read_nouns, score_readout
-from groundling.studies.worlds.tasks import ODD
 from groundling.studies.worlds.world import World
 
 FAMILIES = (OBJECTS, PICTOGRAMS)
-SMALL = WorldConfig(scenes=40, dev_scenes=10, sentences=8000, dev_sentences=50)
+SMALL = WorldConfig(scenes=40, dev_scenes=10, sentences=5000, dev_sentences=50)
 TINY = WorldConfig(scenes=12, dev_scenes=3, sentences=200, dev_sentences=20)
 SPLITS = ("train", "dev", "test")
 PROBES = ("truth", "odd", "category", "order")
@@ -129,20 +127,14 @@ def test_a_family_is_well_formed(family: WorldFamily) -> None:
     assert len(set(values)) == len(values)
     assert sorted(family.phrase_order) == sorted(family.attributes)
     assert family.box_attribute in family.attributes
-    assert [family.opposite(one) for one in family.relations] == [
-        family.relations[i] for i in (1, 0, 3, 2)
-    ]
+    opposites = [family.opposite(one) for one in family.relations]
+    assert opposites == [family.relations[i] for i in (1, 0, 3, 2)]
     names = family.noun_names()
     assert len(set(names)) == len(names) >= 1000
     world = World(replace(TINY, family=family.name, nouns=1000))
-    others = " ".join(
-        [
-            *(templates for _, templates in family.templates),
-            *itertools.chain(*itertools.chain(*family.categories.values())),
-            *family.things.values(),
-            *values,
-        ]
-    )
+    templates = [text for _, text in family.templates]
+    said = [*itertools.chain(*family.categories.values()), family.things.values(), values]
+    others = " ".join([*templates, *itertools.chain(*said)])
     assert {noun.name for noun in world.nouns}.isdisjoint(others.split())
 
 
@@ -153,25 +145,6 @@ def test_the_families_share_no_noun_no_value_and_no_verb() -> None:
 
     assert words(OBJECTS).isdisjoint(words(PICTOGRAMS))
     assert OBJECTS.categories.keys().isdisjoint(PICTOGRAMS.categories)
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
-def test_every_attribute_changes_pixels(family: WorldFamily) -> None:
-    """Of two scenes that differ in one attribute of one object, several pixels differ clearly, beyond all jitter."""
-    world = World(replace(TINY, family=family.name))
-    ids = (image_id for image_id in itertools.count(1) if not world.scene(image_id).relation)
-    for kind, values in enumerate(family.attributes.values()):
-        for image_id in itertools.islice(ids, 4):
-            scene = world.scene(image_id)
-            pictures = []
-            for value in values:
-                thing = scene.things[0]
-                attributes = (*thing.attributes[:kind], value, *thing.attributes[kind + 1 :])
-                changed = replace(scene, things=(replace(thing, attributes=attributes),))
-                pictures.append(world.render_scene(changed).astype(int))
-            for one, other in itertools.combinations(pictures, 2):
-                clear = abs(one - other).mean(axis=2) > 25
-                assert clear.sum() >= 4, (kind, image_id)
 
 
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
@@ -211,7 +184,8 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_none(
 ) -> None:
     found = []
     for name, seed in (("one", 0), ("again", 0), ("other", 1)):
-        World(replace(TINY, family=family.name, seed=seed)).write(tmp_path / name)
+        few = replace(TINY, nouns=60, dev_nouns=14, test_nouns=16, sentences=50)
+        World(replace(few, family=family.name, seed=seed)).write(tmp_path / name)
         found.append(contents(tmp_path / name))
     first, again, other = found
     assert first == again and first.keys() == other.keys()
@@ -409,26 +383,10 @@ def test_captions_say_what_is_there(written: Written) -> None:
             lead = (other.x - one.x, one.x - other.x, other.y - one.y, one.y - other.y)
             assert family.relations[int(np.argmax(lead))] == relation
     assert swapped > 5
-
-
-@pytest.mark.parametrize("written", ["pictograms"], indirect=True)
-def test_a_noun_is_followed_by_a_particle_everywhere(written: Written) -> None:
-    """The grammar leaves no place for an attribute at a noun, in any text of images, corpus and control."""
-    world, folder = written
-    names = {noun.name for noun in world.nouns}
-    values = set(itertools.chain(*PICTOGRAMS.attributes.values()))
-    splits = ("train", "dev", "redrawn_train")
-    lines = [one["caption"] for split in splits for one in captions(folder, split)]
-    for name in ("train", "dev"):
-        lines += (folder / "corpus" / f"{name}.txt").read_text().splitlines()
-    for line in lines:
-        words = line.split()
-        for place, word in enumerate(words):
-            if word in names:
-                assert words[place + 1] in ("ka", "lo", "mi"), line
-                assert not place or words[place - 1] not in values, line
-        if words[0] in names and "is" in words:
-            assert words[1:] == ["ka", "here", "not", "is", "."], line
+    if family is PICTOGRAMS:  # the particles allow both orders
+        pairs = [one["caption"] for one in captions(folder) if " mi " in one["caption"]]
+        orders = Counter(" mi " in text.partition(" ka ")[0] for text in pairs)
+        assert min(orders[False], orders[True]) > 0.3 * len(pairs)
 
 
 @pytest.mark.parametrize("written", ["pictograms"], indirect=True)
@@ -453,15 +411,13 @@ def test_a_bag_of_words_does_not_know_the_truth(written: Written) -> None:
 
     for probe in ("truth", "odd", "order"):
         train, test = (
-            [(" ".join(words), label) for words, label in rows(written.folder, probe, split)]
-            for split in SPLITS[::2]
+            list(zip(*rows(written.folder, probe, split), strict=True)) for split in SPLITS[::2]
         )
-        bag = CountVectorizer(ngram_range=(1, 1)).fit([text for text, _ in train])
-        model = LogisticRegression().fit(
-            bag.transform([text for text, _ in train]), [label for _, label in train]
-        )
-        score = model.score(bag.transform([text for text, _ in test]), [label for _, label in test])
-        assert abs(score - 0.5) <= 2 * (0.25 / len(test)) ** 0.5, (probe, score)
+        texts, asked = ([" ".join(words) for words in sentences] for sentences, _ in (train, test))
+        bag = CountVectorizer(ngram_range=(1, 1)).fit(texts)
+        model = LogisticRegression().fit(bag.transform(texts), train[1])
+        score = model.score(bag.transform(asked), test[1])
+        assert abs(score - 0.5) <= 2 * (0.25 / len(asked)) ** 0.5, (probe, score)
 
 
 def test_coco_files_are_valid(written: Written) -> None:
@@ -469,7 +425,6 @@ def test_coco_files_are_valid(written: Written) -> None:
     about = json.loads((folder / "world.json").read_text())
     assert about["config"].get("family", "objects") == world.family.name
     assert about["attributes"] == {k: list(v) for k, v in world.family.attributes.items()}
-    seen: set[int] = set()
     for split, count in (("train", 40), ("dev", 10)):
         boxes, texts = (
             json.loads((folder / f"{kind}_{split}.json").read_text())
@@ -477,16 +432,12 @@ def test_coco_files_are_valid(written: Written) -> None:
         )
         assert boxes["images"] == texts["images"]
         images = {image["id"]: image for image in boxes["images"]}
-        assert len(images) == count
-        assert not seen & images.keys()
-        seen |= images.keys()
         for image in images.values():
             for kind in ("images", "images_redrawn"):
                 with Image.open(folder / kind / image["file_name"]) as picture:
                     assert picture.size == (image["width"], image["height"]) == (32, 32)
-        assert Counter(Counter(text["image_id"] for text in texts["annotations"]).values()) == {
-            2: count
-        }
+        told = Counter(text["image_id"] for text in texts["annotations"])
+        assert told == dict.fromkeys(images, 2) and len(images) == count
         names = {category["id"]: category["name"] for category in boxes["categories"]}
         assert tuple(names.values()) == world.family.attributes[world.family.box_attribute]
         for content in (boxes, texts):
@@ -498,19 +449,6 @@ def test_coco_files_are_valid(written: Written) -> None:
             assert 0 <= x < x + w <= 32 and 0 <= y < y + h <= 32
             assert 0 < box["area"] <= 1.3 * w * h and box["iscrowd"] == 0
             assert names[box["category_id"]] in box["attributes"] and box["image_id"] in images
-
-
-@pytest.mark.parametrize("written", ["pictograms"], indirect=True)
-def test_the_probes_and_the_readout_read_it_as_it_is(written: Written) -> None:
-    folder = written.folder
-    rows = read_nouns(folder)
-    values = [(k, one) for k, options in PICTOGRAMS.attributes.items() for one in options]
-    known = np.array([[float(row[kind] == one) for kind, one in values] for row in rows])
-    *probes, last = fit_probes(known, rows).values()
-    assert [one.column for one in (*probes, last)] == [*PICTOGRAMS.attributes, "category"]
-    assert all(one.score()["test"] == 1 for one in probes)
-    names = [row["noun"] for row in rows]
-    assert score_readout(probes, names, ODD.read(folder, "test")) == 1
 
 
 @pytest.mark.parametrize(

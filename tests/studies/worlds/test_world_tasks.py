@@ -40,11 +40,11 @@ SIDE = "left of|right of|above|below"
 THING = rf"the (?:thing ({SIDE}) the )?(\w+) thing"
 LOOKS = {value for values in ATTRIBUTES.values() for value in values}
 HELD_OUT = (
-    (VQA, "val"),
-    (SNLI_VE, "dev test"),
-    (NLVR2, "dev test1"),
-    (vcr.ANSWER, "val"),
-    (vcr.RATIONALE, "val"),
+    (VQA, ("val",)),
+    (SNLI_VE, ("dev", "test")),
+    (NLVR2, ("dev", "test1")),
+    (vcr.ANSWER, ("val",)),
+    (vcr.RATIONALE, ("val",)),
 )
 
 
@@ -53,43 +53,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tasks")
     counts = write_tasks(WORLD, path, TRAIN, HELD)
     assert json.loads((path / "tasks.json").read_text())["examples"] == counts
-    # Whole rounds only, of six at most.
-    assert all(
-        (TRAIN if "train" in name else HELD) - number in range(6) for name, number in counts.items()
-    )
+    for name, number in counts.items():  # whole rounds only, of six at most
+        assert (TRAIN if "train" in name else HELD) - number in range(6)
     return path
 
 
 @pytest.fixture(scope="module")
 def shown(folder: Path) -> dict[str, Scene]:
     """The scene that every image shows, by its pixels."""
-    ids = (
-        pool * DEV_IMAGES + n for pool in sorted(set(POOLS.values())) for n in range(1, 3 * TRAIN)
-    )
-    scenes = {
-        WORLD.render_scene(scene).tobytes(): scene
-        for scene in map(WORLD.scene, ids)
-        if scene.relation
-    }
+    starts = [pool * DEV_IMAGES for pool in sorted(set(POOLS.values()))]
+    every = (WORLD.scene(start + number) for start in starts for number in range(1, 3 * TRAIN))
+    scenes = {WORLD.render_scene(scene).tobytes(): scene for scene in every if scene.relation}
     config = make_settings(
         RegionsConfig, images=str(folder / "images"), boxes=str(folder / "instances.json")
     )
-    return {
-        name: scenes[np.asarray(Image.open(path)).tobytes()]
-        for name, path in list_images(
-            config.extraction, read_annotated_boxes(*config.extraction.boxes)[0]
-        )[0]
-    }
+    boxes, _ = read_annotated_boxes(*config.extraction.boxes)
+    files, *_ = list_images(config.extraction, boxes)
+    return {name: scenes[np.asarray(Image.open(path)).tobytes()] for name, path in files}
 
 
 @pytest.fixture(scope="module")
 def read(folder: Path) -> dict[str, dict[str, list[Example]]]:
-    own = {
-        task.name: folder / task.name.partition("/")[0].replace("-", "_") for task, _ in HELD_OUT
-    }
-    return {
-        t.name: {s: t.read(own[t.name], s) for s in f"train {held}".split()} for t, held in HELD_OUT
-    }
+    found = {}
+    for task, held_out in HELD_OUT:
+        own = folder / task.name.partition("/")[0].replace("-", "_")
+        found[task.name] = {split: task.read(own, split) for split in ("train", *held_out)}
+    return found
 
 
 def at(a: SceneObject, b: SceneObject, where: str) -> bool:
@@ -120,9 +109,8 @@ def reply(scene: Scene, text: str) -> str:
         thing = meant(scene, *match.groups()[1:])
         return next(value for value in thing.attributes if value in ATTRIBUTES[match[1]])
     if match := re.fullmatch(r"is there a (.+) thing \?", text):
-        return ("no", "yes")[
-            any({*match[1].split()} <= {*thing.attributes} for thing in scene.things)
-        ]
+        words = {*match[1].split()}
+        return ("no", "yes")[any(words <= {*thing.attributes} for thing in scene.things)]
     match = re.fullmatch(rf"is ({THING}) (.*) \?", text)
     return ("no", "yes")[truth(scene, f"{match[1]} is {match[4]}")]
 
@@ -137,13 +125,12 @@ def told_apart(pairs: Iterable[tuple[Hashable, Hashable]]) -> dict[Hashable, lis
 
 def blind(train: Sequence[Any], test: Sequence[Any], choices: int = 0) -> float:
     """Accuracy of a classifier that reads words and pairs of words, and no image; of every `choices` rows one is 1."""
-    (texts, labels), (asked, gold) = (
-        zip(
-            *((row.text, row.label) if isinstance(row, Example) else row for row in rows),
-            strict=True,
-        )
-        for rows in (train, test)
-    )
+
+    def columns(rows: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+        pairs = ((row.text, row.label) if isinstance(row, Example) else row for row in rows)
+        return zip(*pairs, strict=True)
+
+    (texts, labels), (asked, gold) = columns(train), columns(test)
     bag = CountVectorizer(ngram_range=(1, 2), token_pattern=r"\S+").fit(texts)
     model = LogisticRegression(max_iter=200).fit(bag.transform(texts), labels)
     if choices:
@@ -153,13 +140,12 @@ def blind(train: Sequence[Any], test: Sequence[Any], choices: int = 0) -> float:
 
 
 def test_the_same_world_writes_the_same_bytes_and_another_does_not(tmp_path: Path) -> None:
+    found = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        write_tasks(World(replace(WORLD.config, seed=seed)), tmp_path / name, 60, 30)
-    files = (
-        {f.relative_to(tmp_path / n): f for f in (tmp_path / n).rglob("*") if f.is_file()}
-        for n in "abc"
-    )
-    first, again, other = ({name: file.read_bytes() for name, file in own.items()} for own in files)
+        write_tasks(World(replace(WORLD.config, seed=seed)), tmp_path / name, 40, 30)
+        files = [file for file in (tmp_path / name).rglob("*") if file.is_file()]
+        found.append({file.relative_to(tmp_path / name): file.read_bytes() for file in files})
+    first, again, other = found
     assert first == again
     assert {n.name for n in first if first[n] == other.get(n)} == {"trainval_label2ans.json"}
 
@@ -169,94 +155,65 @@ def test_one_region_store_and_one_vocabulary_serve_all(
 ) -> None:
     given, names = read_annotated_boxes(folder / "instances.json")
     assert tuple(names) == ATTRIBUTES["shape"]
-    captions = [
-        c
-        for s in ("train", "val", "test")
-        for c in grounding.read_captions(folder / "flickr30k", s)
-    ]
-    texts = [
-        t
-        for splits in read.values()
-        for own in splits.values()
-        for e in own
-        for t in (e.text, *e.choices)
-    ]
-    known = set((folder / "texts.txt").read_text().split())
-    nouns = {noun.name for noun in WORLD.nouns}
-    spoken = [*texts, *(c.text for c in captions), *VQA.with_answers_of(folder / "vqa").form.labels]
-    assert {word for text in spoken for word in text.split()} <= known
-    assert not [
-        text for text in texts if nouns & {*text.split()}
-    ]  # their looks can be learnt without the image
     assert len(given) == len(shown) == len(list((folder / "images").rglob("*.*g")))
-    wanted = {
-        i
-        for splits in read.values()
-        for examples in splits.values()
-        for e in examples
-        for i in e.images
-    }
-    wanted |= {c.image for c in captions}
-    told = [
-        c
-        for split in ("train", "val")
-        for c in read_captions(folder / f"captions_{split}2014.json").images
+    known = set((folder / "texts.txt").read_text().split())
+    phrases = [
+        caption
+        for split in ("train", "val", "test")
+        for caption in grounding.read_captions(folder / "flickr30k", split)
     ]
-    assert {word for c in told for text in c.captions for word in text.split()} <= known
-    assert all(len(c.captions) == 5 for c in told) and len(told) == TRAIN + HELD
-    wanted |= {c.file.removesuffix(".jpg") for c in told}
+    told = [
+        image
+        for split in ("train", "val")
+        for image in read_captions(folder / f"captions_{split}2014.json").images
+    ]
+    assert all(len(one.captions) == 5 for one in told) and len(told) == TRAIN + HELD
+    examples = [one for splits in read.values() for own in splits.values() for one in own]
+    texts = [text for one in examples for text in (one.text, *one.choices)]
+    spoken = [*texts, *(one.text for one in phrases), *(t for one in told for t in one.captions)]
+    spoken += VQA.with_answers_of(folder / "vqa").form.labels
+    assert {word for text in spoken for word in text.split()} <= known
+    nouns = {noun.name for noun in WORLD.nouns}  # whose looks can be learnt without the image
+    assert not [text for text in texts if nouns & {*text.split()}]
+    wanted = {image for one in examples for image in one.images}
+    wanted |= {one.image for one in phrases}
+    wanted |= {one.file.removesuffix(".jpg") for one in told}
     assert wanted | _candidates(folder).keys() == shown.keys()
     for splits in read.values():
-        scenes = [
-            {shown[i].image_id for e in examples for i in e.images} for examples in splits.values()
-        ]
+        scenes = [{shown[i].image_id for e in own for i in e.images} for own in splits.values()]
         assert sum(map(len, scenes)) == len(set.union(*scenes))
-        assert all(len({e.id for e in examples}) == len(examples) for examples in splits.values())
+        assert all(len({e.id for e in own}) == len(own) for own in splits.values())
     # No box tells anything but where: all are as large as the largest thing, and hold theirs.
     for name, boxes in given.items():
         truth = WORLD.boxes(shown[name.rpartition(".")[0]])
         assert boxes.image_size == (32, 32) and not boxes.left_out
         for box, kind, tight in zip(boxes.boxes * 32, boxes.classes, truth, strict=True):
             x, y, w, h = tight["bbox"]
-            assert (
-                box[0] <= x < x + w <= box[2] == box[0] + 14
-                and box[1] <= y < y + h <= box[3] == box[1] + 14
-            )
+            assert box[0] <= x < x + w <= box[2] == box[0] + 14
+            assert box[1] <= y < y + h <= box[3] == box[1] + 14
             assert kind == tight["category_id"] - 1
 
 
 def test_vqa(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> None:
     task, splits = VQA.with_answers_of(folder / "vqa"), {}
+    counts = {"yes/no": [2], "number": [3], "other": [6, 2, 3]}
     for split, examples in read["vqa"].items():
         asked = read_questions(folder / "vqa", split)
         gold = [max(q.scores, key=q.scores.__getitem__) for q in asked]
         assert gold == [reply(shown[q.image], q.text) for q in asked]
-        assert {len(q.answers) for q in asked} == {10} and 0.1 < np.mean(
-            [len({*q.answers}) > 1 for q in asked]
-        ) < 0.5
-        assert {q.types[1] for q in asked} >= {
-            "how many",
-            "is the",
-            "is there a",
-            "what colour is the",
-        }
+        assert {len(q.answers) for q in asked} == {10}
+        assert 0.1 < np.mean([len({*q.answers}) > 1 for q in asked]) < 0.5
+        starts = {"how many", "is the", "is there a", "what colour is the"}
+        assert {q.types[1] for q in asked} >= starts
         splits[split] = [(q.text, answer) for q, answer in zip(asked, gold, strict=True)]
         told = told_apart(splits[split])
-        assert {len(set(counts)) for counts in told.values()} == {1}
-        assert all(
-            len(told[q.text]) in {"yes/no": [2], "number": [3], "other": [6, 2, 3]}[q.types[0]]
-            for q in asked
-        )
+        assert {len(set(own)) for own in told.values()} == {1}
+        assert all(len(told[q.text]) in counts[q.types[0]] for q in asked)
         classes = [task.form.class_index[answer] for answer in gold]
-        assert (
-            task.official(folder / "vqa", split, [e.official_id for e in examples], classes)[
-                "official"
-            ]
-            == 1
-        )
-    chance = sum(max(counts) for counts in told.values()) / len(
-        asked
-    )  # of the best guess from the text
+        ids = [e.official_id for e in examples]
+        assert task.official(folder / "vqa", split, ids, classes)["official"] == 1
+    # of the best guess from the text
+    chance = sum(max(own) for own in told.values()) / len(asked)
     assert blind(splits["train"], splits["val"]) <= chance < 0.45
 
 
@@ -265,15 +222,11 @@ def test_snli_ve(shown: dict[str, Scene], read: dict[str, Any]) -> None:
         for e in examples:
             scene, named = shown[e.images[0]], LOOKS & {*re.findall(r"(\w+) thing\b", e.text)}
             there = named <= {*scene.things[0].attributes, *scene.things[1].attributes}
-            so = (
-                ("contradiction", "entailment")[truth(scene, e.text.removesuffix(" ."))]
-                if there
-                else "neutral"
-            )
-            assert SNLI_VE_FORM.labels[e.label] == so
-        assert {
-            (len(c), len(set(c))) for c in told_apart((e.text, e.label) for e in examples).values()
-        } == {(3, 1)}
+            so = ("contradiction", "entailment")
+            right = so[truth(scene, e.text.removesuffix(" ."))] if there else "neutral"
+            assert SNLI_VE_FORM.labels[e.label] == right
+        told = told_apart((e.text, e.label) for e in examples).values()
+        assert {(len(own), len(set(own))) for own in told} == {(3, 1)}
         assert blind(read["snli-ve"]["train"], examples) == pytest.approx(1 / 3)
 
 
@@ -284,12 +237,8 @@ def test_nlvr2(shown: dict[str, Scene], read: dict[str, Any]) -> None:
             left, right = (
                 any(words <= {*thing.attributes} for thing in shown[i].things) for i in e.images
             )
-            rule = {
-                "the left": left,
-                "the right": right,
-                "both images": left and right,
-                "one image": left != right,
-            }
+            both, one = left and right, left != right
+            rule = {"the left": left, "the right": right, "both images": both, "one image": one}
             assert e.label == next(true for start, true in rule.items() if e.text.startswith(start))
         assert consistency({e.official_id: True for e in examples}) == 1
         groups = told_apart(((e.id.split("-")[2], e.text), e.label) for e in examples)
@@ -306,12 +255,10 @@ def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
             for e in examples:
                 thing = e.choice_region_tags[0][0][2]
                 one, other = (shown[e.images[0]].things[n] for n in (thing, 1 - thing))
-                assert [
-                    n for n, c in enumerate(e.choices) if LOOKS & {*c.split()} <= {*one.attributes}
-                ] == [e.label]
-                assert all(
-                    at(one, other, where) for where in re.findall(rf"the thing ({SIDE})", e.text)
-                )
+                fits = [LOOKS & {*choice.split()} <= {*one.attributes} for choice in e.choices]
+                assert fits == [n == e.label for n in range(4)]
+                places = re.findall(rf"the thing ({SIDE})", e.text)
+                assert all(at(one, other, where) for where in places)
             assert Counter(e.label for e in examples) == dict.fromkeys(range(4), len(examples) // 4)
             rows.append(
                 [(f"{e.text} {c}", n == e.label) for e in examples for n, c in enumerate(e.choices)]
@@ -320,21 +267,20 @@ def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
     item = vcr.read_items(folder / "vcr", "val")[0]
     found = read_vcr_objects(folder / "vcr" / "vcr1images" / f"{item.image}.json")
     for n, thing in enumerate(shown[item.image].things):
-        assert np.array_equal(
-            found.mask(n), render(thing.attributes, thing.fit, 14).cover[:, :, 0] >= 0.5
-        )
+        cover = render(thing.attributes, thing.fit, 14).cover[:, :, 0]
+        assert np.array_equal(found.mask(n), cover >= 0.5)
     given, names = read_annotated_boxes(folder / "vcr" / "vcr1images")
     boxes = given[f"{item.image}.jpg"]
     assert names == ["thing"] and boxes.image_size == (32, 32) and set(boxes.confidence) == {1}
-    assert np.array_equal(boxes.boxes, found.boxes) and len(given) == len(
-        {i.image for i in _stills(folder)}
-    )
+    items = [one for split in ("train", "val") for one in vcr.read_items(folder / "vcr", split)]
+    assert np.array_equal(boxes.boxes, found.boxes)
+    assert len(given) == len({one.image for one in items})
 
 
 def test_a_shortcut_tells_vcrs_answers_as_often_as_asked(tmp_path: Path) -> None:
     labels, shares = [], {}
     for share in (0.0, 0.5, 1.0):
-        write_tasks(WORLD, tmp_path / str(share), 400, 40, ["vcr"], share)
+        write_tasks(WORLD, tmp_path / str(share), 240, 8, ["vcr"], share)
         read = vcr.read_items(tmp_path / str(share) / "vcr", "train")
         told = []
         for item in read:
@@ -348,10 +294,6 @@ def test_a_shortcut_tells_vcrs_answers_as_often_as_asked(tmp_path: Path) -> None
     assert labels[0] == labels[1] == labels[2]
     assert shares[0.0] == 0 and shares[1.0] == 1
     assert 0.4 < shares[0.5] < 0.6
-
-
-def _stills(folder: Path) -> list[vcr.VcrItem]:
-    return [item for split in ("train", "val") for item in vcr.read_items(folder / "vcr", split)]
 
 
 def _candidates(folder: Path) -> dict[str, list[np.ndarray]]:
@@ -397,10 +339,8 @@ def test_flickr30k_entities(folder: Path, shown: dict[str, Scene]) -> None:
                 assert p.boxes.tolist() == [[thing.x + 1, thing.y + 1, thing.x + 14, thing.y + 14]]
                 assert scene.things[p.chain - 2 * scene.image_id] is thing
             first.update(where for where in SIDE.split("|") if at(things[0], things[1], where))
-    assert (
-        abs(first["left of"] - first["right of"])
-        < 4 * (first["left of"] + first["right of"]) ** 0.5
-    )
+    sides = first["left of"] + first["right of"]
+    assert abs(first["left of"] - first["right of"]) < 4 * sides**0.5
     assert sum(first.values()) == TRAIN + 2 * HELD
 
 
@@ -408,20 +348,16 @@ SMALL = WorldConfig(scenes=3, dev_scenes=2, sentences=20, dev_sentences=5)
 
 
 def test_rendering_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    counts = render_tasks(TasksConfig(limit_train=12, limit_dev=12), SMALL, tmp_path / "tasks")
+    out = tmp_path / "tasks"
+    counts = render_tasks(TasksConfig(limit_train=12, limit_dev=12), SMALL, out)
     assert counts == json.loads(capsys.readouterr().out)
-    assert counts == json.loads((tmp_path / "tasks" / "tasks.json").read_text())["examples"]
-    words = json.loads((tmp_path / "tasks" / "bert" / "tokenizer.json").read_text())["model"][
-        "vocab"
-    ]
-    assert set((tmp_path / "tasks" / "texts.txt").read_text().split()) <= words.keys()
+    words = json.loads((out / "bert" / "tokenizer.json").read_text())["model"]["vocab"]
+    assert set((out / "texts.txt").read_text().split()) <= words.keys()
     render_world(SMALL, tmp_path / "world")
-    assert (tmp_path / "world" / "world.json").is_file()
-    told = f"{tmp_path}/world: world written\n"
-    assert capsys.readouterr().out == told
+    assert capsys.readouterr().out == f"{tmp_path}/world: world written\n"
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:  # E14
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "out"
     with pytest.raises(InputError, match=f"{out}: cannot be written"):
@@ -431,24 +367,17 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:  #
 
 
 def test_a_worlds_settings_import_nothing_heavy() -> None:
-    code = (
-        "import sys, groundling.{}; print(*({{'torch', 'transformers', 'PIL'}} & {{*sys.modules}}))"
-    )
-    for module, heavy in (
-        ("settings.fields", ""),
-        ("studies.worlds.world", "PIL"),
-        ("studies.worlds.data_sets", "PIL"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == heavy, module
+    code = "import sys, groundling.studies.worlds.data_sets; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"torch", "transformers"}.isdisjoint(done.stdout.split())
 
 
 def test_control_images_show_the_same_places_and_other_attributes(folder: Path) -> None:
     """The control of a teacher: its captions are those of images that it never saw."""
     names = {
-        image["file_name"] for split in ("train", "val") for image in _captioned(folder, split)
+        image["file_name"]
+        for split in ("train", "val")
+        for image in json.loads((folder / f"captions_{split}2014.json").read_text())["images"]
     }
     control = folder / "redrawn" / "images"
     assert {path.name for path in control.iterdir()} == names
@@ -460,8 +389,3 @@ def test_control_images_show_the_same_places_and_other_attributes(folder: Path) 
         kept.append(bool((seen == redrawn).all()))
     # Two things of four looks each: one scene in some 40,000 is drawn as it was.
     assert np.mean(kept) < 0.01
-
-
-def _captioned(folder: Path, split: str) -> list[dict[str, Any]]:
-    content = json.loads((folder / f"captions_{split}2014.json").read_text())
-    return list(content["images"])

@@ -126,31 +126,21 @@ def _shape(shape: str, scale: float, side: int) -> np.ndarray:
     y = points[:, None] / scale
     radius = np.hypot(x, y)
     extent = np.maximum(abs(x), abs(y))
-    if shape == "round":
-        return radius <= 1
-    if shape == "square":
-        return extent <= 1
-    if shape == "bent":
-        return ((x <= -0.3) | (y >= 0.3)) & (extent <= 1)
-    if shape == "tall":
-        return (abs(x) <= 0.36) & (abs(y) <= 1)
-    if shape == "hollow":
-        return (radius <= 1) & (radius >= 0.55)
-    if shape == "flat":
-        return (abs(y) <= 0.36) & (abs(x) <= 1)
-    raise ValueError(f"no shape {shape!r}")
+    inside: dict[str, np.ndarray] = {
+        "round": radius <= 1,
+        "square": extent <= 1,
+        "bent": ((x <= -0.3) | (y >= 0.3)) & (extent <= 1),
+        "tall": (abs(x) <= 0.36) & (abs(y) <= 1),
+        "hollow": (radius <= 1) & (radius >= 0.55),
+        "flat": (abs(y) <= 0.36) & (abs(x) <= 1),
+    }
+    return inside[shape]
 
 
 def _texture(texture: str, cell: int) -> np.ndarray:
     """Mask (C, C) of a texture's marks, 0 or 1, in bands of a seventh of the cell's width."""
     row, column = np.indices((cell, cell)) * 14 // cell // 2 % 2
-    if texture == "plain":
-        return np.zeros_like(row)
-    if texture == "striped":
-        return column
-    if texture == "dotted":
-        return row * column
-    raise ValueError(f"no texture {texture!r}")
+    return {"plain": np.zeros_like(row), "striped": column, "dotted": row * column}[texture]
 
 
 OBJECTS = WorldFamily(

@@ -145,17 +145,14 @@ def _body(body: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     across = abs(x) / HALF_WIDTH
     down = (2 * y - top - bottom) / (bottom - top)
     within = (across <= 1) & (abs(down) <= 1)
-    if body == "pointed":
-        return within & (across <= (1 + down) / 2)
-    if body == "arched":
-        return within & (np.hypot(across, np.minimum(down, 0)) <= 1)
-    if body == "waisted":
-        return within & (across <= 0.15 + 0.85 * abs(down))
-    if body == "slim":
-        return within & (across <= 0.4)
-    if body == "broad":
-        return within & (down >= 0)
-    raise ValueError(f"no body {body!r}")
+    inside: dict[str, np.ndarray] = {
+        "pointed": across <= (1 + down) / 2,
+        "arched": np.hypot(across, np.minimum(down, 0)) <= 1,
+        "waisted": across <= 0.15 + 0.85 * abs(down),
+        "slim": across <= 0.4,
+        "broad": down >= 0,
+    }
+    return within & inside[body]
 
 
 def _legs(legs: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -172,37 +169,28 @@ def _crest(crest: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Mask of what stands on a body; it begins behind the body."""
     above = (y <= 0) & (y >= -1)
     stem = (abs(x) <= LINE) & above
-    if crest == "bald":
-        return stem & ~above
-    if crest == "horned":
-        return (abs(abs(x) + 0.1 + 0.9 * y) <= 1.4 * LINE) & above & (y <= -0.1)
-    if crest == "plumed":
-        return stem | (np.hypot(x, y + 0.72) <= 0.3)
-    if crest == "flagged":
-        return stem | ((x >= 0) & (x <= 0.9) & (y >= -1) & (y <= -0.62))
-    raise ValueError(f"no crest {crest!r}")
+    shown: dict[str, np.ndarray] = {
+        "bald": np.zeros_like(stem),
+        "horned": (abs(abs(x) + 0.1 + 0.9 * y) <= 1.4 * LINE) & above & (y <= -0.1),
+        "plumed": stem | (np.hypot(x, y + 0.72) <= 0.3),
+        "flagged": stem | ((x >= 0) & (x <= 0.9) & (y >= -1) & (y <= -0.62)),
+    }
+    return shown[crest]
 
 
 def _fill(fill: str, inside: np.ndarray, outline: int, y: np.ndarray) -> np.ndarray:
     """Mask of the ink in a body, whose points are `inside`; a pale body has an outline of `outline` points."""
     if fill == "pale":
         return ~_eroded(inside, outline)
-    if fill == "solid":
-        return inside
-    if fill == "barred":
-        return inside & (np.floor(y / BAR + 0.5) % 2 == 0)
-    raise ValueError(f"no fill {fill!r}")
+    return inside & (np.floor(y / BAR + 0.5) % 2 == 0) if fill == "barred" else inside
 
 
 def _eroded(mask: np.ndarray, radius: int) -> np.ndarray:
     """A mask without the points closer than `radius` to its edge."""
     padded = np.pad(mask, radius)
-    eroded = mask.copy()
-    rows, columns = mask.shape
-    for down, right in itertools.product(range(2 * radius + 1), repeat=2):
-        if np.hypot(down - radius, right - radius) <= radius:
-            eroded &= padded[down : down + rows, right : right + columns]
-    return eroded
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (2 * radius + 1, 2 * radius + 1))
+    down, right = np.indices(windows.shape[2:]) - radius
+    return windows[:, :, np.hypot(down, right) <= radius].all(axis=-1) & mask
 
 
 PICTOGRAMS = WorldFamily(
