@@ -1,6 +1,4 @@
-"""The initial model of a low-shot row has not been trained on held-out answers; otherwise the plan
-notes it.
-"""
+"""The model of a low-shot row has not been trained on held-out answers; otherwise the plan notes it."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny.recipes import FILES, recipe_of, steps_by_name
+from tiny.recipes import FILES, recipe_of
 
 from groundling.cli import main
 from groundling.command_line.names import TASKS_WITH_ANSWERS
@@ -51,11 +49,8 @@ def test_no_row_of_the_recipes_starts_from_answers_that_it_holds_back(file: Path
 def test_some_of_these_rows_are_low_shot_and_come_after_pre_training_on_their_data() -> None:
     """Otherwise the test above would prove nothing."""
     recipe = recipe_of("clip_td.py")
-    few = [
-        step
-        for step in steps_by_name(recipe).values()
-        if step.command == "finetune" and step.values["partition"]
-    ]
+    tuned = [step for step in recipe.steps() if step.command == "finetune"]
+    few = [step for step in tuned if step.values["partition"]]
     before = [one for step in few for one in recipe.before(step) if one.command == "pretrain"]
     read = {step.values["data"].name for step in before}
     assert read == {"data:vcr", "data:snli-ve", "data:vqa"}
@@ -74,24 +69,22 @@ FEW = ", partition=FEW)"
 
 
 @pytest.mark.parametrize(
-    ("change", "rows"),
+    ("old", "new", "rows"),
     [
-        (("", ""), ["staged", "released", "again"]),
-        ((STAGE, STAGE.replace(")", 'task_answers="any")')), ["released", "again"]),
-        ((STAGE, STAGE.replace(")", "partition=FEW)")), ["released", "again"]),
-        ((STAGE, STAGE.replace(")", "partition=OTHERS)")), ["staged", "released", "again"]),
-        ((", trained_on=VCR", ""), ["staged", "again"]),
-        (("partition=OTHERS", "partition=FEW"), ["staged", "released"]),
-        ((FEW, ", limit_train=9)"), ["staged", "released"]),
-        ((FEW, ")"), []),
+        ("", "", ["staged", "released", "again"]),
+        (STAGE, STAGE.replace(")", 'task_answers="any")'), ["released", "again"]),
+        (STAGE, STAGE.replace(")", "partition=FEW)"), ["released", "again"]),
+        (STAGE, STAGE.replace(")", "partition=OTHERS)"), ["staged", "released", "again"]),
+        (", trained_on=VCR", "", ["staged", "again"]),
+        ("partition=OTHERS", "partition=FEW", ["staged", "released"]),
+        (FEW, ", limit_train=9)", ["staged", "released"]),
+        (FEW, ")", []),
     ],
 )
 def test_a_start_that_has_read_more_answers_is_told(
-    change: tuple[str, str], rows: list[str], tmp_path: Path
+    old: str, new: str, rows: list[str], tmp_path: Path
 ) -> None:
-    assert change[0] in FILE
-    text = FILE.replace(*change, 1)
-    (tmp_path / "s.py").write_text(text)
+    (tmp_path / "s.py").write_text(FILE.replace(old, new, 1))
     notes = notes_of(tmp_path / "s.py")
     assert [note.partition(": few")[0] for note in notes] == rows
     assert all(note.endswith(OUTSIDE) for note in notes)
@@ -100,14 +93,10 @@ def test_a_start_that_has_read_more_answers_is_told(
 def test_splits_that_are_scored_are_held_back_too(tmp_path: Path) -> None:
     text = FILE.replace(STAGE, STAGE.replace(")", 'train_splits=["train", "val"])'), 1)
     (tmp_path / "s.py").write_text(text)
-    notes = notes_of(tmp_path / "s.py")
-    assert (
-        "staged: full: pretrain stage has read the right answers of val of data:vcr, " + OUTSIDE
-        in notes
-    )
+    told = f"staged: full: pretrain stage has read the right answers of val of data:vcr, {OUTSIDE}"
+    assert told in notes_of(tmp_path / "s.py")
     full = '"full": dict(task="vcr/answer", data=VCR'
-    both = text.replace(full, f'{full}, train_splits=["train", "val"]')
-    (tmp_path / "s.py").write_text(both)
+    (tmp_path / "s.py").write_text(text.replace(full, f'{full}, train_splits=["train", "val"]'))
     assert not [note for note in notes_of(tmp_path / "s.py") if note.startswith("staged: full")]
 
 
@@ -118,21 +107,12 @@ def test_a_plan_prints_and_keeps_it(
     Path("s.py").write_text(FILE)
     assert main(["run", "s.py", "--plan", "--out", "out"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    (note,) = [
-        note
-        for note in json.loads(Path("out/plan.json").read_text())["notes"]
-        if "released" in note
-    ]
-    assert note == (
-        "released: few: second has read the right answers of data:vcr outside data:few, " + OUTSIDE
-    )
-    assert f"note: {note}" in said
+    notes = json.loads(Path("out/plan.json").read_text())["notes"]
+    note = f"second has read the right answers of data:vcr outside data:few, {OUTSIDE}"
+    assert f"released: few: {note}" in notes and f"note: released: few: {note}" in said
 
 
 def test_tasks_whose_texts_tell_their_labels() -> None:
-    told = {
-        name
-        for name, task in registered("tasks", Task).items()
-        if isinstance(task.form, OpenAnswer | MultipleChoice)
-    }
+    tasks = registered("tasks", Task).items()
+    told = {name for name, task in tasks if isinstance(task.form, OpenAnswer | MultipleChoice)}
     assert told == set(TASKS_WITH_ANSWERS)
