@@ -15,11 +15,16 @@ from tiny.commands import FILES, RECIPES, recipe_of
 from tiny.homes import STEPS
 
 from groundling.cli import main
+from groundling.command_line.names import TASKS_WITH_ANSWERS
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.compare import COMMAND as compare
 from groundling.commands.compare import TrainAndCompareConfig
 from groundling.core.errors import InputError
+from groundling.core.output_types import MultipleChoice, OpenAnswer
+from groundling.core.registry import registered
+from groundling.recipes.plan import exposure_notes
 from groundling.settings.fields import make_settings, replace_settings
+from groundling.tasks import Task
 from groundling.training import fit as fitting
 from groundling.training.loop import train
 
@@ -67,34 +72,24 @@ TABLES = [Table("", ROWS)]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("old", "new", "message"),
     [
-        (('arm="mlm"', "arms=3"), r"s.py, line 10: control: adapt: unknown key 'arms'; there are"),
-        (
-            ("batch=8", 'batch="eight"'),
-            "all--two-layers: adapt: batch = 'eight': expected a valid integer",
-        ),
-        (('data="glue"', ""), "control: glue/rte: finetune needs data"),
-        (('"glue/rte"', '"glue/x"'), "no task is called 'glue/x'"),
-        (('arm="mlm"', 'arm="mlmm"'), "no objective is called 'mlmm'"),
-        (
-            ("TUNE = dict(", 'TUNE = dict(schedule="step", '),
-            "schedule = 'step': expected 'linear'",
-        ),
-        (('"teacher", TASKS', '"gone", TASKS'), "tower: glue/rte: model: gone: no model found"),
-        (
-            ('row("whole"', 'row("tower "'),
-            "two different steps are called tower: glue/rte; rename one",
-        ),
-        (("TABLES = ", "1 / 0\nTABLES = "), "s.py, line 15: ZeroDivisionError: division by zero"),
-        (("TABLES = ", "(\nTABLES = "), "s.py: SyntaxError: "),
+        ('arm="mlm"', "arms=3", r"s.py, line 10: control: adapt: unknown key 'arms'; there are"),
+        ("batch=8", 'batch="eight"', "all--two-layers: adapt: batch = 'eight': expected a valid"),
+        ('data="glue"', "", "control: glue/rte: finetune needs data"),
+        ('"glue/rte"', '"glue/x"', "no task is called 'glue/x'"),
+        ('arm="mlm"', 'arm="mlmm"', "no objective is called 'mlmm'"),
+        ("TUNE = dict(", 'TUNE = dict(schedule="step", ', "schedule = 'step': expected 'linear'"),
+        ('"teacher", TASKS', '"gone", TASKS', "tower: glue/rte: model: gone: no model found"),
+        ('row("whole"', 'row("tower "', "two different steps are called tower: glue/rte; rename"),
+        ("TABLES = ", "1 / 0\nTABLES = ", "s.py, line 15: ZeroDivisionError: division by zero"),
+        ("TABLES = ", "(\nTABLES = ", "s.py: SyntaxError: "),
     ],
 )
 def test_mistakes_in_a_recipe_are_one_line(
-    change: tuple[str, str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
+    old: str, new: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert change[0] in FILE
-    (place / "s.py").write_text(FILE.replace(*change, 1))
+    (place / "s.py").write_text(FILE.replace(old, new, 1))
     assert main(["run", "s.py", "--out", "out"]) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -105,19 +100,17 @@ def test_mistakes_in_a_recipe_are_one_line(
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_the_shipped_recipes_can_be_read(file: Path) -> None:
     recipe = recipe_of(file)
-    assert all(
-        len(table.rows) > 1 or table.name.startswith(("Code", "RefCOCO")) for table in recipe.tables
-    )
+    for table in recipe.tables:
+        assert len(table.rows) > 1 or table.name.startswith(("Code", "RefCOCO"))
     for step in recipe.steps():
         for source in step.sources:
-            if source.suffix == "/joint":
-                assert source.settings["save_joint"] is True
+            assert source.suffix != "/joint" or source.settings["save_joint"] is True
 
 
 @pytest.mark.usefixtures("in_process")
-def test_the_example_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_runs(place: Path) -> None:
     text = (RECIPES.parent / "examples/my_recipe.py").read_text(encoding="utf-8")
-    for change in (
+    for old, new in (
         ("bert-base-uncased", "student"),
         ("openai/clip-vit-base-patch32", "teacher"),
         ("my_text.txt", "text.txt"),
@@ -125,13 +118,17 @@ def test_the_example_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> No
         ("glue_data", "glue"),
         ("seeds=3, epochs=3", "seeds=1, steps=1, batch=4, cpu=True"),
     ):
-        assert change[0] in text
-        text = text.replace(*change)
+        assert old in text
+        text = text.replace(old, new)
     cola(place / "glue")
     (place / "mine.py").write_text(text)
     assert main(["run", "mine.py", "--out", "out"]) == 0
     assert "against mlm" in (place / "out/verdict.html").read_text().lower()
-    assert set(json.loads((place / "out/verdict.json").read_text())["scores"]) == {"mlm", "xdbert"}
+    assert set(verdict(place / "out")["scores"]) == {"mlm", "xdbert"}
+
+
+def verdict(folder: Path) -> dict:
+    return json.loads((folder / "verdict.json").read_text())
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -141,22 +138,21 @@ def test_the_example_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_one_adaptation_and_many_tunings(
     place: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def tuned(*seeds: int) -> list[str]:
+        rows = ("control", "all--two-layers", "whole", "tower")
+        return [f"out/{row}/glue-rte/seed-{seed}" for row in rows for seed in seeds]
+
     (place / "s.py").write_text(FILE)
     assert main(["run", "s.py", "--out", "out"]) == 0
     said = capsys.readouterr().out
-    places = [
-        f"out/{v}/glue-rte/seed-{s}"
-        for v in ("control", "all--two-layers", "whole", "tower")
-        for s in (0, 1)
-    ]
-    assert sorted(trained) == sorted(["out/control/adapt", "out/all--two-layers/adapt", *places])
-    result = json.loads((place / "out" / "verdict.json").read_text())
+    adapted = ["out/control/adapt", "out/all--two-layers/adapt"]
+    assert sorted(trained) == sorted([*adapted, *tuned(0, 1)])
+    result = verdict(place / "out")
     assert result["control"] == "control"
     assert [v["other"] for v in result["verdicts"]] == ["all, two layers", "whole", "tower"]
     assert all(v["sentence"] in said for v in result["verdicts"])
     assert "66.43" in said and "69.31" in said
-    for variant in result["scores"].values():
-        assert variant["glue/rte"]["seeds"] == [0, 1]
+    assert all(scores["glue/rte"]["seeds"] == [0, 1] for scores in result["scores"].values())
 
     # A third seed and another variant: only these are run. What was half done is done again, in its own folder.
     trained.clear()
@@ -164,21 +160,15 @@ def test_one_adaptation_and_many_tunings(
     more = 'ROWS.append(row("more", adapt("more", ADAPT, arm="contrastive"), TASKS))\n'
     (place / "s.py").write_text(FILE + more)
     assert main(["run", "s.py", "--seeds", "3", "--out", "out"]) == 0
-    places = [f"out/{v}/glue-rte/seed-2" for v in ("control", "all--two-layers", "whole", "tower")]
-    places += [
-        "out/whole/glue-rte/seed-1",
-        *(f"out/more/glue-rte/seed-{s}" for s in range(3)),
-        "out/more/adapt",
-    ]
-    assert sorted(trained) == sorted(places)
+    new = ["out/more/adapt", *(f"out/more/glue-rte/seed-{seed}" for seed in range(3))]
+    assert sorted(trained) == sorted([*tuned(2), "out/whole/glue-rte/seed-1", *new])
 
     # Other settings for what is there are refused, with the run they would overwrite.
     (place / "s.py").write_text(FILE.replace("steps=2", "steps=3", 1))
     capsys.readouterr()
     assert main(["run", "s.py", "--out", "out"]) == 2
-    assert re.search(
-        r"control: adapt: out/control/adapt: holds another run .*steps", capsys.readouterr().err
-    )
+    told = r"control: adapt: out/control/adapt: holds another run .*steps"
+    assert re.search(told, capsys.readouterr().err)
 
 
 EVERY_SEED = """
@@ -208,15 +198,14 @@ def test_every_seed_may_adapt_anew(
 ) -> None:
     (place / "s.py").write_text(EVERY_SEED)
     assert main(["run", "s.py", "--out", "out"]) == 0
-    adapted = [f"out/{arm}/seed-{s}/adapt" for arm in ("mlm", "contrastive") for s in (0, 1)]
-    tuned = [f"out/{arm}/seed-{s}/rte/seed-{s}" for arm in ("mlm", "contrastive") for s in (0, 1)]
-    assert sorted(trained) == sorted([*adapted, *tuned])
-    one, two = (
-        load_file(place / "out/mlm" / f"seed-{s}" / "adapt/model/model.safetensors") for s in (0, 1)
-    )
+    both = [(f"out/{arm}/seed-{seed}", seed) for arm in ("mlm", "contrastive") for seed in (0, 1)]
+    places = [f"{out}/{part}" for out, seed in both for part in ("adapt", f"rte/seed-{seed}")]
+    assert sorted(trained) == sorted(places)
+    weights = "adapt/model/model.safetensors"
+    one, two = (load_file(place / f"out/mlm/seed-{seed}" / weights) for seed in (0, 1))
     assert any(not torch.equal(one[key], two[key]) for key in one)
-    result = json.loads((place / "out" / "verdict.json").read_text())
-    assert all(found["glue/rte"]["seeds"] == [0, 1] for found in result["scores"].values())
+    scores = verdict(place / "out")["scores"]
+    assert all(found["glue/rte"]["seeds"] == [0, 1] for found in scores.values())
     # `--seeds` cannot count the seeds of a loop.
     capsys.readouterr()
     assert main(["run", "s.py", "--seeds", "3", "--out", "out"]) == 2
@@ -227,27 +216,21 @@ def test_every_seed_may_adapt_anew(
 def test_compare_is_the_simplest_recipe(
     place: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = make_settings(
-        AdaptConfig, student="student", teacher="teacher", text=("text.txt",), max_length=64
-    )
+    sources = {"student": "student", "teacher": "teacher", "text": ("text.txt",)}
+    settings = make_settings(AdaptConfig, **sources, max_length=64)
     config = TrainAndCompareConfig(
         arms=("contrastive",), tasks=("glue/rte",), data="glue", seeds=2, max_length=64
     )
-    result = compare(config, settings, STEPS, replace(STEPS, steps=2), "out")
+    training = STEPS, replace(STEPS, steps=2)
+    result = compare(config, settings, *training, "out")
     assert list(result["scores"]) == ["mlm", "contrastive"]
     assert result["verdicts"][0]["sentence"] in capsys.readouterr().out
     page = (place / "out" / "verdict.html").read_text()
     assert "Against mlm" in page
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
     trained.clear()
-    alone = compare(
-        replace_settings(config, arms=("mlm",), control=False),
-        settings,
-        STEPS,
-        replace(STEPS, steps=2),
-        "out",
-    )
-    assert (trained, alone["verdicts"]) == ([], [])
+    alone = replace_settings(config, arms=("mlm",), control=False)
+    assert compare(alone, settings, *training, "out")["verdicts"] == trained == []
     with pytest.raises(InputError, match="compare needs either tasks, or text"):
         compare(replace_settings(config, tasks=()), settings, STEPS, STEPS, "out")
 
@@ -256,7 +239,7 @@ TWO_TASKS = """
 from groundling.recipes import Table, row, settings
 
 TUNE = dict(seeds=1, steps=1, batch=4, cpu=True, max_length=32, data="glue")
-TASKS = {"glue/rte": settings(TUNE, seeds=3), "glue/cola": TUNE}
+TASKS = {"glue/rte": settings(TUNE, seeds=2), "glue/cola": TUNE}
 TABLES = [Table("", [row("one", "student", TASKS), row("two", "student", TASKS, lr=1e-3)])]
 """
 
@@ -271,18 +254,15 @@ def cola(folder: Path) -> None:
 def test_each_task_has_its_own_seeds_unless_the_flag_says_otherwise(
     place: Path, trained: list[str]
 ) -> None:
-    # A5: nine runs of RTE and five of the others are one recipe
     cola(place / "glue")
     (place / "s.py").write_text(TWO_TASKS)
     assert main(["run", "s.py", "--out", "out"]) == 0
-    result = json.loads((place / "out" / "verdict.json").read_text())
-    for scores in result["scores"].values():
-        assert scores["glue/rte"]["seeds"] == [0, 1, 2]
-        assert scores["glue/cola"]["seeds"] == [0]
-    assert len(trained) == len(set(trained)) == 2 * (3 + 1)
-    assert main(["run", "s.py", "--seeds", "2", "--out", "other"]) == 0
-    result = json.loads((place / "other" / "verdict.json").read_text())
-    for scores in result["scores"].values():
+    for scores in verdict(place / "out")["scores"].values():
+        seeds = {task: found["seeds"] for task, found in scores.items()}
+        assert seeds == {"glue/rte": [0, 1], "glue/cola": [0]}
+    assert len(trained) == len(set(trained)) == 2 * (2 + 1)
+    assert main(["run", "s.py", "--seeds", "2", "--out", "out"]) == 0
+    for scores in verdict(place / "out")["scores"].values():
         assert [found["seeds"] for found in scores.values()] == [[0, 1], [0, 1]]
 
 
@@ -298,30 +278,131 @@ TABLES = [Table("", [row("control", CONTROL, {"mine": MINE})])]
 
 
 def own_csv(path: Path) -> Path:
-    rows = [
-        f"is it {word}?,{'yes' if n % 2 else 'no'},{n}.jpg\n"
-        for n, word in enumerate("abcdefghijkl")
-    ]
-    return homes.put(path, "question,answer,photo\n" + "".join(rows))
+    rows = [(f"is it {word}?", "yn"[n % 2], f"{n}.jpg") for n, word in enumerate("abcdefghijkl")]
+    return homes.put(path, homes.table(("question", "answer", "photo"), *rows))
 
 
 def test_a_recipe_names_columns_of_ones_own_file(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # F9
     own_csv(place / "my.csv")
     homes.put(place / "own.py", OWN)
-    ((tuned,),) = [row.steps for row in recipe_of(Path("own.py")).tables[0].rows]
+    (row,) = recipe_of(Path("own.py")).tables[0].rows
+    (tuned,) = row.steps
     assert (tuned.values["display_name"], tuned.values["task"]) == ("mine", "")
     assert main(["run", "own.py", "--out", "out", "--plan"]) == 0
     told = capsys.readouterr().out
     for name, value in (("text", "question"), ("label", "answer"), ("image", "photo")):
         assert re.search(rf"^ *{name} +{value}\b", told, re.MULTILINE), told
-    homes.put(place / "own.py", OWN.replace('"question"', '"frage"'))
-    assert main(["run", "own.py", "--out", "out"]) == 2
-    assert "my.csv: no column 'frage'" in capsys.readouterr().err
-    homes.put(place / "own.py", OWN.replace('"photo"', '"photo", task="glue/rte"'))
-    assert main(["run", "own.py", "--out", "out"]) == 2
-    assert (
-        "finetune needs either task, or text and label for your own file" in capsys.readouterr().err
-    )
+    for old, new, message in (
+        ('"question"', '"frage"', "my.csv: no column 'frage'"),
+        ('"photo"', '"photo", task="glue/rte"', "finetune needs either task, or text and label"),
+    ):
+        homes.put(place / "own.py", OWN.replace(old, new))
+        assert main(["run", "own.py", "--out", "out"]) == 2
+        assert message in capsys.readouterr().err
+
+
+# -- starts that have read answers which a row holds back --------------------------------------------------------------
+
+STAGES = """
+from groundling.recipes import Table, data, pretrain, row, weights
+
+VCR = data("vcr", "vcr", available_from="https://visualcommonsense.com")
+FEW = data("few", "few.json", made_by=("data partition", dict(task="vcr/answer", data=VCR, per_stratum=100)))
+OTHERS = data("others", "others.json", made_by=("data partition", dict(task="vcr/answer", data=VCR, per_stratum=7)))
+BERT = weights("bert", "bert-base-uncased")
+SECOND = weights("second", "second", trained_on=VCR)
+TUNED = data("tuned", "tuned", made_by=("finetune", dict(model=BERT, task="vcr/answer", data=VCR, partition=OTHERS)))
+
+STAGE = pretrain("stage", model=BERT, task="vcr", data=VCR, )
+LATER = pretrain("later", model=STAGE, task="vcr", data=VCR, task_answers="any")
+TASKS = {
+    "few": dict(task="vcr/answer", data=VCR, partition=FEW),
+    "full": dict(task="vcr/answer", data=VCR),
+}
+MODELS = {"plain": BERT, "staged": LATER, "released": SECOND, "again": TUNED / "seed-0/model"}
+TABLES = [Table("", [row(name, model, TASKS) for name, model in MODELS.items()])]
+"""
+OUTSIDE = "which this row holds out"
+
+
+def notes_of(path: Path) -> list[str]:
+    return exposure_notes(recipe_of(path).steps())
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_no_row_of_the_recipes_starts_from_answers_that_it_holds_back(file: Path) -> None:
+    assert notes_of(file) == []
+
+
+def test_some_of_these_rows_are_low_shot_and_come_after_pre_training_on_their_data() -> None:
+    """Otherwise the test above would prove nothing."""
+    recipe = recipe_of("clip_td.py")
+    tuned = [step for step in recipe.steps() if step.command == "finetune"]
+    few = [step for step in tuned if step.values["partition"]]
+    before = [one for step in few for one in recipe.before(step) if one.command == "pretrain"]
+    read = {step.values["data"].name for step in before}
+    assert read == {"data:vcr", "data:snli-ve", "data:vqa"}
+    assert all(step.values["task_answers"] == "any" for step in before)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_released_weights_of_a_second_stage_say_what_they_have_read(file: Path) -> None:
+    for source in recipe_of(file).inputs():
+        assert ("second stage" in source.title) == (source.trained_on is not None), source.name
+
+
+STAGE = 'task="vcr", data=VCR, )'
+"""The end of the first pre-training, with a place for more settings."""
+FEW = ", partition=FEW)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rows"),
+    [
+        ("", "", ["staged", "released", "again"]),
+        (STAGE, STAGE.replace(")", 'task_answers="any")'), ["released", "again"]),
+        (STAGE, STAGE.replace(")", "partition=FEW)"), ["released", "again"]),
+        (STAGE, STAGE.replace(")", "partition=OTHERS)"), ["staged", "released", "again"]),
+        (", trained_on=VCR", "", ["staged", "again"]),
+        ("partition=OTHERS", "partition=FEW", ["staged", "released"]),
+        (FEW, ", limit_train=9)", ["staged", "released"]),
+        (FEW, ")", []),
+    ],
+)
+def test_a_start_that_has_read_more_answers_is_told(
+    old: str, new: str, rows: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "s.py").write_text(STAGES.replace(old, new, 1))
+    notes = notes_of(tmp_path / "s.py")
+    assert [note.partition(": few")[0] for note in notes] == rows
+    assert all(note.endswith(OUTSIDE) for note in notes)
+
+
+def test_splits_that_are_scored_are_held_back_too(tmp_path: Path) -> None:
+    text = STAGES.replace(STAGE, STAGE.replace(")", 'train_splits=["train", "val"])'), 1)
+    (tmp_path / "s.py").write_text(text)
+    told = f"staged: full: pretrain stage has read the right answers of val of data:vcr, {OUTSIDE}"
+    assert told in notes_of(tmp_path / "s.py")
+    full = '"full": dict(task="vcr/answer", data=VCR'
+    (tmp_path / "s.py").write_text(text.replace(full, f'{full}, train_splits=["train", "val"]'))
+    assert not [note for note in notes_of(tmp_path / "s.py") if note.startswith("staged: full")]
+
+
+def test_a_plan_prints_and_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s.py").write_text(STAGES)
+    assert main(["run", "s.py", "--plan", "--out", "out"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    notes = json.loads(Path("out/plan.json").read_text())["notes"]
+    note = f"second has read the right answers of data:vcr outside data:few, {OUTSIDE}"
+    assert f"released: few: {note}" in notes and f"note: released: few: {note}" in said
+
+
+def test_tasks_whose_texts_tell_their_labels() -> None:
+    tasks = registered("tasks", Task).items()
+    told = {name for name, task in tasks if isinstance(task.form, OpenAnswer | MultipleChoice)}
+    assert told == set(TASKS_WITH_ANSWERS)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from scipy import stats
 from tiny import homes, toys
 from tiny.homes import STEPS, put
@@ -41,7 +40,6 @@ from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.input_settings import TableTaskSettings
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.studies.attention import attribution
 from groundling.studies.attention.answers import (
@@ -73,14 +71,8 @@ from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
 
-P, T, S, R, W, A = (
-    PositionKind.PADDING,
-    PositionKind.TOKEN,
-    PositionKind.SPECIAL,
-    PositionKind.REGION,
-    PositionKind.WHOLE_IMAGE,
-    PositionKind.ADDED,
-)
+NAMES_OF_KINDS = ("PADDING", "TOKEN", "SPECIAL", "REGION", "WHOLE_IMAGE", "ADDED")
+P, T, S, R, W, A = (PositionKind[name] for name in NAMES_OF_KINDS)
 
 
 def places(*rows: list[PositionKind]) -> SequencePositions:
@@ -495,7 +487,6 @@ NAMES = [f"image{n}" for n in range(6)]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two pre-trained models with their heads, one without, one fine-tuned; captions, questions, a store, a CLIP."""
     folder = tmp_path_factory.mktemp("modality")
-    texts = toys.sentences()
     for number, name in enumerate(("one", "two", "headless")):
         model = toys.seer()
         torch.manual_seed(number)
@@ -508,22 +499,17 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             heads = {LM_HEAD: MaskedLM(model.sizes, mask_id=4).head}
         save_heads(folder / name, heads)
     store(folder / "store", NAMES)
-    captions = [f"{texts[n]}\t{NAMES[n % 6]}.jpg" for n in range(12)]
-    put(folder / "captions.tsv", "\n".join(captions) + "\n")
+    said = [f"{text}\t{NAMES[n % 6]}.jpg\n" for n, text in enumerate(toys.sentences()[:12])]
+    put(folder / "captions.tsv", "".join(said))
     rows = [(f"is it a dog {n} ?", f"{NAMES[n % 6]}.jpg", "yn"[n % 2]) for n in range(24)]
-    put(folder / "questions.csv", homes.table(("question", "photo", "answer"), *rows))
+    data = put(folder / "questions.csv", homes.table(("question", "photo", "answer"), *rows))
     for name in NAMES:
-        (folder / "images").mkdir(exist_ok=True)
-        Image.new("RGB", (60, 40)).save(folder / "images" / f"{name}.jpg")
+        homes.picture(folder / f"images/{name}.jpg", size=(60, 40))
     homes.teacher(folder / "clip")
     CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=16).save_pretrained(folder / "clip")
-    own = TableTaskSettings(text="question", image="photo", label="answer")
-    config = make_settings(
-        FinetuneConfig, model=str(folder / "one"), data=str(folder / "questions.csv")
-    )
-    config = replace(
-        config, own=own, regions=replace(config.regions, regions=str(folder / "store"))
-    )
+    columns = {"text": "question", "image": "photo", "label": "answer"}
+    places = {"model": str(folder / "one"), "data": str(data), "regions": str(folder / "store")}
+    config = make_settings(FinetuneConfig, **places, **columns)
     finetune(config, replace(STEPS, steps=2, batch=4), folder / "tuned")
     return folder
 

@@ -210,9 +210,9 @@ def test_the_command_compares_two_folders(whole, flat, tmp_path, monkeypatch, ca
     few = partial(attention.compare_maps, draws=20, min_texts=5)
     monkeypatch.setattr(attention, "compare_maps", few)
     line = ["attention", "--model", "with", "--other", "without$$"]
-    assert main([*line, "--text", "text.txt", "--max-length", "64", "--out", "out"]) == 0
+    assert main([*line, "--text", "text.txt", "--max-length", "12", "--out", "out"]) == 0
     result = json.loads(Path("out/result.json").read_text())
-    assert result["texts"] == 6
+    assert result["texts"] > 5
     assert {row["layer"] for row in result["measures"]} == {1, 2}
     assert "<svg" in Path("out/attention.svg").read_text()
     homes.rte(tmp_path / "glue")
