@@ -14,7 +14,6 @@ from tiny.homes import coco, put
 
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data import image_samples as module
 from groundling.data.captions import CaptionedImage, keep_listed, read_captions, with_store_ids
 from groundling.data.image_samples import CaptionedImageDataset, decode_image
 from groundling.data.samples import ClipRowEncoder
@@ -80,19 +79,6 @@ def test_conceptual_captions(tmp_path: Path) -> None:
     ]
 
 
-def test_captions_of_one_address_or_file_are_one_images(tmp_path: Path) -> None:
-    # B6
-    rows = [
-        "a bus\thttps://a.com/1.jpg",
-        "a car\t2.jpg",
-        "the bus\thttps://a.com/1.jpg",
-        "x\t2.jpg ",
-    ]
-    first, second = read_captions(put(tmp_path / "cc.tsv", "\n".join(rows))).images
-    assert (first.file, first.captions) == ("1.jpg", ("a bus", "the bus"))
-    assert (second.id, second.file, second.captions) == ("2.jpg", "2.jpg", ("a car", "x"))
-
-
 def test_coco_images_have_an_id_each(tmp_path: Path) -> None:
     # B6: train2014 and val2014 merged without their folders
     captions = [(1, "A dog."), (2, "A cat.")]
@@ -142,17 +128,6 @@ def test_every_kind_of_picture_becomes_rgb(mode: str, tmp_path: Path) -> None:
     path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
     Image.new(mode, (20, 16)).save(path)
     assert decode_image(path, 16).shape == (3, 16, 16)
-
-
-@pytest.mark.parametrize(
-    ("mode", "name"), [("RGB", "a.png"), ("RGB", "a.jpg"), ("L", "a.jpg"), ("P", "a.png")]
-)
-def test_pictures_of_8_bits_are_pillows_own(mode: str, name: str, tmp_path: Path) -> None:
-    noise = np.random.default_rng(1).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    Image.fromarray(noise).convert(mode).save(tmp_path / name)
-    with Image.open(tmp_path / name) as opened:
-        plain = np.asarray(opened.convert("RGB")).transpose(2, 0, 1)
-    assert np.array_equal(decode_image(tmp_path / name, 16), plain)
 
 
 # -- samples ---------------------------------------------------------------------------------------------------------
@@ -243,19 +218,3 @@ def test_without_augmentation_first_caption_and_image_as_it_is(
     assert [int(s.labels["image"]) for s in found] == list(range(12))
     assert [s.id for s in found] == samples.ids == [f"i{n}" for n in range(12)]
     assert len(samples) == len(samples.lengths) == 12
-
-
-def test_every_image_is_decoded_once(
-    make: Callable[..., CaptionedImageDataset], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-
-    def counted(path: Path, size: int) -> np.ndarray:
-        opened.append(path.name)
-        return decode_image(path, size)
-
-    monkeypatch.setattr(module, "decode_image", counted)
-    samples = make()
-    for epoch in range(3):
-        drawn(samples, list(range(12)), epoch)
-    assert sorted(opened) == sorted(f"{n}.png" for n in range(12))

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 from tiny import toys
-from tiny.corpora import corpus, corpus_lines
+from tiny.corpora import corpus
 from tiny.homes import put
 from tokenizers import Tokenizer
 
 from groundling.commands.verdict import VerdictConfig, groups_of
-from groundling.core.errors import InputError
-from groundling.data.corpora import blocks, corpus_samples, split_long_texts
+from groundling.data.corpora import blocks, split_long_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text import TokenizationCache
 from groundling.settings.fields import make_settings
@@ -89,13 +88,6 @@ def test_the_encoder_cuts_nothing_off_a_corpus(
     assert squeezed([e.text for e in examples]) == squeezed(LONG)
 
 
-def test_lines_of_every_kind_of_file(tmp_path: Path) -> None:
-    flickr = put(tmp_path / "x.token.txt", "1.jpg#0\tA dog .\n1.jpg#1\tDogs .\n")
-    assert corpus_lines(flickr) == ["A dog .", "Dogs ."]
-    assert corpus_lines(put(tmp_path / "x.tsv", "a dog\t1.jpg\n")) == ["a dog"]
-    assert corpus_lines(put(tmp_path / "notes.json.txt", '{"a": 1}')) == ['{"a": 1}']
-
-
 def test_ids_name_file_and_number_and_limit_is_evenly_spaced(
     bert_tokenizer, tmp_path: Path
 ) -> None:
@@ -110,18 +102,6 @@ def test_ids_name_file_and_number_and_limit_is_evenly_spaced(
     assert some == examples[::2]
     assert corpus([one, two], "lines", bert_tokenizer, 32, limit=11) == examples
     assert corpus([one, two], "lines", bert_tokenizer, 32, limit=1) == examples[:1]
-
-
-def test_ids_of_two_files_of_one_name_differ(bert_tokenizer, tmp_path: Path) -> None:
-    """Ids key every random choice: two samples of one id would be masked alike."""
-    paths = [put(tmp_path / part / "text.txt", "a dog\na cat\n") for part in ("a", "b")]
-    ids = [e.id for e in corpus(paths, "lines", bert_tokenizer, 32)]
-    assert len(set(ids)) == 4
-
-
-def test_no_text_at_all(bert_tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no text to adapt on; set text"):
-        corpus_samples([], "lines", TextRowEncoder(bert_tokenizer, 32), tmp_path)
 
 
 def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:

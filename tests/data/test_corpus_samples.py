@@ -139,7 +139,7 @@ def test_samples_are_those_of_texts_at_once(
     clip = ClipRowEncoder(clip_tokenizer, 7, 2)
     old: SampleDataset = TextDataset(corpus(paths, form, tokenizers[kind], 20, limit), text, clip)
     new = corpus_samples(paths, form, text, tmp_path / "texts", clip, limit)
-    assert len(new) == len(old)
+    assert len(new) == len(old) == len(set(new.ids))
     assert len(new._shards) > 8
     assert list(new.ids) == old.ids
     assert list(new.images) == old.images
@@ -195,7 +195,8 @@ def test_other_content_form_length_or_tokenizer_is_another_store(
     corpus_samples([path], "lines", TextRowEncoder(bert_tokenizer, 21), place)
     assert len(list(place.iterdir())) == 4
     read(write(path, [*NASTY, "more"]), place, bert_tokenizer)
-    assert len(list(place.iterdir())) == 5
+    read(Path(shutil.copy(path, tmp_path / "t.b")), place, bert_tokenizer)
+    assert len(list(place.iterdir())) == 6  # what is read of a file depends on its ending
 
 
 ODD = [
@@ -241,17 +242,6 @@ def test_many_texts_are_read_as_each_by_itself(
         assert ids[own].tolist() == whole.ids, repr(text)
         assert word[own].tolist() == align_words(offsets, word_spans(text)).tolist(), repr(text)
         assert found.words[words].tolist() == word_type_ids(text, word_spans(text)).tolist()
-
-
-def test_equal_content_that_is_read_in_another_way_is_another_store(
-    bert_tokenizer, tmp_path: Path
-) -> None:
-    rows = '{"image": "1.jpg", "caption": "a dog runs"}\n{"image": "2.jpg", "caption": "a cat"}\n'
-    place = tmp_path / "texts"
-    captions = read(put(tmp_path / "c.jsonl", rows), place, bert_tokenizer)
-    plain = read(put(tmp_path / "c.txt", rows), place, bert_tokenizer)
-    assert captions.get([1])[0].example.text == "a cat"
-    assert plain.get([0])[0].example.text.startswith('{"image"')
 
 
 @pytest.mark.parametrize("form", ["lines", "blocks"])
@@ -391,8 +381,3 @@ def test_packed_text_is_text(ending: str, tmp_path: Path) -> None:
         cut(path)
         with pytest.raises(InputError, match=f"t.txt{ending}: cannot be read"):
             corpus_lines(path)
-
-
-def test_packed_tables_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"c\.jsonl\.gz: only plain text can be read compressed"):
-        corpus_lines(put(tmp_path / "c.jsonl.gz", "x"))

@@ -236,12 +236,6 @@ def test_sources_of_boxes_that_contradict_each_other(
         read_annotated_boxes(*(tmp_path / name for name in names))
 
 
-def test_detections_of_an_image_that_is_not_there(config: RegionsConfig, tmp_path: Path) -> None:
-    gone = detections(tmp_path / "gone.json", detection(77, [1, 1, 9, 9], 0.5))
-    with pytest.raises(InputError, match=r"COCO_train2014_000000000077.jpg: no such image"):
-        regions(replace_settings(config, boxes=(str(gone),)), tmp_path / "out")
-
-
 def test_nan_in_detections_is_left_out_or_skipped(config: RegionsConfig, tmp_path: Path) -> None:
     rows = [
         detection(1, [1, 1, 9, 9], 0.5),
@@ -252,16 +246,6 @@ def test_nan_in_detections_is_left_out_or_skipped(config: RegionsConfig, tmp_pat
     result = regions(replace_settings(config, boxes=(str(file),)), tmp_path / "store")
     assert (result["images"], result["boxes_left_out"]) == (1, 1)
     assert "confidence of region 0" in result["skipped_first"][0]
-
-
-def test_a_changed_file_of_boxes_is_another_store(config: RegionsConfig, tmp_path: Path) -> None:
-    notes = instances(tmp_path / "a.json", (1, 3, [0, 0, 20, 15]), images=2)
-    file = detections(tmp_path / "dets.json", detection(1, [1, 1, 9, 9], 0.5))
-    own = replace_settings(config, boxes=(str(notes), str(file)))
-    regions(own, tmp_path / "store")
-    detections(file, detection(1, [1, 1, 9, 9], 0.6))
-    with pytest.raises(InputError, match="boxes:1"):
-        regions(own, tmp_path / "store")
 
 
 # -- the tasks ---------------------------------------------------------------------------------------------------------
@@ -528,11 +512,3 @@ def test_names_that_are_none(
     file = put(tmp_path / "x.tsv", lxmert("1"))
     with pytest.raises(InputError, match=message):
         taken(tmp_path / "out", file, ids_as=ids_as)
-
-
-def test_a_name_without_a_number_is_skipped(tmp_path: Path) -> None:
-    file = put(tmp_path / "x.tsv", lxmert("1") + lxmert("dog"))
-    made = taken(tmp_path / "out", file, ids_as=("i{number}",))
-    assert made.ids == ["i1"]
-    (reason,) = made.manifest["skipped"]
-    assert reason.startswith("dog: `ids_as` gives no id to an image of x.tsv")

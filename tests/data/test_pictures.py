@@ -31,13 +31,6 @@ def test_e1_pictures_are_read_in_their_full_range_and_turned_everywhere(tmp_path
     )
 
 
-def test_a_picture_of_fractions_is_refused(tmp_path: Path) -> None:
-    Image.fromarray(np.ones((8, 8), np.float32)).save(tmp_path / "x.tiff")
-    (tmp_path / "x.tiff").rename(tmp_path / "x.jpg")
-    with pytest.raises(InputError, match="its pixels have fractions"):
-        read_image(tmp_path / "x.jpg")
-
-
 def test_a_file_that_ghostscript_would_draw_is_no_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -377,15 +377,6 @@ def test_a_store_gives_back_what_was_written_from_any_place_and_process(tmp_path
         store["y"]
 
 
-def test_what_does_not_fit_a_store_is_named(tmp_path):
-    writer = RegionWriter(tmp_path / "a")
-    writer.fill((one.id, lambda one=one: one) for one in (some("a"), some("a", 5)))
-    assert writer.close({})["skipped"] == ["a: repeated; the first one is used"]
-    (writer := RegionWriter(tmp_path / "c")).write(0, [], ["c: bad"])
-    with pytest.raises(InputError, match=r"no image can be stored \(c: bad\)"):
-        writer.close({})
-
-
 def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
     def made(name: str, **changes: object) -> RegionStore:
         config = make_settings(RegionsConfig, images=str(photos), backbone=models["vit"], grid=2)
@@ -443,25 +434,6 @@ def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos
         assert not any(map(RegionStore(tmp_path / name).in_annotated_order, ("0", "1")))
     store, _ = taken(put(tmp_path / "x.tsv", lxmert("x")), tmp_path / "imported")
     assert not any(map(store.in_annotated_order, store))
-
-
-def test_the_size_and_the_whole_image_are_kept_with_every_kind_of_boxes(models, photos, tmp_path):
-    # B12, B19
-    file = instances(tmp_path / "a.json", [[4, 3, 20, 15]])
-    for name, changes in (
-        ("grid", {"grid": 1}),
-        ("boxes", {"boxes": str(file)}),
-        ("detector", {"detector": models["detr"]}),
-    ):
-        for whole in (False, True):
-            config = make_settings(
-                RegionsConfig, images=str(photos), backbone=models["vit"], add_whole_image=whole
-            )
-            regions(replace_settings(config, **changes), tmp_path / f"{name}-{whole}")
-            store = RegionStore(tmp_path / f"{name}-{whole}")
-            assert store.size("0") == (40, 30)
-            row = store["0"]
-            assert row.is_whole_image.tolist() == [whole and n == 0 for n in range(len(row))]
 
 
 def test_values_that_no_store_may_hold_are_skipped_and_named(tmp_path):  # E5
