@@ -70,14 +70,6 @@ def test_nothing_is_lost_too_long_or_cut_in_a_word(
     assert all(units)
 
 
-def test_fitting_leaves_short_texts_alone(engines: dict) -> None:
-    texts = ["a  dog", "", "two\u00a0dogs", *LONG[:1]]
-    units = list(split_long_texts(texts[:1] + texts[2:], TokenizationCache(engines["bert"]), 30))
-    assert units[:2] == [(0, "a  dog"), (1, "two\u00a0dogs")]
-    assert len(units) > 3
-    assert {number for number, _ in units[2:]} == {2}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) -> None:
     texts = ["a dog", "redbluegreen" * 7, "two cats"]
@@ -85,19 +77,6 @@ def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) ->
     assert squeezed(units) == squeezed(texts)
     if kind != "siglip":  # to which the long word is one unknown token
         assert len(units) > 3
-
-
-@pytest.mark.parametrize("form", ["lines", "blocks"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_encoder_cuts_nothing_off_a_corpus(
-    kind: str, form: str, tokenizers: dict, tmp_path: Path
-) -> None:
-    path = put(tmp_path / "t.txt", "\n\n".join(LONG))
-    examples = corpus([path], form, tokenizers[kind], 32)
-    samples = TextDataset(examples, TextRowEncoder(tokenizers[kind], 32)).get(range(len(examples)))
-    assert sum(sample.truncated_tokens for sample in samples) == 0
-    assert max(len(sample.text.input_ids) for sample in samples) <= 32
-    assert squeezed([e.text for e in examples]) == squeezed(LONG)
 
 
 def test_ids_name_file_and_number_and_limit_is_evenly_spaced(
@@ -133,11 +112,6 @@ def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
-
-
-def test_fewer_texts_than_a_batch(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
-    line = refusal(*adapting_with(given, tmp_path / "out", arm="mlm", batch=41))
-    assert all(part in line for part in ("40 samples", "batch of 41", "lower batch"))
 
 
 def test_a_length_that_leaves_no_room_for_text(

@@ -452,16 +452,6 @@ def test_a_cut_caption_shifts_no_other_and_keeps_its_image(
         ]
 
 
-def test_parts_of_a_caption_are_the_whole_of_it(clip_tokenizer, tmp_path: Path) -> None:
-    for samples in both_ways(table(tmp_path / "c.tsv"), clip_tokenizer):
-        parts: dict[str, list[str]] = {}
-        for row in samples.get(range(len(samples)), ()):
-            parts.setdefault(row.id.removeprefix("c.tsv:").partition(".")[0], []).append(
-                row.example.text
-            )
-        assert [" ".join(some) for some in parts.values()] == [text for _, text in image_by_image()]
-
-
 def test_a_caption_whose_image_nobody_names_has_none(tmp_path: Path) -> None:
     path = put(tmp_path / "c.tsv", "a dog\thttp://a.b/c/\na cat\thttp://a.b/c/cat.jpg\n")
     text = TextRowEncoder(homes.words(), 20)
