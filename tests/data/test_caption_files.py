@@ -168,17 +168,13 @@ def config(place: Path, monkeypatch: pytest.MonkeyPatch) -> PretrainConfig:
     )
 
 
-@pytest.mark.parametrize("model", ["visualbert", "uniter"])
-def test_an_epoch_is_of_captions_or_of_images(
-    model: str, config: PretrainConfig, tmp_path: Path
-) -> None:
-    """B13: a release's epoch of COCO has five times as many samples as COCO has images."""
+def test_an_epoch_is_of_captions_or_of_images(config: PretrainConfig, tmp_path: Path) -> None:
+    """A release's epoch of COCO has five times as many samples as COCO has images."""
     once = replace(STEPS, steps=0, epochs=1, batch=2)
-    alone = replace_settings(config, architecture=model, regions="coco", captions="coco.json")
-    result = pretrain(alone, once, tmp_path / "captions")
-    assert (result["epoch_unit"], result["samples"], result["steps"]) == ("captions", 18, 9)
-    result = pretrain(replace_settings(alone, epoch_unit="images"), once, tmp_path / "images")
-    assert (result["epoch_unit"], result["samples"], result["steps"]) == ("images", 6, 3)
+    alone = replace_settings(config, regions="coco", captions="coco.json")
+    for unit, samples in (("captions", 18), ("images", 6)):
+        result = pretrain(replace_settings(alone, epoch_unit=unit), once, tmp_path / unit)
+        assert (result["samples"], result["steps"]) == (samples, samples // 2)
 
 
 # -- several files -----------------------------------------------------------------------------------------------------
@@ -263,8 +259,6 @@ def test_a_split_for_the_file_that_has_splits(
     named = {image for source in sources for (image,) in source.samples.images}
     assert {image[-1] for image in named if image.startswith("COCO")} == {"0", "1", "3", "4"}
     assert len([image for image in named if not image.startswith("COCO")]) == 8
-    with pytest.raises(InputError, match=r"coco.json: its images have no"):
-        pretrain(replace_settings(config, caption_splits=("train",)), BRIEF, tmp_path / "none")
     with pytest.raises(InputError, match="select caption_splits from"):
         pretrain(replace_settings(both, caption_splits=()), BRIEF, tmp_path / "unsaid")
 

@@ -282,19 +282,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content = {"images": images, "annotations": notes, "categories": []}
     put(folder / "data/instances.json", json.dumps(content))
     for by, last in (("unc", ("testA", "testB")), ("umd", ("test",)), ("google", ())):
-        refs = [
-            {
-                "ref_id": n,
-                "ann_id": 100 + n,
-                "image_id": n,
-                "split": split,
-                "sentences": [
-                    {"sent_id": 10 * n + k, "sent": f"the {word} dog"}
-                    for k, word in enumerate(("left", "red", "big"))
-                ],
-            }
-            for n, split in enumerate(("train", "train", "train", "val", *last))
-        ]
+        refs = []
+        for n, split in enumerate(("train", "train", "train", "val", *last)):
+            about = {"ref_id": n, "ann_id": 100 + n, "image_id": n, "split": split}
+            said = [{"sent_id": 10 * n + k, "sent": f"the {'lrb'[k]} dog"} for k in range(3)]
+            refs.append(about | {"sentences": said})
         put(folder / f"data/refs({by}).p", pickle.dumps(refs, protocol=2))
     store(folder / "gt", every, objects=3, backbone="vit")
     store(folder / "dets", every, backbone="vit")
