@@ -179,6 +179,10 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
         for some in ([example, plain], [plain, example])
     ]  # a text without tags changes nothing for the others
     assert [one.region_index.max(1).values.tolist() for one in named] == [[0, -1], [-1, 0]]  # type: ignore[union-attr]
+    tags = (((0, 9, 1),), ())
+    asked = replace(plain, text="person", choices=("cellphone", "dog"), choice_region_tags=tags)
+    (choices,) = TextDataset([asked], words.text).get([0])
+    assert [one.text.region_index.max() for one in choices.rows] == [1, -1]  # type: ignore[union-attr]
     rng = np.random.default_rng(0)
     for most in (0, 1, 4):
         (sample,) = RegionDataset(
