@@ -22,7 +22,6 @@ from groundling.data.captions import (
     has_splits,
     keep_listed,
     read_captions,
-    settings_by_file,
 )
 from groundling.data.regions.samples import CaptionSampleDataset
 from groundling.data.samples import TextRowEncoder
@@ -92,13 +91,6 @@ def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> 
             InputError, match="its images have no splits, as caption_splits selects"
         ):
             read_captions(path, splits_of("train"))
-
-
-def test_of_one_file_everything_is_wanted_without_a_look_at_it() -> None:
-    wanted = CaptionSettings(caption_splits=("train",))
-    assert settings_by_file(["gone.json"], wanted) == [wanted]
-    with pytest.raises(InputError, match=r"gone.json: no such file"):
-        settings_by_file(["gone.json", "lost.json"], wanted)
 
 
 def test_karpathys_lists_name_files_by_path_or_name(tmp_path: Path) -> None:
@@ -176,17 +168,13 @@ def config(place: Path, monkeypatch: pytest.MonkeyPatch) -> PretrainConfig:
     )
 
 
-@pytest.mark.parametrize("model", ["visualbert", "vlbert", "uniter"])
-def test_an_epoch_is_of_captions_or_of_images(
-    model: str, config: PretrainConfig, tmp_path: Path
-) -> None:
-    """B13: a release's epoch of COCO has five times as many samples as COCO has images."""
+def test_an_epoch_is_of_captions_or_of_images(config: PretrainConfig, tmp_path: Path) -> None:
+    """A release's epoch of COCO has five times as many samples as COCO has images."""
     once = replace(STEPS, steps=0, epochs=1, batch=2)
-    alone = replace_settings(config, architecture=model, regions="coco", captions="coco.json")
-    result = pretrain(alone, once, tmp_path / "captions")
-    assert (result["epoch_unit"], result["samples"], result["steps"]) == ("captions", 18, 9)
-    result = pretrain(replace_settings(alone, epoch_unit="images"), once, tmp_path / "images")
-    assert (result["epoch_unit"], result["samples"], result["steps"]) == ("images", 6, 3)
+    alone = replace_settings(config, regions="coco", captions="coco.json")
+    for unit, samples in (("captions", 18), ("images", 6)):
+        result = pretrain(replace_settings(alone, epoch_unit=unit), once, tmp_path / unit)
+        assert (result["samples"], result["steps"]) == (samples, samples // 2)
 
 
 # -- several files -----------------------------------------------------------------------------------------------------
@@ -227,16 +215,9 @@ def test_files_are_drawn_by_weight_with_every_kind_of_step(
         replace_settings(config, architecture="visualbert"), tmp_path / "plain", monkeypatch
     )
     assert [source.ratio for source in plain] == [18, 8]
-
-
-def test_a_step_and_its_negatives_stay_inside_a_file(
-    config: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for source in sources_of(config, tmp_path, monkeypatch):
-        own = source.name.partition(": ")[0]
-        assert {
-            image.startswith("COCO") for images in source.samples.images for image in images
-        } == {own == "coco.json"}
+    for source in plain:  # a step and its negatives stay inside a file
+        are_coco = {image.startswith("COCO") for (image,) in source.samples.images}
+        assert are_coco == {source.name.startswith("coco.json")}
 
 
 def test_several_files_train(config: PretrainConfig, tmp_path: Path) -> None:
@@ -250,10 +231,7 @@ def test_several_files_train(config: PretrainConfig, tmp_path: Path) -> None:
     ("captions", "message"),
     [
         (("coco.json=0", "cc.tsv=1"), "coco.json=0: expected a weight above 0"),
-        (("coco.json=-2", "cc.tsv=1"), "coco.json=-2: expected a weight above 0"),
         (("coco.json=nan", "cc.tsv=1"), "coco.json=nan: expected a weight above 0"),
-        (("coco.json=inf", "cc.tsv=1"), "coco.json=inf: expected a weight above 0"),
-        (("coco.json=", "cc.tsv=1"), "coco.json=: not FILE or FILE=WEIGHT"),
         (("coco.json=six", "cc.tsv=1"), "coco.json=six: not FILE or FILE=WEIGHT"),
         (("coco.json=6", "cc.tsv"), "cc.tsv has no weight; give one to all files or to none"),
         (("cc.tsv=6", "cc.tsv=1"), "cc.tsv is given twice"),
@@ -281,8 +259,6 @@ def test_a_split_for_the_file_that_has_splits(
     named = {image for source in sources for (image,) in source.samples.images}
     assert {image[-1] for image in named if image.startswith("COCO")} == {"0", "1", "3", "4"}
     assert len([image for image in named if not image.startswith("COCO")]) == 8
-    with pytest.raises(InputError, match=r"coco.json: its images have no"):
-        pretrain(replace_settings(config, caption_splits=("train",)), BRIEF, tmp_path / "none")
     with pytest.raises(InputError, match="select caption_splits from"):
         pretrain(replace_settings(both, caption_splits=()), BRIEF, tmp_path / "unsaid")
 

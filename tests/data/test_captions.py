@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from tiny import homes, toys
 from tiny.corpora import corpus_lines
 from tiny.homes import coco, put
 
+import groundling
+from groundling.core.batch import collate
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data import image_samples as module
-from groundling.data.captions import CaptionedImage, keep_listed, read_captions, with_store_ids
+from groundling.data.captions import (
+    CaptionedImage,
+    CaptionPairs,
+    keep_listed,
+    read_captions,
+    with_store_ids,
+)
 from groundling.data.image_samples import CaptionedImageDataset, decode_image
-from groundling.data.samples import ClipRowEncoder
+from groundling.data.images import check_shape, read_image
+from groundling.data.samples import ClipRowEncoder, SampleDataset
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
@@ -80,19 +89,6 @@ def test_conceptual_captions(tmp_path: Path) -> None:
     ]
 
 
-def test_captions_of_one_address_or_file_are_one_images(tmp_path: Path) -> None:
-    # B6
-    rows = [
-        "a bus\thttps://a.com/1.jpg",
-        "a car\t2.jpg",
-        "the bus\thttps://a.com/1.jpg",
-        "x\t2.jpg ",
-    ]
-    first, second = read_captions(put(tmp_path / "cc.tsv", "\n".join(rows))).images
-    assert (first.file, first.captions) == ("1.jpg", ("a bus", "the bus"))
-    assert (second.id, second.file, second.captions) == ("2.jpg", "2.jpg", ("a car", "x"))
-
-
 def test_coco_images_have_an_id_each(tmp_path: Path) -> None:
     # B6: train2014 and val2014 merged without their folders
     captions = [(1, "A dog."), (2, "A cat.")]
@@ -137,22 +133,11 @@ def test_the_middle_square_is_scaled_and_cut_out(size: int, tmp_path: Path) -> N
     assert (decode_image(tmp_path / "tall.png", size) == pixels).all()
 
 
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "I;16"])
+@pytest.mark.parametrize("mode", ["P", "RGBA", "CMYK", "1"])
 def test_every_kind_of_picture_becomes_rgb(mode: str, tmp_path: Path) -> None:
     path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
     Image.new(mode, (20, 16)).save(path)
     assert decode_image(path, 16).shape == (3, 16, 16)
-
-
-@pytest.mark.parametrize(
-    ("mode", "name"), [("RGB", "a.png"), ("RGB", "a.jpg"), ("L", "a.jpg"), ("P", "a.png")]
-)
-def test_pictures_of_8_bits_are_pillows_own(mode: str, name: str, tmp_path: Path) -> None:
-    noise = np.random.default_rng(1).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    Image.fromarray(noise).convert(mode).save(tmp_path / name)
-    with Image.open(tmp_path / name) as opened:
-        plain = np.asarray(opened.convert("RGB")).transpose(2, 0, 1)
-    assert np.array_equal(decode_image(tmp_path / name, 16), plain)
 
 
 # -- samples ---------------------------------------------------------------------------------------------------------
@@ -236,26 +221,100 @@ def test_without_augmentation_first_caption_and_image_as_it_is(
 ) -> None:
     samples = make(augment=False, shift=0.3)
     found = samples.get(range(12), ())
-    assert [s.clip.input_ids.tolist() for s in found] == [
-        s.clip.input_ids.tolist() for s in samples.texts.get([int(i) for i in samples.first[:-1]])
-    ]
-    assert all((s.pixels == samples.pixels[i]).all() for i, s in enumerate(found))
-    assert [int(s.labels["image"]) for s in found] == list(range(12))
-    assert [s.id for s in found] == samples.ids == [f"i{n}" for n in range(12)]
-    assert len(samples) == len(samples.lengths) == 12
+    firsts = samples.texts.get([int(i) for i in samples.first[:-1]])
+    for number, (one, text) in enumerate(zip(found, firsts, strict=True)):
+        assert one.clip.input_ids.tolist() == text.clip.input_ids.tolist()  # type: ignore[union-attr]
+        assert (one.pixels == samples.pixels[number]).all()
+        assert (one.id, int(one.labels["image"])) == (f"i{number}", number)
 
 
-def test_every_image_is_decoded_once(
-    make: Callable[..., CaptionedImageDataset], monkeypatch: pytest.MonkeyPatch
+# -- pairs of captions -------------------------------------------------------------------------------------------------
+
+
+def drawn_pairs(pairs: CaptionPairs, epoch: int) -> list[tuple[str, str, int]]:
+    """Names of both captions of every pair, and its label."""
+    rngs = [generator(0, epoch, name) for name in pairs.ids]
+    samples = pairs.get(range(len(pairs)), rngs)
+    assert [sample.id for sample in samples] == list(pairs.ids)
+    return [(s.choices[0].id, s.choices[1].id, int(s.labels["is_pair"])) for s in samples]
+
+
+def test_the_second_row_is_another_caption_of_the_image() -> None:
+    # 16 captions, five of an image: images 0 to 2, and one caption of image 3.
+    pairs = toys.caption_pairs(16, each=5)
+    partners: dict[str, set[str]] = {}
+    for epoch in range(40):
+        for one, other, is_pair in drawn_pairs(pairs, epoch):
+            assert int(one[1:]) // 5 == int(other[1:]) // 5
+            assert is_pair == (one != other) == (one != "s15")
+            partners.setdefault(one, set()).add(other)
+    assert [len(partners[f"s{number}"]) for number in range(16)] == [4] * 15 + [1]
+    assert drawn_pairs(pairs, 3) == drawn_pairs(pairs, 3) != drawn_pairs(pairs, 4)
+
+
+def test_a_batch_has_two_rows_of_every_sample() -> None:
+    pairs = toys.caption_pairs(6)
+    batch = collate(pairs.get([4, 1], [generator(0), generator(1)]))
+    assert (len(batch), batch.rows, batch.choices) == (2, 4, 2)
+    assert batch.ids == ("s4", "s1")
+    assert batch.labels["is_pair"].tolist() == [1, 1]
+    plain = collate(cast(SampleDataset, toys.captions(6)).get([4, 5, 1, 0], [generator(0)] * 4))
+    assert plain.text is not None
+    assert batch.text is not None
+    assert batch.text.input_ids.equal(plain.text.input_ids)
+    assert batch.features["clip_image"].equal(plain.features["clip_image"])
+
+
+def test_sizes_are_bounds() -> None:
+    pairs = CaptionPairs(toys.captions(20, 3).samples, "captions")
+    own = pairs.samples.sizes
+    longest = np.array([own[pairs.group == group].max(0) for group in pairs.group])
+    assert (pairs.sizes[:, 0] == 2).all()
+    assert np.array_equal(pairs.sizes[:, 1:], longest[:, 1:])
+    assert (pairs.lengths == pairs.samples.lengths).all()
+
+
+def test_one_caption_for_each_image_is_refused() -> None:
+    with pytest.raises(InputError, match=r"a.json compares .* every image has one"):
+        CaptionPairs(toys.captions(5, each=1), "a.json")
+
+
+# -- image files -------------------------------------------------------------------------------------------------------
+
+
+def test_e1_pictures_are_read_in_their_full_range_and_turned_everywhere(tmp_path: Path) -> None:
+    shades = np.arange(96, dtype=np.uint16).reshape(8, 12) * 600
+    Image.fromarray(shades).save(tmp_path / "a.png")
+    read = np.asarray(read_image(tmp_path / "a.png"))
+    assert np.array_equal(read[..., 0], shades >> 8)
+    homes.noise(tmp_path / "b.png", (9, 12))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    homes.noise(tmp_path / "turned.png", (9, 12), exif=exif)
+    turned = np.rot90(np.asarray(read_image(tmp_path / "b.png")), -1)
+    assert np.array_equal(np.asarray(read_image(tmp_path / "turned.png")), turned)
+    assert not np.array_equal(
+        decode_image(tmp_path / "turned.png", 8), decode_image(tmp_path / "b.png", 8)
+    )
+
+
+def test_a_file_that_ghostscript_would_draw_is_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[str] = []
+    started: list[object] = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given: started.append(given))
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.jpg", "EPS")
+    with pytest.raises(InputError, match="does not decode as an image"):
+        read_image(tmp_path / "x.jpg")
+    with pytest.raises(InputError, match="does not decode as an image"):
+        check_shape((8, 8), tmp_path / "x.jpg")
+    assert not started
+    package = Path(groundling.__file__).parent
+    opening = [path for path in package.rglob("*.py") if "Image.open(" in path.read_text()]
+    assert opening == [package / "data/images.py"]
 
-    def counted(path: Path, size: int) -> np.ndarray:
-        opened.append(path.name)
-        return decode_image(path, size)
 
-    monkeypatch.setattr(module, "decode_image", counted)
-    samples = make()
-    for epoch in range(3):
-        drawn(samples, list(range(12)), epoch)
-    assert sorted(opened) == sorted(f"{n}.png" for n in range(12))
+@pytest.mark.parametrize("kind", ["JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"])
+def test_a_picture_with_the_wrong_ending_is_read(kind: str, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8), (200, 0, 0)).save(tmp_path / "x.png", kind)
+    assert np.asarray(read_image(tmp_path / "x.png"))[..., 0].min() > 190

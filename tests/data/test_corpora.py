@@ -1,18 +1,29 @@
 """Text to adapt on: nothing is lost, nothing is too long, and words stay whole."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny import toys
-from tiny.corpora import corpus, corpus_lines
-from tiny.homes import put
+from tiny.commands import adapting_with
+from tiny.corpora import corpus
+from tiny.homes import STEPS, never, put, rte, words
 from tokenizers import Tokenizer
 
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.finetune import COMMAND as finetune
+from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.verdict import VerdictConfig, groups_of
+from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.corpora import blocks, corpus_samples, split_long_texts
+from groundling.data.corpora import blocks, split_long_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text import TokenizationCache
+from groundling.models.loading import load_tokenizer
 from groundling.settings.fields import make_settings
 from groundling.settings.input_settings import parse_named_folder
 
@@ -59,14 +70,6 @@ def test_nothing_is_lost_too_long_or_cut_in_a_word(
     assert all(units)
 
 
-def test_fitting_leaves_short_texts_alone(engines: dict) -> None:
-    texts = ["a  dog", "", "two\u00a0dogs", *LONG[:1]]
-    units = list(split_long_texts(texts[:1] + texts[2:], TokenizationCache(engines["bert"]), 30))
-    assert units[:2] == [(0, "a  dog"), (1, "two\u00a0dogs")]
-    assert len(units) > 3
-    assert {number for number, _ in units[2:]} == {2}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) -> None:
     texts = ["a dog", "redbluegreen" * 7, "two cats"]
@@ -74,26 +77,6 @@ def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) ->
     assert squeezed(units) == squeezed(texts)
     if kind != "siglip":  # to which the long word is one unknown token
         assert len(units) > 3
-
-
-@pytest.mark.parametrize("form", ["lines", "blocks"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_encoder_cuts_nothing_off_a_corpus(
-    kind: str, form: str, tokenizers: dict, tmp_path: Path
-) -> None:
-    path = put(tmp_path / "t.txt", "\n\n".join(LONG))
-    examples = corpus([path], form, tokenizers[kind], 32)
-    samples = TextDataset(examples, TextRowEncoder(tokenizers[kind], 32)).get(range(len(examples)))
-    assert sum(sample.truncated_tokens for sample in samples) == 0
-    assert max(len(sample.text.input_ids) for sample in samples) <= 32
-    assert squeezed([e.text for e in examples]) == squeezed(LONG)
-
-
-def test_lines_of_every_kind_of_file(tmp_path: Path) -> None:
-    flickr = put(tmp_path / "x.token.txt", "1.jpg#0\tA dog .\n1.jpg#1\tDogs .\n")
-    assert corpus_lines(flickr) == ["A dog .", "Dogs ."]
-    assert corpus_lines(put(tmp_path / "x.tsv", "a dog\t1.jpg\n")) == ["a dog"]
-    assert corpus_lines(put(tmp_path / "notes.json.txt", '{"a": 1}')) == ['{"a": 1}']
 
 
 def test_ids_name_file_and_number_and_limit_is_evenly_spaced(
@@ -112,18 +95,6 @@ def test_ids_name_file_and_number_and_limit_is_evenly_spaced(
     assert corpus([one, two], "lines", bert_tokenizer, 32, limit=1) == examples[:1]
 
 
-def test_ids_of_two_files_of_one_name_differ(bert_tokenizer, tmp_path: Path) -> None:
-    """Ids key every random choice: two samples of one id would be masked alike."""
-    paths = [put(tmp_path / part / "text.txt", "a dog\na cat\n") for part in ("a", "b")]
-    ids = [e.id for e in corpus(paths, "lines", bert_tokenizer, 32)]
-    assert len(set(ids)) == 4
-
-
-def test_no_text_at_all(bert_tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no text to adapt on; set text"):
-        corpus_samples([], "lines", TextRowEncoder(bert_tokenizer, 32), tmp_path)
-
-
 def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:
     for folder in ("runs/lr=1/a", "b"):
         (here / folder).mkdir(parents=True)
@@ -138,3 +109,60 @@ def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:
         assert parse_named_folder(word) == (name, folder)
     config = make_settings(VerdictConfig, runs=["runs/lr=1/a", "w/o images=b"])
     assert groups_of(config.runs) == {"a": "runs/lr=1/a", "w/o images": "b"}
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_length_that_leaves_no_room_for_text(
+    given: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(
+        "groundling.data.corpora.split_long_texts", never
+    )  # with no room it would never end
+    assert "max" in refusal(*adapting_with(given, tmp_path / "out", arm="mlm", **{"max-length": 2}))
+
+
+@pytest.mark.parametrize(
+    ("pair", "length"), [(None, -1), (None, 0), (None, 1), (None, 2), ("a cat", 2), ("a cat", 3)]
+)
+def test_a_text_is_never_longer_than_it_may_be(pair: str | None, length: int) -> None:
+    """Without room, the tokenizers' truncation silently keeps the whole text."""
+
+    def made() -> None:
+        TextDataset(
+            [Example("a", "a dog", text_pair=pair)], TextRowEncoder(toys.bert_words(), length)
+        ).get([0])
+
+    with pytest.raises(InputError, match=f"max_length {length}: no room"):
+        made()
+
+
+def test_finetune_cuts_long_texts_and_counts_what_it_cut(given: Path, tmp_path: Path) -> None:
+    sentence = " ".join(toys.sentences()[:6])
+    rte(tmp_path / "glue", count=8, sentence=sentence)
+    made, tokenizer = toys.sentences(), words()
+    lengths = [len(tokenizer(sentence, made[-1 - i])["input_ids"]) for i in range(8)]
+    expected = sum(
+        length - 64 for length in lengths
+    )  # the encoder has 64 positions, --max-length says 128
+    assert min(lengths) > 64
+    config = make_settings(
+        FinetuneConfig, model=str(given / "student"), task="glue/rte", data=str(tmp_path / "glue")
+    )
+    result = finetune(config, replace(STEPS, steps=1, batch=8), tmp_path / "out")
+    assert result["truncated_tokens"] == expected
+
+
+def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) -> None:
+    made = toys.sentences()
+    long = [" ".join(made[i : i + 8]) for i in range(0, 64, 8)] + made[64:72]
+    path = put(tmp_path / "long.txt", "\n".join(long))
+    examples = corpus([path], "lines", load_tokenizer(given / "student"), 64)
+    assert "".join("".join(e.text for e in examples).split()) == "".join("".join(long).split())
+    config = make_settings(
+        AdaptConfig, student=str(given / "student"), arm="mlm", text=(str(path),), max_length=128
+    )
+    result = adapt(config, STEPS, tmp_path / "out")
+    assert result["texts"] == len(examples) > len(long)
+    assert result["truncated_tokens"] == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -20,37 +20,18 @@ from groundling.data.text.keywords import (
 )
 
 RANKED = {
-    "The man is sending a telegram.": (
-        "sending a telegram < man is sending < telegram < man = sending"
-    ),
     "30 dogs run past the well-known singer.": (
         "dogs run past < dogs run = well-known singer < past the well-known = run past < dogs = singer"
         " < past = run = well-known"
-    ),
-    "Is the cat sleeping on top of the laptop or under the desk?": (
-        "cat sleeping = sleeping on top < desk < cat = laptop = sleeping = top"
-    ),
-    "The old woman in the red coat is feeding pigeons near the fountain. Pigeons gather around the woman.": (
-        "coat is feeding = red coat < feeding pigeons < fountain < pigeons gather < pigeons = woman"
-        " < coat = feeding = red < gather"
     ),
     "A surfer in a black wetsuit rides a huge green wave. The wave is breaking behind the surfer and his board.": (
         "black wetsuit rides < huge green wave"
         " < black wetsuit = huge green = rides a huge = wetsuit rides < green wave < surfer = wave"
         " < black = green = huge = rides = wetsuit < board < wave is breaking < breaking"
     ),
-    "person3 and person4 are arguing about the broken vase that person3 dropped.": (
-        "broken vase < dropped < arguing = broken = vase"
-    ),
     "She is nervous because the NASA engineer from Houston is about to start the countdown for the rocket.": (
         "engineer from houston = nasa engineer < start the countdown < houston = nasa < rocket"
         " < countdown = engineer = nervous = start"
-    ),
-    "An elephant sprays water over a baby elephant. The baby elephant enjoys the water! "
-    "Tourists take pictures of the elephants.": (
-        "elephant sprays water < baby elephant < sprays water < elephant sprays < baby elephant enjoys"
-        " < baby < elephant < water < sprays < elephant enjoys < tourists take pictures"
-        " < enjoys the water < elephants < enjoys < tourists < pictures"
     ),
     "Why is Casey sad ? Casey lost his dog .": (
         "casey sad < lost his dog < casey lost < casey < dog = sad < lost"
@@ -58,10 +39,6 @@ RANKED = {
     "What are Casey and Riley talking about ? Casey Riley Jessie are arguing over the broken vase .": (
         "casey riley jessie < riley jessie < casey riley < jessie are arguing < broken vase"
         " < riley talking < casey = riley < casey and riley < jessie < vase < arguing = broken = talking"
-    ),
-    "Is Riley angry with Casey ? No , Riley does n't like the coffee that Casey made .": (
-        "casey made < riley angry < angry with casey = coffee that casey < casey = riley < made"
-        " < angry = coffee"
     ),
     "Is this a formal event ? Yes , it is . Casey and Riley wear formal suits . Riley is holding a glass of wine .": (
         "riley wear formal < wear formal suits < riley wear < casey and riley < glass of wine"
@@ -71,11 +48,6 @@ RANKED = {
     "What is Casey ' s job ? Casey is a 3rd grade teacher , and works until 10:30 .": (
         "grade teacher < works until 10:30 < casey < 10:30 = grade = job = teacher < works"
     ),
-    "How do Casey Riley feel ? Excited ! They provide food , he provides the music .": (
-        "casey riley feel < casey riley < riley feel < provide food < excited < provides the music"
-        " < casey = riley < feel = food = music < provide = provides"
-    ),
-    "Who provides the music ? They provide songs .": "music = songs",
     "1. Dogs bark. 2. Cats sleep.": "cats sleep < dogs bark < cats < bark = dogs < sleep",
     "A T-shirt &amp; McDonald's o'clock\n\nsigns … in the “old” U.S.A. store": (
         "mcdonald's o'clock signs < store < mcdonald's o'clock = o'clock signs < t-shirt"
@@ -91,35 +63,22 @@ Phrases have the characters that they have in the text: "girl's hat", which YAKE
 """
 
 
-def ranked(text: str) -> list[tuple[float, list[str]]]:
-    """The keywords of a text in groups of equal scores, best first."""
-    groups: list[tuple[float, list[str]]] = []
-    for keyword in YakeExtractor()(text):
-        if not groups or round(keyword.score, 5) != round(groups[-1][0], 5):
-            groups.append((keyword.score, []))
-        groups[-1][1].append(" ".join(keyword.phrase.lower().split()))
-    return [(score, sorted(phrases)) for score, phrases in groups]
-
-
 @pytest.mark.parametrize("text", RANKED)
 def test_the_ranking_is_yakes(text: str) -> None:
-    expected = [sorted(group.split(" = ")) for group in RANKED[text].split(" < ")]
-    assert [phrases for _, phrases in ranked(text)] == expected
+    found = groupby(YakeExtractor()(text), lambda keyword: round(keyword.score, 5))
+    phrases = [[" ".join(one.phrase.lower().split()) for one in group] for _, group in found]
+    assert " < ".join(" = ".join(sorted(some)) for some in phrases) == RANKED[text]
 
 
 SCORES = {
     "sunset": {"sunset": 0.04491},  # ln ln 3 / 2, over 1 more than itself
-    "man rides": {"man": 0.15832},
-    "the man is": {"man": 0.29737},
     "I met Bob today": {"Bob": 0.14478},
     # Sentences end where YAKE ends them.
     "Why is Casey sad ? Casey lost his dog .": {"Casey sad": 0.01531},
     "Why is Casey sad? Casey lost his dog.": {"Casey sad": 0.05807},
     "The man .\nThe dog": {"dog": 0.09568},
     "cat dog. ' .": {"cat": 0.20051},
-    "cat dog": {"cat": 0.15832},
     "M. Zebra": {"Zebra": 0.08596},
-    "m. Zebra": {"Zebra": 0.17882},
     # A long number counts among the words, a short one does not.
     "cat , cat , dog , 1939": {"cat": 0.02135},
     "cat , cat , dog , 30": {"cat": 0.02246},
@@ -145,24 +104,6 @@ def test_scores_follow_the_published_formulas(text: str) -> None:
 )
 def test_a_text_may_have_no_keywords(text: str) -> None:
     assert YakeExtractor()(text) == []
-
-
-def test_keywords_come_best_first_and_of_equals_the_earlier() -> None:
-    text = "Dogs bark, cats sleep, and dogs bark."
-    found = YakeExtractor()(text)
-    assert found == YakeExtractor()(text)
-    order = [(keyword.score, keyword.spans[0]) for keyword in found]
-    assert order == sorted(order)
-    for keyword in found:
-        for start, stop in keyword.spans:
-            assert text[start:stop].lower() == keyword.phrase.lower()
-    spans_of = {keyword.phrase: keyword.spans for keyword in found}
-    assert spans_of["Dogs bark"] == ((0, 9), (27, 36))
-
-
-def test_a_possessive_is_its_word_and_a_contraction_a_stop_word() -> None:
-    phrases = [keyword.phrase for keyword in YakeExtractor()("The girl's hat isn't red")]
-    assert sorted(phrases) == ["girl", "girl's hat", "hat", "red"]
 
 
 def test_any_function_finds_keywords() -> None:
@@ -226,27 +167,6 @@ def test_every_keyword_stands_where_it_says(text: str) -> None:
         }
 
 
-def test_made_texts_score_as_with_the_package() -> None:
-    """Runs where somebody has installed YAKE, which is no dependency."""
-    extractor = pytest.importorskip("yake").KeywordExtractor(lan="en", dedup_lim=1.0, top=10**6)
-    rng = random.Random(0)
-    names = ["Casey", "Riley", "Jessie", "Avery", "Pat"]
-    rest = "why is are what will happen if the a because talking to and of old red coat dogs dog running"
-    rest += (
-        " looking provides provide T-shirt NASA well-known person3 10:30 1,000 1939 3rd , , . ? !"
-    )
-    rest += ' ... " “ —'
-    for _ in range(300):
-        text = " ".join(
-            rng.choice(names if rng.random() < 0.2 else rest.split()) for _ in range(25)
-        )
-        theirs = {
-            phrase.lower(): float(score) for phrase, score in extractor.extract_keywords(text)
-        }
-        ours = {phrase.lower(): score for phrase, score in scores(text).items()}
-        assert ours == pytest.approx(theirs, abs=1e-9), text
-
-
 # -- selection ---------------------------------------------------------------------------------------------------------
 
 RELEVANCE = np.array([0.1, 0.2, 0.3, 0.4])
@@ -260,24 +180,16 @@ def test_scores_of_the_worked_example() -> None:
     assert select_tokens(scores, ALL, 2).tolist() == [3, 2]
 
 
-def test_signs_are_kept_and_nothing_is_divided_by_zero() -> None:
-    scores = token_scores(np.array([-0.1, 0.3]), np.zeros(2), np.ones(2, bool))
-    assert scores == pytest.approx([-0.25, 0.75])
-    assert token_scores(np.zeros(2), np.zeros(2), np.ones(2, bool)).tolist() == [0, 0]
-
-
 def test_what_is_no_candidate_has_no_share() -> None:
     candidates = np.array([True, False, True, False])
+    assert select_tokens(np.array([0.2, 0.5, 0.5, 0.5]), ALL, 2).tolist() == [1, 2]  # the earlier
+    assert token_scores(-RELEVANCE[:1], np.zeros(1), ALL[:1]).tolist() == [-1]  # signs are kept
     scores = token_scores(RELEVANCE, IMPORTANCE, candidates)
     assert scores == pytest.approx([0.25, 0, 0.75 + 1, 0])
     assert select_tokens(scores, candidates, 3).tolist() == [2, 0]
     none = np.zeros(4, bool)
     assert select_tokens(token_scores(RELEVANCE, IMPORTANCE, none), none, 2).tolist() == []
     assert token_scores(np.zeros(0), np.zeros(0), np.zeros(0, bool)).tolist() == []
-
-
-def test_of_equal_scores_the_earlier_word_is_taken() -> None:
-    assert select_tokens(np.array([0.2, 0.5, 0.5, 0.5]), ALL, 2).tolist() == [1, 2]
 
 
 def test_random_words_are_candidates_each_as_often() -> None:

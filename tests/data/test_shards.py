@@ -7,6 +7,7 @@ import stat
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -78,24 +79,20 @@ def test_records_come_back_as_they_were_from_any_process(tmp_path):
         store.record_at(5)
     store["a"].arrays["ids"][:] = 0  # in memory of its own: the store is as it was
     same(store["a"], RECORDS[0])
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {stat.S_IMODE(put(tmp_path / "other", b"").stat().st_mode)}
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "i8", "u1", "u2", "u4", "?", ">f4"])
+@pytest.mark.parametrize("dtype", ["f2", "f8", "i8", "u2", "?", ">f4"])
 def test_arrays_come_back_whatever_their_memory_looks_like(dtype: str, tmp_path: Path) -> None:
     plain = (np.arange(24) % 2 if dtype == "?" else np.arange(24)).reshape(4, 6).astype(dtype)
-    layouts = {
-        "rows": plain,
-        "columns": np.asfortranarray(plain),
-        "turned": plain.T.copy().T,
-        "strided": np.repeat(plain, 2, 0)[::2],
-        "reversed": plain[::-1].copy()[::-1],
-    }
-    for name, array in layouts.items():
-        records = [Record(f"{name}{n}", {"x": array[n:]}) for n in range(3)]
-        store = ShardStore(written(tmp_path / name, records, size=3))
-        for one in records:
-            assert np.array_equal(store[one.id].arrays["x"], one.arrays["x"])
-            assert store[one.id].arrays["x"].dtype == np.dtype(dtype).newbyteorder("=")
+    layouts = [plain, np.asfortranarray(plain), np.repeat(plain, 2, 0)[::2], plain[::-1]]
+    records = [Record(f"{n}", {"x": array}) for n, array in enumerate(layouts)]
+    store = ShardStore(written(tmp_path, records, size=1))
+    for one in records:
+        found = store[one.id].arrays["x"]
+        assert np.array_equal(found, one.arrays["x"])
+        assert found.dtype == np.dtype(dtype).newbyteorder("=")
 
 
 def test_shards_are_mapped_when_they_are_read_and_few_stay_mapped(tmp_path, monkeypatch):
@@ -140,12 +137,6 @@ def test_a_killed_writer_resumes_to_the_same_bytes(tmp_path):
     assert digests(written(tmp_path / "cut", RECORDS, key=KEY)) == whole
 
 
-def test_shards_have_the_mode_of_other_files(tmp_path):
-    written(tmp_path, RECORDS)
-    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-    assert modes == {stat.S_IMODE(put(tmp_path / "other", b"").stat().st_mode)}
-
-
 def test_shards_go_by_rank_and_the_first_rank_closes(tmp_path):
     barrier = threading.Barrier(2)
     manifests = {}
@@ -157,11 +148,8 @@ def test_shards_go_by_rank_and_the_first_rank_closes(tmp_path):
             writer.write(number, RECORDS[2 * number : 2 * number + 2])
         manifests[rank] = writer.close({"teacher": "none"}, barrier=barrier.wait)
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2), timeout=60))
     assert manifests[0] == manifests[1] == json.loads((tmp_path / "two/manifest.json").read_text())
     assert digests(tmp_path / "two") == digests(written(tmp_path / "one", RECORDS, key=KEY))
 
@@ -182,16 +170,14 @@ def test_one_run_at_a_time_adds_to_a_folder(tmp_path, monkeypatch):
         with wait_for_folder(tmp_path, "adding"):
             order.append("second")
 
-    threads = [threading.Thread(target=first), threading.Thread(target=second)]
-    threads[0].start()
-    inside.wait()
-    threads[1].start()
-    while "waiting for another process, which is adding" not in told.getvalue():
-        assert threads[1].is_alive()
-        time.sleep(0.01)
-    leave.set()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(first)
+        inside.wait()
+        waiting = pool.submit(second)
+        while "waiting for another process, which is adding" not in told.getvalue():
+            assert waiting.running()
+            time.sleep(0.01)
+        leave.set()
     assert order == ["first", "second"]
     blocked = put(tmp_path / "file", "")
     with wait_for_folder(blocked, "adding"):  # which is no folder and cannot be locked
@@ -231,8 +217,6 @@ DAMAGE = [
     ("manifest.json", lambda content: b'{"counts": {}}', "not the manifest of a store"),
     ("manifest.json", lambda content: b'{"shards": [0, 9]}', "shard-00009.safetensors: damaged or"),
     (SHARD, lambda content: content[:-1], "damaged or missing .*; make the store again"),
-    (SHARD, lambda content: content[:40], "damaged or missing"),
-    (SHARD, lambda content: b"", "damaged or missing"),
     (SHARD, lambda content: content + b"x", "damaged or missing"),
     (SHARD, lambda content: content.replace(b"index", b"indes"), "not a shard of a store"),
     (SHARD, lambda content: content.replace(b"skip_reasons", b"skip_seasons"), "not a shard"),

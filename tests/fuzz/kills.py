@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import re
@@ -22,13 +23,7 @@ from tiny import homes, standins, vcr_files
 from groundling.cli import main
 
 EVENTS = {
-    "os.rename",
-    "os.mkdir",
-    "os.remove",
-    "os.rmdir",
-    "os.link",
-    "os.truncate",
-    "shutil.rmtree",
+    *("os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate", "shutil.rmtree")
 }
 """What Python tells of its file events, beside files that are opened for writing."""
 MAKES = os.O_WRONLY | os.O_RDWR
@@ -118,16 +113,8 @@ ENDINGS = {"predict": ".csv", "visualize": ".html", "data show": ".png", "data p
 
 def stock(shelf: Path) -> None:
     """What the commands read."""
-    for make in (
-        standins.models,
-        standins.texts,
-        standins.looks,
-        standins.glue,
-        standins.own_images,
-        standins.coco,
-        standins.others_regions,
-    ):
-        make(shelf)
+    for name in ("models", "texts", "looks", "glue", "own_images", "coco", "others_regions"):
+        getattr(standins, name)(shelf)
     standins.store(shelf / "store", standins.PHOTOS)
     homes.put(
         shelf / "s.py",
@@ -202,11 +189,8 @@ def _watch(out: Path, kill_at: int) -> Callable[[], int]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    with (
-        open(os.devnull, "w") as nothing,
-        contextlib.redirect_stdout(nothing),
-        contextlib.redirect_stderr(nothing),
-    ):
+    nothing = io.StringIO()
+    with contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
         yield
 
 

@@ -171,16 +171,8 @@ VALUES: tuple[object, ...] = (
 NAME = f"{FOREIGN}:THING"
 NAMES = (NAME, f"{FOREIGN}.THING", FOREIGN, f"{FOREIGN}:", f"planted--{FOREIGN}.THING")
 IMPORTED_AS = (
-    *(
-        "kind",
-        "model_format",
-        "task",
-        "architecture",
-        "type",
-        "auto_map",
-        "tokenizer_class",
-        "attn_implementation",
-    ),
+    *("kind", "model_format", "task", "architecture", "type", "auto_map", "tokenizer_class"),
+    "attn_implementation",
 )
 """Keys below which folders of models name code."""
 
@@ -211,14 +203,11 @@ def _json(change: Callable[[Any, Any, Draw], None]) -> Change:
         places: dict[str, list[tuple[Any, Any]]] = {}
         for box, key in _places(parsed):
             places.setdefault(str(key) if isinstance(box, dict) else "", []).append((box, key))
-        if (
-            places
-        ):  # a name counts once, however often it is there: a list of numbers would hide all others
+        if places:  # a name counts once: a list of numbers would hide all others
             change(*one_of(draw, *places[one_of(draw, *sorted(places))]), draw)
         raw = json.dumps(parsed).encode("utf-8", "surrogatepass")
-        return raw.replace(b'"DEEP"', b"[" * 100_000 + b"]" * 100_000).replace(
-            b'"LONG"', b"9" * 5_000
-        )
+        raw = raw.replace(b'"DEEP"', b"[" * 100_000 + b"]" * 100_000)
+        return raw.replace(b'"LONG"', b"9" * 5_000)
 
     changed.__name__ = change.__name__
     return changed
@@ -309,9 +298,7 @@ def mutations(draw: Draw, path: Path, content: bytes, only: Change | None = None
     offered = [BYTES, *[AS_TEXT] * text, *[(other_cells,)] * (path.suffix in {".tsv", ".csv"})]
     if path.suffix in {".json", ".jsonl"}:
         offered += [AS_JSON] * 3
-    if (
-        path.suffix == ".mdb"
-    ):  # LMDB follows lengths inside of pages unchecked, and damaged ones can end the process
+    if path.suffix == ".mdb":  # LMDB follows lengths inside of pages unchecked, and may end
         offered = [(cut, another_whole)]
     if path.suffix == ".jsonl" and b'"outputs"' in content:
         offered.append((another_prediction,))

@@ -1,7 +1,4 @@
-"""Every reader of a file that a user gives: how to write a small valid one, and how the library reads it.
-
-What `read` returns is all that a command would learn from the files: two readings are compared by it.
-"""
+"""Every reader of a file that a user gives: how to write a small valid one, and how the library reads it."""
 
 from __future__ import annotations
 
@@ -389,21 +386,12 @@ GLUE = {
     "RTE": ("index\tsentence1\tsentence2\tlabel\n", "{n}\t{a}\t{b}\t{no}entailment\n"),
     "CoLA": ("", "x\t{odd}\t\t{a}\n"),
     "STS-B": ("sentence1\tsentence2\tscore\n", "{a}\t{b}\t{n}\n"),
-    "QQP": (
-        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n",
-        "{n}\t1\t2\t{a}\t{b}\t{odd}\n",
-    ),
-    "MRPC": (
-        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n",
-        "{odd}\t1\t2\t{a}\t{b}\n",
-    ),
+    "QQP": ("id\tquestion1\tquestion2\tis_duplicate\n", "{n}\t{a}\t{b}\t{odd}\n"),
+    "MRPC": ("\ufeffQuality\t#1 String\t#2 String\n", "{odd}\t{a}\t{b}\n"),
     "SST-2": ("sentence\tlabel\n", "{a}\t{odd}\n"),
     "QNLI": ("index\tquestion\tsentence\tlabel\n", "{n}\t{a}\t{b}\t{no}entailment\n"),
     "WNLI": ("index\tsentence1\tsentence2\tlabel\n", "{n}\t{a}\t{b}\t{odd}\n"),
-    "MNLI": (
-        "index\tsentence1\tsentence2\tlabel1\tgold_label\n",
-        "{n}\t{a}\t{b}\tneutral\tneutral\n",
-    ),
+    "MNLI": ("sentence1\tsentence2\tgold_label\n", "{a}\t{b}\tneutral\n"),
 }
 """By folder: the first line of a split, and what all others look like."""
 SWAG = """sent1,sent2,ending0,ending1,ending2,ending3,label
@@ -470,22 +458,16 @@ def _detections(place: Path) -> None:
 
 
 def _metadata(place: Path) -> None:
-    about = {
-        "boxes": [[1, 1, 9, 9, 0.9], [2, 2, 9, 9, 0.8]],
-        "segms": [[[[1, 1], [9, 1], [9, 9]]], []],
-    }
-    put(
-        place / "1.json",
-        json.dumps(about | {"names": ["person", "dog"], "width": 16, "height": 16}),
-    )
+    about = {"names": ["person", "dog"], "width": 16, "height": 16}
+    about["boxes"] = [[1, 1, 9, 9, 0.9], [2, 2, 9, 9, 0.8]]
+    put(place / "1.json", json.dumps(about | {"segms": [[[[1, 1], [9, 1], [9, 9]]], []]}))
 
 
 def _partition(place: Path, shelf: LazyFixture) -> None:
     source = shelf.once("vcr files", vcr_files.folder)
     place.mkdir(parents=True)
-    write_manifest(
-        place / "part.json", partition_manifest(resolve("tasks", Task, "vcr"), source, 1, 0)
-    )
+    manifest = partition_manifest(resolve("tasks", Task, "vcr"), source, 1, 0)
+    write_manifest(place / "part.json", manifest)
 
 
 def _chosen(path: Path) -> object:
@@ -871,25 +853,15 @@ def _probes(shelf: LazyFixture) -> dict[str, Reader]:
     norms = "feature type\tconcept\tfeature\tpf\nvisual perceptual\towl\tis red\t9\n"
     own = table(("good", "bad"), ("a red dog", "dog red a"), ("a cat", "cat a"))
     parses = "# text = They see dogs.\n1\tThey\tthey\tPRON\tPRP\t_\t2\tnsubj\t_\t_\n"
-    parses += "2\tsee\tsee\tVERB\tVB\t_\t0\troot\t_\t_\n3\tdogs\tdog\tNOUN\tNNS\t_\t2\tobj\t_\tSpaceAfter=No\n"
-    parses += (
-        "4\t.\t.\tPUNCT\t.\t_\t2\tpunct\t_\t_\n\n# image = 8\n1\tvin\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
-    )
+    parses += "2\tsee\tsee\tVERB\tVB\t_\t0\troot\t_\t_\n3\tdogs\tdog\tNOUN\tNNS\t_\t2\tobj\t_\t_\n"
+    parses += "\n# image = 8\n1\tvin\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
     looks = {name: [*counts, *[0] * 9] for name, counts in nouns.items()}
     files = {
         "VEC": ("mass.json", rows_of(*masses), open_facts),
         "spatial commonsense": ("data.json", rows_of(*positions), open_facts),
-        "ImageNetVC": (
-            "color.csv",
-            table(("question", "answer"), ("What hue?", "red")),
-            open_facts,
-        ),
+        "ImageNetVC": ("color.csv", "question,answer\nWhat hue?,red\n", open_facts),
         "feature norms": ("norms.dat", norms, open_facts),
-        "word similarity": (
-            "pairs.txt",
-            "dog\tcat\t5.5\ndog\tball\t2\ncat\tball\t1\n",
-            read_word_pairs,
-        ),
+        "word similarity": ("pairs.txt", "a\tb\t5.5\na\tc\t2\nb\tc\t1\n", read_word_pairs),
         "CoNLL-U": ("a.conllu", parses, read_parses),
     }
     coda = copied(shelf.shop, "coda")
@@ -958,16 +930,14 @@ def _pictures(shelf: LazyFixture) -> dict[str, Reader]:
 
 def _picture(place: Path, ending: str, mode: str) -> None:
     place.mkdir(parents=True)
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 9, 3), dtype=np.uint8)
-    if mode == "I;16":
-        image = Image.fromarray(np.arange(108, dtype=np.uint16).reshape(12, 9) * 600)
-    else:
-        image = Image.fromarray(pixels).convert(mode)
+    shades = np.arange(108, dtype=np.uint16).reshape(12, 9) * 600
+    image = Image.fromarray(shades)
+    if mode != "I;16":
+        image = Image.fromarray((shades >> 8).astype(np.uint8)).convert(mode)
     exif = image.getexif()
     exif[0x0112] = 6  # turned
-    image.save(
-        place / f"a.{ending}", **({"exif": exif} if ending in ("jpg", "png", "webp") else {})
-    )
+    can_turn = ending in ("jpg", "png", "webp")
+    image.save(place / f"a.{ending}", **({"exif": exif} if can_turn else {}))
 
 
 def told(value: object) -> object:

@@ -126,7 +126,7 @@ class Bench:
         # Nobody can know of an edit, nor of damage in a layout of no rules.
         if effect == Effect.EDIT or (effect == Effect.DAMAGE and not self.reader.checked):
             return "edited", ""
-        return f"silent {effect}", _difference(self.before, after)
+        return f"silent {effect}", f"{str(self.before)[:80]} became {str(after)[:80]}"
 
 
 @contextlib.contextmanager
@@ -157,11 +157,8 @@ def guarded(call: Callable[[], Any], place: Path) -> tuple[str, str, Any]:
     except Hang:
         return "hang", _where(sys.exc_info()[1]), None
     except BaseException as error:
-        return (
-            "traceback",
-            f"{type(error).__name__}: {flatten_message(error)} {_where(error)}",
-            None,
-        )
+        message = f"{type(error).__name__}: {flatten_message(error)} {_where(error)}"
+        return "traceback", message, None
 
 
 def _line(message: str, place: Path) -> tuple[str, str, Any]:
@@ -178,17 +175,6 @@ def _where(error: BaseException | None) -> str:
     own = [frame for frame in frames if "/groundling/" in frame.filename]
     last = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in (*own[-1:], *frames[-1:])]
     return f"at {' in '.join(dict.fromkeys(last))}"
-
-
-def _difference(before: object, after: object) -> str:
-    """The first part of a reading that is another."""
-    while isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
-        pairs = zip(before, after, strict=True)
-        unlike = [(one, other) for one, other in pairs if one != other]
-        if not unlike:
-            break
-        before, after = unlike[0]
-    return f"{str(before)[:60]!r} became {str(after)[:60]!r}"
 
 
 # -- many --------------------------------------------------------------------------------------------------------------
