@@ -33,14 +33,14 @@ NOT_RUN = {
     ): "uses a stand-in instead of",
     (
         "bench.md",
-        "groundling bench --real --student minilm --teacher runs/teacher/model --captions "
+        "groundling bench-real --student minilm --teacher runs/teacher/model --captions "
         "flickr8k/subset2000.token.txt --images flickr8k/images --facts coda_annotations.jsonl memory_colors.jsonl "
         "--modes linear --words EN-RG-65.txt --retention-pairs stsb_dev_300.tsv --steps 100 --batch 16 --lr 1e-4 "
         "--max-length 32 --cpu --processes 1 --method contrastive --adapt-seeds 3 --out runs/real",
     ): NEEDS_DATA,
     (
         "bench.md",
-        "groundling bench --real --student minilm --teacher runs/teacher6/model --captions "
+        "groundling bench-real --student minilm --teacher runs/teacher6/model --captions "
         "flickr8k/subset2000.token.txt --images flickr8k/images --facts coda_annotations.jsonl --modes linear "
         "--retention-pairs stsb_dev_300.tsv --tasks glue/sst-2 --data glue --task-seeds 1 --limit-train 500 "
         "--steps 100 --batch 16 --lr 1e-4 --max-length 32 --cpu --method lexi_contrastive caption_to_image "

@@ -1,31 +1,48 @@
-"""Results of the quickstart's arms, made up."""
+"""What the quickstart's arms read, made up."""
 
 from __future__ import annotations
 
-from statistics import mean, stdev
+from collections.abc import Sequence
+from statistics import mean
 from typing import Any
 
-from groundling.studies.bench.quickstart import READ_OUT, TEXTUAL, VISUAL
+from groundling.studies.bench.engine import METHOD, SHUFFLED, TEXT_CONTROL
+from groundling.studies.bench.methods import CONTRASTIVE, L1, XDBERT
 
-LINEAR = {f"linear/{name}": name for name in ("colour", "shape", "size", "texture")}
-"""Labels for linear probes of the nouns' states, in a world of objects."""
-
-
-def scores(visual: float, textual: float = 0.9) -> dict[str, Any]:
-    """An arm's result: the same accuracy on every visual, and on every textual question."""
-    looks = (*VISUAL, *READ_OUT, *LINEAR)
-    found = {name: {"dev": 0.0, "test": visual, "chance": 0.5} for name in looks}
-    return found | {name: {"dev": 0.0, "test": textual, "chance": 0.25} for name in TEXTUAL}
+METHODS = {one.name: {"data": one.data} for one in (XDBERT, L1, CONTRASTIVE)}
+ROWS = [*METHODS, *(f"  {name}: {TEXT_CONTROL}" for name in METHODS), f"  contrastive: {SHUFFLED}"]
+"""Labels of the full quickstart's table."""
 
 
 def tuned(*seeds: float | None) -> dict[str, Any]:
-    """A fine-tuned probe's result by seed; None: that seed's probe did not train."""
+    """A fine-tuned probe's reading by seed; None: that seed's probe did not train."""
     counted = [value for value in seeds if value is not None]
     return {
         "dev": None,
         "test": mean(counted) if counted else None,
-        "test_sd": stdev(counted) if len(counted) > 1 else None,
         "chance": 0.5,
-        "scores": {"test": [0.5 if value is None else value for value in seeds]},
-        "learned": [value is not None for value in seeds],
+        "scores": [0.5 if value is None else value for value in seeds],
+        "trained": [value is not None for value in seeds],
     }
+
+
+def entry(method: str, arm: str, visual: float, odd: Sequence[float | None]) -> dict[str, Any]:
+    """An arm whose linear readings are all `visual`, with the seeds of "odd one out"."""
+    linear = {"train": visual, "dev": visual, "test": visual, "chance": 0.25}
+    names = ("visual", "linear/colour", "linear/category", "readout odd")
+    readings = {name: linear for name in names} | {"odd": tuned(*odd), "category": tuned(0.9)}
+    place = {"family": "objects", "world": 0, "seed": 0, "texts": "abc", "remarks": []}
+    return {"method": method, "arm": arm, **place, "readings": readings}
+
+
+def full() -> dict[str, Any]:
+    """The result of a full quickstart, in which contrastive alone transfers."""
+    blind = [entry(name, METHOD, 0.3, (None, 0.5)) for name in METHODS if name != CONTRASTIVE.name]
+    runs = [
+        *blind,
+        entry("contrastive", METHOD, 0.814, (0.7, 0.75, 0.8)),
+        entry("", TEXT_CONTROL, 0.3, (None, None)),
+        entry("contrastive", SHUFFLED, 0.25, (None, None)),
+    ]
+    recall = {"images": 500.0, "text_to_image_r@1": 45.3, "image_to_text_r@1": 64.6}
+    return {"methods": METHODS, "runs": runs, "retrieval": recall, "seconds": 200.0, "scale": 1.0}

@@ -33,7 +33,7 @@ from groundling.runs.hashing import sha256_of
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.stats.resampling import derangement
-from groundling.studies.bench.commands import RealSettings
+from groundling.studies.bench.commands import RealBenchConfig
 from groundling.studies.bench.protocol import (
     ADAPTING,
     ENCODER,
@@ -238,7 +238,7 @@ def _of_images(captions: Mapping[str, Any], notes: list[Any]) -> dict[str, Any]:
 # -- the user's own files on a real encoder ---------------------------------------------------------------------------
 
 
-def real_files(root: Path, settings: RealSettings) -> Files:
+def real_files(root: Path, settings: RealBenchConfig) -> Files:
     """Where the files of a bench on a real encoder are; a hub id stays as it is."""
     folder = root / "handed"
     places = {
@@ -263,7 +263,7 @@ class TextCounts:
     """Captioned images that are missing and were skipped."""
 
 
-def hand_over_texts(files: Files, settings: RealSettings, writes: bool) -> TextCounts:
+def hand_over_texts(files: Files, settings: RealBenchConfig, writes: bool) -> TextCounts:
     """Write the captions, with their own and with each other's images, and the corpus; returns what there is.
 
     `writes`: whether anything is written. Raises InputError for damaged captions, missing images, and fewer
@@ -320,7 +320,7 @@ def check_teacher(source: str) -> Any:
     return config
 
 
-def permute_teacher(files: Files, settings: RealSettings) -> None:
+def permute_teacher(files: Files, settings: RealBenchConfig) -> None:
     """Write the teacher with the embeddings of its text tower's tokens permuted, if it is not there yet.
 
     Its text tower reads each word of the corpus and of the captions as another word of similar frequency, the
@@ -351,7 +351,7 @@ def permute_teacher(files: Files, settings: RealSettings) -> None:
             load_processor(source).save_pretrained(partial)
 
 
-def _texts_of(files: Files, settings: RealSettings) -> Iterator[str]:
+def _texts_of(files: Files, settings: RealBenchConfig) -> Iterator[str]:
     """Every text that a method can read: the corpus, and the captions if the corpus is another file."""
     texts = plain_lines(files.places["corpus"])
     if not (settings.text and settings.captions):
