@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -142,21 +142,6 @@ def text_key(method: BenchMethod) -> str:
     )[:8]
 
 
-def describe_controls(method: BenchMethod, redrawn: str, arms: Iterable[str]) -> dict[str, str]:
-    """What each of the controls `arms` of a method is, in words; `redrawn`: the teacher of `SHUFFLED`."""
-    shuffled = ["captions with each other's images"] if method.shuffles_captions else []
-    random = ["images of noise"] if method.shuffles_captions else []
-    if method.replaces_teacher:
-        shuffled.append(redrawn)
-        random.append("an untrained teacher")
-    words = {
-        TEXT_CONTROL: "masked LM on the same texts, as many steps",
-        SHUFFLED: " and ".join(shuffled),
-        RANDOM: " and ".join(random),
-    }
-    return {arm: words[arm] for arm in arms if words[arm]}
-
-
 # -- the experiment ----------------------------------------------------------------------------------------------------
 
 
@@ -207,10 +192,6 @@ class Experiment:
     def control(self, arm: Arm) -> Arm:
         """The text control that an arm is compared with."""
         return replace(arm, arm=TEXT_CONTROL, weight=None)
-
-    def controls(self, method: BenchMethod) -> dict[str, str]:
-        """What each control of a method is, in words."""
-        raise NotImplementedError
 
     def choose(self, method: BenchMethod) -> Weight:
         """The chosen value of the method's weight; None: the default of `adapt`."""
@@ -454,8 +435,6 @@ class Experiment:
             arms = " then ".join(f"{one.arm} on {' and '.join(one.texts)}" for one in method.stages)
             is_tuned = bool(self.grid(method))
             print(f"{method.name} ({method.data}): {arms}{grid if is_tuned else ''}")
-            for name, words in self.controls(method).items():
-                print(f"    {name}: {words}")
         jobs = self.jobs()
         done = self._done(jobs)
         for job in jobs:

@@ -371,7 +371,8 @@ def judge_sets(entries: Sequence[Entry], methods: Methods) -> list[SetVerdict]:
     for method, about in methods.items():
         own = entries_of(entries, method, METHOD)
         unadapted = [{**before, "seed": one["seed"]} for one in own]
-        controls = {name: entries_of(entries, method, name) for name in about["controls"]}
+        arms = (TEXT_CONTROL,) if about["data"] == TEXT else (TEXT_CONTROL, SHUFFLED)
+        controls = {arm: entries_of(entries, method, arm) for arm in arms}
         for name, first in before["readings"].items():
             found = {arm: difference(own, control, name) for arm, control in controls.items()}
             # An earlier command may not have finished, and had other sets.

@@ -26,7 +26,6 @@ from groundling.studies.bench.engine import (
     Arm,
     Experiment,
     Reading,
-    describe_controls,
     has_arm,
     methods_of,
     summary_of,
@@ -51,7 +50,6 @@ from groundling.studies.bench.protocol import BenchFolder, Files
 from groundling.studies.bench.readings import SetReader, set_readers, shared_sets
 from groundling.studies.bench.report import make_set_report, publish
 
-PERMUTED = "the teacher with its text tower's token embeddings permuted"
 UNADAPTED = Arm(None, BEFORE)
 
 
@@ -103,14 +101,6 @@ class RealBench(Experiment):
             Reading(one.name, partial(one.read, cpu=self.config.cpu), key=one.key)
             for one in self.sets
         ]
-
-    def controls(self, method: BenchMethod) -> dict[str, str]:
-        """The controls of a method, in words."""
-        return describe_controls(method, PERMUTED, (TEXT_CONTROL, SHUFFLED))
-
-    def describe(self, method: BenchMethod) -> dict[str, Any]:
-        """Also the controls."""
-        return super().describe(method) | {"controls": self.controls(method)}
 
 
 def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:

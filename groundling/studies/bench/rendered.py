@@ -28,7 +28,6 @@ from groundling.studies.bench.engine import (
     Experiment,
     Reading,
     Weight,
-    describe_controls,
     has_arm,
     methods_of,
     summary_of,
@@ -73,7 +72,6 @@ TOWERS = {TOWER: read_text_tower, IMAGE_TOWER: read_image_tower}
 """Readings of the teacher, without an encoder: a ceiling for what it can teach."""
 CURVE_METHODS = ("xdbert", "contrastive", "l1")
 """The methods of curves, if no others are named."""
-REDRAWN = "a teacher trained on redrawn attributes"
 
 
 @dataclass(frozen=True)
@@ -234,11 +232,6 @@ class RenderedBench(Experiment):
         return found | {"remarks": [f"not plain: {one}" for one in faults]}
 
     # Results.
-
-    def controls(self, method: BenchMethod) -> dict[str, str]:
-        """The controls of a method that run, in words."""
-        arms = (TEXT_CONTROL,) if self.axes else (TEXT_CONTROL, SHUFFLED, RANDOM)
-        return describe_controls(method, REDRAWN, arms)
 
     def without_curve(self) -> list[str]:
         """Why methods have no curve on some of the axes."""

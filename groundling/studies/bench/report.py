@@ -1,4 +1,4 @@
-"""The bench's reports: tables of readings and verdicts, forest plots, price against gain, curves, and cost."""
+"""The bench's reports: tables of readings and verdicts with their price, forest plots, curves, and cost."""
 
 from __future__ import annotations
 
@@ -98,12 +98,10 @@ TERMS = CONTROL_TERMS | {
     "masked LM loss": "Mean loss of masked tokens of held-out text, in nats; lower is better.",
     "minimal pairs": "Share of test sentences that the masked LM prefers: to themselves with two words swapped, and to "
     "the same noun with a verb and an ending of another category; the mean of both.",
-    "train nouns": "By cross-validation over the nouns on which the final readings are fitted.",
     "extra parameters": "Parameters trained beside the encoder's, and those that its exported model has beyond the "
     "handed-over encoder.",
 }
 """Glossary of the page."""
-PRICE = "Right: more visual attributes than the text control. Up: a higher loss of masked LM on held-out text."
 CURVE_RULE = (
     "Gain: the linear visual reading on test nouns, of the method minus its text control, with the standard deviation "
     f"over worlds. A star marks gains above 0: a two-sided t-test over at least {MIN_UNITS} worlds, whose standard "
@@ -194,21 +192,6 @@ def chance_of(entries: Sequence[Entry], reading: str) -> float:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None or not isfinite(value) else f"{value:{form}}"
-
-
-def train_rows(entries: Sequence[Entry], methods: Methods) -> list[TableRow]:
-    """Linear readings on train, dev and test nouns of each method and its text control."""
-    return [
-        {
-            "arm": name if arm == METHOD else f"  {name}: {arm}",
-            "reading": reading.removeprefix(LINEAR),
-            **{f"{split} nouns": cell(own, reading, split) for split in ("train", "dev", "test")},
-        }
-        for name in methods
-        for arm in (METHOD, TEXT_CONTROL)
-        if (own := entries_of(entries, name, arm))
-        for reading in (VISUAL, LINEAR + TEXTUAL)
-    ]
 
 
 def _difference_cells(one: BenchVerdict, unit: str, digits: int = 2) -> dict[str, str]:
@@ -350,27 +333,17 @@ def _family_sections(
             rows = table_rows(entries, of_class, headings_of(entries))
             differences = f"{name}: differences of methods that read {data}"
             forest = _forest({one.method: one for one in own}, "accuracy of linear visual readings")
-            nouns = train_rows(entries, of_class)
             sections += [
                 ReportSection(f"{name}: methods that read {data}", rows=rows),
                 ReportSection(differences, rows=verdict_rows(own), figures=forest),
-                ReportSection(f"{name}: train, dev and test nouns", rows=nouns),
             ]
-    points = {
-        one.method: (one.text.mean, one.prices[MASKED_LM].mean)
-        for one in verdicts
-        if MASKED_LM in one.prices and one.prices[MASKED_LM].units and one.text.units
-    }
-    if points:
-        title = f"{name}: price against gain"
-        sections.append(ReportSection(title, figures=[_price_plot(points)], caption=PRICE))
     return sections
 
 
 def make_set_report(
     bench: Mapping[str, Any], verdicts: Sequence[SetVerdict], sentences: Sequence[str]
 ) -> Report:
-    """The report of a bench on a real encoder: readings, differences, price, controls and cost."""
+    """The report of a bench on a real encoder: readings, differences, price and cost."""
     runs, methods = bench["runs"], bench["methods"]
     (before,) = (one for one in runs if one["arm"] == BEFORE)
     sections = []
@@ -385,12 +358,6 @@ def make_set_report(
                 ReportSection(title, rows=rows),
                 ReportSection(f"{title}, differences", rows=differences, figures=forest),
             ]
-    controls: list[TableRow] = [
-        {"method": name, "reads": about["data"], "control": control, "what it is": words}
-        for name, about in methods.items()
-        for control, words in about["controls"].items()
-    ]
-    sections.append(ReportSection("Controls", rows=controls))
     sections.append(ReportSection("Cost of a run", rows=cost_rows(methods, runs)))
     notes = [*bench["notes"], _today()]
     title = "Which method gives this encoder visual knowledge?"
@@ -500,22 +467,6 @@ def _forest(verdicts: Mapping[str, BenchVerdict], unit: str) -> list[str]:
     ]
     about = f"difference in {unit}; right of 0 is better than the control"
     return [forest_svg(rows, about)] if rows else []
-
-
-def _price_plot(points: Mapping[str, tuple[float, float]]) -> str:
-    """Each method as a mark with its name."""
-    figure = new_figure(WIDTH, 4.0)
-    axes = figure.subplots()
-    for number, (name, (gain, price)) in enumerate(points.items()):
-        colour, mark = MARKS[number % len(MARKS)]
-        axes.plot(gain, price, mark, color=colour, markersize=9, zorder=3)
-        axes.annotate(name, (gain, price), xytext=(7, 5), textcoords="offset points", fontsize=8)
-    for draw in (axes.axhline, axes.axvline):
-        draw(0, color=BLACK, linestyle="dashed", linewidth=0.9, zorder=1)
-    axes.margins(0.2)
-    _label_axes(axes, "gain: visual readings beyond the text control", "price: masked LM loss")
-    label = "; ".join(f"{name}: gain {x:+.2f}, price {y:+.2f}" for name, (x, y) in points.items())
-    return svg_of(figure, f"Price against gain. {label}")
 
 
 def _label_axes(axes: Any, below: str, beside: str) -> None:
