@@ -57,8 +57,6 @@ SWAPS = {
 """What a control reads in place of what is handed to the method, by name."""
 ITEMS = ("groups", "items", "cosines", "ratings")
 """What a reading has of each item."""
-NOT_DONE = "not done yet: "
-"""Beginning of the note on missing jobs."""
 
 Weight = float | str | None
 """A value of the tuned setting; None if the method has none, or it is still to be chosen."""
@@ -420,8 +418,8 @@ class Experiment:
 
     def notes(self, methods: Mapping[str, Entry]) -> list[str]:
         """Notes on missing jobs, and on methods with steps of their own."""
-        missing = len(self.missing())
-        notes = [f"{NOT_DONE}{format_count(missing, 'job')} of this bench"] if missing else []
+        missing = format_count(len(self.missing()), "job")
+        notes = [f"not done yet: {missing} of this bench"] if self.missing() else []
         return notes + [
             f"{name} asks for {about['steps']} steps; its controls got as many, other methods did not"
             for name, about in methods.items()
@@ -460,8 +458,8 @@ def _entry(name: str, trained: Entry, read: Sequence[Entry]) -> dict[str, Any]:
     for job in read:
         entry["readings"] = {**entry["readings"], **job["readings"], **entry["readings"]}
     if trained:
-        after = next(job["parameters_after"] for job in read if "parameters_after" in job)
-        entry["cost"] = trained["cost"] | {"parameters_after": after}
+        after = [job["parameters_after"] for job in read if "parameters_after" in job]
+        entry["cost"] = trained["cost"] | {"parameters_after": max(after, default=0)}
         remarks = [remark for job in read for remark in job.get("remarks", ())]
         entry["remarks"] = list(dict.fromkeys(remarks))
     return entry

@@ -7,7 +7,7 @@ import io
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -253,18 +253,9 @@ def real_files(root: Path, settings: RealBenchConfig) -> Files:
     return Files(root, places, features=root / "features")
 
 
-@dataclass(frozen=True)
-class TextCounts:
-    """Numbers of texts and images that are handed over."""
-
-    captions: int
-    images: int
-    missing: int
-    """Captioned images that are missing and were skipped."""
-
-
-def hand_over_texts(files: Files, settings: RealBenchConfig, writes: bool) -> TextCounts:
-    """Write the captions, with their own and with each other's images, and the corpus; returns what there is.
+def hand_over_texts(files: Files, settings: RealBenchConfig, writes: bool) -> dict[str, int]:
+    """Write the captions, with their own and with each other's images, and the corpus; returns the numbers of
+    captions, of images, and of captioned images that are missing and were skipped.
 
     `writes`: whether anything is written. Raises InputError for damaged captions, missing images, and fewer
     texts than a batch.
@@ -293,7 +284,7 @@ def hand_over_texts(files: Files, settings: RealBenchConfig, writes: bool) -> Te
         write_whole(files.places["shuffled captions"], shuffled + "\n")
     if writes and not settings.text:
         write_whole(files.places["corpus"], "\n".join(texts) + "\n")
-    return TextCounts(len(texts), len(images), missing)
+    return {"captions": len(texts), "images": len(images), "missing": missing}
 
 
 def _coco(images: Sequence[CaptionedImage]) -> dict[str, list[dict[str, object]]]:

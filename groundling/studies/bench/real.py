@@ -31,7 +31,6 @@ from groundling.studies.bench.engine import (
     summary_of,
 )
 from groundling.studies.bench.handed import (
-    TextCounts,
     check_teacher,
     hand_over_texts,
     permute_teacher,
@@ -129,11 +128,11 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
     own.missing()  # jobs of another version end the bench before anything is written
     files = own.files(UNADAPTED)
     counts = hand_over_texts(files, config, writes=not (config.plan or config.report))
-    if counts.missing:
-        notes.append(f"{counts.missing:,} captioned images are missing and were skipped")
+    if counts["missing"]:
+        notes.append(f"{counts['missing']:,} captioned images are missing and were skipped")
     if config.plan:
         text = config.text or "the captions without their images"
-        print(f"{counts.captions:,} captions of {counts.images:,} images; text: {text}")
+        print(f"{counts['captions']:,} captions of {counts['images']:,} images; text: {text}")
         for note in notes:
             print(f"note: {note}")
         return own.print_plan()
@@ -174,7 +173,9 @@ def _lacks(method: BenchMethod, config: RealBenchConfig) -> str:
     return ""
 
 
-def conclude(own: RealBench, counts: TextCounts, notes: Sequence[str], out: Path) -> dict[str, Any]:
+def conclude(
+    own: RealBench, counts: Mapping[str, int], notes: Sequence[str], out: Path
+) -> dict[str, Any]:
     """Judge everything in the folder, write bench.json and the page, print the table and the sentences.
 
     Methods, sets and seeds of earlier commands are judged too: a folder with one command for each method has the
@@ -188,7 +189,7 @@ def conclude(own: RealBench, counts: TextCounts, notes: Sequence[str], out: Path
     bench: dict[str, Any] = {
         "groundling": groundling.__version__,
         "settings": own.fixed,
-        "texts": vars(counts),
+        "texts": counts,
         "methods": methods,
         "runs": [summary_of(one) for one in entries],
     }

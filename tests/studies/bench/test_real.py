@@ -25,7 +25,6 @@ from groundling.settings.fields import make_settings
 from groundling.studies.bench.commands import BENCH_REAL, RealBenchConfig
 from groundling.studies.bench.engine import BEFORE, METHOD, SHUFFLED, TEXT_CONTROL, Arm
 from groundling.studies.bench.handed import (
-    TextCounts,
     permute_teacher,
     permute_tokens,
     real_files,
@@ -438,7 +437,7 @@ def judged(root: Path, methods: Sequence[str]) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RealBench, "missing", lambda self: [])
         patch.setattr(RealBench, "readings", lambda self, arm: [])
-        return conclude(own, TextCounts(1, 1, 0), [], root)
+        return conclude(own, {"captions": 1, "images": 1, "missing": 0}, [], root)
 
 
 def test_methods_of_earlier_commands_count_in_the_correction(
