@@ -285,6 +285,16 @@ class Experiment:
             )
         return result
 
+    def every_arm(self, arms: Sequence[str], seeds: int, world: BenchWorld | None) -> list[Arm]:
+        """These arms of every method that has them, with every adaptation seed; random targets with one."""
+        return [
+            Arm(method, arm, seed, world)
+            for method in self.methods
+            for arm in arms
+            if arm in (METHOD, TEXT_CONTROL) or method.data != TEXT
+            for seed in range(1 if arm == RANDOM else seeds)
+        ]
+
     def finish(self, name: str, result: dict[str, Any]) -> dict[str, Any]:
         """Write a job's result, and return it as stored."""
         path = self.folder.job(name)
@@ -348,11 +358,12 @@ class Experiment:
         """Settings of `adapt` for a stage of an arm; the tuned setting is not among them."""
         method, files = arm.method, self.files(arm)
         assert method is not None
-        swaps = SWAPS.get(arm.arm, {})
-        if not method.shuffles_captions:
-            swaps = {name: other for name, other in swaps.items() if name == "teacher"}
-        if not method.replaces_teacher:
-            swaps = {name: other for name, other in swaps.items() if name != "teacher"}
+        replaced = {"teacher": method.replaces_teacher}
+        swaps = {
+            name: other
+            for name, other in SWAPS.get(arm.arm, {}).items()
+            if replaced.get(name, method.data == IMAGES)
+        }
 
         def place(name: str) -> str:
             return str(files.places[swaps.get(name, name)])
@@ -494,11 +505,6 @@ def entries_of(entries: Sequence[Entry], method: str, arm: str) -> list[Entry]:
         return [one for one in entries if (one["method"], one["arm"]) == (method, arm)]
     keys = {one["texts"] for one in entries_of(entries, method, METHOD)}
     return [one for one in entries if one["arm"] == TEXT_CONTROL and one["texts"] in keys]
-
-
-def has_arm(method: BenchMethod, arm: str) -> bool:
-    """Whether a method has an arm: one without a teacher has no images to shuffle and no targets to replace."""
-    return arm in (METHOD, TEXT_CONTROL) or method.data != TEXT
 
 
 def parameters_of(model: Path) -> int:

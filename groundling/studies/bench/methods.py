@@ -108,11 +108,6 @@ class BenchMethod:
                 _check_stage(stage, number, self.data)
 
     @property
-    def shuffles_captions(self) -> bool:
-        """Whether the shuffled control gives captions other images."""
-        return self.data == IMAGES
-
-    @property
     def replaces_teacher(self) -> bool:
         """Whether the controls replace the teacher, since the method reads its text tower."""
         return self.data == TEACHER or (self.data == IMAGES and self.reads_text_tower)

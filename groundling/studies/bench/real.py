@@ -26,7 +26,6 @@ from groundling.studies.bench.engine import (
     Arm,
     Experiment,
     Reading,
-    has_arm,
     methods_of,
     summary_of,
 )
@@ -83,16 +82,8 @@ class RealBench(Experiment):
 
     def arms(self) -> list[Arm]:
         """The unadapted encoder, then every method with its controls."""
-        return [
-            UNADAPTED,
-            *(
-                Arm(method, arm, seed)
-                for method in self.methods
-                for arm in (METHOD, TEXT_CONTROL, SHUFFLED)
-                if has_arm(method, arm)
-                for seed in range(self.config.adapt_seeds)
-            ),
-        ]
+        arms = (METHOD, TEXT_CONTROL, SHUFFLED)
+        return [UNADAPTED, *self.every_arm(arms, self.config.adapt_seeds, None)]
 
     def readings(self, arm: Arm) -> list[Reading]:
         """Every set."""

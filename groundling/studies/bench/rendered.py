@@ -28,7 +28,6 @@ from groundling.studies.bench.engine import (
     Experiment,
     Reading,
     Weight,
-    has_arm,
     methods_of,
     summary_of,
 )
@@ -147,25 +146,21 @@ class RenderedBench(Experiment):
     def arms(self) -> list[Arm]:
         """All arms of all worlds, and of curves those that their values change, beside the worlds' own."""
         if not self.axes:
-            return [arm for world in self.worlds for arm in self._arms(world)]
+            arms = (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM)
+            return [
+                arm
+                for world in self.worlds
+                for arm in (
+                    Arm(None, TOWER, 0, world),
+                    *self.every_arm(arms, self.config.adapt_seeds, world),
+                )
+            ]
         conditions = [BASE, *(one for axis in self.axes for one in axis.conditions())]
         return [
             arm
             for world in self.worlds
             for condition in conditions
             for arm in self._curve_arms(replace(world, condition=condition))
-        ]
-
-    def _arms(self, world: BenchWorld) -> list[Arm]:
-        return [
-            Arm(None, TOWER, 0, world),
-            *(
-                Arm(method, arm, seed, world)
-                for method in self.methods
-                for arm in (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM)
-                if has_arm(method, arm)
-                for seed in range(1 if arm == RANDOM else self.config.adapt_seeds)
-            ),
         ]
 
     def _curve_arms(self, world: BenchWorld) -> list[Arm]:
