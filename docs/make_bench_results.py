@@ -21,7 +21,6 @@ from typing import Any
 from groundling.core.errors import InputError
 from groundling.data.tables import read_rows
 from groundling.runs.folder import read_json
-from groundling.studies.bench.curves import curve_groups, curve_rows, judge_curves
 from groundling.studies.bench.engine import (
     METHOD,
     RANDOM,
@@ -33,6 +32,7 @@ from groundling.studies.bench.engine import (
 from groundling.studies.bench.judge import (
     base_entries,
     families_of,
+    judge_curves,
     judge_methods,
     noise_of,
     value_of,
@@ -40,6 +40,7 @@ from groundling.studies.bench.judge import (
 from groundling.studies.bench.methods import built_in_methods
 from groundling.studies.bench.protocol import TUNING_WORLD, key_of
 from groundling.studies.bench.readings import MASKED_LM, PAIRS, READOUT, VISUAL
+from groundling.studies.bench.report import curve_groups, curve_rows
 
 PAGE = Path(__file__).with_name("bench.md")
 RESULTS = Path(__file__).with_name("bench.csv")

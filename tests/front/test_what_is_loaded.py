@@ -49,6 +49,7 @@ CASES = [
     ("run bad.py", "gone: no such file or folder"),
     ("verdict --runs model", "verdict needs runs"),
     ("bench --method contrast", "no bench method is called 'contrast'"),
+    ("bench-real --student model --text t.txt --words gone", "words=gone: no such file"),
     ("vcr --answers gone --rationales gone --data photos", "answers=gone: no such file or folder"),
     ("ensemble --runs gone --task glue/rte --data photos", "runs=gone: no such file or folder"),
     ("zero-shot --model model --task vqa --data gone --images photos", "data=gone: no such"),

@@ -61,7 +61,6 @@ from groundling.stats import verdict_report as judging
 from groundling.stats.linear_probes import read_nouns
 from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models import load_clip_towers
-from groundling.studies.bench.engine import read_job
 from groundling.studies.clip_td import combined_runs as combined
 from groundling.studies.clip_td import shift as implicit
 from groundling.studies.clip_td.explicit_mitigation import WordNet
@@ -87,28 +86,6 @@ from groundling.vision_language.single_stream import read_weights
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
-
-ARM_JOB = {
-    "key": "k",
-    "name": "objects 0: l1, method, seed 0",
-    "run": {
-        "method": "l1",
-        "arm": "method",
-        "texts": "t",
-        "family": "objects",
-        "world": 0,
-        "seed": 0,
-    },
-    "about": {"data": "text", "steps": 0, "texts": "t", "weight": "w", "grid": [0.1, 1.0]},
-    "control": "objects 0: text control t, seed 0",
-    "weight": 0.1,
-    "cost": {
-        **{"steps": 2, "samples": 4, "epochs": [0.5], "seconds": 1.0, "memory_mb": 9},
-        "extra_parameters": 0,
-    },
-    "model": {"path": "m", "sha256": "h"},
-}
-"""The result file of an arm of an experiment."""
 
 
 @dataclass(frozen=True)
@@ -707,7 +684,6 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
     syntax = {"relations": [{"relation": "det", "phrase_is": "head", **heads}]}
     logged = rows_of(*[{"step": n, "loss": 1 / n} for n in (2, 4, 6)])
     files = {
-        "arm": ("arm.json", json.dumps(ARM_JOB), read_job),
         "predictions": ("p.jsonl", rows_of(*ANSWERS), read_predictions),
         "log": ("log.jsonl", logged, read_log),
         "figures of heads": ("result.json", json.dumps(heads), _drawn),

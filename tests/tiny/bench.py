@@ -12,9 +12,9 @@ from pathlib import Path
 import documents
 import pytest
 
-from groundling.studies.bench import rendered
+from groundling.studies.bench import handed, rendered
 from groundling.studies.bench.commands import BENCH, BenchConfig
-from groundling.studies.bench.readings import read_encoder
+from groundling.studies.bench.readings import PAIRS_FILE, read_encoder, write_grammar_pairs
 from tiny.homes import digests, stay_here
 
 CONFIG = BenchConfig(
@@ -60,6 +60,13 @@ def read_few(model: Path, out: Path, world: Path) -> object:
     return read_encoder(model, out, world)
 
 
+def write_few_pairs(world: Path) -> None:
+    """Every thirtieth minimal pair: each takes a forward pass per token, of every encoder."""
+    write_grammar_pairs(world)
+    head, *lines = (world / PAIRS_FILE).read_text().splitlines(keepends=True)
+    (world / PAIRS_FILE).write_text("".join([head, *lines[::30]]))
+
+
 def run_bench(work: Path) -> Ran:
     """Killed after some jobs, then finished by the same command, beside a method in one file of the user's own."""
     out = work / "out"
@@ -69,6 +76,7 @@ def run_bench(work: Path) -> Ran:
     documents.forget_modules("mine")
     with pytest.MonkeyPatch.context() as patch:
         stay_here(patch)
+        patch.setattr(handed, "write_grammar_pairs", write_few_pairs)
         os.chdir(work)
         try:
             with patch.context() as killing:

@@ -1,11 +1,11 @@
-"""Made-up predictions and finished runs that gave them, and results of the quickstart's arms."""
+"""Made-up predictions and finished runs that gave them, and what the quickstart's arms read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from verdict_power import simulate
@@ -13,7 +13,8 @@ from verdict_power import simulate
 from groundling.core.rng import generator
 from groundling.stats.verdict import SeedRuns
 from groundling.stats.verdict_report import collect_groups, write_verdict
-from groundling.studies.bench.quickstart import READ_OUT, TEXTUAL, VISUAL
+from groundling.studies.bench.engine import METHOD, SHUFFLED, TEXT_CONTROL
+from groundling.studies.bench.methods import CONTRASTIVE, L1, XDBERT
 
 
 def both(gain: float, seed: int = 0, **noise: float) -> tuple[SeedRuns, SeedRuns]:
@@ -58,25 +59,40 @@ def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-LINEAR = {f"linear/{name}": name for name in ("colour", "shape", "size", "texture")}
-"""Labels for linear probes of the nouns' states, in a world of objects."""
-
-
-def scores(visual: float, textual: float = 0.9) -> dict[str, Any]:
-    """An arm's result: the same accuracy on every visual, and on every textual question."""
-    looks = (*VISUAL, *READ_OUT, *LINEAR)
-    found = {name: {"dev": 0.0, "test": visual, "chance": 0.5} for name in looks}
-    return found | {name: {"dev": 0.0, "test": textual, "chance": 0.25} for name in TEXTUAL}
+METHODS = {one.name: {"data": one.data} for one in (XDBERT, L1, CONTRASTIVE)}
+ROWS = [*METHODS, *(f"  {name}: {TEXT_CONTROL}" for name in METHODS), f"  contrastive: {SHUFFLED}"]
+"""Labels of the full quickstart's table."""
 
 
 def tuned(*seeds: float | None) -> dict[str, Any]:
-    """A fine-tuned probe's result by seed; None: that seed's probe did not train."""
+    """A fine-tuned probe's reading by seed; None: that seed's probe did not train."""
     counted = [value for value in seeds if value is not None]
     return {
         "dev": None,
         "test": mean(counted) if counted else None,
-        "test_sd": stdev(counted) if len(counted) > 1 else None,
         "chance": 0.5,
-        "scores": {"test": [0.5 if value is None else value for value in seeds]},
-        "learned": [value is not None for value in seeds],
+        "scores": [0.5 if value is None else value for value in seeds],
+        "trained": [value is not None for value in seeds],
     }
+
+
+def entry(method: str, arm: str, visual: float, odd: Sequence[float | None]) -> dict[str, Any]:
+    """An arm whose linear readings are all `visual`, with the seeds of "odd one out"."""
+    linear = {"train": visual, "dev": visual, "test": visual, "chance": 0.25}
+    names = ("visual", "linear/colour", "linear/category", "readout odd")
+    readings = {name: linear for name in names} | {"odd": tuned(*odd), "category": tuned(0.9)}
+    place = {"family": "objects", "world": 0, "seed": 0, "texts": "abc", "remarks": []}
+    return {"method": method, "arm": arm, **place, "readings": readings}
+
+
+def full() -> dict[str, Any]:
+    """The result of a full quickstart, in which contrastive alone transfers."""
+    blind = [entry(name, METHOD, 0.3, (None, 0.5)) for name in METHODS if name != CONTRASTIVE.name]
+    runs = [
+        *blind,
+        entry("contrastive", METHOD, 0.814, (0.7, 0.75, 0.8)),
+        entry("", TEXT_CONTROL, 0.3, (None, None)),
+        entry("contrastive", SHUFFLED, 0.25, (None, None)),
+    ]
+    recall = {"images": 500.0, "text_to_image_r@1": 45.3, "image_to_text_r@1": 64.6}
+    return {"methods": METHODS, "runs": runs, "retrieval": recall, "seconds": 200.0, "scale": 1.0}

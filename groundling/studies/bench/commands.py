@@ -1,4 +1,4 @@
-"""Commands and settings of the bench and the quickstart."""
+"""Commands and settings of the bench, in rendered worlds and on a real encoder, and of the quickstart."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from groundling.settings.fields import (
     refuse_settings,
     replace_settings,
     require_settings,
+    required,
+    setting_names,
     setting_values,
     settings,
-    settings_of,
 )
 from groundling.settings.input_settings import CaptionSettings
 
 QUESTIONS = ("truth", "category", "order", "odd")
 """Questions that can be fine-tuned on."""
 Family = Literal["objects", "pictograms"]
-WORLDS_ONLY = ("worlds", "families", "probe_seeds", "probes", "curve", "scale")
-"""Settings that a bench on a real encoder does not read."""
 NOT_OF_CURVES = ("adapt_seeds", "probe_seeds", "probes")
 """Settings that curves do not read."""
 FAMILIES: tuple[Family, ...] = ("objects", "pictograms")
@@ -41,119 +40,52 @@ TUNING_SEED = 100
 """Seed of the world of the first family in which weights are chosen."""
 PROTOCOL_VERSION = 3
 """Increases with every change after which results of two benches are not comparable."""
-
-
-REAL_VERSION = 3
-"""Increases with every change after which results of two benches on real encoders are not comparable."""
 FILL_MASK = "fill-mask"
 """The mode of `probe-facts` that needs a masked-LM head."""
 
 
 @settings
-class RealSettings(Settings):
-    """With --real: your encoder, teacher, captions and images, and the sets on which it is read."""
-
-    real: bool = False
-    """Compare the methods on --student, with your own captions and images, instead of in rendered worlds."""
-    student: Annotated[str, InputKind.MODEL] = ""
-    """--real: text encoder from which every method starts, hub id or folder."""
-    teacher: Annotated[str, InputKind.MODEL] = ""
-    """--real: CLIP-like teacher: hub id or folder of Hugging Face."""
-    captions: Annotated[str, InputKind.PATH] = ""
-    """--real: captions, in any file or folder that `train-clip` reads."""
-    caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
-    images: Annotated[str, InputKind.FOLDER] = ""
-    """--real: folder of the captions' images, searched recursively."""
-    skip_missing: bool = False
-    """--real: skip captions whose image is missing, and count them; otherwise a missing image is an \
-error."""
-    text: Annotated[str, InputKind.FILE] = ""
-    """--real: plain text that methods read beside captions, one text per line; empty: the captions \
-without their images."""
-    facts: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """--real: files of visual facts that `probe-facts` reads: Memory Colors, CoDa, ViComTe, \
-ImageNetVC, VEC, spatial commonsense, feature norms."""
-    modes: tuple[str, ...] = (FILL_MASK, "linear")
-    """--real: how facts are read, as in `probe-facts --modes`; fill-mask needs an encoder with a \
-masked-LM head."""
-    words: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """--real: files of rated word pairs that `probe-words` reads: MEN, SimLex-999, WordSim-353, \
-SimVerb-3500, RG-65."""
-    retention_pairs: Annotated[str, InputKind.PATH] = ""
-    """--real, price: text pairs with similarities, as in `adapt --retention-pairs`: the folder of \
-STS-B or GLUE, or a tsv."""
-    minimal_pairs: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """--real, price: minimal pairs that `pairs` reads, such as BLiMP; needs an encoder with a \
-masked-LM head."""
-    pair_limit: Annotated[int, Ge(0)] = 0
-    """--real: maximum number of minimal pairs per paradigm, evenly spaced; 0: all."""
-    tasks: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
-    """--real, price: tasks of GLUE to fine-tune on, e.g. glue/rte glue/cola."""
-    data: Annotated[str, InputKind.DATA] = ""
-    """--real: folder of the tasks' official files."""
-    task_seeds: Annotated[int, Ge(1)] = 3
-    """--real: fine-tuning seeds of each encoder and task."""
-    limit_train: Annotated[int, Ge(0)] = 0
-    """--real: maximum number of training examples per task, evenly spaced; 0: all."""
-    steps: Annotated[int, Ge(1)] = 1000
-    """--real: steps of every method and control, over all of its stages together."""
-    batch: Annotated[int, Ge(2)] = 64
-    """--real: samples per step (64: MCSE, ViComTe)."""
-    lr: Annotated[float, Gt(0)] = 5e-5
-    """--real: peak learning rate (5e-5: CLIP-BERT, ViComTe; XDBERT: 1e-4; MCSE: 3e-5)."""
-    max_length: Annotated[int, Ge(8)] = 64
-    """--real: maximum tokens of a text that methods read."""
-    cpu: bool = False
-    """--real: run on the CPU even if an accelerator is available."""
-
-    def identity(self) -> dict[str, Any]:
-        """Everything that decides how methods are trained; evaluation sets may be added later."""
-        read = (
-            *("facts", "modes", "words", "retention_pairs", "minimal_pairs", "pair_limit"),
-            *("tasks", "data", "task_seeds", "limit_train", "cpu"),
-        )
-        kept = {name: value for name, value in setting_values(self).items() if name not in read}
-        return kept | {"version": REAL_VERSION}
-
-    def inputs(self) -> Inputs:
-        """Models and files by name, whose hashes identify the bench."""
-        names = ("student", "teacher", "captions", "images", "text")
-        return {name: vars(self)[name] for name in names if vars(self)[name]}
-
-
-def check_real(settings: RealSettings) -> None:
-    """Raises InputError for settings that do not fit together: after hours nothing could be read, or too little."""
-    if not settings.real:
-        for one in settings_of(settings):
-            if one.value != one.default:
-                raise InputError(f"{one.name} needs real")
-        return
-    require_settings(settings, "real", "student")
-    needs = {
-        "text, or captions and images": settings.text or (settings.captions and settings.images),
-        "facts or words": settings.facts or settings.words,
-        "modes": settings.modes or not settings.facts,
-        "data": settings.data or not settings.tasks,
-    }
-    lacking = [name for name, value in needs.items() if not value]
-    if lacking:
-        raise InputError(f"real needs {lacking[0]}")
-
-
-@settings
-class BenchConfig(Settings):
-    """Comparison of methods that give a text encoder visual knowledge, with their controls."""
+class ComparisonSettings(Settings):
+    """What every bench compares, and what is done now."""
 
     method: tuple[str, ...] = ()
     """Methods: names of the package's, or MODULE:NAME of your own `BenchMethod` or objective; empty: \
 all of the package."""
+    adapt_seeds: Annotated[int, Ge(1)] = 2
+    """Adaptation seeds of each method and control; a verdict on a real encoder needs at least three."""
+    processes: Annotated[int, Ge(1)] = 2
+    """Parallel runs, one thread each."""
+    plan: bool = False
+    """Print what will run and what is done, and stop."""
+    report: bool = False
+    """Instead of running: write the table, the page and bench.json of what is finished."""
+
+    def check_methods(self) -> None:
+        """Raises InputError for unknown methods of the package."""
+        from groundling.studies.bench.methods import BenchMethod
+
+        for name in self.method:
+            if not is_import_path(name):
+                resolve_builtin("methods", BenchMethod, name)
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that results of one folder have in common."""
+        raise NotImplementedError
+
+    def inputs(self) -> Inputs:
+        """Models and files by name, which identify the bench."""
+        return {}
+
+
+@settings
+class BenchConfig(ComparisonSettings):
+    """Comparison of methods that give a text encoder visual knowledge, with their controls."""
+
     worlds: tuple[Annotated[int, Ge(0)], ...] = (0, 1, 2, 3, 4)
     """Seeds of the rendered worlds of each family; a verdict needs at least three."""
     families: tuple[Family, ...] = FAMILIES
     """Families of rendered worlds, as in `data make-world --family`; each has its own verdict. \
 Weights are chosen in a world of objects."""
-    adapt_seeds: Annotated[int, Ge(1)] = 2
-    """Adaptation seeds per world and arm."""
     probe_seeds: Annotated[int, Ge(1)] = 3
     """Fine-tuning seeds of the true/false and odd-one-out probes."""
     probes: tuple[str, ...] = ("truth", "category", "order")
@@ -162,25 +94,89 @@ Weights are chosen in a world of objects."""
     """Instead of the whole bench: how the gain grows with images, captions, steps, layers, width, \
 teacher (some of these). Runs --method, by default xdbert, contrastive and l1, and its text control, with one \
 adaptation seed and linear readings only."""
-    processes: Annotated[int, Ge(1)] = 2
-    """Parallel runs, one thread each."""
-    plan: bool = False
-    """Print what will run and what is done, and stop."""
-    report: bool = False
-    """Instead of running: write the table, the page and bench.json of what is finished."""
     scale: Annotated[float, Gt(0)] = 1.0
     """Factor on all steps and, below 1, on the world's size: with less than 1 the models learn \
 nothing, but the bench is tested."""
-    real_encoder: RealSettings = field(default_factory=RealSettings)
+
+    def identity(self) -> dict[str, Any]:
+        """The protocol and its scale."""
+        return {"scale": self.scale, "protocol": PROTOCOL_VERSION}
+
+
+@settings
+class RealBenchConfig(ComparisonSettings):
+    """The same comparison on your encoder: teacher, captions and images, and the sets on which it is read."""
+
+    student: Annotated[str, InputKind.MODEL, required] = ""
+    """Text encoder from which every method starts, hub id or folder."""
+    teacher: Annotated[str, InputKind.MODEL] = ""
+    """CLIP-like teacher: hub id or folder of Hugging Face."""
+    captions: Annotated[str, InputKind.PATH] = ""
+    """Captions, in any file or folder that `train-clip` reads."""
+    caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
+    images: Annotated[str, InputKind.FOLDER] = ""
+    """Folder of the captions' images, searched recursively."""
+    skip_missing: bool = False
+    """Skip captions whose image is missing, and count them; otherwise a missing image is an \
+error."""
+    text: Annotated[str, InputKind.FILE] = ""
+    """Plain text that methods read beside captions, one text per line; empty: the captions \
+without their images."""
+    facts: Annotated[tuple[str, ...], InputKind.PATH] = ()
+    """Files of visual facts that `probe-facts` reads: Memory Colors, CoDa, ViComTe, \
+ImageNetVC, VEC, spatial commonsense, feature norms."""
+    modes: tuple[str, ...] = (FILL_MASK, "linear")
+    """How facts are read, as in `probe-facts --modes`; fill-mask needs an encoder with a \
+masked-LM head."""
+    words: Annotated[tuple[str, ...], InputKind.PATH] = ()
+    """Files of rated word pairs that `probe-words` reads: MEN, SimLex-999, WordSim-353, \
+SimVerb-3500, RG-65."""
+    retention_pairs: Annotated[str, InputKind.PATH] = ""
+    """Price: text pairs with similarities, as in `adapt --retention-pairs`: the folder of \
+STS-B or GLUE, or a tsv."""
+    minimal_pairs: Annotated[tuple[str, ...], InputKind.PATH] = ()
+    """Price: minimal pairs that `pairs` reads, such as BLiMP; needs an encoder with a \
+masked-LM head."""
+    pair_limit: Annotated[int, Ge(0)] = 0
+    """Maximum number of minimal pairs per paradigm, evenly spaced; 0: all."""
+    tasks: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
+    """Price: tasks of GLUE to fine-tune on, e.g. glue/rte glue/cola."""
+    data: Annotated[str, InputKind.DATA] = ""
+    """Folder of the tasks' official files."""
+    task_seeds: Annotated[int, Ge(1)] = 3
+    """Fine-tuning seeds of each encoder and task."""
+    limit_train: Annotated[int, Ge(0)] = 0
+    """Maximum number of training examples per task, evenly spaced; 0: all."""
+    steps: Annotated[int, Ge(1)] = 1000
+    """Steps of every method and control, over all of its stages together."""
+    batch: Annotated[int, Ge(2)] = 64
+    """Samples per step (64: MCSE, ViComTe)."""
+    lr: Annotated[float, Gt(0)] = 5e-5
+    """Peak learning rate (5e-5: CLIP-BERT, ViComTe; XDBERT: 1e-4; MCSE: 3e-5)."""
+    max_length: Annotated[int, Ge(8)] = 64
+    """Maximum tokens of a text that methods read."""
+    cpu: bool = False
+    """Run on the CPU even if an accelerator is available."""
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides how methods are trained; evaluation sets may be added later."""
+        changing = setting_names(ComparisonSettings) | {
+            *("facts", "modes", "words", "retention_pairs", "minimal_pairs", "pair_limit"),
+            *("tasks", "data", "task_seeds", "limit_train", "cpu"),
+        }
+        kept = {name: one for name, one in setting_values(self).items() if name not in changing}
+        return kept | {"protocol": PROTOCOL_VERSION}
+
+    def inputs(self) -> Inputs:
+        """Models and files by name, which identify the bench."""
+        names = ("student", "teacher", "captions", "images", "text")
+        return {name: vars(self)[name] for name in names if vars(self)[name]}
 
 
 def check(config: BenchConfig, out: str | Path) -> None:
     """Raises InputError for unknown methods, and for a verdict in the world in which weights are chosen."""
-    check_real(config.real_encoder)
-    names = WORLDS_ONLY if config.real_encoder.real else NOT_OF_CURVES if config.curve else ()
-    if names:
-        preset = "real" if config.real_encoder.real else "curve"
-        refuse_settings(config, f"{preset} does not read it", *names)
+    if config.curve:
+        refuse_settings(config, "curve does not read it", *NOT_OF_CURVES)
     require_settings(config, "bench", "worlds", "families")
     for name in config.probes:
         require_known(name, QUESTIONS, f"probes: no question is called {name!r}")
@@ -189,12 +185,21 @@ def check(config: BenchConfig, out: str | Path) -> None:
         raise InputError(
             f"worlds={TUNING_SEED}: weights are chosen in this world of {FAMILIES[0]}; expected other seeds"
         )
-    if any(not is_import_path(name) for name in config.method):
-        from groundling.studies.bench.methods import BenchMethod
+    config.check_methods()
 
-        for name in config.method:
-            if not is_import_path(name):
-                resolve_builtin("methods", BenchMethod, name)
+
+def check_real(config: RealBenchConfig, out: str | Path) -> None:
+    """Raises InputError for settings with which after hours nothing could be read."""
+    needs = {
+        "text, or captions and images": config.text or (config.captions and config.images),
+        "facts or words": config.facts or config.words,
+        "modes": config.modes or not config.facts,
+        "data": config.data or not config.tasks,
+    }
+    for name, value in needs.items():
+        if not value:
+            raise InputError(f"bench-real needs {name}")
+    config.check_methods()
 
 
 def _check_families(names: Sequence[str], out: str | Path) -> None:
@@ -212,15 +217,16 @@ class BenchOutput(CommandOutput):
         self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
         """The command's result; raises InputError if the folder is not a bench's, or has another scale."""
-        config: BenchConfig = settings["_own"]
-        identity: dict[str, Any] = {"scale": config.scale, "protocol": PROTOCOL_VERSION}
-        inputs: Inputs = {}
-        if config.real_encoder.real:
-            identity, inputs = config.real_encoder.identity(), config.real_encoder.inputs()
+        config: ComparisonSettings = settings["_own"]
         writes = not (config.plan or config.report)
-        work = CommandContext(open_run(out, name, identity, inputs, writes))
+        work = CommandContext(open_run(out, name, config.identity(), config.inputs(), writes))
         return work.with_notes(function(config, work))
 
+
+OUT_HELP = (
+    "Bench folder; running the same command again resumes, several processes or machines may work on one folder, and "
+    "commands may add methods, seeds and"
+)
 
 BENCH = Command(
     "bench",
@@ -232,8 +238,22 @@ BENCH = Command(
     common_flags="method worlds families curve plan processes",
     validate=check,
     prints_output=True,
-    out_help="Bench folder; running the same command again resumes, other methods and worlds are added, and several "
-    "processes or machines may work on one folder.",
+    out_help=f"{OUT_HELP} worlds.",
+    output=BenchOutput(),
+)
+
+BENCH_REAL = Command(
+    "bench-real",
+    "the same comparison on an encoder, a teacher, captions and evaluation sets of your own",
+    "groundling.studies.bench.real:bench_real",
+    {"_own": RealBenchConfig()},
+    title="Bench: which method gives a text encoder visual knowledge?",
+    example="groundling bench-real --student bert-base-uncased --teacher openai/clip-vit-base-patch32 "
+    "--captions flickr8k/Flickr8k.token.txt --images flickr8k/images --words SimLex-999.txt --out runs/real",
+    common_flags="student teacher captions images facts words method adapt-seeds plan processes",
+    validate=check_real,
+    prints_output=True,
+    out_help=f"{OUT_HELP} sets.",
     output=BenchOutput(),
 )
 
@@ -249,9 +269,8 @@ class QuickstartConfig(Settings):
     processes: Annotated[int, Ge(1)] = 2
     """Parallel runs, one thread each."""
     full: bool = False
-    """Run all arms, a teacher with redrawn attributes included, and every probe, as in \
-docs/results/01_rendered_world.md, which takes four times as long; off: one arm that transfers visual \
-attributes, and the control."""
+    """Run XDBERT and L1 too, and a teacher with redrawn attributes, as in docs/results/01_rendered_world.md, \
+which takes four times as long; off: one method that transfers visual attributes, and its text control."""
     scale: Annotated[float, Gt(0)] = 1.0
     """Factor on every number of steps; with less than 1 the models learn nothing, but the \
 pipeline is tested."""
@@ -276,4 +295,4 @@ QUICKSTART = Command(
 )
 
 
-COMMANDS = (BENCH, QUICKSTART)
+COMMANDS = (BENCH, BENCH_REAL, QUICKSTART)

@@ -1,4 +1,4 @@
-"""The experiment engine: setup, arms, readings and entries; `bench`, its curves, `bench --real` and the quickstart are
+"""The experiment engine: setup, arms, readings and entries; `bench`, its curves, `bench-real` and the quickstart are
 presets of it.
 
 Every job has a result file in the folder, so an experiment resumes, and several processes or machines share its work. A
@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
-
 from groundling.command_line.names import parse_arm, teacher_settings
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
-from groundling.core.errors import InputError, convert_read_errors
+from groundling.core.errors import InputError
 from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import data_hash, read_object, write_json
 from groundling.runs.jobs import Job, run_jobs
@@ -39,6 +37,8 @@ from groundling.studies.bench.methods import (
 )
 from groundling.studies.bench.protocol import BenchFolder, BenchWorld, Files, key_of
 
+BEFORE = "before"
+"""The encoder as the user gave it."""
 METHOD = "method"
 TEXT_CONTROL = "text control"
 SHUFFLED = "shuffled images"
@@ -54,8 +54,8 @@ SWAPS = {
     RANDOM: {"images": "noise images", "teacher": "teacher-untrained"},
 }
 """What a control reads in place of what is handed to the method, by name."""
-NOT_DONE = "not done yet: "
-"""Beginning of the note on missing jobs."""
+ITEMS = ("groups", "items", "cosines", "ratings")
+"""What a reading has of each item."""
 
 Weight = float | str | None
 """A value of the tuned setting; None if the method has none, or it is still to be chosen."""
@@ -139,21 +139,6 @@ def text_key(method: BenchMethod) -> str:
     )[:8]
 
 
-def describe_controls(method: BenchMethod, redrawn: str, arms: Iterable[str]) -> dict[str, str]:
-    """What each of the controls `arms` of a method is, in words; `redrawn`: the teacher of `SHUFFLED`."""
-    shuffled = ["captions with each other's images"] if method.shuffles_captions else []
-    random = ["images of noise"] if method.shuffles_captions else []
-    if method.replaces_teacher:
-        shuffled.append(redrawn)
-        random.append("an untrained teacher")
-    words = {
-        TEXT_CONTROL: "masked LM on the same texts, as many steps",
-        SHUFFLED: " and ".join(shuffled),
-        RANDOM: " and ".join(random),
-    }
-    return {arm: words[arm] for arm in arms if words[arm]}
-
-
 # -- the experiment ----------------------------------------------------------------------------------------------------
 
 
@@ -210,7 +195,7 @@ class Experiment:
         return None
 
     def inspect(self, arm: Arm, model: Path) -> dict[str, Any]:
-        """Facts and `remarks` on a trained model, beside its readings."""
+        """Facts and `remarks` on a trained model, beside its first reading."""
         return {"parameters_after": parameters_of(model) - parameters_of(self.encoder(arm))}
 
     def encoder(self, arm: Arm) -> Path:
@@ -299,6 +284,16 @@ class Experiment:
             )
         return result
 
+    def every_arm(self, arms: Sequence[str], seeds: int, world: BenchWorld | None) -> list[Arm]:
+        """These arms of every method that has them, with every adaptation seed; random targets with one."""
+        return [
+            Arm(method, arm, seed, world)
+            for method in self.methods
+            for arm in arms
+            if arm in (METHOD, TEXT_CONTROL) or method.data != TEXT
+            for seed in range(1 if arm == RANDOM else seeds)
+        ]
+
     def finish(self, name: str, result: dict[str, Any]) -> dict[str, Any]:
         """Write a job's result, and return it as stored."""
         path = self.folder.job(name)
@@ -327,7 +322,10 @@ class Experiment:
         stages = control_stages(method) if is_text else method.stages
         factor = 1.0 if arm.world is None else arm.world.condition.steps
         steps = method.stage_steps(self.training.steps, factor)
-        cost = Cost()
+        began = time.process_time()
+        with suppress(OSError):  # where Linux allows it, a new measurement of peak memory
+            Path("/proc/self/clear_refs").write_text("5")
+        done_stages = []
         for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
             settings = self.stage_settings(arm, stage, weight)
             if number == len(stages):
@@ -336,7 +334,8 @@ class Experiment:
             own = batch if stage.batch else self.training.batch
             training = replace(self.training, steps=count, batch=own, seed=arm.seed)
             out = self.stage_folder(arm, weight, number)
-            cost.add(ADAPT(make_settings(AdaptConfig, **settings), training, out), training)
+            trained = ADAPT(make_settings(AdaptConfig, **settings), training, out)
+            done_stages.append({**trained, "samples": trained["steps"] * own})
         model = self.stage_folder(arm, weight, len(stages)) / "model"
         result = {
             "key": key,
@@ -345,7 +344,7 @@ class Experiment:
             "about": None if is_text else self.describe(method),
             "control": self.control(arm).name,
             "weight": weight,
-            "cost": cost.as_json(),
+            "cost": cost_of(done_stages, began),
             "model": {"path": str(model.relative_to(self.folder.root)), "sha256": data_hash(model)},
         }
         return self.finish(arm.name, result)
@@ -358,11 +357,12 @@ class Experiment:
         """Settings of `adapt` for a stage of an arm; the tuned setting is not among them."""
         method, files = arm.method, self.files(arm)
         assert method is not None
-        swaps = SWAPS.get(arm.arm, {})
-        if not method.shuffles_captions:
-            swaps = {name: other for name, other in swaps.items() if name == "teacher"}
-        if not method.replaces_teacher:
-            swaps = {name: other for name, other in swaps.items() if name != "teacher"}
+        replaced = {"teacher": method.replaces_teacher}
+        swaps = {
+            name: other
+            for name, other in SWAPS.get(arm.arm, {}).items()
+            if replaced.get(name, method.data == IMAGES)
+        }
 
         def place(name: str) -> str:
             return str(files.places[swaps.get(name, name)])
@@ -393,7 +393,7 @@ class Experiment:
             return done
         model = self.encoder(arm)
         if arm.method is not None:
-            model = self.folder.root / read_job(self.folder.job(arm.name))["model"]["path"]
+            model = self.folder.root / read_object(self.folder.job(arm.name))["model"]["path"]
         out = self.reading_folder(arm, reading)
         result = {
             "key": key,
@@ -402,8 +402,9 @@ class Experiment:
             "reading": reading.name,
             "readings": reading.read(model, out),
         }
-        found = self.inspect(arm, model) if arm.method is not None else {}
-        return self.finish(name, result | found)
+        if arm.method is not None and reading.name == self.readings(arm)[0].name:
+            result |= self.inspect(arm, model)
+        return self.finish(name, result)
 
     # Results.
 
@@ -412,42 +413,36 @@ class Experiment:
 
         This command's come first. Raises InputError for a damaged file.
         """
-        found = [read_object(path) for path in sorted(self.folder.jobs.glob("*.json"))]
-        jobs = [read_job(self.folder.job(name)) for name in map(_job_name, found) if name]
+        jobs = [read_object(path) for path in sorted(self.folder.jobs.glob("*.json"))]
         trained = {job["name"]: job for job in jobs if "cost" in job}
         read: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for job in jobs:
             if "readings" in job:
                 read[job["name"]].append(job)
-        names = dict.fromkeys([arm.name for arm in self.arms()] + list(read))
-        rename = self.reading_names([job for jobs in read.values() for job in jobs])
-        return [
-            _entry(name, trained.get(name, {}), read[name], rename) for name in names if read[name]
-        ]
-
-    def reading_names(self, jobs: Sequence[Entry]) -> Mapping[tuple[str, str], str]:
-        """By name of a reading and of a result: the result's name in an entry; one that is missing is left out."""
-        return {(job["reading"], name): name for job in jobs for name in job["readings"]}
+        arms = self.arms()
+        names = dict.fromkeys([arm.name for arm in arms] + list(read))
+        order = [one.name for one in self.readings(arms[0])]
+        for own in read.values():
+            own.sort(key=lambda job: (*order, job["reading"]).index(job["reading"]))
+        return [_entry(name, trained.get(name, {}), read[name]) for name in names if read[name]]
 
     def notes(self, methods: Mapping[str, Entry]) -> list[str]:
         """Notes on missing jobs, and on methods with steps of their own."""
-        missing = len(self.missing())
-        notes = [f"{NOT_DONE}{format_count(missing, 'job')} of this bench"] if missing else []
+        missing = format_count(len(self.missing()), "job")
+        notes = [f"not done yet: {missing} of this bench"] if self.missing() else []
         return notes + [
             f"{name} asks for {about['steps']} steps; its controls got as many, other methods did not"
             for name, about in methods.items()
             if about["steps"]
         ]
 
-    def print_plan(self, controls: Callable[[BenchMethod], Mapping[str, str]]) -> dict[str, int]:
+    def print_plan(self) -> dict[str, int]:
         """Print the methods, their controls, and the jobs that are missing; returns the numbers of jobs."""
         for method in self.methods:
             grid = f"; {method.weight} of {', '.join(map(str, method.grid))}"
             arms = " then ".join(f"{one.arm} on {' and '.join(one.texts)}" for one in method.stages)
             is_tuned = bool(self.grid(method))
             print(f"{method.name} ({method.data}): {arms}{grid if is_tuned else ''}")
-            for name, words in controls(method).items():
-                print(f"    {name}: {words}")
         jobs = self.jobs()
         done = self._done(jobs)
         for job in jobs:
@@ -466,33 +461,28 @@ def _with_weight(settings: dict[str, Any], method: BenchMethod, weight: Weight) 
     return settings | {method.weight: weight}
 
 
-def _job_name(job: Mapping[str, Any]) -> str:
-    """Name of an arm's job; empty for a job that makes what is handed over."""
-    name = str(job.get("name", ""))
-    return f"{name}: {job['reading']}" if name and "reading" in job else name
-
-
-def _entry(
-    name: str,
-    trained: Entry,
-    read: Sequence[Entry],
-    rename: Mapping[tuple[str, str], str],
-) -> dict[str, Any]:
-    """What an arm's jobs say."""
+def _entry(name: str, trained: Entry, read: Sequence[Entry]) -> dict[str, Any]:
+    """What an arm's jobs say; of two results of one name the first."""
     kept = {part: trained[part] for part in ("about", "control", "weight", "model") if trained}
     entry: dict[str, Any] = {"name": name, **read[0]["run"], **kept, "readings": {}}
     for job in read:
-        for result, found in job["readings"].items():
-            own = rename.get((job["reading"], result))
-            if own:
-                entry["readings"].setdefault(own, found)
-    order = dict.fromkeys(own for own in rename.values() if own in entry["readings"])
-    entry["readings"] = {own: entry["readings"][own] for own in order}
+        entry["readings"] = {**entry["readings"], **job["readings"], **entry["readings"]}
     if trained:
-        entry["cost"] = trained["cost"] | {"parameters_after": read[0]["parameters_after"]}
+        after = [job["parameters_after"] for job in read if "parameters_after" in job]
+        entry["cost"] = trained["cost"] | {"parameters_after": max(after, default=0)}
         remarks = [remark for job in read for remark in job.get("remarks", ())]
         entry["remarks"] = list(dict.fromkeys(remarks))
     return entry
+
+
+def summary_of(entry: Entry) -> dict[str, Any]:
+    """An entry for `bench.json`, without what the files of its jobs keep: readings of single items."""
+    kept = {name: one for name, one in entry.items() if name not in ("name", "about", "control")}
+    kept["readings"] = {
+        name: {part: value for part, value in one.items() if part not in ITEMS}
+        for name, one in entry["readings"].items()
+    }
+    return kept
 
 
 def methods_of(entries: Sequence[Entry], first: Sequence[BenchMethod]) -> dict[str, Any]:
@@ -516,140 +506,26 @@ def entries_of(entries: Sequence[Entry], method: str, arm: str) -> list[Entry]:
     return [one for one in entries if one["arm"] == TEXT_CONTROL and one["texts"] in keys]
 
 
-def has_arm(method: BenchMethod, arm: str) -> bool:
-    """Whether a method has an arm: one without a teacher has no images to shuffle and no targets to replace."""
-    return arm in (METHOD, TEXT_CONTROL) or method.data != TEXT
-
-
 def parameters_of(model: Path) -> int:
     """Number of parameters of an encoder, wherever its folder keeps it."""
     return sum(one.numel() for one in load_text_encoder(str(model)).encoder.parameters())
 
 
-# -- the files of jobs, which are read once, against one schema --------------------------------------------------------
-
-
-class Schema(BaseModel):
-    """What is used as it stands in a file: numbers that are numbers, and finite."""
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
-
-class CostSchema(Schema):
-    """Of training."""
-
-    steps: PositiveInt
-    samples: int
-    epochs: list[float]
-    seconds: float
-    core_seconds: float = 0.0
-    memory_mb: int | None = None
-    extra_parameters: int
-
-
-class _Run(Schema):
-    method: str
-    arm: str
-    seed: NonNegativeInt
-    texts: str = ""
-    family: str = ""
-    world: NonNegativeInt = 0
-
-
-class _About(Schema):
-    data: str
-    steps: int
-    texts: str
-    grid: list[float | str]
-    weight: str
-
-
-class _Model(Schema):
-    path: str
-    sha256: str
-
-
-class _TrainedArm(Schema):
-    key: str
-    name: str
-    run: _Run
-    about: _About | None
-    """None: a text control, which methods share."""
-    control: str
-    weight: float | str | None
-    cost: CostSchema
-    model: _Model
-
-
-class _Result(Schema):
-    """Of one reading: what is compared is a number, and no text that looks like one."""
-
-    model_config = ConfigDict(extra="allow")
-
-    train: float | None = None
-    dev: float | None = None
-    test: float | None = None
-    value: float | None = None
-    items: list[float | None] | int | None = None
-    cosines: list[float | None] | None = None
-    ratings: list[float | None] | None = None
-
-
-class _ReadArm(Schema):
-    key: str
-    name: str
-    run: _Run
-    reading: str
-    readings: dict[str, _Result]
-    parameters_after: int = 0
-    remarks: list[str] = []
-
-
-def read_job(path: Path) -> dict[str, Any]:
-    """The result of a job: a trained arm, or an arm's readings; raises InputError if it is damaged."""
-    job = read_object(path)
-    with convert_read_errors(path, "; delete it, and the same command makes it again"):
-        (_ReadArm if "reading" in job else _TrainedArm).model_validate(job)
-    return job
-
-
 # -- what training costs -----------------------------------------------------------------------------------------------
 
 
-class Cost:
-    """What the stages of an arm cost, measured from its creation on."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.steps: list[int] = []
-        self.samples = 0
-        self.epochs: list[float] = []
-        self.extra_parameters = 0
-        self.began = time.process_time()
-        with suppress(OSError):  # where Linux allows it, a new measurement of peak memory
-            Path("/proc/self/clear_refs").write_text("5")
-
-    def add(self, result: Mapping[str, Any], training: TrainingArguments) -> None:
-        """Add a stage's result."""
-        self.seconds += result["seconds"]
-        self.steps.append(result["steps"])
-        self.samples += result["steps"] * training.batch
-        self.epochs.append(result["epochs"])
-        extra = result["training_parameters"] - result["parameters"]
-        self.extra_parameters = max(self.extra_parameters, extra)
-
-    def as_json(self) -> dict[str, Any]:
-        """Costs by name until now; `core_seconds` does not count what an interrupted run did before."""
-        return {
-            "steps": sum(self.steps),
-            "stage_steps": self.steps,
-            "samples": self.samples,
-            "epochs": self.epochs,
-            "seconds": round(self.seconds, 1),
-            "core_seconds": round(time.process_time() - self.began, 1),
-            "memory_mb": _peak(),
-            "extra_parameters": self.extra_parameters,
-        }
+def cost_of(stages: Sequence[Mapping[str, Any]], began: float) -> dict[str, Any]:
+    """What an arm's stages cost since `began`; `core_seconds` does not count what an interrupted run did before."""
+    return {
+        "steps": sum(one["steps"] for one in stages),
+        "stage_steps": [one["steps"] for one in stages],
+        "samples": sum(one["samples"] for one in stages),
+        "epochs": [one["epochs"] for one in stages],
+        "seconds": round(sum(one["seconds"] for one in stages), 1),
+        "core_seconds": round(time.process_time() - began, 1),
+        "memory_mb": _peak(),
+        "extra_parameters": max(one["training_parameters"] - one["parameters"] for one in stages),
+    }
 
 
 def _peak() -> int | None:

@@ -7,7 +7,7 @@ import io
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from groundling.runs.folder import json_text, read_json, sha256_of, whole_folder
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.stats import derangement
-from groundling.studies.bench.commands import RealSettings
+from groundling.studies.bench.commands import RealBenchConfig
 from groundling.studies.bench.protocol import (
     ADAPTING,
     ENCODER,
@@ -237,7 +237,7 @@ def _of_images(captions: Mapping[str, Any], notes: list[Any]) -> dict[str, Any]:
 # -- the user's own files on a real encoder ---------------------------------------------------------------------------
 
 
-def real_files(root: Path, settings: RealSettings) -> Files:
+def real_files(root: Path, settings: RealBenchConfig) -> Files:
     """Where the files of a bench on a real encoder are; a hub id stays as it is."""
     folder = root / "handed"
     places = {
@@ -252,18 +252,9 @@ def real_files(root: Path, settings: RealSettings) -> Files:
     return Files(root, places, features=root / "features")
 
 
-@dataclass(frozen=True)
-class TextCounts:
-    """Numbers of texts and images that are handed over."""
-
-    captions: int
-    images: int
-    missing: int
-    """Captioned images that are missing and were skipped."""
-
-
-def hand_over_texts(files: Files, settings: RealSettings, writes: bool) -> TextCounts:
-    """Write the captions, with their own and with each other's images, and the corpus; returns what there is.
+def hand_over_texts(files: Files, settings: RealBenchConfig, writes: bool) -> dict[str, int]:
+    """Write the captions, with their own and with each other's images, and the corpus; returns the numbers of
+    captions, of images, and of captioned images that are missing and were skipped.
 
     `writes`: whether anything is written. Raises InputError for damaged captions, missing images, and fewer
     texts than a batch.
@@ -289,7 +280,7 @@ def hand_over_texts(files: Files, settings: RealSettings, writes: bool) -> TextC
         write_whole(files.places["shuffled captions"], shuffled + "\n")
     if writes and not settings.text:
         write_whole(files.places["corpus"], "\n".join(texts) + "\n")
-    return TextCounts(len(texts), len(images), missing)
+    return {"captions": len(texts), "images": len(images), "missing": missing}
 
 
 def _coco(images: Sequence[CaptionedImage]) -> dict[str, list[dict[str, object]]]:
@@ -316,7 +307,7 @@ def check_teacher(source: str) -> Any:
     return config
 
 
-def permute_teacher(files: Files, settings: RealSettings) -> None:
+def permute_teacher(files: Files, settings: RealBenchConfig) -> None:
     """Write the teacher with the embeddings of its text tower's tokens permuted, if it is not there yet.
 
     Its text tower reads each word of the corpus and of the captions as another word of similar frequency, the
@@ -347,7 +338,7 @@ def permute_teacher(files: Files, settings: RealSettings) -> None:
             load_processor(source).save_pretrained(partial)
 
 
-def _texts_of(files: Files, settings: RealSettings) -> Iterator[str]:
+def _texts_of(files: Files, settings: RealBenchConfig) -> Iterator[str]:
     """Every text that a method can read: the corpus, and the captions if the corpus is another file."""
     texts = plain_lines(files.places["corpus"])
     if not (settings.text and settings.captions):

@@ -1,19 +1,25 @@
-"""Does a method give the encoder visual attributes? Paired over worlds, against both controls, Holm over methods."""
+"""What a bench finds: is a method beyond its controls over worlds, along curves and on published sets?"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from math import inf, isfinite, nan, sqrt
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from math import isfinite, nan, sqrt
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from groundling.core.errors import InputError
+from groundling.core.metrics import SPEARMAN
+from groundling.core.rng import generator
 from groundling.runs.report import format_count
+from groundling.stats import bootstrap_sums, draw_resample, interval
 from groundling.stats.verdict import ALPHA, holm
 from groundling.studies.bench.engine import (
+    BEFORE,
     METHOD,
     RANDOM,
     SHUFFLED,
@@ -21,70 +27,66 @@ from groundling.studies.bench.engine import (
     Entry,
     entries_of,
 )
-from groundling.studies.bench.protocol import TUNING_WORLD
+from groundling.studies.bench.methods import TEACHER, TEXT
+from groundling.studies.bench.protocol import AXES, TUNING_WORLD, CurveAxis
 from groundling.studies.bench.readings import MASKED_LM, PAIRS, VISUAL
 
 TUNED = TUNING_WORLD.family
 """The family in which weights are chosen."""
-MIN_WORLDS = 3
-"""Minimum number of worlds for a verdict."""
+MIN_UNITS = 3
+"""Minimum number of worlds, or on a real encoder of adaptation seeds, for a verdict."""
 PRICES = (MASKED_LM, PAIRS, "category", "order", "linear/category")
 """Readings that text alone teaches: what a method may cost."""
 NOT_PLAIN = "its model is not the handed-over one with other weights"
 """What every remark on a run means."""
+ROUNDING = 1e-12
+"""A standard error up to which units agree, apart from rounding."""
+DRAWS = 1000
+"""Bootstrap resamples of a set's items."""
+Methods = Mapping[str, Mapping[str, Any]]
+"""Descriptions of methods by name."""
+
+
+# -- one difference ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Difference:
     """A method minus a control in one reading, paired by world and adaptation seed."""
 
-    worlds: tuple[int, ...]
-    """The worlds that have both."""
-    by_world: tuple[float, ...]
-    """Mean difference of each world's seeds."""
+    units: tuple[int, ...] = ()
+    """What both have and the test is over: worlds, or on a real encoder adaptation seeds."""
+    by_unit: tuple[float, ...] = ()
+    """Difference of each; of a world, the mean over its seeds."""
     mean: float = nan
-    """Mean over worlds."""
+    """Mean over units."""
     error: float = nan
-    """Standard error over worlds, at least that of the noise between adaptation seeds; NaN for one world."""
+    """Standard error over units, at least that of the noise between adaptation seeds; NaN for one unit."""
     interval: tuple[float, float] = (nan, nan)
-    """95 % interval over worlds (Student's t)."""
+    """95 % interval over units (Student's t)."""
     p: float = nan
-    """p of a gain: of a paired two-sided t-test over worlds if the mean is above 0, as the interval; else 1."""
+    """Two-sided p of a paired t-test, 1 for a loss; NaN for fewer than `MIN_UNITS`, and for units that all agree."""
+    items: tuple[float, float] = (nan, nan)
+    """95 % interval over a set's items (bootstrap) of the mean over seeds; NaN in worlds and for a task."""
 
-
-@dataclass
-class MethodVerdict:
-    """What the bench finds of a method."""
-
-    method: str
-    family: str
-    """Family of worlds."""
-    data: str
-    visual: Difference
-    """Against the text control."""
-    shuffled: Difference | None
-    """Against shuffled images, or a teacher with redrawn attributes; None if the method reads no teacher."""
-    prices: dict[str, Difference] = field(default_factory=dict)
-    """By reading: against the text control."""
-    p: float = nan
-    """The larger p of both controls: both must be beaten."""
-    holm: float = nan
-    """p after Holm's correction over methods."""
-    remarks: list[str] = field(default_factory=list)
-    """Why models are not plain."""
-    transfers: bool = False
-    sentence: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """For `bench.json`."""
-        return asdict(self)
+    def as_json(self, unit: str) -> dict[str, Any]:
+        """For `bench.json`; `unit`: `world` or `seed`."""
+        kept = {name: value for name, value in vars(self).items() if "unit" not in name}
+        if not isfinite(self.items[0]):
+            del kept["items"]
+        return {f"{unit}s": self.units, f"by_{unit}": self.by_unit, **kept}
 
 
 def value_of(entry: Entry, reading: str, split: str = "test") -> float | None:
     """A reading's value; None if the arm was not read, or no probe trained."""
-    found = entry["readings"].get(reading)
-    value = None if found is None else found.get(split)
+    value = entry["readings"].get(reading, {}).get(split)
     return None if value is None else float(value)
+
+
+def unit_of(entry: Entry) -> int:
+    """The world of an entry; on a real encoder, which has no worlds, the adaptation seed."""
+    unit: int = entry["world"] if "world" in entry else entry["seed"]
+    return unit
 
 
 def base_entries(entries: Sequence[Entry]) -> list[Entry]:
@@ -98,7 +100,7 @@ def noise_of(entries: Sequence[Entry], reading: str) -> float:
     for one in entries:
         value = value_of(one, reading)
         if value is not None and one["arm"] in (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM):
-            place = (one["world"], one["texts"], one.get("weight"))
+            place = (one.get("world"), one["texts"], one.get("weight"))
             groups[one["method"], one["arm"], *place][one["seed"]] = value
     repeated = [list(values.values()) for values in groups.values() if len(values) > 1]
     freedom = sum(len(values) - 1 for values in repeated)
@@ -107,52 +109,169 @@ def noise_of(entries: Sequence[Entry], reading: str) -> float:
 
 
 def difference(
-    method: Sequence[Entry], control: Sequence[Entry], reading: str, noise: float
+    method: Sequence[Entry], control: Sequence[Entry], reading: str, noise: float = 0.0
 ) -> Difference:
-    """A method minus a control in a reading's test value.
+    """A method minus a control in a reading's test value, paired by unit, seed and item.
 
-    `noise`: the standard deviation between seeds, without which (NaN) there is no interval.
+    `noise`: the standard deviation between seeds of a world, without which (NaN) there is no interval. Raises
+    InputError if the two have other items.
     """
-    of_control = {(one["world"], one["seed"]): value_of(one, reading) for one in control}
-    pairs: dict[int, list[float]] = defaultdict(list)
+    of_control = {(unit_of(one), one["seed"]): one for one in control}
+    pairs: dict[int, list[tuple[Entry, Entry]]] = defaultdict(list)
     for one in method:
-        own = value_of(one, reading)
-        other = of_control.get((one["world"], one["seed"]))
-        if own is not None and other is not None:
-            pairs[one["world"]].append(own - other)
-    worlds = tuple(sorted(pairs))
-    by_world = tuple(float(np.mean(pairs[world])) for world in worlds)
-    if not worlds:
-        return Difference((), ())
-    mean = float(np.mean(by_world))
-    count = len(worlds)
+        other = of_control.get((unit_of(one), one["seed"]))
+        if other and None not in (value_of(one, reading), value_of(other, reading)):
+            pairs[unit_of(one)].append((one["readings"][reading], other["readings"][reading]))
+    units = tuple(sorted(pairs))
+    by_unit = tuple(
+        float(np.mean([own["test"] - other["test"] for own, other in pairs[unit]]))
+        for unit in units
+    )
+    if not units:
+        return Difference()
+    mean, count = float(np.mean(by_unit)), len(units)
+    found = Difference(units, by_unit, mean, items=over_items(reading, [*chain(*pairs.values())]))
     if count < 2 or not isfinite(noise):
-        return Difference(worlds, by_world, mean)
+        return found
     # Few worlds can agree by chance; they cannot agree better than their seeds do.
-    variance = sum(2 * noise**2 / len(pairs[world]) for world in worlds)
-    error = max(float(np.std(by_world, ddof=1)) / sqrt(count), sqrt(variance) / count)
+    variance = sum(2 * noise**2 / len(pairs[unit]) for unit in units)
+    error = max(float(np.std(by_unit, ddof=1)) / sqrt(count), sqrt(variance) / count)
     margin = float(stats.t.ppf(0.975, count - 1)) * error
-    ratio = mean / error if error else inf
-    p = min(1.0, 2 * float(stats.t.sf(ratio, count - 1))) if mean > 0 else 1.0
-    return Difference(worlds, by_world, mean, error, (mean - margin, mean + margin), p)
+    p = nan
+    if error > ROUNDING and count >= MIN_UNITS:
+        p = min(1.0, 2 * float(stats.t.sf(mean / error, count - 1)))
+    return replace(found, error=error, interval=(mean - margin, mean + margin), p=p)
+
+
+def over_items(reading: str, pairs: Sequence[tuple[Entry, Entry]]) -> tuple[float, float]:
+    """The interval over items of a mean difference of paired readings; NaN if they have no items.
+
+    Items of one group, such as a noun, are drawn together; pairs of words or texts one by one.
+    """
+    first = pairs[0][0]
+    for one in (side for pair in pairs for side in pair):
+        if any(one.get(name) != first.get(name) for name in ("groups", "ratings")):
+            raise InputError(f"{reading}: arms were read on other items; use another output folder")
+    rng = generator(0, "bench", "items", reading)
+    if "cosines" in first:
+        ratings = np.array(first["ratings"])
+        sides = [(np.array(own["cosines"]), np.array(other["cosines"])) for own, other in pairs]
+        found = np.empty(DRAWS)
+        for draw in range(DRAWS):
+            rows = draw_resample(np.arange(len(ratings)), rng)
+            scores = [
+                [SPEARMAN.compute(side[rows], ratings[rows]) for side in both] for both in sides
+            ]
+            found[draw] = np.mean([own - other for own, other in scores])
+    elif "items" in first:
+        gains = [np.array(own["items"], float) - np.array(other["items"]) for own, other in pairs]
+        _, place = np.unique(first["groups"], return_inverse=True)
+        sums = np.stack([np.bincount(place, np.mean(gains, 0)), np.bincount(place)], 1)
+        drawn = bootstrap_sums(sums, rng, DRAWS)
+        found = drawn[:, 0] / drawn[:, 1]
+    else:
+        return nan, nan
+    low, high = interval(found).tolist()
+    return low, high
+
+
+def is_reliable(differences: Sequence[Difference], p: float) -> bool:
+    """Whether a method is beyond all of these controls: by their largest p, and over items where there are some."""
+    return bool(p <= ALPHA) and not any(one.items[0] <= 0 for one in differences)
+
+
+def words_of(one: Difference, digits: int = 2) -> str:
+    """A difference and its intervals."""
+    if not one.units:
+        return "not measured"
+    words = f"{one.mean:+.{digits}f}"
+    for name, (low, high) in (("95 % interval", one.interval), ("over items", one.items)):
+        if isfinite(low):
+            words += f", {name} {low:+.{digits}f} to {high:+.{digits}f}"
+    return words
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class BenchVerdict:
+    """A method against its controls."""
+
+    method: str
+    data: str
+    text: Difference
+    """Against the text control."""
+    shuffled: Difference | None
+    """Against shuffled images, or a teacher with other attributes; None if the method reads no teacher."""
+    p: float = nan
+    """The larger p of both controls: both must be beaten."""
+    holm: float = nan
+    """p after Holm's correction over the verdicts that are made together."""
+    is_beyond: bool = False
+    """Whether the method is beyond its controls."""
+
+    @property
+    def controls(self) -> list[Difference]:
+        """Against each control."""
+        return [self.text, *([self.shuffled] if self.shuffled is not None else [])]
+
+
+@dataclass(kw_only=True)
+class MethodVerdict(BenchVerdict):
+    """What the bench finds of a method in a family of worlds."""
+
+    family: str
+    """Family of worlds."""
+    prices: dict[str, Difference] = field(default_factory=dict)
+    """By reading: against the text control."""
+    remarks: list[str] = field(default_factory=list)
+    """Why models are not plain."""
+    sentence: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `bench.json`."""
+        names = ("method", "family", "data", "p", "holm", "remarks", "sentence")
+        return {
+            **{name: vars(self)[name] for name in names},
+            "visual": self.text.as_json("world"),
+            "shuffled": self.shuffled and self.shuffled.as_json("world"),
+            "prices": {name: one.as_json("world") for name, one in self.prices.items()},
+            "transfers": self.is_beyond,
+        }
+
+
+@dataclass(kw_only=True)
+class SetVerdict(BenchVerdict):
+    """What a bench on a real encoder finds of a method on one set."""
+
+    reading: str
+    gain: bool
+    """Whether the set is one on which methods may gain; else it is the price, which has no test."""
+    measure: str
+    before: Difference
+    """Against the unadapted encoder."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `bench.json`."""
+        return {
+            name: value.as_json("seed") if isinstance(value, Difference) else value
+            for name, value in vars(self).items()
+        }
+
+
+def decide(verdicts: Sequence[BenchVerdict]) -> None:
+    """Correct p over verdicts, and set `is_beyond` of each."""
+    for one in verdicts:
+        one.p = float(np.max([each.p for each in one.controls]))
+    for one, p in zip(verdicts, holm([one.p for one in verdicts]), strict=True):
+        one.holm = p
+        one.is_beyond = is_reliable(one.controls, p)
 
 
 def families_of(entries: Sequence[Entry]) -> list[str]:
     """The families of worlds that have been run, the one in which weights are chosen first."""
     return sorted({one["family"] for one in entries}, key=lambda name: (name != TUNED, name))
-
-
-def judge_methods(
-    entries: Sequence[Entry], methods: Mapping[str, Mapping[str, Any]]
-) -> list[MethodVerdict]:
-    """The verdict of every method in every family of worlds; entries of curves have no part in it."""
-    remarks = {name: remarks_of(entries, name) for name in methods}
-    entries = base_entries(entries)
-    verdicts = []
-    for family in families_of(entries):
-        own = [one for one in entries if one["family"] == family]
-        verdicts += _judge_family(family, own, methods, remarks)
-    return verdicts
 
 
 def remarks_of(entries: Sequence[Entry], method: str) -> list[str]:
@@ -164,98 +283,217 @@ def remarks_of(entries: Sequence[Entry], method: str) -> list[str]:
     return list(dict.fromkeys(remark for one in own for remark in one.get("remarks", ())))
 
 
-def _judge_family(
-    family: str,
-    entries: Sequence[Entry],
-    methods: Mapping[str, Mapping[str, Any]],
-    remarks: Mapping[str, list[str]],
-) -> list[MethodVerdict]:
-    """The verdict of every method that has been run in a family, p corrected over them."""
-    noise = noise_of(entries, VISUAL)
+def judge_methods(entries: Sequence[Entry], methods: Methods) -> list[MethodVerdict]:
+    """The verdict of every method in every family of worlds; entries of curves have no part in it.
+
+    p is corrected over the methods of a family.
+    """
     verdicts = []
-    for name, about in methods.items():
-        own = entries_of(entries, name, METHOD)
-        if not own:
-            continue
-        text = entries_of(entries, name, TEXT_CONTROL)
-        shuffled = entries_of(entries, name, SHUFFLED)
-        verdict = MethodVerdict(
-            name,
-            family,
-            about["data"],
-            difference(own, text, VISUAL, noise),
-            difference(own, shuffled, VISUAL, noise) if about["data"] != "text" else None,
-        )
-        for reading in PRICES:
-            if any(value_of(one, reading) is not None for one in own):
-                price = difference(own, text, reading, noise_of(entries, reading))
-                verdict.prices[reading] = price
-        verdict.remarks = remarks[name]
-        both = [verdict.visual, *([verdict.shuffled] if verdict.shuffled is not None else [])]
-        if isfinite(noise) and all(len(one.worlds) >= MIN_WORLDS for one in both):
-            verdict.p = max(one.p for one in both)
-        verdicts.append(verdict)
-    for verdict, p in zip(verdicts, holm([one.p for one in verdicts]), strict=True):
-        verdict.holm = p
-        is_plain = not verdict.remarks
-        verdict.transfers = bool(p <= ALPHA) and verdict.shuffled is not None and is_plain
-        verdict.sentence = _sentence(verdict, sum(isfinite(one.p) for one in verdicts))
+    for family in families_of(base_entries(entries)):
+        in_family = [one for one in base_entries(entries) if one["family"] == family]
+        noise = noise_of(in_family, VISUAL)
+        found = []
+        for name, about in methods.items():
+            own = entries_of(in_family, name, METHOD)
+            if not own:
+                continue
+            text = entries_of(in_family, name, TEXT_CONTROL)
+            shuffled = entries_of(in_family, name, SHUFFLED)
+            reads_teacher = about["data"] != TEXT
+            verdict = MethodVerdict(
+                method=name,
+                family=family,
+                data=about["data"],
+                text=difference(own, text, VISUAL, noise),
+                shuffled=difference(own, shuffled, VISUAL, noise) if reads_teacher else None,
+                remarks=remarks_of(entries, name),
+            )
+            for reading in PRICES:
+                if any(value_of(one, reading) is not None for one in own):
+                    price = difference(own, text, reading, noise_of(in_family, reading))
+                    verdict.prices[reading] = price
+            found.append(verdict)
+        decide(found)
+        for verdict in found:
+            verdict.is_beyond &= verdict.shuffled is not None and not verdict.remarks
+            finding = _finding(verdict, sum(isfinite(one.p) for one in found))
+            remarks = "".join(f" {remark[0].upper()}{remark[1:]}." for remark in verdict.remarks)
+            verdict.sentence = f"{_place(family)}{verdict.method}: {finding}.{remarks}"
+        verdicts += found
     return verdicts
 
 
-def words_of(one: Difference) -> str:
-    """A difference and its interval."""
-    if not one.worlds:
-        return "not measured"
-    if not isfinite(one.error):
-        return f"{one.mean:+.2f}"
-    low, high = one.interval
-    return f"{one.mean:+.2f}, 95 % interval {low:+.2f} to {high:+.2f}"
-
-
-def control_word(data: str) -> str:
-    """The shuffled control in words, by data class."""
-    return "a teacher with redrawn attributes" if data == "text and teacher" else SHUFFLED
-
-
-def _sentence(one: MethodVerdict, methods: int) -> str:
-    place = "" if one.family == TUNED else f"In {one.family}, where no setting was tuned: "
-    return place + _finding(one, methods)
+def _place(family: str) -> str:
+    return "" if family == TUNED else f"In {family}, where no setting was tuned: "
 
 
 def _finding(one: MethodVerdict, methods: int) -> str:
-    control = control_word(one.data)
-    beyond_text = f"text control ({words_of(one.visual)})"
-    beyond_images = "" if one.shuffled is None else f"{control} ({words_of(one.shuffled)})"
-    both = f"{beyond_text} and {beyond_images}" if beyond_images else beyond_text
-    remarks = "".join(f" {remark[0].upper()}{remark[1:]}." for remark in one.remarks)
-    differences = [one.visual, *([one.shuffled] if one.shuffled is not None else [])]
-    worlds = min(len(each.worlds) for each in differences)
-    if worlds < MIN_WORLDS:
-        return (
-            f"{one.method}: no verdict over worlds is possible with {worlds} of them, it takes {MIN_WORLDS}; visual "
-            f"attributes minus those of its {both}.{remarks}"
-        )
+    text, images = f"text control ({words_of(one.text)})", ""
+    if one.shuffled is not None:
+        word = "a teacher with redrawn attributes" if one.data == TEACHER else SHUFFLED
+        images = f"{word} ({words_of(one.shuffled)})"
+    both = f"{text} and {images}" if images else text
+    worlds = len(one.text.units)
+    minus = f"visual attributes minus those of its {both}"
+    if any(len(each.units) < MIN_UNITS for each in one.controls):
+        return f"no verdict over worlds is possible with {worlds} of them, it takes {MIN_UNITS}; {minus}"
     if one.remarks:
-        return f"{one.method}: no verdict, since {NOT_PLAIN}.{remarks}"
+        return f"no verdict, since {NOT_PLAIN}"
     if not isfinite(one.holm):
-        return (
-            f"{one.method}: no verdict is possible without repeated adaptation seeds, which show their noise; visual "
-            f"attributes minus those of its {both}.{remarks}"
-        )
-    corrected = (
-        f"{worlds} worlds, p = {one.holm:.2g} after Holm over {format_count(methods, 'method')}"
-    )
-    if one.transfers:
-        return f"{one.method}: visual attributes beyond its {both}; {corrected}.{remarks}"
+        return f"no verdict is possible without repeated adaptation seeds, which show their noise; {minus}"
+    count = format_count(methods, "method")
+    corrected = f"{worlds} worlds, p = {one.holm:.2g} after Holm over {count}"
+    if one.is_beyond:
+        return f"visual attributes beyond its {both}; {corrected}"
     if one.shuffled is None and one.holm <= ALPHA:
         return (
-            f"{one.method}: visual attributes beyond its {both}; {corrected}. It reads no images, so this is not "
-            f"visual transfer.{remarks}"
+            f"visual attributes beyond its {both}; {corrected}. It reads no images, so this is not "
+            "visual transfer"
         )
-    if one.visual.p <= ALPHA and one.shuffled is not None and one.shuffled.p > ALPHA:
+    if one.text.p <= ALPHA and one.shuffled is not None and one.shuffled.p > ALPHA:
         return (
-            f"{one.method}: beyond its {beyond_text}, but not beyond {beyond_images}; its gain does not come from what "
-            f"the images show ({corrected}).{remarks}"
+            f"beyond its {text}, but not beyond {images}; its gain does not come from what the images "
+            f"show ({corrected})"
         )
-    return f"{one.method}: no visual attributes beyond its {both}; {corrected}.{remarks}"
+    return f"no visual attributes beyond its {both}; {corrected}"
+
+
+# -- published sets ----------------------------------------------------------------------------------------------------
+
+
+def judge_sets(entries: Sequence[Entry], methods: Methods) -> list[SetVerdict]:
+    """Every method on every set that it and its controls are read on; p is corrected over all gains.
+
+    Raises InputError for arms that were read on other items.
+    """
+    (before,) = (one for one in entries if one["arm"] == BEFORE)
+    verdicts = []
+    for method, about in methods.items():
+        own = entries_of(entries, method, METHOD)
+        unadapted = [{**before, "seed": one["seed"]} for one in own]
+        arms = (TEXT_CONTROL,) if about["data"] == TEXT else (TEXT_CONTROL, SHUFFLED)
+        controls = {arm: entries_of(entries, method, arm) for arm in arms}
+        for name, first in before["readings"].items():
+            found = {arm: difference(own, control, name) for arm, control in controls.items()}
+            # An earlier command may not have finished, and had other sets.
+            if not all(one.units for one in found.values()):
+                continue
+            verdicts.append(
+                SetVerdict(
+                    method=method,
+                    data=about["data"],
+                    text=found[TEXT_CONTROL],
+                    shuffled=found.get(SHUFFLED),
+                    reading=name,
+                    gain=first["gain"],
+                    measure=first["measure"],
+                    before=difference(own, unadapted, name),
+                )
+            )
+    decide([one for one in verdicts if one.gain])
+    return verdicts
+
+
+def set_sentences(verdicts: Sequence[SetVerdict]) -> list[str]:
+    """One sentence for each method that has a gain: on which sets it is beyond its controls."""
+    sentences = []
+    tests = sum(isfinite(one.holm) for one in verdicts)
+    for method in dict.fromkeys(one.method for one in verdicts if one.gain):
+        own = [one for one in verdicts if one.method == method and one.gain]
+        # Commands of one folder may give its sets different numbers of seeds.
+        seeds = max(min(len(each.units) for each in one.controls) for one in own)
+        names = " and ".join([TEXT_CONTROL, SHUFFLED][: len(own[0].controls)])
+        beyond = "; ".join(one.reading for one in own if one.is_beyond)
+        finding = f"beyond its {names} on {beyond}" if beyond else f"on no set beyond its {names}"
+        if seeds < MIN_UNITS:
+            finding = f"no verdict with {seeds} adaptation seeds, it takes {MIN_UNITS}"
+        sentences.append(f"{method}: {finding} (Holm over {format_count(tests, 'test')})")
+    return sentences
+
+
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MethodCurve:
+    """A method's gain against what grows."""
+
+    axis: str
+    """Name of a `CurveAxis`."""
+    family: str
+    """Family of worlds."""
+    method: str
+    gains: Mapping[int, Difference]
+    """By value, ascending: the method minus its text control, in the visual reading of test nouns."""
+    sentence: str
+    """From which value on the method works."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `bench.json`."""
+        gains = [one.as_json("world") for one in self.gains.values()]
+        return {**vars(self), "values": list(self.gains), "gains": gains}
+
+
+def entries_at(entries: Sequence[Entry], axis: CurveAxis, value: int) -> list[Entry]:
+    """Entries at a value of an axis; at the protocol's own, those of the bench with adaptation seed 0.
+
+    Only worlds in which another value was run too have a place on a curve.
+    """
+    own = [one for one in entries if one.get("condition", {}).get("axis") == axis.name]
+    if value != axis.base:
+        return [one for one in own if one["condition"]["value"] == value]
+    worlds = {(one["family"], one["world"]) for one in own}
+    return [
+        one
+        for one in base_entries(entries)
+        if one["seed"] == 0 and (one["family"], one["world"]) in worlds
+    ]
+
+
+def judge_curves(entries: Sequence[Entry], methods: Methods) -> list[MethodCurve]:
+    """The curves of every axis, family and method that have been run at another value than the protocol's own."""
+    curves = []
+    for axis in AXES:
+        for family in families_of(entries):
+            in_family = [one for one in entries if one["family"] == family]
+            noise = noise_of(base_entries(in_family), VISUAL)
+            for method in methods:
+                gains: dict[int, Difference] = {}
+                for value in axis.values:
+                    at_value = entries_at(in_family, axis, value)
+                    if own := entries_of(at_value, method, METHOD):
+                        control = entries_of(at_value, method, TEXT_CONTROL)
+                        # Curves alone have one seed.
+                        bound = noise if isfinite(noise) else 0.0
+                        gains[value] = difference(own, control, VISUAL, bound)
+                if gains.keys() - {axis.base}:
+                    is_plain = not remarks_of(entries, method)
+                    words = _since(axis, gains) if is_plain else f"no statement, since {NOT_PLAIN}"
+                    sentence = f"{_place(family)}{method}: {words}."
+                    curves.append(MethodCurve(axis.name, family, method, gains, sentence))
+    return curves
+
+
+def _since(axis: CurveAxis, gains: Mapping[int, Difference]) -> str:
+    """From which value of an axis on a method works."""
+    values = list(gains)
+    first, end = values[0], values[-1]
+    last = f"at {end:,}: {words_of(gains[end])}"
+    worlds = {one.units for one in gains.values()}
+    if len(worlds) > 1 or len(gains[end].units) < MIN_UNITS:
+        return (
+            f"no statement on {axis.unit} is possible: it takes {MIN_UNITS} worlds, the same at every value; gain "
+            f"beyond its text control {last}"
+        )
+    above = [value for value, one in gains.items() if is_reliable([one], one.p)]
+    beyond = "visual attributes beyond its text control"
+    if not above:
+        return f"no {beyond} at any of {first:,} to {end:,} {axis.unit} ({last})"
+    below = [place for place, value in enumerate(values) if value not in above]
+    since = values[max(below, default=-1) + 1] if end in above else None
+    if since is None:
+        some = " and ".join(f"{value:,}" for value in above)
+        return f"{beyond} at {some} {axis.unit}, but not at every larger number ({last})"
+    fewest = ", the fewest that were run" if since == first else ""
+    at_start = "" if since == end else f"at {since:,}: {words_of(gains[since])}; "
+    return f"{beyond} from {since:,} {axis.unit} on{fewest} ({at_start}{last})"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from groundling.command_line.names import NAMES, parse_arm, teacher_settings
 from groundling.commands.adapt import AdaptConfig
-from groundling.core.errors import InputError, prefix_errors
+from groundling.core.errors import InputError, prefix_errors, require_known
 from groundling.core.registry import (
     IMPORT_PATH,
     files_of_object,
@@ -23,7 +23,7 @@ from groundling.core.registry import (
     resolve_builtin,
 )
 from groundling.runs.folder import sha256_of
-from groundling.settings.fields import replace_settings, settings_of
+from groundling.settings.fields import replace_settings, setting_fields, settings_of
 
 DataClass = Literal["text", "text and teacher", "captions with images"]
 """What a method reads; methods of different classes are not ranked against each other."""
@@ -108,11 +108,6 @@ class BenchMethod:
                 _check_stage(stage, number, self.data)
 
     @property
-    def shuffles_captions(self) -> bool:
-        """Whether the shuffled control gives captions other images."""
-        return self.data == IMAGES
-
-    @property
     def replaces_teacher(self) -> bool:
         """Whether the controls replace the teacher, since the method reads its text tower."""
         return self.data == TEACHER or (self.data == IMAGES and self.reads_text_tower)
@@ -167,7 +162,11 @@ class BenchMethod:
                 replace_settings(AdaptConfig(), **stage.settings)
                 if self.data == TEXT and "teacher" in teacher_settings(arm):
                     return f"{stage.arm} reads a teacher, so the data class is not `{TEXT}`"
-            if self.weight and not self.weight.startswith(OPTION):
+            if self.weight.startswith(OPTION):
+                option = self.weight.removeprefix(OPTION)
+                read = {name for one in arm.values() for name in setting_fields(one.Settings)}
+                require_known(option, sorted(read), f"no objective reads the option {option!r}")
+            elif self.weight:
                 replace_settings(AdaptConfig(), **{self.weight: self.grid[0]})
         except InputError as error:
             return str(error)
@@ -221,6 +220,12 @@ def resolve_stage_paths(settings: Mapping[str, Any], folder: Path) -> dict[str, 
 def built_in_methods() -> dict[str, BenchMethod]:
     """The methods of the package by name, also those whose objectives are not installed."""
     return registered("methods", BenchMethod)
+
+
+def left_out_methods() -> dict[str, str]:
+    """The methods of the package that cannot run with this installation, with the reason."""
+    offered = built_in_methods().items()
+    return {name: reason for name, one in offered if (reason := one.why_not())}
 
 
 def find_methods(names: Sequence[str]) -> list[BenchMethod]:

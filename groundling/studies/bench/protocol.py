@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from groundling.commands.train_clip import TrainClipConfig
+from groundling.core.errors import require_known
 from groundling.runs.folder import json_text
 from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.commands import FAMILIES, PROTOCOL_VERSION, TUNING_SEED
@@ -226,6 +227,14 @@ AXES = (
     ),
 )
 """All axes; another entry is another curve."""
+
+
+def find_axes(names: Sequence[str]) -> list[CurveAxis]:
+    """Axes by name; raises InputError for an unknown one."""
+    offered = {axis.name: axis for axis in AXES}
+    for name in names:
+        require_known(name, offered, f"curve={name}: not known")
+    return [offered[name] for name in dict.fromkeys(names)]
 
 
 # -- worlds and files --------------------------------------------------------------------------------------------------

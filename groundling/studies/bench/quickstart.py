@@ -1,7 +1,4 @@
-"""`groundling quickstart`: the complete pipeline on a rendered world, from nothing to a table and an HTML report.
-
-A preset of the experiment engine: its arms have the bench's setup with fixed weights, and are read by `probe`.
-"""
+"""`groundling quickstart`: a bench of one rendered world with fixed weights, from nothing to a table and a page."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from groundling.core.registry import resolve_builtin
 from groundling.runs.folder import read_json
 from groundling.runs.jobs import Job
 from groundling.runs.report import (
@@ -21,26 +17,27 @@ from groundling.runs.report import (
     ReportImage,
     ReportSection,
     ScorePanel,
-    TableRow,
     save_figure,
     score_panels,
     svg_of,
 )
 from groundling.runs.run import Run
 from groundling.settings.training import TrainingArguments
-from groundling.stats.linear_probes import TEXTUAL as CATEGORY
 from groundling.studies.bench.commands import QuickstartConfig
 from groundling.studies.bench.engine import (
     METHOD,
     SHUFFLED,
     TEXT_CONTROL,
     Arm,
+    Entry,
     Experiment,
     Reading,
     Weight,
+    text_key,
 )
 from groundling.studies.bench.handed import make_encoder, make_teacher, make_world
-from groundling.studies.bench.methods import CONTRASTIVE, L1, XDBERT
+from groundling.studies.bench.judge import judge_methods
+from groundling.studies.bench.methods import CONTRASTIVE, L1, XDBERT, BenchMethod, slug
 from groundling.studies.bench.protocol import (
     ADAPTING,
     ENCODER,
@@ -51,49 +48,42 @@ from groundling.studies.bench.protocol import (
     REDRAWN_TEACHING,
     TEACHING,
     BenchFolder,
+    BenchWorld,
     Files,
     key_of,
     scaled,
 )
-from groundling.studies.bench.readings import run_probe
-from groundling.tasks import Task
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from groundling.studies.bench.readings import fine_tuned, read_nouns_of
+from groundling.studies.bench.report import (
+    NO_PROBE,
+    READINGS,
+    TERMS,
+    arms_of,
+    chance_of,
+    headings_of,
+    scale_warning,
+    table_rows,
+)
 
 WORLD: Mapping[str, int] = {}
 """Sizes of the world, as settings of `data make-world`; by default that command's."""
 SHORT_TEACHING = replace(TEACHING, steps=600)
-ARMS = {
-    "MLM only (control)": (CONTRASTIVE, TEXT_CONTROL, None),
-    "XDBERT as published": (XDBERT, METHOD, None),
-    "L1": (L1, METHOD, 0.3),
-    "contrastive": (CONTRASTIVE, METHOD, 1.0),
-    "contrastive, redrawn attributes": (CONTRASTIVE, SHUFFLED, 1.0),
-}
-"""Method, arm and weight of each row.
+WEIGHTS = {XDBERT.name: None, L1.name: 0.3, CONTRASTIVE.name: 1.0}
+"""The methods of the full quickstart, and the values of their weights."""
+STEPS = {"odd": 500, "truth": 250, "category": 250, "order": 250}
+"""Fine-tuning steps of each question.
 
-XDBERT reads blocks, as in its paper: of exactly 32 tokens here, the encoder's maximum length (512 in the paper). The
-other arms read the same text by lines; a block contains about four. The last arm's teacher is trained on the same
-scenes with every noun's visual attributes redrawn.
+After 500 steps the training loss of "odd one out" is below .2 in arms with transfer; at 250 steps it just left its
+plateau. The default of `groundling probe`, 1,000 steps, gives .02 to .03 more, but exceeds five minutes on two cores.
+True/false is no better at 500 or 1,000.
 """
-SHORT_ARMS = ("MLM only (control)", "contrastive")
-"""The minimal comparison: an arm that transfers visual attributes, and the text-only control."""
-PROBES = {
-    # After 500 steps the training loss of arms with transfer is below .2; at 250 steps it just left its plateau. The
-    # default of `groundling probe`, 1,000 steps, gives .02 to .03 more, but exceeds five minutes on two cores.
-    "odd": (("odd",), 3, 500),
-    "truth": (("truth",), 3, 250),  # no better at 500 or 1,000
-    "text": (("category", "order"), 1, 250),
-}
-"""Probes of every arm, by folder: questions, fine-tuning seeds of each, steps of each seed."""
-SHORT_PROBES = PROBES | {"odd": (("odd",), 2, 500), "truth": (("truth",), 2, 250)}
-"""Probes of the short quickstart."""
+SHOWN = 8
+"""Number of scenes in the report."""
 
 
 @dataclass(frozen=True)
 class Quickstart(Experiment):
-    """Five arms in one world, or the short quickstart's two."""
+    """Contrastive and its text control in one world; in full XDBERT and L1 too, and a teacher of redrawn attributes."""
 
     config: QuickstartConfig
 
@@ -144,303 +134,125 @@ class Quickstart(Experiment):
     def _making(self, name: str, after: tuple[str, ...], *call: Any) -> Job:
         return Job(name, self.make, (name, *call, key_of(self.fixed)), after)
 
-    def rows(self) -> dict[str, Arm]:
-        """The compared arms by the name of their row, the control first."""
-        seed = self.config.seed
-        names = list(ARMS) if self.config.full else SHORT_ARMS
-        made = {name: ARMS[name] for name in names}
-        return {
-            name: Arm(method, arm, seed, weight=weight)
-            for name, (method, arm, weight) in made.items()
-        }
-
     def arms(self) -> list[Arm]:
-        """The compared arms."""
-        return list(self.rows().values())
+        """Every method and its text control; in full also contrastive with its teacher's attributes redrawn."""
+        world = BenchWorld(self.config.family, self.config.seed)
+        return [
+            Arm(method, arm, self.config.seed, world)
+            for method in self.methods
+            for arm in (METHOD, TEXT_CONTROL, SHUFFLED)
+            if arm != SHUFFLED or (self.config.full and method == CONTRASTIVE)
+        ]
+
+    def choose(self, method: BenchMethod) -> Weight:
+        """A fixed value."""
+        return WEIGHTS[method.name]
 
     def stage_folder(self, arm: Arm, weight: Weight, number: int) -> Path:
-        """The folder of the arm's row; every arm has one stage."""
-        return self._folder(arm) / "adapt"
-
-    def _folder(self, arm: Arm) -> Path:
-        (name,) = (name for name, one in self.rows().items() if one == arm)
-        return self.folder.root / "arms" / name.replace(", ", "-").replace(" ", "-")
-
-    def reading_folder(self, arm: Arm, reading: Reading) -> Path:
-        """A folder beside the arm's model."""
-        return self._folder(arm) / "probes" / reading.name
+        """A folder of the arm's name; every arm has one stage."""
+        assert arm.method is not None
+        names = {METHOD: arm.method.name, TEXT_CONTROL: f"{arm.arm} {text_key(arm.method)}"}
+        name = names.get(arm.arm, f"{arm.method.name} {arm.arm}")
+        return self.folder.root / "arms" / slug(name) / "adapt"
 
     def readings(self, arm: Arm) -> list[Reading]:
-        """Fine-tuned questions, with the linear probes beside them."""
-        probes = PROBES if self.config.full else SHORT_PROBES
-        made = []
-        for name, (questions, seeds, steps) in probes.items():
-            training = scaled(replace(PROBING, steps=steps), self.config.scale, self.config.seed)
-            call = partial(
-                run_probe,
-                world=self.files(arm).private,
-                questions=questions,
-                seeds=seeds,
-                training=training,
-            )
-            made.append(Reading(name, call))
+        """Linear probes, and a fine-tuned probe of each question."""
+        world, own = self.files(arm).private, self.config
+        made = [Reading("nouns", partial(read_nouns_of, world=world))]
+        for question, steps in STEPS.items():
+            seeds = (3 if own.full else 2) if question in ("odd", "truth") else 1
+            training = scaled(replace(PROBING, steps=steps), own.scale, own.seed)
+            how = {question: (seeds, training)}
+            made.append(Reading(question, partial(fine_tuned, world=world, how=how)))
         return made
 
 
 def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
-    """Run all missing jobs in the run's folder, print the report, and write `report.html`.
+    """Run all missing jobs in the run's folder, print the report, and write `report.html` and `report.png`.
 
-    Without `config.full` there are fewer arms, probe seeds and teacher steps, to finish in minutes. Returns the arms'
-    accuracies, the teacher's retrieval scores, and the run time in seconds.
+    Without `config.full` there are fewer methods, probe seeds and teacher steps, to finish in minutes. Returns the
+    readings of every arm, the teacher's retrieval scores, and the run time in seconds.
     """
     began = time.perf_counter()
-    own = Quickstart(BenchFolder(run.folder), [XDBERT, L1, CONTRASTIVE], config)
+    methods = [XDBERT, L1, CONTRASTIVE] if config.full else [CONTRASTIVE]
+    own = Quickstart(BenchFolder(run.folder), methods, config)
     own.run(config.processes)
-    found = {one["name"]: one["readings"] for one in own.entries()}
     result = {
-        "arms": {name: found[arm.name] for name, arm in own.rows().items()},
+        "methods": {method.name: own.describe(method) for method in methods},
+        "runs": own.entries(),
         "retrieval": read_json(own.folder.job("teacher"))["retrieval"],
         "seconds": round(time.perf_counter() - began, 1),
-        "family": config.family,
-        "seed": config.seed,
+        "scale": config.scale,
     }
     print(f"\n{write_report(run.folder, result)}\n\n{run.folder / 'report.html'}")
     return result
 
 
-# -- the table and the sentences ---------------------------------------------------------------------------------------
-
-VISUAL = {"world/truth": "attribute true/false", "world/odd": "odd one out"}
-"""Labels in the table for fine-tuned probes of visual attributes."""
-LINEAR = "linear/"
-"""Start of the names of linear probes."""
-READ_OUT = {"readout/odd": "odd one out, read out"}
-"""The label for the readout from the nouns' states, without fine-tuning."""
-TEXTUAL = {"world/category": "category", "world/order": "word order"}
-"""Labels for category and word order, which text alone answers."""
-SEES = 0.6
-"""Accuracy from which a visual probe, if it is above the control's, counts as transferred; guessing is 0.5."""
-NOTHING = "probe did not train"
-"""Shown instead of an accuracy if no seed of a fine-tuned probe trained."""
-SHOWN = 8
-"""Number of scenes in the report."""
-ProbeResult = Mapping[str, Any]
-"""Result of a probe: accuracies `test` and `dev`, guessing accuracy `chance`, and each seed's for fine-tuned probes."""
-ArmResults = Mapping[str, Mapping[str, ProbeResult]]
-"""Probe results by arm and probe."""
-
-
-ABOUT = {
-    "MLM only (control)": "masked language modelling (MLM) on the text",
-    "XDBERT as published": "MLM with cross-attention to the teacher's text tower, as in XDBERT",
-    "L1": "MLM and an L1 loss between its states and the teacher's features",
-    "contrastive": "MLM and a contrastive loss between its states and the teacher's features",
-    "contrastive, redrawn attributes": "as contrastive, with a teacher whose images show redrawn visual attributes",
-}
-"""Descriptions of the arms."""
-
-
-def glossary(world: Path, attributes: Sequence[str]) -> dict[str, str]:
-    """Glossary of the page, with an example of each question of the world."""
-    truth, odd, category = (_example(world, name) for name in ("truth", "odd", "category"))
-    named = ", ".join(attributes)
-    return {
-        "arm": "One way to adapt the text encoder. All arms start from the same encoder and train on the same text for "
-        "the same time.",
-        "attribute true/false": f"After fine-tuning: is “{truth}” true?",
-        "odd one out": f"After fine-tuning: is “{odd}” true?",
-        "odd one out, read out": "The same questions without fine-tuning: linear probes predict each noun's visual "
-        "attributes; the similarity of two nouns is their expected number of common attributes.",
-        named: "A linear probe predicts the attribute from the encoder's state at the noun.",
-        "category": f"After fine-tuning: does the verb of “{category}” fit the noun? Text alone answers it.",
-        "word order": "After fine-tuning: are two words of the sentence swapped? Text alone answers it.",
-        "seed": "Fine-tuning initialises a new head and shuffles the examples. Each small dot is one seed; ± is the "
-        "standard deviation. World, teachers and encoders have one seed here; docs/results.md has several worlds.",
-        NOTHING: "The probe's training loss stayed above 98 % of the guessing loss. This shows nothing about the arm's "
-        "knowledge: longer fine-tuning might succeed.",
-        "guessing": "Accuracy of the majority class.",
-        "redrawn attributes": "A control teacher, trained on the same scenes with every noun's visual attributes "
-        "redrawn in each image. Gains from this teacher do not come from images.",
-    }
-
-
-def _example(world: Path, question: str) -> str:
-    """A true sentence of a question's training examples."""
-    examples = resolve_builtin("tasks", Task, f"world/{question}").read(world, "train")
-    return next(example.text for example in examples if example.label)
-
-
-def linear_probes(arms: ArmResults) -> dict[str, str]:
-    """Labels for linear probes of the nouns' states, one for each visual attribute of the world."""
-    names = [name for name in next(iter(arms.values())) if name.startswith(LINEAR)]
-    return {name: name.removeprefix(LINEAR) for name in names if name != LINEAR + CATEGORY}
-
-
-def table_rows(arms: ArmResults, split: str = "test") -> list[dict[str, str]]:
-    """One row per arm and one for guessing; accuracies on nouns of `split`, which are held out from the probes."""
-    columns = VISUAL | READ_OUT | linear_probes(arms) | TEXTUAL
-    rows = []
-    for name, scores in arms.items():
-        row = {"arm": name}
-        for test, label in columns.items():
-            row[label] = _cell(scores[test], split)
-        rows.append(row)
-    guessing = {"arm": "guessing"}
-    any_arm = next(iter(arms.values()))  # all arms have the same nouns
-    for test, label in columns.items():
-        guessing[label] = f"{any_arm[test]['chance']:.2f}"
-    return [*rows, guessing]
-
-
-def _cell(result: ProbeResult, split: str) -> str:
-    """An accuracy with its standard deviation over probe seeds, and the number of seeds that trained if not all."""
-    if result[split] is None:
-        return NOTHING
-    cell = f"{result[split]:.2f}"
-    if result.get(f"{split}_sd") is not None:
-        cell += f" ± {result[f'{split}_sd']:.2f}"
-    learned = result.get("learned", ())
-    if not all(learned):
-        cell += f" ({sum(learned)} of {len(learned)})"
-    return cell
-
-
-def verdict(arms: ArmResults, split: str = "test") -> str:
-    """A sentence that compares each arm with the control, which read the same text without a teacher."""
-    control, *others = arms
-    parts = []
-    for name in others:
-        compared = [
-            f"{label} {_compare_with_control(arms, name, test, split)}"
-            for test, label in (VISUAL | TEXTUAL).items()
-        ]
-        parts.append(f"{name}: {describe_visual_result(arms, name, split)} ({', '.join(compared)})")
-    return (
-        f"Visual attributes compared with {control}, on nouns that its text never describes. "
-        + "; ".join(parts)
-        + "."
-    )
-
-
-def _compare_with_control(arms: ArmResults, name: str, test: str, split: str) -> str:
-    """An arm's accuracy against the control's."""
-    control, own = (
-        NOTHING if one[test][split] is None else f"{one[test][split]:.2f}"
-        for one in (next(iter(arms.values())), arms[name])
-    )
-    return (
-        f"{NOTHING}, nor the control's" if own == control == NOTHING else f"{own} against {control}"
-    )
-
-
-def describe_visual_result(arms: ArmResults, name: str, split: str = "test") -> str:
-    """Whether an arm's visual probes show transfer of visual attributes."""
-    control = next(iter(arms.values()))
-    reached = []
-    for test in VISUAL:
-        own, without = arms[name][test][split], control[test][split]
-        reached.append(own is not None and own >= SEES and (without is None or own > without))
-    if all(reached):
-        return "transferred"
-    if any(reached):
-        return "partly transferred"
-    return "not transferred"
-
-
 # -- the page ----------------------------------------------------------------------------------------------------------
+
+INTRODUCTION = (
+    "Every noun has visual attributes that only images show, and a category that only text shows. A CLIP teacher "
+    "learns from the images; the text encoder reads text that never states a noun's visual attributes. Each arm adapts "
+    "the encoder for the same number of steps on the same text, and is read on nouns that no probe was fitted on."
+)
+FIGURE = (
+    "One row per arm. The large mark and the number are the mean, small dots are fine-tuning seeds, the dashed line is "
+    "guessing."
+)
 
 
 def write_report(out: Path, result: Mapping[str, Any]) -> str:
     """Write `out/report.html` and `out/report.png` of a quickstart's `result`; returns the report as text."""
-    arms = result["arms"]
-    questions = _figure(arms, VISUAL | READ_OUT | TEXTUAL)
-    save_figure(questions, out / "report.png")
-    nouns = "Attributes predicted from the noun's state"
+    entries, methods = result["runs"], result["methods"]
+    headings = headings_of(entries)
+    arms = arms_of(entries, methods)
+    panels = [
+        ScorePanel(
+            heading,
+            chance_of(entries, name),
+            {label: _seeds(own[0], name) for label, own in arms.items()},
+        )
+        for name, heading in headings.items()
+        if name in READINGS
+    ]
+    figure = score_panels(panels, NO_PROBE)
+    save_figure(figure, out / "report.png")
+    picture = svg_of(figure, "Accuracy on held-out nouns, as in the table.")
+    recall = {
+        name.replace("_r@", " recall@").replace("_", " "): f"{value:,.1f}"
+        for name, value in result["retrieval"].items()
+    }
+    sections = [
+        ReportSection("Accuracy", rows=table_rows(entries, methods, headings)),
+        ReportSection("Questions", figures=[picture], caption=FIGURE),
+        ReportSection("Training scenes of the teacher", pictures=_scenes(out / "world")),
+        ReportSection("Retrieval of the teacher on held-out scenes, in %", rows=[recall]),
+    ]
+    about = read_json(out / "config.json")
+    warning = scale_warning(result["scale"])
+    sentences = [one.sentence for one in judge_methods(entries, methods)]
     report = Report(
         "Does a text encoder learn visual attributes?",
-        [
-            ReportSection("Arms and results", rows=_arm_rows(arms)),
-            ReportSection("Accuracy on nouns held out from the probes", rows=table_rows(arms)),
-            ReportSection("Questions", figures=[svg_of(questions, LABEL)], caption=FIGURE),
-            ReportSection(nouns, figures=[svg_of(_figure(arms, linear_probes(arms)), LABEL)]),
-            ReportSection("Training scenes of the teacher", pictures=_scenes(out / "world")),
-            ReportSection("Retrieval of the teacher", rows=_recall_rows(result["retrieval"])),
+        sections,
+        [*([warning] if warning else []), INTRODUCTION, *sentences],
+        notes=[
+            f"{result['seconds']:.0f} seconds in total; {datetime.now(UTC).date().isoformat()}; groundling "
+            f"{about['versions']['groundling']}, commit {about['commit'][:12]}. Numbers differ slightly between "
+            "processors, and between worlds: `groundling bench` has several."
         ],
-        [
-            "Every noun has visual attributes that only images show, and a category that only text shows. A CLIP "
-            "teacher learns from the images; the text encoder reads text that never states a noun's visual attributes. "
-            "Each arm adapts the encoder for the same number of steps on the same text.",
-            verdict(arms),
-        ],
-        notes=_footer(out, result),
-        terms=glossary(out / "world", list(linear_probes(arms).values())),
+        terms=TERMS,
     )
     report.write(out / "report.html")
     return report.text()
 
 
-FIGURE = (
-    "One row per arm. The large mark and the number are the mean, small dots are fine-tuning seeds, the dashed line is "
-    "guessing."
-)
-LABEL = "Accuracy on held-out nouns, whose numbers are in the table."
-
-
-def _arm_rows(arms: ArmResults) -> list[TableRow]:
-    """Description and outcome of each arm."""
-    return [
-        {
-            "arm": name,
-            "what it does": ABOUT.get(name, ""),
-            "on unseen nouns": describe_visual_result(arms, name),
-        }
-        for name in arms
-    ]
-
-
-def _figure(arms: ArmResults, probes: Mapping[str, str]) -> Figure:
-    """Figure of all arms' test accuracies."""
-    panels = []
-    for test, label in probes.items():
-        scores = {name: _seeds(results[test]) for name, results in arms.items()}
-        chance = next(iter(arms.values()))[test]["chance"]
-        panels.append(ScorePanel(label, chance, scores))
-    return score_panels(panels, NOTHING)
-
-
-def _seeds(result: ProbeResult) -> list[float]:
-    """Accuracies of the seeds whose probe trained; for probes without seeds, the single accuracy."""
-    if "learned" not in result:
-        return [result["test"]]
-    by_seed = zip(result["scores"]["test"], result["learned"], strict=True)
-    return [score for score, has_learned in by_seed if has_learned]
-
-
-def _recall_rows(retrieval: Mapping[str, float]) -> list[TableRow]:
-    """Recall on held-out scenes, one row per direction."""
-    rows: list[TableRow] = []
-    for way, asked in (
-        ("text_to_image", "caption to image"),
-        ("image_to_text", "image to caption"),
-    ):
-        row = {"direction": asked}
-        for name, value in retrieval.items():
-            rank = name.removeprefix(f"{way}_r@")
-            if rank != name:
-                row[f"recall@{rank}"] = f"{value:.1f} %"
-        row["held-out scenes"] = f"{retrieval['images']:,.0f}"
-        rows.append(row)
-    return rows
-
-
-def _footer(out: Path, result: Mapping[str, Any]) -> list[str]:
-    about = read_json(out / "config.json")
-    today = datetime.now(UTC).date().isoformat()
-    return [
-        f"World of {result['family']}, world and weights of seed {result['seed']}; "
-        f"{result['seconds']:.0f} seconds in total; {today}; groundling "
-        f"{about['versions']['groundling']}, commit {about['commit'][:12]}. Numbers differ slightly between processors."
-    ]
+def _seeds(entry: Entry, reading: str) -> Sequence[float]:
+    """Accuracies of the seeds whose probe trained; for readings without seeds, the single accuracy."""
+    found = entry["readings"][reading]
+    if "scores" not in found:
+        return [found["test"]]
+    by_seed = zip(found["scores"], found["trained"], strict=True)
+    return [score for score, has_trained in by_seed if has_trained]
 
 
 def _scenes(world: Path) -> list[ReportImage]:

@@ -1,13 +1,15 @@
-"""Readings of an encoder: linear probes of its nouns' states, held-out masked LM, and fine-tuned questions."""
+"""Readings of an encoder: in worlds linear probes, masked LM and fine-tuned questions; elsewhere published sets."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from types import FunctionType
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,14 +17,20 @@ from PIL import Image
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from groundling.command_line import COMMANDS
+from groundling.commands.adapt.evaluation import read_pairs
 from groundling.core.batch import require
-from groundling.core.registry import resolve_builtin
+from groundling.core.errors import InputError
+from groundling.core.metrics import SPEARMAN
+from groundling.core.registry import import_object, resolve_builtin
 from groundling.core.rng import generator
 from groundling.data.images import open_image
 from groundling.data.tables import lines_of
 from groundling.models.frozen_clip import load_frozen_clip
+from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import load_text_encoder
-from groundling.runs.folder import read_json, write_whole
+from groundling.prediction.similarity import sentence_vectors
+from groundling.runs.folder import data_hash, decoded_json, read_json, write_whole
+from groundling.runs.jobs import use_cpu
 from groundling.settings.fields import replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.stats.linear_probes import (
@@ -33,8 +41,8 @@ from groundling.stats.linear_probes import (
     read_nouns,
     score_readout,
 )
-from groundling.studies.bench.engine import parameters_of
-from groundling.studies.bench.protocol import MAX_LENGTH, Files
+from groundling.studies.bench.commands import RealBenchConfig
+from groundling.studies.bench.protocol import MAX_LENGTH, Files, key_of
 from groundling.tasks import Task
 
 LINE_MASK_RATE = 0.15
@@ -59,7 +67,23 @@ PAIRS_FILE = "pairs.tsv"
 """File of a world's minimal pairs."""
 
 Reading = dict[str, Any]
-"""Accuracies `train`, `dev` and `test`, and the majority class's `chance`; losses have `test` alone."""
+"""Accuracies `train`, `dev` and `test`, and the majority class's `chance`; losses have `test` alone. Of a published set
+also its `measure`, the name of its `set` and `same_items`, the sets that share items with it; `groups`, what is
+resampled, with their `items`, or `cosines` and `ratings`."""
+
+
+def run_quietly(
+    name: str, out: Path, training: TrainingArguments | None = None, **settings: Any
+) -> dict[str, Any]:
+    """The result of a command, which prints nothing."""
+    command = COMMANDS[name]
+    own = replace_settings(command.settings["_own"], **settings)
+    with redirect_stdout(io.StringIO()):
+        found: dict[str, Any] = command(own, *([training] if training else []), out)
+    return found
+
+
+# -- in worlds ---------------------------------------------------------------------------------------------------------
 
 
 def linear_readings(states: np.ndarray, rows: AttributeRows, world: Path) -> dict[str, Reading]:
@@ -90,14 +114,19 @@ def linear_readings(states: np.ndarray, rows: AttributeRows, world: Path) -> dic
     return readings
 
 
+def read_nouns_of(model: Path, out: Path, world: Path) -> dict[str, Reading]:
+    """Linear readings of an encoder's states at the nouns of a world; nothing is written to `out`."""
+    rows = read_nouns(world)
+    encoder = load_text_encoder(str(model))
+    return linear_readings(noun_states(encoder, rows, MAX_LENGTH), rows, world)
+
+
 def read_encoder(model: Path, out: Path, world: Path) -> dict[str, Reading]:
-    """Linear readings of an encoder's states; its held-out masked-LM loss and minimal pairs, None without a head.
+    """Linear readings of an encoder; its held-out masked-LM loss and minimal pairs, None without a head.
 
     `out`: folder of the run that scores the pairs.
     """
-    rows = read_nouns(world)
-    encoder = load_text_encoder(str(model))
-    readings = linear_readings(noun_states(encoder, rows, MAX_LENGTH), rows, world)
+    readings = read_nouns_of(model, out, world)
     loss = masked_lm_loss(model, world / "corpus" / "dev.txt")
     readings[MASKED_LM] = {"test": loss}
     right = None if loss is None else minimal_pair_accuracy(model, world / PAIRS_FILE, out)
@@ -133,12 +162,10 @@ def write_grammar_pairs(world: Path) -> None:
 
 def minimal_pair_accuracy(model: Path, pairs: Path, out: Path) -> float:
     """Share of pairs of which the masked LM prefers the good one, by pseudo-log-likelihood; mean of both groups."""
-    command = COMMANDS["pairs"]
-    settings = replace_settings(
-        command.settings["_own"], model=str(model), data=str(pairs), max_length=MAX_LENGTH, cpu=True
+    source = str(pairs)
+    result = run_quietly(
+        "pairs", out, model=str(model), data=source, max_length=MAX_LENGTH, cpu=True
     )
-    with redirect_stdout(io.StringIO()):
-        result = command(settings, out)
     return float(result["scores"]["overall"]["mean of paradigms"]["accuracy"])
 
 
@@ -237,28 +264,6 @@ def _mask(ordinary: torch.Tensor, line: int) -> torch.Tensor:
     return masked
 
 
-def run_probe(
-    model: Path,
-    out: Path,
-    world: Path,
-    questions: Sequence[str],
-    seeds: int,
-    training: TrainingArguments,
-) -> dict[str, Reading]:
-    """Results of `probe` by name: linear probes, and fine-tuned questions."""
-    command = COMMANDS["probe"]
-    settings = replace_settings(
-        command.settings["_own"],
-        model=str(model),
-        data=str(world),
-        seeds=seeds,
-        questions=tuple(questions),
-        max_length=MAX_LENGTH,
-    )
-    found: dict[str, Reading] = command(settings, training, out)
-    return found
-
-
 def fine_tuned(
     model: Path, out: Path, world: Path, how: Mapping[str, tuple[int, TrainingArguments]]
 ) -> dict[str, Reading]:
@@ -268,7 +273,16 @@ def fine_tuned(
     """
     readings: dict[str, Reading] = {}
     for question, (seeds, training) in how.items():
-        found = run_probe(model, out / question, world, (question,), seeds, training)
+        found = run_quietly(
+            "probe",
+            out / question,
+            training,
+            model=str(model),
+            data=str(world),
+            seeds=seeds,
+            questions=(question,),
+            max_length=MAX_LENGTH,
+        )
         own = found[f"world/{question}"]
         kept = {name: own[name] for name in ("dev", "test", "test_sd", "chance")}
         readings[question] = kept | {"scores": own["scores"]["test"], "trained": own["learned"]}
@@ -281,8 +295,8 @@ NOT_COMPARED = {"auto_map", "architectures", "dtype", "transformers_version", "_
 """Settings of a model's configuration that do not change its states, or are compared apart."""
 
 
-def plain_faults(model: Path, encoder: Path) -> list[str]:
-    """Why an exported model is no plain encoder like the handed-over one; empty if it is."""
+def plain_faults(model: Path, encoder: Path, more: int) -> list[str]:
+    """Why an exported model with `more` parameters is no plain encoder like the handed-over one; empty if it is."""
     faults: list[str] = []
     own, handed = (AutoTokenizer.from_pretrained(one) for one in (model, encoder))
     if own.get_vocab() != handed.get_vocab():
@@ -297,7 +311,211 @@ def plain_faults(model: Path, encoder: Path) -> list[str]:
     )
     if names:
         faults.append(f"another configuration ({', '.join(names)})")
-    more = parameters_of(model) - parameters_of(encoder)
     if more > 0:
         faults.append(f"{more:,} more parameters")
     return faults
+
+
+# -- published sets ----------------------------------------------------------------------------------------------------
+
+SetKind = Literal["facts", "words", "retention", "pairs", "task"]
+KEY = 6
+"""Characters of a set's hash in its name."""
+KNOWLEDGE = "groundling.studies.knowledge"
+FILE_READERS = {
+    "facts": f"{KNOWLEDGE}.visual_facts:open_facts",
+    "words": f"{KNOWLEDGE}.word_similarity:read_word_pairs",
+    "pairs": f"{KNOWLEDGE}.minimal_pairs:read_minimal_pairs",
+}
+"""By kind: who reads its file, by MODULE:NAME, since no study imports another."""
+GAINS = ("facts", "words")
+"""Kinds of readings in which a method may gain; the others are its price."""
+SPEARMANS = "Spearman of cosine"
+"""Measure of word pairs and of text pairs."""
+DEVIATIONS = "correlation of deviations"
+"""Measure of the linear mode: predicted against people's answers, both less the mean noun's."""
+
+
+@dataclass(frozen=True)
+class SetReader:
+    """A file of items, or a task, on which every encoder is read."""
+
+    kind: SetKind
+    source: str
+    """The file, or the task's name."""
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Settings of the command that reads it, by name."""
+    data: str = ""
+    """A task's folder."""
+
+    @property
+    def name(self) -> str:
+        """Its name in jobs, which does not depend on where the file is."""
+        path = Path(self.source)
+        place = "" if self.kind == "task" else f"{self.kind} {path.resolve().parent.name} "
+        return f"{place}{self.source if self.kind == 'task' else path.stem} {self.key[:KEY]}"
+
+    @property
+    def key(self) -> str:
+        """Hash of its content, and of how it is read."""
+        return key_of(self.kind, data_hash(self.data or self.source), self.settings)
+
+    def check(self) -> None:
+        """Raises InputError for a file that no reader knows; a task is read with the unadapted encoder, first."""
+        if self.kind == "retention":
+            read_pairs(self.source)
+        if self.kind in FILE_READERS:
+            import_object(FILE_READERS[self.kind], FunctionType)(self.source)
+
+    def read(self, model: Path, out: Path, cpu: bool) -> dict[str, Reading]:
+        """The readings of an encoder by name; `out` is the folder of the command that reads it."""
+        if self.kind == "retention":
+            found = _read_retention(self.source, model, cpu)
+        else:
+            readers = {"facts": _facts, "words": _words, "pairs": _pairs, "task": _task}
+            found = readers[self.kind](self, str(model), out)
+        is_gain = self.kind in GAINS
+        return {name: {"same_items": [], **one, "gain": is_gain} for name, one in found.items()}
+
+
+def set_readers(settings: RealBenchConfig) -> list[SetReader]:
+    """The sets of a bench, gains first."""
+    modes = (("modes", settings.modes),)
+    limit = (("limit", settings.pair_limit), ("cpu", settings.cpu))
+    tuned = (
+        *(("seeds", settings.task_seeds), ("limit_train", settings.limit_train)),
+        ("cpu", settings.cpu),
+    )
+    sets = [SetReader("facts", file, modes) for file in settings.facts]
+    sets += [SetReader("words", file) for file in settings.words]
+    if settings.retention_pairs:
+        sets.append(SetReader("retention", settings.retention_pairs))
+    sets += [SetReader("pairs", file, limit) for file in settings.minimal_pairs]
+    return sets + [SetReader("task", name, tuned, settings.data) for name in settings.tasks]
+
+
+def _facts(one: SetReader, model: str, out: Path) -> dict[str, Reading]:
+    """A reading for each mode and relation."""
+    settings = dict(one.settings)
+    result = run_quietly("probe-facts", out, model=model, data=one.source, **settings)
+    about = result.get("set", {})
+    readings = {}
+    for mode in settings["modes"]:
+        relations = result[mode]["relations"]
+        rows = _json_lines(out / f"scores_{mode}.jsonl")
+        for relation, groups in relations.items():
+            name = about.get("name", Path(one.source).stem)
+            name += f" {relation}" if len(relations) > 1 else ""
+            measure = _fact_measure(mode, about, groups["all"])
+            field = "deviations" if measure == DEVIATIONS else measure
+            own = [
+                row for row in rows if row["relation"] == relation and row.get(field) is not None
+            ]
+            if not own:
+                continue
+            items = [row[field] for row in own]
+            readings[f"{name}, {mode}"] = {
+                "measure": measure,
+                "test": mean(items),
+                "chance": groups["all"].get("chance") if measure == "accuracy" else None,
+                "same_items": about.get("same_items", []),
+                "set": name,
+                "groups": [row["subject"].lower() for row in own],
+                "items": items,
+            }
+    return readings
+
+
+def _fact_measure(mode: str, about: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
+    """The measure of a set's paper, or for the linear mode the one that predicting the mean does not inflate."""
+    if mode == "linear":
+        # Facts whose options differ have no common distribution.
+        same_options = "spearman" in scores["from"]["state"]
+        return DEVIATIONS if same_options else "accuracy"
+    first = about.get("measure", "accuracy").partition(",")[0].lower()
+    return {"spearman": "spearman", "map": "map"}.get(first, "accuracy")
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    return [decoded_json(str(path), line) for line in lines_of(path)]
+
+
+def _words(one: SetReader, model: str, out: Path) -> dict[str, Reading]:
+    """The last layer's correlation, which is not selected on the set."""
+    result = run_quietly("probe-words", out, model=model, data=(one.source,))
+    ((name, found),) = result["sets"].items()
+    rows = _json_lines(out / "pairs.jsonl")
+    reading = {
+        "measure": SPEARMANS,
+        "test": found["last"]["spearman"],
+        "same_items": found.get("set", {}).get("same_items", []),
+        "set": name,
+        "groups": [" ".join(row["words"]) for row in rows],
+        "cosines": [row["cosine"] for row in rows],
+        "ratings": [row["rating"] for row in rows],
+    }
+    return {f"{name}, last layer": reading}
+
+
+def _read_retention(source: str, model: Path, cpu: bool) -> dict[str, Reading]:
+    """Text pairs: cosines of the encoder's own sentence vectors, or of mean states of a plain encoder."""
+    pairs = read_pairs(source)
+    text = load_text_encoder(str(model))
+    text.to(torch.device("cpu") if use_cpu(cpu) else torch.accelerator.current_accelerator())
+    sentence = text.sentence or make_sentence_modules("mean", text.sizes.text, text.max_length)
+    sides = zip(*pairs.texts, strict=True)
+    one, other = (sentence_vectors(text, sentence, list(side))[0] for side in sides)
+    cosines = torch.nn.functional.cosine_similarity(one, other).double().numpy()
+    reading = {
+        "measure": SPEARMANS,
+        "test": float(SPEARMAN.compute(cosines, pairs.similarities)),
+        "set": "STS-B",
+        "groups": [f"{left}\t{right}" for left, right in pairs.texts],
+        "cosines": cosines.round(6).tolist(),
+        "ratings": pairs.similarities.tolist(),
+    }
+    return {"STS-B" if Path(source).is_dir() else Path(source).stem: reading}
+
+
+def _pairs(one: SetReader, model: str, out: Path) -> dict[str, Reading]:
+    result = run_quietly("pairs", out, model=model, data=one.source, **dict(one.settings))
+    rows = _json_lines(out / "items.jsonl")
+    rule = next(iter(result["chance"]))
+    items = [row["model"][rule] for row in rows]
+    name = Path(one.source).stem
+    reading = {
+        "measure": rule,
+        "test": mean(items),
+        "chance": result["chance"][rule],
+        "set": name,
+        "groups": [f"{row['paradigm']} {row['id']}" for row in rows],
+        "items": items,
+    }
+    return {f"minimal pairs {name}": reading}
+
+
+def _task(one: SetReader, model: str, out: Path) -> dict[str, Reading]:
+    """The median over fine-tuning seeds, with the settings of `finetune`."""
+    own = dict(one.settings)
+    training = replace(COMMANDS["finetune"].settings["_train"], cpu=own.pop("cpu"))
+    own |= {"model": model, "task": one.source, "data": one.data, "save_model": False}
+    result = run_quietly("finetune", out, training, **own)
+    split = next(iter(result["median"]))
+    measure = result["headline"]
+    value = result["median"][split][measure]
+    if value is None:
+        raise InputError(f"{out}: {measure} is undefined for a seed")
+    seeds = result["scores"][split][measure]
+    return {one.source: {"measure": measure, "test": value, "set": one.source, "seeds": seeds}}
+
+
+def shared_sets(readings: Sequence[Reading]) -> list[tuple[str, str]]:
+    """Pairs of read sets that share items, each once, in order of names."""
+    names = {one["set"] for one in readings}
+    pairs = {
+        tuple(sorted((one["set"], other)))
+        for one in readings
+        for other in one["same_items"]
+        if other in names and other != one["set"]
+    }
+    return sorted((one, other) for one, other in pairs)

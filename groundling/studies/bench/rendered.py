@@ -11,21 +11,11 @@ from typing import Any
 
 import groundling
 from groundling.core.errors import InputError
-from groundling.runs.folder import read_object, write_json
+from groundling.runs.folder import read_object
 from groundling.runs.jobs import Job
 from groundling.runs.progress import CommandContext
 from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.commands import BenchConfig
-from groundling.studies.bench.curves import (
-    changed_world,
-    check_axes,
-    curve_sections,
-    find_axes,
-    is_changed,
-    judge_curves,
-    why_no_curve,
-    with_controls,
-)
 from groundling.studies.bench.engine import (
     IMAGE_TOWER,
     METHOD,
@@ -38,14 +28,12 @@ from groundling.studies.bench.engine import (
     Experiment,
     Reading,
     Weight,
-    describe_controls,
-    has_arm,
     methods_of,
-    read_job,
+    summary_of,
 )
 from groundling.studies.bench.handed import make_part
-from groundling.studies.bench.judge import base_entries, judge_methods
-from groundling.studies.bench.methods import BenchMethod, built_in_methods, find_methods
+from groundling.studies.bench.judge import judge_curves, judge_methods
+from groundling.studies.bench.methods import TEXT, BenchMethod, find_methods, left_out_methods
 from groundling.studies.bench.protocol import (
     ADAPTING,
     BASE,
@@ -55,10 +43,12 @@ from groundling.studies.bench.protocol import (
     PROBE_STEPS,
     PROBING,
     TUNING_WORLD,
+    BenchCondition,
     BenchFolder,
     BenchWorld,
     CurveAxis,
     Files,
+    find_axes,
     key_of,
     protocol_of,
     scaled,
@@ -72,17 +62,15 @@ from groundling.studies.bench.readings import (
     read_image_tower,
     read_text_tower,
 )
-from groundling.studies.bench.report import make_report
+from groundling.studies.bench.report import make_report, publish
 
 FORMAT = "groundling bench"
 VERSION = 3
 """Increases with every change of the file's layout."""
-NAME = "bench.json"
 TOWERS = {TOWER: read_text_tower, IMAGE_TOWER: read_image_tower}
 """Readings of the teacher, without an encoder: a ceiling for what it can teach."""
 CURVE_METHODS = ("xdbert", "contrastive", "l1")
 """The methods of curves, if no others are named."""
-REDRAWN = "a teacher trained on redrawn attributes"
 
 
 @dataclass(frozen=True)
@@ -93,7 +81,11 @@ class RenderedBench(Experiment):
 
     def __post_init__(self) -> None:
         """Raises InputError for an unknown axis, and one that changes nothing for any method."""
-        check_axes(self.axes, self.methods)
+        for axis in self.axes:
+            reasons = [why_no_curve(axis, method) for method in self.methods]
+            if all(reasons):
+                text = "; ".join(reasons)
+                raise InputError(f"curve={axis.name}: {text}; add another method")
 
     @property
     def axes(self) -> list[CurveAxis]:
@@ -154,25 +146,21 @@ class RenderedBench(Experiment):
     def arms(self) -> list[Arm]:
         """All arms of all worlds, and of curves those that their values change, beside the worlds' own."""
         if not self.axes:
-            return [arm for world in self.worlds for arm in self._arms(world)]
+            arms = (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM)
+            return [
+                arm
+                for world in self.worlds
+                for arm in (
+                    Arm(None, TOWER, 0, world),
+                    *self.every_arm(arms, self.config.adapt_seeds, world),
+                )
+            ]
         conditions = [BASE, *(one for axis in self.axes for one in axis.conditions())]
         return [
             arm
             for world in self.worlds
             for condition in conditions
             for arm in self._curve_arms(replace(world, condition=condition))
-        ]
-
-    def _arms(self, world: BenchWorld) -> list[Arm]:
-        return [
-            Arm(None, TOWER, 0, world),
-            *(
-                Arm(method, arm, seed, world)
-                for method in self.methods
-                for arm in (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM)
-                if has_arm(method, arm)
-                for seed in range(1 if arm == RANDOM else self.config.adapt_seeds)
-            ),
         ]
 
     def _curve_arms(self, world: BenchWorld) -> list[Arm]:
@@ -193,12 +181,14 @@ class RenderedBench(Experiment):
     def control(self, arm: Arm) -> Arm:
         """The text control of an arm's world; of the world without a condition that does not change the control."""
         assert arm.world is not None and arm.method is not None
-        return replace(super().control(arm), world=changed_world(arm.world, arm.method))
+        is_own = is_changed(arm.world.condition, arm.method, TEXT_CONTROL)
+        world = arm.world if is_own else arm.world.base
+        return replace(super().control(arm), world=world)
 
     def choose(self, method: BenchMethod) -> Weight:
         """The grid's value with the best linear visual readings; ties go to the first."""
         names = [f"{arm.name}: {self.readings(arm)[0].name}" for arm in self.grid(method)]
-        found = [read_job(self.folder.job(name))["readings"] for name in names]
+        found = [read_object(self.folder.job(name))["readings"] for name in names]
         return best_weight(method.name, method.weight, dict(zip(method.grid, found, strict=True)))
 
     # Readings.
@@ -232,15 +222,11 @@ class RenderedBench(Experiment):
 
     def inspect(self, arm: Arm, model: Path) -> dict[str, Any]:
         """Also why a model is not plain."""
-        faults = plain_faults(model, self.encoder(arm))
-        return super().inspect(arm, model) | {"remarks": [f"not plain: {one}" for one in faults]}
+        found = super().inspect(arm, model)
+        faults = plain_faults(model, self.encoder(arm), found["parameters_after"])
+        return found | {"remarks": [f"not plain: {one}" for one in faults]}
 
     # Results.
-
-    def controls(self, method: BenchMethod) -> dict[str, str]:
-        """The controls of a method that run, in words."""
-        arms = (TEXT_CONTROL,) if self.axes else (TEXT_CONTROL, SHUFFLED, RANDOM)
-        return describe_controls(method, REDRAWN, arms)
 
     def without_curve(self) -> list[str]:
         """Why methods have no curve on some of the axes."""
@@ -258,7 +244,8 @@ class RenderedBench(Experiment):
         methods = methods_of(entries, self.methods)
         for one in entries:
             if one["arm"] == METHOD:
-                notes = [note for each in grids for note in each["remarks"] if _is_of(each, one)]
+                tuning = [each for each in grids if each["method"] == one["method"]]
+                notes = [note for each in tuning for note in each["remarks"]]
                 one["remarks"] = list(dict.fromkeys([*one["remarks"], *notes]))
         untuned = [name for name, about in methods.items() if not about["grid"]]
         return {
@@ -269,7 +256,7 @@ class RenderedBench(Experiment):
             "methods": methods,
             "worlds": self._worlds(entries),
             "weights": weights_of(grids, methods),
-            "runs": [_without(one, "name", "about", "control") for one in entries],
+            "runs": [summary_of(one) for one in entries],
             "notes": [
                 *self.notes(methods),
                 *(f"{name} has no tuned setting; others chose among three" for name in untuned),
@@ -291,14 +278,6 @@ class RenderedBench(Experiment):
 
 def _read_tower(model: Path, out: Path, tower: str, files: Files) -> dict[str, Any]:
     return TOWERS[tower](files)
-
-
-def _is_of(grid: Entry, one: Entry) -> bool:
-    return bool(grid["method"] == one["method"])
-
-
-def _without(entry: Entry, *names: str) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if name not in names}
 
 
 def best_weight(name: str, setting: str, found: Mapping[Any, Any]) -> Weight:
@@ -333,15 +312,51 @@ def weights_of(grids: Sequence[Entry], methods: Mapping[str, Any]) -> dict[str, 
     return weights
 
 
+# -- curves ------------------------------------------------------------------------------------------------------------
+
+
+def is_changed(condition: BenchCondition, method: BenchMethod, arm: str) -> bool:
+    """Whether a condition changes anything that an arm of a method reads or does.
+
+    A method's own number of steps stays as it is, since the axis would say another one.
+    """
+    read = {text.partition("=")[0] for stage in method.stages for text in stage.texts}
+    read.add("encoder")
+    if arm != TEXT_CONTROL and method.data != TEXT:
+        read.add("teacher")
+    is_longer = condition.steps != 1 and not method.steps
+    return is_longer or not read.isdisjoint(condition.makes)
+
+
+def why_no_curve(axis: CurveAxis, method: BenchMethod) -> str:
+    """Why a method has no curve on an axis; empty if it has one."""
+    condition = axis.conditions()[0]
+    if is_changed(condition, method, METHOD):
+        return ""
+    if condition.steps != 1:
+        return f"{method.name} asks for {method.steps} steps of its own, so it has no curve over {axis.unit}"
+    return f"{method.name} reads nothing that changes with {axis.unit}"
+
+
+def with_controls(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Entries with those controls again, under a method's condition, that the condition does not change."""
+    by_name = {one["name"]: one for one in entries}
+    copies = {}
+    for one in entries:
+        control = by_name.get(one.get("control", ""))
+        if control is not None and control.get("condition") != one.get("condition"):
+            copies[control["name"], str(one["condition"])] = {
+                **control,
+                "condition": one["condition"],
+            }
+    return [*entries, *copies.values()]
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
 def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     """Run everything that is missing; prints the report."""
-    if config.real_encoder.real:
-        from groundling.studies.bench.real import bench_real
-
-        return bench_real(config, work)
     methods = find_methods(config.method or (CURVE_METHODS if config.curve else ()))
     own = RenderedBench(BenchFolder(work.out.resolve()), methods, config)
     if not config.method and config.report:
@@ -349,16 +364,15 @@ def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         has_run = {one["method"] for one in own.entries()}
         own = replace(own, methods=[one for one in methods if one.name in has_run])
     elif not config.method and not config.curve:
-        for name, one in built_in_methods().items():
-            if reason := one.why_not():
-                print(f"note: {name} is left out: {reason}")
+        for name, reason in left_out_methods().items():
+            print(f"note: {name} is left out: {reason}")
     if config.plan:
         for axis in own.axes:
             values = ", ".join(f"{value:,}" for value in axis.values)
             print(f"{values} {axis.unit} (the bench has {axis.base:,}): {axis.about}")
         for reason in own.without_curve():
             print(f"note: {reason}")
-        return own.print_plan(own.controls)
+        return own.print_plan()
     if not config.report:
         own.run(config.processes)
     return conclude(own.collect(), work.out)
@@ -366,14 +380,9 @@ def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
 
 def conclude(found: dict[str, Any], out: Path) -> dict[str, Any]:
     """Judge, write bench.json and the page, and print the report."""
-    base = {**found, "runs": base_entries(found["runs"])}
-    verdicts = judge_methods(base["runs"], found["methods"])
+    verdicts = judge_methods(found["runs"], found["methods"])
     curves = judge_curves(found["runs"], found["methods"])
     found["verdicts"] = [one.as_json() for one in verdicts]
     found["curves"] = [one.as_json() for one in curves]
-    write_json(out / NAME, found)
-    page = out / "report.html"
-    report = make_report(base, verdicts, curve_sections(curves, found["runs"]))
-    report.write(page)
-    print(f"\n{report.text()}\n\n{out / NAME}\n{page}")
+    publish(found, make_report(found, verdicts, curves), out)
     return found

@@ -1,14 +1,15 @@
-"""The bench's report: readings with intervals, verdicts, price against gain, and cost."""
+"""The bench's reports: tables of readings and verdicts with their price, forest plots, curves, and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from math import isfinite
+from math import isfinite, nan
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from groundling.runs.folder import write_json
 from groundling.runs.report import (
     BLACK,
     MARKS,
@@ -24,6 +25,8 @@ from groundling.runs.report import (
 from groundling.stats.linear_probes import TEXTUAL
 from groundling.stats.verdict import ALPHA
 from groundling.studies.bench.engine import (
+    BEFORE,
+    IMAGE_TOWER,
     METHOD,
     RANDOM,
     SHUFFLED,
@@ -33,54 +36,75 @@ from groundling.studies.bench.engine import (
     entries_of,
 )
 from groundling.studies.bench.judge import (
-    MIN_WORLDS,
+    MIN_UNITS,
+    BenchVerdict,
+    Difference,
+    MethodCurve,
+    Methods,
     MethodVerdict,
-    control_word,
+    SetVerdict,
+    entries_at,
     families_of,
+    is_reliable,
     noise_of,
+    unit_of,
     value_of,
     words_of,
 )
 from groundling.studies.bench.methods import CLASSES
+from groundling.studies.bench.protocol import AXES, CurveAxis
 from groundling.studies.bench.readings import MASKED_LM, PAIRS, READOUT, VISUAL
 
-READINGS = {
-    READOUT: "odd one out, read out",
+TUNED_QUESTIONS = {
     "truth": "true/false",
     "odd": "odd one out",
     "category": "category",
     "order": "word order",
+}
+"""Fine-tuned questions, with their headings."""
+READINGS = {
+    READOUT: "odd one out, read out",
+    **TUNED_QUESTIONS,
     PAIRS: "minimal pairs",
     MASKED_LM: "masked LM loss",
 }
 """Readings in tables after the linear ones, with their headings."""
 LINEAR = "linear/"
 """Prefix of the linear readings of attributes."""
-Methods = Mapping[str, Mapping[str, Any]]
-"""Descriptions of methods by name."""
+SET_DIGITS = 3
+"""Digits of numbers on published sets, on which methods differ less than in worlds."""
 NO_PROBE = "did not train"
 """Shown for a fine-tuned probe that never left the loss of guessing."""
-TERMS = {
+CONTROL_TERMS = {
+    BEFORE: "The encoder as it was given, before any method.",
+    TEXT_CONTROL: "Masked LM on exactly the texts that the method reads, for as many steps.",
+    SHUFFLED: "The method on captions with each other's images; a method that reads the teacher's text tower gets a "
+    "teacher for which nouns look different in every image, or on a real encoder one whose token embeddings are "
+    "permuted among tokens of similar frequency.",
+    RANDOM: "The method with images of noise, or an untrained teacher.",
+    "noise": "Standard deviation of a reading between adaptation seeds of one arm, over all arms.",
+    "guessing": "Accuracy of the majority class.",
+}
+TERMS = CONTROL_TERMS | {
     "visual": "Mean of the linear readings of the visual attributes: a linear map predicts each from the encoder's "
     "state at a noun that it was not fitted on.",
-    TEXT_CONTROL: "Masked LM on exactly the texts that the method reads, for as many steps.",
-    SHUFFLED: "The method on captions with each other's images, or with a teacher for which nouns look different in "
-    "every image.",
-    RANDOM: "The method with images of noise, or an untrained teacher.",
     TOWER: "The same readings of the teacher's own text embeddings: a ceiling for what its text side can teach.",
-    "noise": "Standard deviation of a reading between adaptation seeds of one arm in one world, over all arms.",
+    "odd one out, read out": "Which of two nouns looks like a third, from the linear maps, without fine-tuning.",
+    "true/false": "After fine-tuning: is “the zib is red” true?",
+    "odd one out": "After fine-tuning: is “the zib looks like the dax, not the wug” true?",
+    "category": "After fine-tuning: does the verb fit the noun? Text alone answers it.",
+    "word order": "After fine-tuning: are two words of a sentence swapped? Text alone answers it.",
+    NO_PROBE: "The training loss stayed above 98 % of that of guessing, so the accuracy would show nothing.",
     "masked LM loss": "Mean loss of masked tokens of held-out text, in nats; lower is better.",
     "minimal pairs": "Share of test sentences that the masked LM prefers: to themselves with two words swapped, and to "
     "the same noun with a verb and an ending of another category; the mean of both.",
-    "train nouns": "By cross-validation over the nouns on which the final readings are fitted.",
     "extra parameters": "Parameters trained beside the encoder's, and those that its exported model has beyond the "
     "handed-over encoder.",
 }
 """Glossary of the page."""
-PRICE = "Right: more visual attributes than the text control. Up: a higher loss of masked LM on held-out text."
 CURVE_RULE = (
     "Gain: the linear visual reading on test nouns, of the method minus its text control, with the standard deviation "
-    f"over worlds. A star marks gains above 0: a two-sided t-test over at least {MIN_WORLDS} worlds, whose standard "
+    f"over worlds. A star marks gains above 0: a two-sided t-test over at least {MIN_UNITS} worlds, whose standard "
     f"error is at least what the noise between adaptation seeds implies, has p of at most {ALPHA:g}, without a "
     "correction for the number of tests. If all of a method's values rest on the same worlds, it works from the "
     "smallest value on from which all gains have a star."
@@ -88,32 +112,42 @@ CURVE_RULE = (
 """What the tables of curves show, and the rule of their sentences."""
 
 
-def scale_warning(bench: Mapping[str, Any]) -> str:
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def scale_warning(scale: float) -> str:
     """A sentence on a bench that is smaller than the protocol's; empty for others."""
-    scale = bench["protocol"]["scale"]
     if scale >= 1:
         return ""
     return f"Scale {scale:g}, a trial run: models learn nothing at this scale, and no number means anything."
 
 
-def cell(entries: Sequence[Entry], reading: str, split: str = "test") -> str:
-    """Mean and standard deviation over worlds of a reading; its worlds' means are over adaptation seeds."""
-    if not any(reading in one["readings"] for one in entries):
-        return "-"
-    by_world: dict[int, list[float]] = {}
+def spread(values: Sequence[float], form: str = ".2f") -> str:
+    """A mean, and the standard deviation if there are several values."""
+    deviation = f" ± {stdev(values):{form.lstrip('+')}}" if len(values) > 1 else ""
+    return f"{mean(values):{form}}{deviation}"
+
+
+def by_unit(entries: Sequence[Entry], reading: str, split: str = "test") -> list[float]:
+    """A reading's mean in each world, or on a real encoder with each adaptation seed."""
+    found: dict[int, list[float]] = {}
     for one in entries:
         value = value_of(one, reading, split)
         if value is not None:
-            by_world.setdefault(one["world"], []).append(value)
-    if not by_world:
-        return NO_PROBE if reading in ("truth", "odd", "category", "order") else "-"
-    means = [mean(values) for values in by_world.values()]
-    spread = f" ± {stdev(means):.2f}" if len(means) > 1 else ""
-    return f"{mean(means):.2f}{spread}"
+            found.setdefault(unit_of(one), []).append(value)
+    return [mean(found[unit]) for unit in sorted(found)]
+
+
+def cell(entries: Sequence[Entry], reading: str, split: str = "test", digits: int = 2) -> str:
+    """Mean and standard deviation over units of a reading."""
+    if values := by_unit(entries, reading, split):
+        return spread(values, f".{digits}f")
+    was_read = any(reading in one["readings"] for one in entries)
+    return NO_PROBE if was_read and reading in TUNED_QUESTIONS else "-"
 
 
 def headings_of(entries: Sequence[Entry]) -> dict[str, str]:
-    """The readings that entries have, with their headings: the visual mean, its attributes, then the others."""
+    """Headings of the readings that entries of worlds have: the visual mean, its attributes, then the others."""
     linear = [name for one in entries for name in one["readings"] if name.startswith(LINEAR)]
     headings = {VISUAL: "visual"}
     headings |= {name: name.removeprefix(LINEAR) for name in linear if name != LINEAR + TEXTUAL}
@@ -122,93 +156,87 @@ def headings_of(entries: Sequence[Entry]) -> dict[str, str]:
     return {name: heading for name, heading in headings.items() if name in known}
 
 
-def table_rows(entries: Sequence[Entry], methods: Methods, data: str = "") -> list[TableRow]:
-    """One row per method and control of a data class (default: all), then the ceiling, guessing and the noise.
-
-    `entries`: those of one family of worlds.
-    """
-    shown = headings_of(entries)
-    rows: list[TableRow] = []
-    for name, about in methods.items():
-        if data and about["data"] != data:
-            continue
+def arms_of(entries: Sequence[Entry], methods: Methods) -> dict[str, list[Entry]]:
+    """The entries of each row of a table, by its label."""
+    arms = {BEFORE: [one for one in entries if one["arm"] == BEFORE]}
+    for name in methods:
         for arm in (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM):
-            found = entries_of(entries, name, arm)
-            if found:
-                label = name if arm == METHOD else f"  {name}: {_arm_word(arm, about['data'])}"
-                rows.append({"arm": label, **{shown[r]: cell(found, r) for r in shown}})
-    tower = [one for one in entries if one["arm"] == TOWER]
-    if tower:
-        rows.append({"arm": TOWER, **{shown[r]: cell(tower, r) for r in shown}})
-    guessing = {shown[r]: _chance(entries, r) for r in shown}
-    noise = {shown[r]: _number(noise_of(entries, r), ".3f") for r in shown}
+            label = name if arm == METHOD else f"  {name}: {arm}"
+            arms[label] = entries_of(entries, name, arm)
+    arms[TOWER] = [one for one in entries if one["arm"] == TOWER]
+    return {label: own for label, own in arms.items() if own}
+
+
+def table_rows(
+    entries: Sequence[Entry], methods: Methods, headings: Mapping[str, str], digits: int = 2
+) -> list[TableRow]:
+    """A row for every method and control, the unadapted encoder before and the teacher after them; guessing; the noise.
+
+    `entries`: those of one family of worlds, or of a real encoder; `headings`: by reading.
+    """
+    rows: list[TableRow] = [
+        {"arm": label, **{word: cell(own, one, digits=digits) for one, word in headings.items()}}
+        for label, own in arms_of(entries, methods).items()
+    ]
+    chance = {word: chance_of(entries, one) for one, word in headings.items()}
+    guessing = {word: _number(value, f".{digits}f") for word, value in chance.items()}
+    noise = {word: _number(noise_of(entries, one), ".3f") for one, word in headings.items()}
     return [*rows, {"arm": "guessing", **guessing}, {"arm": "noise", **noise}]
 
 
-def _arm_word(arm: str, data: str) -> str:
-    if data == "text and teacher":
-        return {SHUFFLED: "redrawn attributes", RANDOM: "untrained teacher"}.get(arm, arm)
-    return arm
+def chance_of(entries: Sequence[Entry], reading: str) -> float:
+    """A reading's mean accuracy by guessing; NaN if it is not known."""
+    found = [value_of(one, reading, "chance") for one in entries]
+    return mean([one for one in found if one is not None] or [nan])
 
 
-def _chance(entries: Sequence[Entry], reading: str) -> str:
-    found = [
-        one["readings"][reading]["chance"]
-        for one in entries
-        if "chance" in one["readings"].get(reading, {})
-    ]
-    return f"{mean(found):.2f}" if found else "-"
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None or not isfinite(value) else f"{value:{form}}"
 
 
-def _number(value: float, form: str) -> str:
-    return f"{value:{form}}" if isfinite(value) else "-"
-
-
-def train_rows(entries: Sequence[Entry], methods: Methods, data: str) -> list[TableRow]:
-    """Linear readings on train, dev and test nouns of each method and its text control."""
-    rows: list[TableRow] = []
-    for name, about in methods.items():
-        if about["data"] != data:
-            continue
-        for arm in (METHOD, TEXT_CONTROL):
-            found = entries_of(entries, name, arm)
-            for reading in (VISUAL, LINEAR + TEXTUAL):
-                if found:
-                    row = {"arm": name if arm == METHOD else f"  {name}: {arm}"}
-                    row["reading"] = reading.removeprefix(LINEAR)
-                    for split in ("train", "dev", "test"):
-                        row[f"{split} nouns"] = cell(found, reading, split)
-                    rows.append(row)
-    return rows
+def _difference_cells(one: BenchVerdict, unit: str, digits: int = 2) -> dict[str, str]:
+    """The differences behind a verdict, and what is decided."""
+    return {
+        f"beyond {TEXT_CONTROL}": words_of(one.text, digits),
+        f"beyond {SHUFFLED}": "-" if one.shuffled is None else words_of(one.shuffled, digits),
+        unit: str(len(one.text.units)),
+        "p after Holm": _number(one.holm, ".2g"),
+        "beyond controls": ("yes" if one.is_beyond else "no") if isfinite(one.holm) else "-",
+    }
 
 
 def verdict_rows(verdicts: Sequence[MethodVerdict]) -> list[TableRow]:
-    """The differences behind the verdicts."""
-    rows: list[TableRow] = []
-    for one in verdicts:
-        price = one.prices.get(MASKED_LM)
-        rows.append(
-            {
-                "method": one.method,
-                "beyond text control": words_of(one.visual),
-                f"beyond {SHUFFLED}": "-" if one.shuffled is None else words_of(one.shuffled),
-                "worlds": str(len(one.visual.worlds)),
-                "p after Holm": _number(one.holm, ".2g"),
-                "transfers": "yes" if one.transfers else "no" if isfinite(one.holm) else "-",
-                "masked LM loss": "-" if price is None else words_of(price),
-            }
-        )
-    return rows
+    """The differences behind the verdicts in a family of worlds, and the price."""
+    return [
+        {
+            "method": one.method,
+            **_difference_cells(one, "worlds"),
+            "masked LM loss": words_of(one.prices.get(MASKED_LM, Difference())),
+        }
+        for one in verdicts
+    ]
 
 
-def cost_rows(
-    methods: Iterable[str], entries: Callable[[str, str], Sequence[Mapping[str, Any]]]
-) -> list[TableRow]:
-    """What each method cost per run, beside its text control; `entries`: the runs of a method and arm."""
+def set_rows(verdicts: Sequence[SetVerdict]) -> list[TableRow]:
+    """The differences behind the verdicts on sets; of prices, without a test."""
+    return [
+        {
+            "method": one.method,
+            "set": one.reading,
+            "measure": one.measure,
+            **_difference_cells(one, "seeds", SET_DIGITS),
+            f"since {BEFORE}": f"{one.before.mean:+.{SET_DIGITS}f}",
+        }
+        for one in verdicts
+    ]
+
+
+def cost_rows(methods: Methods, runs: Sequence[Entry]) -> list[TableRow]:
+    """What each method cost per run, beside its text control."""
     rows: list[TableRow] = []
     for name in methods:
         for arm in (METHOD, TEXT_CONTROL):
-            costs = [one["cost"] for one in entries(name, arm)]
+            costs = [one["cost"] for one in entries_of(runs, name, arm)]
             if not costs:
                 continue
             memory = [found for cost in costs if (found := cost.get("memory_mb"))]
@@ -227,12 +255,26 @@ def cost_rows(
     return rows
 
 
-def weight_rows(bench: Mapping[str, Any]) -> list[TableRow]:
-    """The tuned setting of each method."""
-    return [
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+def make_report(
+    bench: Mapping[str, Any], verdicts: Sequence[MethodVerdict], curves: Sequence[MethodCurve]
+) -> Report:
+    """The report of a bench in rendered worlds."""
+    runs, methods = bench["runs"], bench["methods"]
+    base = [one for one in runs if "condition" not in one]
+    sections: list[ReportSection] = []
+    for family in families_of(base):
+        in_family = [one for one in verdicts if one.family == family]
+        entries = [one for one in base if one["family"] == family]
+        sections += _family_sections(family, entries, methods, in_family)
+    for axis, family, own in curve_groups(curves):
+        sections.append(_curve_section(axis, family, own, runs))
+    weights: list[TableRow] = [
         {
             "method": name,
-            "setting": bench["methods"][name]["weight"],
+            "setting": methods[name]["weight"],
             "visual, without test nouns": ", ".join(
                 f"{value}: {score:.2f}" for value, score in about["scores"]
             ),
@@ -240,30 +282,24 @@ def weight_rows(bench: Mapping[str, Any]) -> list[TableRow]:
         }
         for name, about in bench["weights"].items()
     ]
-
-
-def make_report(
-    bench: Mapping[str, Any],
-    verdicts: Sequence[MethodVerdict],
-    curves: Sequence[ReportSection] = (),
-) -> Report:
-    """The report, with the sections of its curves."""
-    sections: list[ReportSection] = []
-    for family in families_of(bench["runs"]):
-        in_family = [one for one in verdicts if one.family == family]
-        entries = [one for one in bench["runs"] if one["family"] == family]
-        sections += _family_sections(family, entries, bench["methods"], in_family)
-    sections += curves
-    costs = cost_rows(bench["methods"], partial(entries_of, bench["runs"]))
-    sections.append(ReportSection("Cost of a run", rows=costs))
-    sections.append(ReportSection("Chosen settings", rows=weight_rows(bench)))
-    sections.append(ReportSection("Worlds", rows=_world_rows(bench)))
-    today = datetime.now(UTC).date().isoformat()
+    worlds: list[TableRow] = [
+        {
+            "world": name,
+            "hash of texts, nouns and pixels": about["world"][:16],
+            "teacher, text to image recall@1, %": _number(
+                (about["retrieval"] or {}).get("text_to_image_r@1"), ".1f"
+            ),
+        }
+        for name, about in bench["worlds"].items()
+    ]
+    sections += [
+        ReportSection("Cost of a run", rows=cost_rows(methods, base)),
+        ReportSection("Chosen settings", rows=weights),
+        ReportSection("Worlds", rows=worlds),
+    ]
     protocol = bench["protocol"]
-    about = (
-        f"{protocol['steps']} steps of {protocol['batch']} samples per method; written on {today}"
-    )
-    warning = scale_warning(bench)
+    about = f"{protocol['steps']} steps of {protocol['batch']} samples per method; {_today()}"
+    warning = scale_warning(protocol["scale"])
     return Report(
         "Which method gives a text encoder visual knowledge?",
         sections,
@@ -271,6 +307,17 @@ def make_report(
         notes=[*bench["notes"], *([CURVE_RULE] if curves else []), about],
         terms=TERMS,
     )
+
+
+def publish(bench: Mapping[str, Any], report: Report, out: Path) -> None:
+    """Write `bench.json` and the page, and print the report."""
+    write_json(out / "bench.json", bench)
+    report.write(out / "report.html")
+    print(f"\n{report.text()}\n\n{out / 'bench.json'}\n{out / 'report.html'}")
+
+
+def _today() -> str:
+    return f"written on {datetime.now(UTC).date().isoformat()}"
 
 
 def _family_sections(
@@ -281,80 +328,149 @@ def _family_sections(
     name = family.capitalize()
     for data in CLASSES:
         own = [one for one in verdicts if one.data == data]
+        of_class = {one: about for one, about in methods.items() if about["data"] == data}
         if own:
+            rows = table_rows(entries, of_class, headings_of(entries))
             differences = f"{name}: differences of methods that read {data}"
-            nouns = f"{name}: train, dev and test nouns"
+            forest = _forest({one.method: one for one in own}, "accuracy of linear visual readings")
             sections += [
-                ReportSection(
-                    f"{name}: methods that read {data}", rows=table_rows(entries, methods, data)
-                ),
-                ReportSection(differences, rows=verdict_rows(own), figures=_forest(own)),
-                ReportSection(nouns, rows=train_rows(entries, methods, data)),
+                ReportSection(f"{name}: methods that read {data}", rows=rows),
+                ReportSection(differences, rows=verdict_rows(own), figures=forest),
             ]
-    points = {one.method: place for one in verdicts if (place := _point(one)) is not None}
-    if points:
-        title = f"{name}: price against gain"
-        sections.append(ReportSection(title, figures=[_price_plot(points)], caption=PRICE))
     return sections
 
 
-def _world_rows(bench: Mapping[str, Any]) -> list[TableRow]:
-    return [
-        {
-            "world": name,
-            "hash of texts, nouns and pixels": about["world"][:16],
-            "teacher, text to image recall@1": _recall(about),
-        }
-        for name, about in bench["worlds"].items()
-    ]
+def make_set_report(
+    bench: Mapping[str, Any], verdicts: Sequence[SetVerdict], sentences: Sequence[str]
+) -> Report:
+    """The report of a bench on a real encoder: readings, differences, price and cost."""
+    runs, methods = bench["runs"], bench["methods"]
+    (before,) = (one for one in runs if one["arm"] == BEFORE)
+    sections = []
+    for title, is_gain in (("Readings", True), ("Price", False)):
+        names = {name: name for name, one in before["readings"].items() if one["gain"] == is_gain}
+        own = {f"{one.method}, {one.reading}": one for one in verdicts if one.gain == is_gain}
+        forest = _forest(own, "the set's measure") if is_gain else []
+        if names:
+            rows = table_rows(runs, methods, names, SET_DIGITS)
+            differences = set_rows(list(own.values()))
+            sections += [
+                ReportSection(title, rows=rows),
+                ReportSection(f"{title}, differences", rows=differences, figures=forest),
+            ]
+    sections.append(ReportSection("Cost of a run", rows=cost_rows(methods, runs)))
+    notes = [*bench["notes"], _today()]
+    title = "Which method gives this encoder visual knowledge?"
+    return Report(title, sections, sentences, notes=notes, terms=CONTROL_TERMS)
 
 
-def _recall(about: Mapping[str, Any]) -> str:
-    retrieval = about.get("retrieval") or {}
-    value = retrieval.get("text_to_image_r@1")
-    return "-" if value is None else f"{value:.1f} %"
+# -- curves ------------------------------------------------------------------------------------------------------------
 
 
-def _forest(verdicts: Sequence[MethodVerdict]) -> list[str]:
-    """Both differences of each method that has an interval."""
-    rows = []
-    for one in verdicts:
-        named = {"text control": one.visual, control_word(one.data): one.shuffled}
-        for control, found in named.items():
-            if found is not None and isfinite(found.error):
-                label = f"{one.method}, beyond {control}"
-                counts = f"{len(found.worlds)} worlds, each a dot"
-                rows.append(
-                    ForestRow(
-                        label, counts, found.mean, found.interval, found.by_world, one.transfers
-                    )
-                )
-    unit = "linear readings of visual attributes, accuracy; right of 0 is better than the control"
-    return [forest_svg(rows, unit)] if rows else []
+def curve_groups(
+    curves: Sequence[MethodCurve],
+) -> Iterator[tuple[CurveAxis, str, list[MethodCurve]]]:
+    """The curves of each axis and family of worlds."""
+    for axis in AXES:
+        of_axis = [one for one in curves if one.axis == axis.name]
+        for family in dict.fromkeys(one.family for one in of_axis):
+            yield axis, family, [one for one in of_axis if one.family == family]
 
 
-def _point(one: MethodVerdict) -> tuple[float, float] | None:
-    """Gain and price of a method; None if one is not measured."""
-    price = one.prices.get(MASKED_LM)
-    if price is None or not price.worlds or not one.visual.worlds:
-        return None
-    return one.visual.mean, price.mean
+def curve_rows(
+    axis: CurveAxis, curves: Sequence[MethodCurve], entries: Sequence[Entry]
+) -> list[TableRow]:
+    """Gains of an axis's methods in one family with their numbers of worlds, then the readings of controls and teacher.
+
+    `entries`: those of the family. The protocol's own value has "(bench)" beside it.
+    """
+    values = sorted({value for one in curves for value in one.gains})
+    headings = {value: f"{value:,}{' (bench)' if value == axis.base else ''}" for value in values}
+    rows: list[TableRow] = []
+
+    def add(label: str, cells: Mapping[int, str]) -> None:
+        own = {heading: cells.get(value, "-") for value, heading in headings.items()}
+        rows.append({axis.unit: label, **own})
+
+    for one in curves:
+        add(f"gain of {one.method}", {value: _gain(gain) for value, gain in one.gains.items()})
+        counts = {value: str(len(gain.units)) for value, gain in one.gains.items()}
+        add(f"  {one.method}: worlds", counts)
+    at = {value: entries_at(entries, axis, value) for value in values}
+    sharing: dict[str, list[str]] = {}
+    for one in curves:
+        texts = next((run["texts"] for run in entries if run["method"] == one.method), "")
+        sharing.setdefault(texts, []).append(one.method)
+    for names in sharing.values():
+        own = {value: entries_of(runs, names[0], TEXT_CONTROL) for value, runs in at.items()}
+        cells = {value: cell(found, VISUAL) for value, found in own.items()}
+        add(f"{TEXT_CONTROL} of {' and '.join(names)}", cells)
+    for tower in (TOWER, IMAGE_TOWER):
+        own = {value: [run for run in runs if run["arm"] == tower] for value, runs in at.items()}
+        if any(found for value, found in own.items() if value != axis.base):
+            add(tower, {value: cell(found, VISUAL) for value, found in own.items()})
+    return rows
 
 
-def _price_plot(points: Mapping[str, tuple[float, float]]) -> str:
-    """Each method as a mark with its name."""
-    figure = new_figure(WIDTH, 4.0)
+def _gain(gain: Difference) -> str:
+    star = "*" if is_reliable([gain], gain.p) else ""
+    return spread(gain.by_unit, "+.2f") + star if gain.units else "-"
+
+
+def _curve_section(
+    axis: CurveAxis, family: str, curves: Sequence[MethodCurve], runs: Sequence[Entry]
+) -> ReportSection:
+    """Sentences, a figure of the gains and a table."""
+    in_family = [one for one in runs if one["family"] == family]
+    figure = new_figure(WIDTH, 3.9)
     axes = figure.subplots()
-    for number, (name, (gain, price)) in enumerate(points.items()):
+    for number, one in enumerate(curves):
         colour, mark = MARKS[number % len(MARKS)]
-        axes.plot(gain, price, mark, color=colour, markersize=9, zorder=3)
-        axes.annotate(name, (gain, price), xytext=(7, 5), textcoords="offset points", fontsize=8)
-    for draw in (axes.axhline, axes.axvline):
-        draw(0, color=BLACK, linestyle="dashed", linewidth=0.9, zorder=1)
-    axes.margins(0.2)
-    axes.set_xlabel("gain: visual readings beyond the text control", fontsize=9)
-    axes.set_ylabel("price: masked LM loss", fontsize=9)
+        gains = {value: gain for value, gain in one.gains.items() if gain.units}
+        means = [gain.mean for gain in gains.values()]
+        axes.plot(list(gains), means, color=colour, marker=mark, label=one.method, zorder=3)
+        for value, gain in gains.items():
+            axes.scatter([value] * len(gain.units), gain.by_unit, s=9, color=colour, zorder=4)
+    values = sorted({value for one in curves for value in one.gains})
+    axes.set_xscale("log")
+    axes.set_xticks(values, [f"{value:,}" for value in values])
+    axes.minorticks_off()
+    axes.axhline(0, color=BLACK, linestyle="dashed", linewidth=0.9, zorder=1)
+    axes.legend(fontsize=8, frameon=False)
+    _label_axes(axes, axis.unit, "gain: visual reading beyond the text control")
+    heading = f"{family.capitalize()}: gain against {axis.unit}"
+    return ReportSection(
+        heading,
+        [axis.about, *(one.sentence for one in curves)],
+        figures=[svg_of(figure, f"{heading}, as in the table")],
+        rows=curve_rows(axis, curves, in_family),
+    )
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def _forest(verdicts: Mapping[str, BenchVerdict], unit: str) -> list[str]:
+    """Both differences of each verdict that has an interval, by label."""
+    rows = [
+        ForestRow(
+            f"{label}, beyond {control}",
+            f"{len(found.units)} worlds or seeds, each a dot",
+            found.mean,
+            found.interval,
+            found.by_unit,
+            one.is_beyond,
+        )
+        for label, one in verdicts.items()
+        for control, found in zip((TEXT_CONTROL, SHUFFLED), one.controls, strict=False)
+        if isfinite(found.error)
+    ]
+    about = f"difference in {unit}; right of 0 is better than the control"
+    return [forest_svg(rows, about)] if rows else []
+
+
+def _label_axes(axes: Any, below: str, beside: str) -> None:
+    axes.set_xlabel(below, fontsize=9)
+    axes.set_ylabel(beside, fontsize=9)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    label = "; ".join(f"{name}: gain {x:+.2f}, price {y:+.2f}" for name, (x, y) in points.items())
-    return svg_of(figure, f"Price against gain. {label}")

@@ -1,33 +1,49 @@
-"""Methods that the bench cannot compare are refused, and models that are not plain are reported."""
+"""Methods that cannot be compared are refused; what an axis changes for a method, and what is handed over then."""
 
 from __future__ import annotations
 
-import json
-import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny.bench import Ran
-from transformers import AutoModel, AutoTokenizer
 
 from groundling.core.errors import InputError
-from groundling.studies.bench.engine import control_stages, text_key
+from groundling.models.text_encoder import new_encoder
+from groundling.runs.folder import read_json
+from groundling.studies.bench.commands import BenchConfig
+from groundling.studies.bench.engine import METHOD, TEXT_CONTROL, control_stages, text_key
+from groundling.studies.bench.handed import shuffle_images, thin_captions, thin_images
 from groundling.studies.bench.methods import (
     BenchMethod,
     Stage,
     built_in_methods,
     find_methods,
+    for_encoder,
     outside_method,
 )
-from groundling.studies.bench.readings import plain_faults
+from groundling.studies.bench.protocol import (
+    AXES,
+    BenchCondition,
+    BenchFolder,
+    BenchWorld,
+    find_axes,
+)
+from groundling.studies.bench.rendered import RenderedBench, is_changed
 
 OWN = """
 from groundling.objectives import Objective
+from groundling.settings.fields import Settings, settings
+
+
+@settings
+class QuietSettings(Settings):
+    loudness: float = 1.0
 
 
 class Quiet(Objective):
     name = "quiet"
     required_fields = ("text",)
+    Settings = QuietSettings
 
     def count(self, batch):
         return {"quiet": batch.rows}
@@ -52,47 +68,27 @@ NOT_A_METHOD = 3
 """
 
 
+@pytest.fixture
+def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module with objectives of one's own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kinds.py").write_text(OWN)
+
+
 def test_a_method_with_a_teacher_cannot_pass_for_one_of_text() -> None:
     method = BenchMethod("sneak", "p", "text", (Stage("contrastive"),))
     assert method.why_not() == "contrastive reads a teacher, so the data class is not `text`"
 
 
-def test_models_that_are_not_plain(ran: Ran, tmp_path: Path) -> None:
-    encoder = ran.out / "shared" / "objects-0" / "making" / "encoder" / "model"
-    assert plain_faults(encoder, encoder) == []
-    model = AutoModel.from_pretrained(encoder)
-    model.resize_token_embeddings(model.config.vocab_size + 2)
-    tokenizer = AutoTokenizer.from_pretrained(encoder)
-    tokenizer.add_tokens(["newword"])
-    for one in (model, tokenizer):
-        one.save_pretrained(tmp_path / "big")
-    assert plain_faults(tmp_path / "big", encoder) == [
-        *("another vocabulary", "another configuration (vocab_size)", "256 more parameters"),
-    ]
-    shutil.copytree(encoder, tmp_path / "coded")
-    config = json.loads((tmp_path / "coded" / "config.json").read_text())
-    config["auto_map"] = {"AutoModel": "code.Model"}
-    (tmp_path / "coded" / "config.json").write_text(json.dumps(config))
-    assert "code of its own" in plain_faults(tmp_path / "coded", encoder)
-    config = json.loads((encoder / "config.json").read_text()) | {"hidden_act": "relu"}
-    (tmp_path / "coded" / "config.json").write_text(json.dumps(config))
-    assert plain_faults(tmp_path / "coded", encoder) == ["another configuration (hidden_act)"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"student": "mine/better"}, "student: a method reads"),
-        ({"eval_text": ("a.txt",)}, "a.txt: a method reads the bench's texts"),
-        ({"teacher_text": "mine/tower"}, "mine/tower: a method reads"),
-        ({"option": ("file=/tmp/answers",)}, "file=/tmp/answers: a method reads"),
-        ({"teacher_text": "stage-1/model"}, "stage-1/model: a method reads"),
-        ({"teacher_text": "stage-0/../../private"}, "private: a method reads"),
-    ],
-)
-def test_settings_name_no_foreign_files(settings: dict, match: str) -> None:
-    with pytest.raises(InputError, match=match):
-        BenchMethod("a", "p", "text and teacher", (Stage("l1", settings=settings),))
+@pytest.mark.usefixtures("kinds")
+def test_an_option_that_no_objective_reads_is_refused_before_anything_runs() -> None:
+    method = BenchMethod(
+        "a", "p", "text", (Stage("mlm+kinds:Quiet"),), "option:loudness", (1, 2, 3)
+    )
+    assert method.why_not() == ""
+    typo = replace(method, weight="option:loudnes").why_not()
+    assert "no objective reads the option 'loudnes'" in typo and "did you mean loudness" in typo
+    assert "unknown key 'kd_wieght'" in replace(method, weight="kd_wieght").why_not()
 
 
 @pytest.mark.parametrize(
@@ -102,25 +98,29 @@ def test_settings_name_no_foreign_files(settings: dict, match: str) -> None:
         ({"grid": (1.0, 1.0, 2.0)}, "a `grid` of three values, or neither"),
         ({"weight": ""}, "or neither"),
         ({"data": "pictures"}, "expected one of text, text and teacher, captions with images"),
-        ({"stages": (Stage("l1", ("wikipedia",)),)}, "wikipedia: a method reads the bench's texts"),
-        ({"stages": (Stage("l1", ("captions",)),)}, "so its data class is not"),
-        ({"stages": (Stage("l1", images=True),)}, "so its data class is not"),
-        ({"stages": (Stage("l1", batch=640),)}, "batch = 640, the bench's is 64"),
-        ({"stages": (Stage("l1", student="mine/encoder"),)}, "mine/encoder: a method reads"),
+        (Stage("l1", ("wikipedia",)), "wikipedia: a method reads the bench's texts"),
+        (Stage("l1", ("captions",)), "so its data class is not"),
+        (Stage("l1", images=True), "so its data class is not"),
+        (Stage("l1", batch=640), "batch = 640, the bench's is 64"),
+        (Stage("l1", student="mine/encoder"), "mine/encoder: a method reads"),
+        (Stage("l1", settings={"student": "mine/better"}), "student: a method reads"),
+        (Stage("l1", settings={"eval_text": ("a.txt",)}), "a.txt: a method reads the bench's"),
+        (Stage("l1", settings={"teacher_text": "mine/tower"}), "mine/tower: a method reads"),
+        (Stage("l1", settings={"option": ("file=/tmp/x",)}), "file=/tmp/x: a method reads"),
+        (Stage("l1", settings={"teacher_text": "stage-1/model"}), "stage-1/model: a method reads"),
+        (Stage("l1", settings={"teacher_text": "stage-0/../../private"}), "private: a method"),
     ],
 )
-def test_methods_that_cannot_be_compared_are_refused(change: dict, match: str) -> None:
+def test_methods_that_cannot_be_compared_are_refused(change: dict | Stage, match: str) -> None:
     given = {"weight": "distill_weight", "grid": (0.1, 1.0, 10.0), "stages": (Stage("l1"),)}
+    own = {"stages": (change,)} if isinstance(change, Stage) else change
     with pytest.raises(InputError, match=match) as caught:
-        BenchMethod(**{"name": "a", "paper": "p", "data": "text and teacher"} | given | change)
+        BenchMethod(**{"name": "a", "paper": "p", "data": "text and teacher"} | given | own)
     assert "\n" not in str(caught.value)
 
 
-def test_the_data_class_of_an_objective_follows_from_its_features(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "kinds.py").write_text(OWN)
+@pytest.mark.usefixtures("kinds")
+def test_the_data_class_of_an_objective_follows_from_its_features() -> None:
     found = {name: outside_method(f"kinds:{name}") for name in ("Quiet", "OfText", "OfImages")}
     assert [one.data for one in found.values()] == [
         *("text", "text and teacher", "captions with images"),
@@ -142,6 +142,9 @@ def test_the_packages_methods() -> None:
         assert method.name == name
         assert sum(method.stage_steps(500)) == 500
         assert control_stages(method)[-1].arm == "mlm"
+        # Only Vokenization follows the encoder's depth, which is 2 in rendered worlds.
+        assert for_encoder(method, 2) == method
+        assert (for_encoder(method, 12) == method) == (name != "vokenization")
     # Methods that read the same texts share a control.
     assert text_key(offered["l1"]) == text_key(offered["contrastive"])
     assert text_key(offered["l1"]) != text_key(offered["xdbert"])
@@ -150,3 +153,116 @@ def test_the_packages_methods() -> None:
     assert [one.student for one in control_stages(two)] == ["", "stage-1/model"]
     with pytest.raises(InputError, match=r"no bench method is called 'l2'.*contrastive"):
         find_methods(["l2"])
+
+
+# -- axes --------------------------------------------------------------------------------------------------------------
+
+
+def at(name: str, value: int) -> BenchCondition:
+    (axis,) = find_axes([name])
+    return next(one for one in axis.conditions() if one.value == value)
+
+
+def test_every_axis_has_the_benchs_own_value_among_ascending_ones() -> None:
+    for axis in AXES:
+        values = list(axis.values)
+        assert axis.base in values and values == sorted(values)
+        assert len(axis.conditions()) == len(values) - 1 > 1
+        world = BenchWorld("objects", 0, axis.conditions()[0])
+        assert str(world) == f"objects 0, {axis.name} {values[values[0] == axis.base]}"
+
+
+def test_a_condition_has_files_of_its_own_only_where_it_differs() -> None:
+    folder = BenchFolder(Path("out"))
+    base = folder.world(BenchWorld("objects", 0))
+    assert folder.world(BenchWorld("objects", 0, at("steps", 100))) == base
+    images = folder.world(BenchWorld("objects", 0, at("images", 4)))
+    for name in ("corpus", "images", "encoder", "shuffled captions"):
+        assert images.places[name] == base.places[name]
+    assert images.private == base.private
+    own = Path("out/shared/objects-0-images-4")
+    assert images.places["teacher"] == own / "making/teacher/model"
+    assert images.places["captions"] == own / "handed/captions.json"
+    assert images.features == own / "features"
+    captions = folder.world(BenchWorld("objects", 0, at("captions", 500)))
+    assert captions.places["teacher"] == base.places["teacher"]
+    assert captions.features == base.features
+
+
+def test_an_arm_runs_again_only_where_it_reads_what_differs() -> None:
+    methods = built_in_methods()
+    pair = {name: methods[name] for name in ("contrastive", "lexi_contrastive")}
+    changed = {
+        (axis.name, name, arm)
+        for axis in AXES
+        for name, method in pair.items()
+        for arm in (METHOD, TEXT_CONTROL)
+        if is_changed(axis.conditions()[0], method, arm)
+    }
+    everything = {
+        (axis, name, arm)
+        for axis in ("steps", "layers", "width")
+        for name in pair
+        for arm in (METHOD, TEXT_CONTROL)
+    }
+    assert changed == everything | {
+        ("images", "contrastive", METHOD),
+        ("images", "lexi_contrastive", METHOD),
+        ("images", "lexi_contrastive", TEXT_CONTROL),
+        ("captions", "lexi_contrastive", METHOD),
+        ("captions", "lexi_contrastive", TEXT_CONTROL),
+        ("teacher", "contrastive", METHOD),
+        ("teacher", "lexi_contrastive", METHOD),
+    }
+    folder = BenchFolder(Path("out"))
+    match = "^curve=captions: contrastive reads nothing that changes with captions; add another"
+    with pytest.raises(InputError, match=match):
+        RenderedBench(folder, [pair["contrastive"]], BenchConfig(curve=("captions",)))
+    # A method with steps of its own has no curve over steps.
+    longer = replace(methods["contrastive"], name="longer", steps=900)
+    reason = "longer asks for 900 steps of its own, so it has no curve over steps"
+    with pytest.raises(InputError, match=f"^curve=steps: {reason}; add another method$"):
+        RenderedBench(folder, [longer], BenchConfig(curve=("steps",)))
+    own = RenderedBench(folder, [longer, methods["l1"]], BenchConfig(curve=("steps", "images")))
+    at_100 = [arm.method for arm in own.arms() if arm.world.condition == at("steps", 100)]
+    assert {method.name for method in at_100} == {"l1"} and reason in own.without_curve()
+
+
+def test_thinned_images_show_every_noun_equally_often_and_shuffled_ones_are_others() -> None:
+    # 600 images, in turn of one noun of ten, of two, and of none.
+    shown = {n: [[n % 10], [n % 10, (n + 3) % 10], []][n // 10 % 3] for n in range(600)}
+    nouns = {n: [f"n{noun}" for noun in some] for n, some in shown.items() if some}
+    content = {
+        "images": [{"id": n, "file_name": f"{n}.png"} for n in shown],
+        "annotations": [{"id": n, "image_id": n // 2, "caption": "c"} for n in range(1200)],
+    }
+    thinned = thin_images(content, nouns, 0.5)
+    ids = [image["id"] for image in thinned["images"]]
+    assert [sum(noun in shown[n] for n in ids) for noun in range(10)] == [30] * 10  # of 60
+    assert sum(not shown[n] for n in ids) == 100  # of 200
+    assert [note["image_id"] for note in thinned["annotations"]] == [n for n in ids for _ in "12"]
+    assert len(thin_images(content, nouns, 0.01)["images"]) == 128  # a batch of the teacher
+
+    some, fewer = (thin_captions(content, 3, share) for share in (0.5, 0.25))
+    kept = [note["id"] for note in some["annotations"]]
+    assert len(kept) == 600 and kept == sorted(kept)
+    assert {note["id"] for note in fewer["annotations"]} < set(kept)
+    described = {note["image_id"] for note in some["annotations"]}
+    assert [image["id"] for image in some["images"]] == sorted(described)
+    assert len(thin_captions(content, 3, 0.001)["annotations"]) == 64  # a batch
+
+    shuffled = shuffle_images(content, 3)
+    assert shuffled["annotations"] == content["annotations"]
+    pairs = list(zip(content["images"], shuffled["images"], strict=True))
+    assert all(one["id"] == other["id"] for one, other in pairs)
+    assert all(one["file_name"] != other["file_name"] for one, other in pairs)
+    assert {one["file_name"] for one in shuffled["images"]} == {f"{n}.png" for n in shown}
+    assert shuffle_images(content, 3) == shuffled != shuffle_images(content, 4)
+
+
+def test_an_encoder_has_the_width_and_the_layers_that_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("a b\n")
+    new_encoder(tmp_path / "corpus.txt", tmp_path / "new", 0, layers=3, width=64)
+    config = read_json(tmp_path / "new" / "config.json")
+    sizes = ("num_hidden_layers", "hidden_size", "intermediate_size")
+    assert [config[name] for name in sizes] == [3, 64, 128]

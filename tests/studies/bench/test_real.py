@@ -6,15 +6,14 @@ import contextlib
 import io
 import json
 import re
-import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr, t
 from tiny import homes, toys
 from tiny.homes import never, stay_here
 from transformers import BertForMaskedLM, CLIPImageProcessorPil
@@ -23,11 +22,16 @@ from groundling.core.errors import InputError
 from groundling.models.clip import load_clip_image_tower, load_clip_text_tower
 from groundling.runs.folder import read_json
 from groundling.settings.fields import make_settings
-from groundling.studies.bench.commands import BENCH, BenchConfig, RealSettings
-from groundling.studies.bench.gains import Gain, GainVerdict, compare, decide, sentences_of
-from groundling.studies.bench.handed import permute_teacher, permute_tokens, real_files
-from groundling.studies.bench.methods import find_methods, for_encoder
-from groundling.studies.bench.sets import shared_sets
+from groundling.studies.bench.commands import BENCH_REAL, RealBenchConfig
+from groundling.studies.bench.engine import BEFORE, METHOD, SHUFFLED, TEXT_CONTROL, Arm
+from groundling.studies.bench.handed import (
+    permute_teacher,
+    permute_tokens,
+    real_files,
+)
+from groundling.studies.bench.methods import find_methods
+from groundling.studies.bench.protocol import BenchFolder
+from groundling.studies.bench.real import RealBench, conclude
 
 NOUNS = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
 
@@ -57,9 +61,8 @@ def make_files(folder: Path) -> Path:
     return folder
 
 
-def settings_for(folder: Path, **changes: Any) -> BenchConfig:
+def settings_for(folder: Path, **changes: Any) -> RealBenchConfig:
     own: dict[str, Any] = {
-        "real": True,
         "student": folder / "encoder",
         "teacher": folder / "teacher",
         "captions": folder / "captions.csv",
@@ -70,15 +73,15 @@ def settings_for(folder: Path, **changes: Any) -> BenchConfig:
         **{"steps": 2, "batch": 4, "max_length": 16, "cpu": True},
         **{"method": ("contrastive", "lexi_contrastive"), "adapt_seeds": 1, "processes": 1},
     }
-    return make_settings(BenchConfig, **own | changes)
+    return make_settings(RealBenchConfig, **own | changes)
 
 
-def run(config: BenchConfig, out: Path) -> str:
+def run(config: RealBenchConfig, out: Path) -> str:
     """What a bench prints, its jobs in this process."""
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
         stay_here(patch)
-        BENCH(config, out)
+        BENCH_REAL(config, out)
     return said.getvalue()
 
 
@@ -120,12 +123,11 @@ def test_every_arm_is_read_on_every_set_before_and_after(ran: tuple[Path, str]) 
     }
     for one in bench["runs"]:
         assert {name: read["gain"] for name, read in one["readings"].items()} == names
-        assert all(np.isfinite(read["value"]) for read in one["readings"].values())
+        assert all(np.isfinite(read["test"]) for read in one["readings"].values())
         assert "items" not in one["readings"]["vicomte/color, linear"]
     assert [one["reading"] for one in bench["verdicts"] if one["gain"]] == list(names)[:3] * 2
     assert "contrastive: no verdict with 1 adaptation seeds, it takes 3" in said
-    assert "  contrastive: permuted teacher" in said
-    assert "  lexi_contrastive: shuffled images" in said
+    assert "  lexi_contrastive: shuffled images" in said and "\nguessing  " in said
     assert re.search(r"^before +\d\.\d\d\d", said, re.MULTILINE) and "\nPrice\n" in said
     page = (out / "report.html").read_text()
     for words in ("Price, differences", "captions with each other&#39;s images", "no setting is"):
@@ -160,77 +162,46 @@ def test_controls_read_the_same_texts_with_one_thing_replaced(
     assert sorted(lines) == sorted(toys.sentences()[:12])
 
 
-def test_the_permuted_teacher_exchanges_the_corpus_tokens_alone(
-    ran: tuple[Path, str], files: Path
-) -> None:
-    out, _ = ran
-    own, tokenizer = load_clip_text_tower(files / "teacher")
-    permuted, again = load_clip_text_tower(out / "handed/teacher-permuted")
-    assert tokenizer.get_vocab() == again.get_vocab()
-    lines = (out / "handed/corpus.txt").read_text().splitlines()
-    rows = tokenizer(lines, add_special_tokens=False)["input_ids"]
-    used = {token for row in rows for token in row}
-    tables = [one.token_embedding.weight.detach() for one in (own, permuted)]
-    differs = (tables[0] != tables[1]).any(1).nonzero().flatten().tolist()
-    assert set(differs) == used - set(tokenizer.all_special_ids)
-    assert sorted(map(tuple, tables[0].tolist())) == sorted(map(tuple, tables[1].tolist()))
-
-
 @pytest.mark.parametrize("family", ["clip", "siglip"])
-def test_any_clip_like_teacher_can_be_permuted(tmp_path: Path, family: str) -> None:
+def test_words_of_all_texts_are_permuted_in_any_clip_like_teacher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    """Those of lines and of captions, no others; the image tower and all other weights stay."""
+    monkeypatch.setattr("groundling.studies.bench.handed.LINES", 2)
     teacher = tmp_path / "teacher"
     if family == "clip":
         homes.seeing_clip(teacher)
     else:
-        tokenizer = toys.siglip_words()
-        homes.home(teacher, toys.siglip(tokenizer), tokenizer)
+        words = toys.siglip_words()
+        homes.home(teacher, toys.siglip(words), words)
         CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(teacher)
-    text = homes.text(tmp_path / "plain.txt", 20)
-    settings = RealSettings(real=True, student="-", teacher=str(teacher), text=str(text))
-    files = real_files(tmp_path, settings)
-    (tmp_path / "handed").mkdir()
-    permute_teacher(files, settings)
-    permuted = files.places["teacher-redrawn"]
-    own, again = (load_clip_text_tower(one)[0] for one in (teacher, permuted))
-    assert (own.token_embedding.weight != again.token_embedding.weight).any()
-    state = again.state_dict()
-    different = [name for name, one in own.state_dict().items() if not one.equal(state[name])]
-    assert len(different) == 1 and "token_embedding" in different[0]
-    images = [load_clip_image_tower(one) for one in (teacher, permuted)]
-    pixels = torch.full((1, 3, 16, 16), 100, dtype=torch.uint8)
-    features = [one.eval()(pixels) for one in images]
-    torch.testing.assert_close(*features)
-    before = homes.digests(permuted)
-    permute_teacher(files, settings)
-    assert homes.digests(permuted) == before
-
-
-def test_words_of_all_lines_and_of_captions_alone_are_permuted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("groundling.studies.bench.handed.LINES", 2)
-    homes.seeing_clip(tmp_path / "teacher")
     lines, captions = ["a dog", "a cat", "the ball"], ["a red ball", "a blue dog"]
-    homes.put(tmp_path / "plain.txt", "\n".join(lines) + "\n")
+    text = homes.put(tmp_path / "plain.txt", "\n".join(lines) + "\n")
     notes = [{"id": n, "image_id": n, "caption": text} for n, text in enumerate(captions)]
     images = [{"id": n, "file_name": f"{n}.png"} for n in range(2)]
     content = json.dumps({"images": images, "annotations": notes})
     homes.put(tmp_path / "handed/captions.json", content)
-    settings = RealSettings(
-        real=True,
-        student="-",
-        teacher=str(tmp_path / "teacher"),
-        text=str(tmp_path / "plain.txt"),
-        captions="captions.csv",
-        images="images",
-    )
-    permute_teacher(real_files(tmp_path, settings), settings)
-    own, tokenizer = load_clip_text_tower(tmp_path / "teacher")
-    permuted = load_clip_text_tower(tmp_path / "handed/teacher-permuted")[0]
-    changed = (own.token_embedding.weight != permuted.token_embedding.weight).any(1)
+    given = {"teacher": teacher, "text": text, "captions": "captions.csv", "images": "images"}
+    config = make_settings(RealBenchConfig, **given)
+    files = real_files(tmp_path, config)
+    permute_teacher(files, config)
+    permuted = files.places["teacher-redrawn"]
+    (own, tokenizer), (other, again) = (load_clip_text_tower(one) for one in (teacher, permuted))
+    assert tokenizer.get_vocab() == again.get_vocab()
+    tables = [one.token_embedding.weight.detach() for one in (own, other)]
     rows = tokenizer(lines + captions, add_special_tokens=False)["input_ids"]
     used = {token for row in rows for token in row} - set(tokenizer.all_special_ids)
-    assert set(changed.nonzero().flatten().tolist()) == used
+    assert set((tables[0] != tables[1]).any(1).nonzero().flatten().tolist()) == used
+    assert sorted(map(tuple, tables[0].tolist())) == sorted(map(tuple, tables[1].tolist()))
+    state = other.state_dict()
+    different = [name for name, one in own.state_dict().items() if not one.equal(state[name])]
+    assert len(different) == 1 and "token_embedding" in different[0]
+    pixels = torch.full((1, 3, 16, 16), 100, dtype=torch.uint8)
+    towers = [load_clip_image_tower(one).eval() for one in (teacher, permuted)]
+    torch.testing.assert_close(*(tower(pixels) for tower in towers))
+    before = homes.digests(permuted)
+    permute_teacher(files, config)
+    assert homes.digests(permuted) == before
 
 
 @pytest.mark.parametrize("count", [2, 8, 9, 17, 30])
@@ -242,7 +213,7 @@ def test_tokens_move_within_bands_of_similar_frequency(count: int) -> None:
     assert all(abs(one - other) <= 8 for one, other in moved.items())
 
 
-def test_a_bench_resumes_does_only_what_is_missing_and_takes_more_sets(
+def test_a_bench_resumes_does_only_what_is_missing_and_plans_more_sets(
     ran: tuple[Path, str], files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, _ = ran
@@ -257,10 +228,8 @@ def test_a_bench_resumes_does_only_what_is_missing_and_takes_more_sets(
         plan = run(settings_for(files, plan=True, facts=more), out)
         assert len(re.findall(r"^missing  .*: facts ", plan, re.MULTILINE)) == 7
         assert "lexi_contrastive (captions with images): mlm+lexi_contrastive on captions" in plan
-        said = run(settings_for(files, facts=more), out)
-        assert "memory-colors, fill-mask" in said
     with pytest.raises(InputError, match=r"holds another run \(config.steps: 2 there, 3 now\)"):
-        BENCH(settings_for(files, steps=3), out)
+        BENCH_REAL(settings_for(files, steps=3), out)
 
 
 @pytest.mark.parametrize(("depth", "read"), [(6, 4), (3, 3)])
@@ -271,21 +240,15 @@ def test_vokenization_reads_the_last_four_layers_of_a_real_encoder(
     config = toys.bert(len(words)).config
     config.num_hidden_layers = depth
     homes.home(tmp_path / "deep", BertForMaskedLM(config), words)
-    own = settings_for(files, student=tmp_path / "deep", method=("vokenization",), facts=())
-    run(own, tmp_path / "out")
-    config_of = tmp_path / "out/runs/vokenization/method/weight/seed-0/stage-1/config.json"
-    assert f'"vokenizer_layers": {read}' in config_of.read_text()
-    about = read_json(tmp_path / "out/bench.json")["methods"]["vokenization"]
-    assert about["stages"][0]["settings"] == {"vokenizer_layers": read}
+    given = {"student": tmp_path / "deep", "method": ("vokenization",), "plan": True}
+    planned: list[RealBench] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RealBench, "print_plan", lambda own: planned.append(own) or {})
+        run(settings_for(files, **given), tmp_path / "out")
+    assert planned[0].methods[0].stages[0].settings == {"vokenizer_layers": read}
 
 
-def test_the_two_layers_of_rendered_worlds_stay_and_no_other_method_follows_the_encoder() -> None:
-    for one in find_methods(()):
-        assert for_encoder(one, 2) == one
-        assert (for_encoder(one, 12) == one) == (one.name != "vokenization")
-
-
-def test_a_plan_says_what_is_handed_over_trained_and_read(files: Path, tmp_path: Path) -> None:
+def test_a_plan_says_what_is_handed_over_and_read(files: Path, tmp_path: Path) -> None:
     missing = homes.put(tmp_path / "captions.csv", (files / "captions.csv").read_bytes())
     homes.put(missing, missing.read_bytes() + b"none.png,a dog\n")
     sets = {"minimal_pairs": (files / "pairs.csv",), "tasks": ("glue/rte",), "data": files / "glue"}
@@ -294,63 +257,43 @@ def test_a_plan_says_what_is_handed_over_trained_and_read(files: Path, tmp_path:
     plan = run(config, out)
     assert not out.exists()
     for words in (
-        "    text control: masked LM on the same texts, as many steps",
-        "handed over: 12 captions of 6 images; text: the captions with",
-        "training of each method and control: 2 steps of 4 samples, learning rate 5e-05, at most 16 "
-        "tokens, 1 adaptation seed",
-        "color-dist.jsonl (fill-mask, linear); ",
-        "rated.txt (rated word pairs)\nprice: ",
-        "similar.tsv (similarities of text pairs); ",
-        "pairs.csv (minimal pairs); glue/rte (fine-tuned with 3 seeds)\n",
+        "12 captions of 6 images; text: the captions without their images",
+        "missing  before: glue/rte ",
         "0 of 41 jobs are done\n",
         "note: 1 captioned images are missing and were skipped",
     ):
         assert words in plan, plan
+    wrong = homes.put(tmp_path / "wrong.csv", "a,b\n1,2\n")
+    for kind in ("facts", "words", "minimal_pairs"):
+        with pytest.raises(InputError, match=r"wrong\.csv"):
+            run(settings_for(files, plan=True, **{kind: (wrong,)}), out)
 
 
+@pytest.mark.parametrize(
+    ("left_out", "missing"), [("lexi_contrastive-shuffled*", 4), ("[lc]*", 16), ("*", 21)]
+)
 def test_a_report_runs_nothing_and_says_what_is_missing(
-    ran: tuple[Path, str], files: Path, tmp_path: Path
+    ran: tuple[Path, str], files: Path, tmp_path: Path, left_out: str, missing: int
 ) -> None:
+    """A part of the jobs is there, those of the unadapted encoder and of text controls alone, or none."""
     out = tmp_path / "out"
-    with pytest.raises(InputError, match="out: nothing is finished yet"):
-        run(settings_for(files, report=True), out)
-    assert not out.exists()
-    shutil.copytree(ran[0], out)
-    names = ("bench.json", "report.html")
-    for name in names:
-        (out / name).unlink()
-    for path in (out / "jobs").glob("lexi_contrastive-shuffled*"):
-        path.unlink()
+    homes.put(out / "config.json", (ran[0] / "config.json").read_bytes())
+    for path in set((ran[0] / "jobs").glob("*.json")) - set((ran[0] / "jobs").glob(left_out)):
+        homes.put(out / "jobs" / path.name, path.read_bytes())
     before = homes.digests(out)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("groundling.training.fit.train", never)
+        if left_out == "*":
+            with pytest.raises(InputError, match="nothing is finished yet"):
+                run(settings_for(files, report=True), out)
+            return
         said = run(settings_for(files, report=True), out)
-        after = homes.digests(out)
-        assert {name: after[name] for name in before} == before and after.keys() - before == {
-            *names
-        }
-        assert "note: not done yet: 4 jobs of this bench" in said
-        assert "note: lexi_contrastive has no verdict: it or a control is not finished" in said
-        assert "contrastive: no verdict with 1 adaptation seeds" in said
-
-
-@pytest.mark.parametrize("kept", ["before-*.json", "text-control*.json"])
-def test_a_report_of_the_first_jobs(
-    ran: tuple[Path, str], files: Path, tmp_path: Path, kept: str
-) -> None:
-    """The unadapted encoder is read, or nothing is."""
-    out = tmp_path / "out"
-    homes.put(out / "config.json", (ran[0] / "config.json").read_bytes())
-    for path in (ran[0] / "jobs").glob(kept):
-        homes.put(out / "jobs" / path.name, path.read_bytes())
-    if kept.startswith("text"):
-        with pytest.raises(InputError, match="nothing is finished yet"):
-            run(settings_for(files, report=True), out)
-        return
-    said = run(settings_for(files, report=True), out)
-    assert "contrastive has no verdict: it or a control is not finished" in said
+    after = homes.digests(out)
+    assert {name: after[name] for name in before} == before
+    assert after.keys() - before == {"bench.json", "report.html"}
+    assert re.search(rf"note: not done yet: {missing} jobs of this bench", said), said
+    assert "note: lexi_contrastive has no verdict: it or a control is not finished" in said
     assert re.search(r"^before +\d", said, re.MULTILINE)
-    assert "not done yet" in (out / "report.html").read_text()
 
 
 def test_every_price_is_read(files: Path, tmp_path: Path) -> None:
@@ -405,18 +348,16 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
             "encoder: a bert model has no CLIP-like text tower|expected one of",
         ),
         ({"captions": "", "images": "", "text": "plain.txt"}, "lexi_contrastive: reads captions"),
-        ({"captions": ""}, "real needs text, or captions and images"),
-        ({"facts": (), "words": ()}, "real needs facts or words"),
-        ({"modes": ()}, "real needs modes"),
+        ({"captions": ""}, "bench-real needs text, or captions and images"),
+        ({"facts": (), "words": ()}, "bench-real needs facts or words"),
+        ({"modes": ()}, "bench-real needs modes"),
         ({"batch": 64}, "captions.csv: 12 samples are fewer than one batch of 64"),
         (
             {"text": "plain.txt", "batch": 13, "captions": "", "images": "", "method": ("l1",)},
             "plain.txt: 12 samples are fewer than one batch of 13",
         ),
-        ({"scale": 0.5}, "scale=0.5: real does not read it"),
-        ({"student": ""}, "real needs student"),
-        ({"real": False}, "student needs real"),
-        ({"tasks": ("glue/rte",)}, "real needs data"),
+        ({"student": ""}, "bench-real needs student"),
+        ({"tasks": ("glue/rte",)}, "bench-real needs data"),
         ({"method": ("guess",)}, "no bench method is called 'guess'"),
         ({"lr": 0}, "lr = 0: expected "),
     ],
@@ -440,13 +381,6 @@ def test_a_mistake_is_one_line_before_anything_is_trained(
     assert not (tmp_path / "out/runs").exists()
 
 
-@pytest.mark.parametrize("kind", ["facts", "words", "minimal_pairs"])
-def test_a_plan_reads_every_set(files: Path, tmp_path: Path, kind: str) -> None:
-    wrong = homes.put(tmp_path / "wrong.csv", "a,b\n1,2\n")
-    with pytest.raises(InputError, match=r"wrong\.csv"):
-        run(settings_for(files, plan=True, **{kind: (wrong,)}), tmp_path / "out")
-
-
 def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
     again = tmp_path / "again/distributions/color-dist.jsonl"
     source = files / "vicomte/distributions/color-dist.jsonl"
@@ -456,99 +390,106 @@ def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("groundling.training.fit.train", never)
-        with pytest.raises(InputError, match="another file holds the same"):
+        with pytest.raises(InputError, match="two files hold facts distributions color-dist"):
             run(config, tmp_path / "out")
 
 
-# -- verdicts ----------------------------------------------------------------------------------------------------------
+# -- a folder of several commands, with jobs' files made by hand ------------------------------------------------------
+
+VALUES = {BEFORE: 0.1, TEXT_CONTROL: 0.2, SHUFFLED: 0.3, METHOD: 0.5}
+COST = {
+    **{"steps": 2, "samples": 8, "epochs": [0.1], "seconds": 1.5, "extra_parameters": 0},
+    **{"core_seconds": 1.0, "memory_mb": None},
+}
 
 
-def reading(value: float, **more: Any) -> dict[str, Any]:
-    return {"reading": "set", "value": value, "gain": True, "measure": "accuracy", **more}
+def bench_of(root: Path, methods: Sequence[str], seeds: int = 3) -> RealBench:
+    config = make_settings(RealBenchConfig, student="-", method=methods, adapt_seeds=seeds)
+    return RealBench(BenchFolder(root), find_methods(methods), config, [])
 
 
-def test_a_gain_by_hand() -> None:
-    groups = ["a", "a", "b", "c"]
-    own = {seed: reading(0.5, groups=groups, items=[1, 0, 0, 1]) for seed in range(3)}
-    values = (0.2, 0.3, 0.4)
-    control = {
-        seed: reading(value, groups=groups, items=[0, 0, 0, 1]) for seed, value in enumerate(values)
-    }
-    found = compare(own, control)
-    assert found.by_seed == pytest.approx((0.3, 0.2, 0.1)) and found.mean == pytest.approx(0.2)
-    margin = t.ppf(0.975, 2) * 0.1 / np.sqrt(3)
-    assert found.over_seeds == pytest.approx((0.2 - margin, 0.2 + margin))
-    assert found.p == pytest.approx(2 * t.sf(0.2 / (0.1 / np.sqrt(3)), 2))
-    # Of two items of the group a, one differs; without that group nothing does, and with it alone half of all.
-    assert found.over_items == pytest.approx((0.0, 0.5), abs=0.1)
-    assert not found.is_positive
-    alone = compare({0: own[0]}, {0: control[0]})
-    assert np.isnan(alone.over_seeds).all() and np.isnan(alone.p)
-    assert np.isnan(compare(own, {seed: control[0] for seed in range(3)}).p)  # no spread to test by
+def put_job(root: Path, name: str, arm: Arm, **more: Any) -> None:
+    job = {"key": "k", "name": arm.name, "run": arm.as_json()} | more
+    homes.put(BenchFolder(root).job(name), json.dumps(job))
 
 
-def test_correlations_are_resampled_by_pair() -> None:
-    rng = np.random.default_rng(0)
-    ratings = rng.normal(size=200)
-    good, bad = ratings + rng.normal(size=200), rng.normal(size=200)
-    base = {"ratings": ratings.tolist()}
-    own = {0: reading(spearmanr(good, ratings).statistic, cosines=good.tolist(), **base)}
-    other = {0: reading(spearmanr(bad, ratings).statistic, cosines=bad.tolist(), **base)}
-    found = compare(own, other)
-    low, high = found.over_items
-    assert 0.2 < low < found.mean < high and found.is_positive
-
-
-def gain(p: float, low: float = 0.1) -> Gain:
-    return Gain((0, 1, 2), (0.1, 0.1, 0.1), 0.1, (0.0, 0.2), (low, 0.2), p)
-
-
-def test_a_gain_counts_beyond_both_controls_over_seeds_and_items() -> None:
-    def verdict(name: str, text: Gain, shuffled: Gain | None, is_gain: bool = True) -> GainVerdict:
-        return GainVerdict("m", name, is_gain, "accuracy", gain(0.5), text, shuffled)
-
-    verdicts = [
-        verdict("both", gain(0.001), gain(0.002)),
-        verdict("one control", gain(0.001), gain(0.3)),
-        verdict("seeds alone", gain(0.001), gain(0.001, low=-0.1)),
-        verdict("price", gain(0.001), None, is_gain=False),
-    ]
-    decide(verdicts)
-    assert [one.beyond for one in verdicts] == [True, False, False, False]
-    assert [one.holm for one in verdicts[:3]] == pytest.approx([0.004, 0.3, 0.003])
-    (sentence,) = sentences_of(verdicts, {"m": "other images"})
-    assert sentence.startswith("m: beyond its text control and other images on both (+0.100, s")
-    assert "one control" not in sentence and "Holm over 3 tests" in sentence
-
-
-def test_a_method_without_a_gain_has_no_sentence() -> None:
-    price = GainVerdict("m", "similar", False, "accuracy", gain(0.5), gain(0.5), None)
-    decide([price])
-    assert sentences_of([price], {"m": ""}) == []
-
-
-@pytest.mark.parametrize(
-    ("seed", "changes", "message"),
-    [
-        (1, {}, "no adaptation seed in common"),
-        (0, {"items": [1, 0], "groups": ["a", "b"]}, "control, seed 0: 2 items, not the 3 items"),
-        (0, {"groups": ["a", "c", "b"]}, "control, seed 0: 3 items, not the 3 items of method"),
-        (0, {"ratings": [1, 2, 3]}, "use another out"),
-    ],
-)
-def test_readings_of_other_items_are_refused(
-    seed: int, changes: dict[str, Any], message: str
+def put_command(
+    root: Path, methods: Sequence[str], set_name: str, seeds: int = 3, nouns: str = "abc"
 ) -> None:
-    own = reading(0.5, groups=["a", "b", "c"], items=[1, 0, 0])
-    with pytest.raises(InputError, match=message) as caught:
-        compare({0: own}, {seed: own | changes})
-    assert "\n" not in str(caught.value)
+    """What a finished command leaves in `jobs/`."""
+    own = bench_of(root, methods, seeds)
+    kind = set_name.split()[0]
+    for arm in own.arms():
+        value = VALUES[arm.arm] + 0.01 * arm.seed * (arm.arm == METHOD)
+        items = {"groups": list(nouns), "items": [value] * len(nouns)}
+        reading = {"test": value, "gain": True, "measure": "accuracy", "set": kind, **items}
+        readings = {kind: reading | {"same_items": []}}
+        more = {"reading": set_name, "readings": readings, "parameters_after": 0}
+        put_job(root, f"{arm.name}: {set_name}", arm, **more)
+        if arm.method is not None:
+            about = None if arm.arm == TEXT_CONTROL else own.describe(arm.method)
+            trained = {"about": about, "control": "", "weight": None, "model": {}, "cost": COST}
+            put_job(root, arm.name, arm, **trained)
 
 
-def test_sets_that_share_items_are_named_once() -> None:
-    found = [
-        {"set": "vec/color", "same_items": ["vicomte/color"]},
-        {"set": "vicomte/color", "same_items": ["vec/color"]},
-        {"set": "coda", "same_items": ["vicomte/coda"]},
-    ]
-    assert shared_sets(found) == [("vec/color", "vicomte/color")]
+def judged(root: Path, methods: Sequence[str]) -> dict[str, Any]:
+    own = bench_of(root, methods)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RealBench, "missing", lambda self: [])
+        patch.setattr(RealBench, "readings", lambda self, arm: [])
+        return conclude(own, {"captions": 1, "images": 1, "missing": 0}, [], root)
+
+
+def test_methods_of_earlier_commands_count_in_the_correction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_command(tmp_path, ["contrastive"], "words x 111111")
+    (alone,) = judged(tmp_path, ["contrastive"])["verdicts"]
+    put_command(tmp_path, ["l1"], "words x 111111")
+    bench = judged(tmp_path, ["l1"])
+    assert list(bench["methods"]) == ["l1", "contrastive"]
+    assert [one["holm"] for one in bench["verdicts"]] == pytest.approx([2 * alone["holm"]] * 2)
+    said = capsys.readouterr().out
+    assert "Holm over 2 tests" in said and "contrastive is of an earlier command" in said
+    both = judged(tmp_path, ["contrastive", "l1"])["verdicts"]
+    assert sorted(map(str, both)) == sorted(map(str, bench["verdicts"]))
+
+
+def test_sets_and_seeds_of_earlier_commands_are_kept(tmp_path: Path) -> None:
+    put_command(tmp_path, ["contrastive"], "words x 111111")
+    put_command(tmp_path, ["contrastive"], "facts y 222222", seeds=1)
+    found = judged(tmp_path, ["contrastive"])
+    seeds = {one["reading"]: one["text"]["seeds"] for one in found["verdicts"]}
+    assert seeds == {"words": (0, 1, 2), "facts": (0,)}
+    page = (tmp_path / "report.html").read_text()
+    assert "contrastive: beyond its text control and shuffled images on words" in page
+
+
+def test_arms_that_read_another_version_of_a_set_are_not_compared(tmp_path: Path) -> None:
+    put_command(tmp_path, ["contrastive"], "words x 222222")
+    put_command(tmp_path, ["contrastive"], "words x 333333")  # the same items, in more modes
+    assert len(judged(tmp_path, ["contrastive"])["verdicts"]) == 1
+    put_command(tmp_path, ["contrastive"], "words x 111111", seeds=1, nouns="ab")
+    with pytest.raises(InputError, match="words: arms were read on other items; use another out"):
+        judged(tmp_path, ["contrastive"])
+
+
+def test_an_unfinished_method_is_named_and_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_command(tmp_path, ["contrastive"], "words x 111111")
+    put_command(tmp_path, ["l1"], "words x 111111", seeds=1)
+    for path in (tmp_path / "jobs").glob("l1-shuffled*"):
+        path.unlink()
+    verdicts = judged(tmp_path, ["contrastive"])["verdicts"]
+    assert {one["method"] for one in verdicts} == {"contrastive"}
+    assert "l1 has no verdict: it or a control is not finished" in capsys.readouterr().out
+
+
+def test_two_versions_of_a_method_are_not_mixed(tmp_path: Path) -> None:
+    put_command(tmp_path, ["contrastive"], "words x 111111")
+    path = BenchFolder(tmp_path).job("contrastive, method, seed 1")
+    job = read_json(path)
+    homes.put(path, json.dumps(job | {"about": job["about"] | {"steps": 7}}))
+    with pytest.raises(InputError, match="seed 1: of another version of the method"):
+        judged(tmp_path, ["contrastive"])
