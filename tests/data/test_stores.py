@@ -151,14 +151,14 @@ def test_training_data_may_have_a_store_of_their_own(
     ("stores", "message"),
     [
         ({"train_regions": "train"}, "train_regions=.*: needs regions; pass regions"),
-        ({"regions": "train"}, "no image 'COCO_val2014_0.*6 such"),
+        ({"regions": "train"}, "6 of 6 images are not in this region store, .*COCO_val2014_0"),
         (
             {"regions": "vit", "train_regions": "train"},
             "vit: made by vit, but the model was trained with",
         ),
         (
             {"regions": "val", "train_regions": "val"},
-            "no image 'COCO_train2014_0.*12 such",
+            "12 of 12 images are not in this .* 'COCO_train2014_0",
         ),
     ],
 )

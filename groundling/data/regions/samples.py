@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from groundling.core.batch import Example, OutputSizes, RegionRow, Sample, require
-from groundling.core.errors import InputError, prefix_errors, raise_first
+from groundling.core.errors import InputError, prefix_errors
 from groundling.data.captions import CaptionedImage
 from groundling.data.image_samples import PixelDataset, RandomFlipDataset, files_below, single_file
 from groundling.data.images import ImageInput, check_shape, read_image
@@ -86,7 +86,10 @@ class RegionDataset(SampleWrapper):
                 )
         every = dict.fromkeys(image for images in samples.images for image in images)
         missing = [image for image in every if image not in store]
-        raise_first([f"no image {image!r} in this region store" for image in missing])
+        if missing:
+            raise InputError(
+                f"{len(missing)} of {len(every)} images are not in this region store, the first is {missing[0]!r}"
+            )
         # Regions first: both sides are padded, and images differ more in their number of regions
         # than texts in tokens.
         counts = [sum(self._count(image) for image in images) for images in samples.images]
