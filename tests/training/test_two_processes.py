@@ -125,10 +125,10 @@ def tokens(out: Path) -> None:
     finish(model, objectives, toys.both_sides(32, max_windows=1), out, config)
 
 
-class Doubt(Objective):
+class AnswerEntropy(Objective):
     """Entropy of the task's answer where the task is sure, as it is in some micro-batches alone; without a count."""
 
-    name = "doubt"
+    name = "entropy"
 
     def count(self, batch: Batch) -> dict[str, int]:
         return {}
@@ -136,7 +136,7 @@ class Doubt(Objective):
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, torch.Tensor]:
         logs = encoded.heads["supervised"].log_softmax(-1)
         sure = logs[logs.exp().amax(-1) > 0.53]
-        return {"doubt": (sure.exp() * sure).sum(-1).mean()} if len(sure) else {}
+        return {"entropy": (sure.exp() * sure).sum(-1).mean()} if len(sure) else {}
 
 
 def seeing() -> tuple[nn.Module, SupervisedObjective]:
@@ -156,7 +156,7 @@ def villa(out: Path) -> None:
 def gate(out: Path) -> None:
     """A term that one process has and the other has not."""
     model, task = seeing()
-    finish(still(model), [still(task), Doubt(model.sizes)], toys.seen(24), out)
+    finish(still(model), [still(task), AnswerEntropy(model.sizes)], toys.seen(24), out)
 
 
 def finish(
@@ -221,9 +221,9 @@ def test_two_processes_equal_one(run, two, tmp_path):
     # The main process alone writes the log.
     assert [line["step"] for line in logs[1]] == [*range(1, STEPS + 1)]
     if run is gate:  # a micro-batch is another one here, and so are those that have its term
-        assert any("doubt" in line for line in logs[1])
+        assert any("entropy" in line for line in logs[1])
         for line in logs[1]:  # a term without a count is used as it is
-            assert line["loss"] == pytest.approx(line["task"] + line.get("doubt", 0), abs=1e-6)
+            assert line["loss"] == pytest.approx(line["task"] + line.get("entropy", 0), abs=1e-6)
         return
     for a, b in zip(*logs, strict=True):
         assert a == pytest.approx(b, rel=1e-5, abs=1e-5)
