@@ -548,7 +548,7 @@ def test_no_column_and_no_row_of_the_data_is_lost(own: Path, tmp_path: Path) -> 
     assert first_line[:4] == ["what\nis it", "trip/0.png", "a", "b"]
     assert second_line[2] == "c"
     half = put(tmp_path / "half.jsonl", '{"question": "a \\ud800", "photo": "trip/0.png"}\n')
-    with pytest.raises(InputError, match=r"line 1: not text \(UnicodeEncodeError"):
+    with pytest.raises(InputError, match=r"line 1: not valid JSON \(UnicodeEncodeError"):
         predict(config_of(**{**settings, "data": str(half)}), tmp_path / "no.jsonl")
 
 
