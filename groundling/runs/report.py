@@ -7,6 +7,7 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -152,7 +153,7 @@ BLUE, ORANGE, GREEN, GREY, BLACK = "#0072B2", "#E69F00", "#009E73", "#8A8A8A", "
 VERMILION, PURPLE, SKY = "#D55E00", "#CC79A7", "#56B4E9"
 """More of Okabe and Ito's colours."""
 MARKS = tuple(zip((GREY, VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY), "ovsD^PX", strict=True))
-"""Colour and marker of each row, in order."""
+"""Colour and marker of controls, whose labels are indented, then of each other row, in order."""
 GUESSING: dict[str, Any] = {"color": BLACK, "linestyle": "dashed", "linewidth": 0.9, "zorder": 1}
 """Style of the chance line."""
 WIDTH = 10.5
@@ -176,12 +177,14 @@ def score_panels(panels: Sequence[ScorePanel], missing: str = "") -> Figure:
     The number on the right is the mean, the dashed line guessing. `missing` is shown in rows without scores.
     """
     rows = list(panels[0].scores)
+    others = [row for row in rows if not row.startswith(" ")]
+    marks = dict(zip(others, cycle(MARKS[1:]), strict=False))
     figure = new_figure(WIDTH, 0.34 * len(rows) + 0.75)
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)
     for axes, panel in zip(every.flat, panels, strict=True):
         axes.axvline(panel.chance, **GUESSING)
         for place, row in enumerate(rows):
-            _draw_scores(axes, place, panel.scores[row], missing)
+            _draw_scores(axes, place, marks.get(row, MARKS[0]), panel.scores[row], missing)
         axes.set_xlim(0, 1.02)
         axes.set_xticks([0, 0.5, 1], ["0", ".5", "1"], fontsize=8)
         axes.set_title(_label(panel.title), fontsize=9)
@@ -189,11 +192,13 @@ def score_panels(panels: Sequence[ScorePanel], missing: str = "") -> Figure:
     return figure
 
 
-def _draw_scores(axes: Axes, place: int, scores: Sequence[float], missing: str) -> None:
+def _draw_scores(
+    axes: Axes, place: int, look: tuple[str, str], scores: Sequence[float], missing: str
+) -> None:
     if not scores:
         axes.text(0.5, place, missing, ha="center", va="center", fontsize=8, style="italic")
         return
-    colour, mark = MARKS[place % len(MARKS)]
+    colour, mark = look
     mean = sum(scores) / len(scores)
     axes.plot([min(scores), max(scores)], [place] * 2, color=colour, linewidth=1.5)
     axes.plot(mean, place, mark, color=colour, markersize=8, clip_on=False)

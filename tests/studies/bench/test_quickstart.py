@@ -14,6 +14,7 @@ from tiny.results import full
 
 from groundling.core.errors import InputError
 from groundling.runs.report import (
+    GREY,
     Report,
     ReportImage,
     ReportSection,
@@ -160,8 +161,8 @@ def test_a_table_is_aligned() -> None:
 
 def test_marks_stand_where_their_values_are(tmp_path: Path) -> None:
     shown = [
-        ScorePanel("$ one", 0.5, {"low": [0.25], "high": [0.5, 0.9], "none": []}),
-        ScorePanel("two", 0.25, {"low": [0.5], "high": [1.0], "none": [0.1]}),
+        ScorePanel("$ one", 0.5, {"low": [0.25], "  low: control": [0.5, 0.9], "none": []}),
+        ScorePanel("two", 0.25, {"low": [0.5], "  low: control": [1.0], "none": [0.1]}),
     ]
     figure = score_panels(shown, NO_PROBE)
     for axes, panel in zip(figure.axes, shown, strict=True):
@@ -169,6 +170,7 @@ def test_marks_stand_where_their_values_are(tmp_path: Path) -> None:
         means = [mean(values) for values in panel.scores.values() if values]
         assert [line.get_xdata()[0] for line in marks] == pytest.approx(means)
         assert len({(line.get_marker(), line.get_color()) for line in marks}) == len(marks)
+        assert (marks[1].get_color(), marks[1].get_marker()) == (GREY, "o")
         said = [text.get_text() for text in axes.texts]
         assert said == [f"{value:.2f}" for value in means] + [NO_PROBE] * (3 - len(means))
     (dots,) = [line for line in figure.axes[0].lines if line.get_marker() == "."]
