@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 from transformers import (
+    MODEL_MAPPING,
     AutoModel,
     CLIPImageProcessorPil,
     CLIPTextModelWithProjection,
@@ -164,7 +165,11 @@ CLIP_LIKE: dict[str, Any] = {
 
 
 class ClipImageTower(nn.Module):
-    """A CLIP-like image tower with its projection, which is the identity for SigLIP."""
+    """An image encoder with its projection into the space of texts, which is the identity for SigLIP and without texts.
+
+    The pooled feature is the model's own (ResNet's and ConvNeXt's mean, DINOv2's first position), or the first
+    position's last state if the checkpoint has no pooler, as those of ViT have none.
+    """
 
     mean: Tensor
     std: Tensor
@@ -184,7 +189,10 @@ class ClipImageTower(nn.Module):
         self.scale = float(processor.rescale_factor) if processor.do_rescale else 1.0
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
-        self.pooled_width = int(tower.config.hidden_size)
+        blank = self._pixels(Image.new("RGB", (8, 8)))
+        self.shape = blank.shape
+        with torch.no_grad():
+            self.pooled_width = self.forward(torch.from_numpy(blank[None])).shape[1]
         self.embed_dim = int(getattr(projection, "out_features", self.pooled_width))
 
     def preprocess(self, image: Image.Image) -> np.ndarray:
@@ -192,31 +200,40 @@ class ClipImageTower(nn.Module):
 
         Raises InputError if the processor returns another shape or type.
         """
+        pixels = self._pixels(image)
+        if pixels.shape != self.shape or pixels.dtype != np.uint8:
+            found = f"{pixels.dtype} {pixels.shape}"
+            raise InputError(f"the image processor returns {found}, expected uint8 {self.shape}")
+        return pixels
+
+    def _pixels(self, image: Image.Image) -> np.ndarray:
         processed = self.processor(
             images=image, do_rescale=False, do_normalize=False, return_tensors="np"
         )
         pixels: np.ndarray = processed["pixel_values"][0]
-        side = int(self.tower.config.image_size)
-        if pixels.shape != (3, side, side) or pixels.dtype != np.uint8:
-            found = f"{pixels.dtype} {pixels.shape}"
-            raise InputError(f"the image processor returns {found}, expected uint8 {side} x {side}")
         return pixels
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pooled features (B, D) of pixels (B, 3, S, S) uint8; `projection` maps them to the joint space (B, E)."""
         normal = (pixels.float() * self.scale - self.mean) / self.std
-        pooled: Tensor = self.tower(pixel_values=normal).pooler_output
-        return pooled
+        read = self.tower(pixel_values=normal)
+        pooled: Tensor | None = read.get("pooler_output")
+        if pooled is None:
+            pooled = read.last_hidden_state[:, 0]
+        return pooled.flatten(1)
 
 
 def load_clip_image_tower(source: str | Path) -> ClipImageTower:
-    """Load an image tower and its image processor from a hub id or folder, without the text tower.
+    """Load an image tower without its text tower, or any image encoder, with its processor, from a hub id or folder.
 
-    Raises InputError if it has no CLIP-like image tower, or no image processor.
+    Raises InputError if it reads no images, or has no image processor.
     """
-    kind = load_config(source).model_type
-    require_known(kind, IMAGE_TOWERS, f"{source}: a {kind} model has no CLIP-like image tower")
-    model = load_weights(IMAGE_TOWERS[kind], source)
+    config = load_config(source)
+    kind = config.model_type
+    reads_images = kind in IMAGE_TOWERS or main_input(config) == "pixel_values"
+    if not reads_images:
+        raise InputError(f"{source}: a {kind} model does not read images")
+    model = load_weights(IMAGE_TOWERS.get(kind, AutoModel), source)
     tower = model.vision_model if hasattr(model, "vision_model") else model
     projects = hasattr(model, "visual_projection")
     projection = model.visual_projection if projects else nn.Identity()
@@ -230,6 +247,12 @@ IMAGE_TOWERS: dict[str, Any] = {
     "siglip_vision_model": SiglipVisionModel,
 }
 """The HF class that loads the image tower of each CLIP-like model type."""
+
+
+def main_input(config: Any) -> str:
+    """The name of the input that the model of a configuration reads; empty if transformers has no such model."""
+    model = MODEL_MAPPING.get(type(config), None)
+    return str(getattr(model, "main_input_name", ""))
 
 
 class ClipTextEncoder(Encoder):

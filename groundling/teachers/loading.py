@@ -15,14 +15,24 @@ from groundling.core.registry import import_object, instantiate, is_import_path,
 from groundling.core.rng import derive_seed
 from groundling.data.text.keywords import KeywordExtractor
 from groundling.models.adapters import IMAGE, TEXT
-from groundling.models.frozen_clip import FrozenClip, load_frozen_clip, load_teacher_text
-from groundling.objectives import ObjectiveContext, find_objective
+from groundling.models.frozen_clip import (
+    FrozenClip,
+    has_text_tower,
+    load_frozen_clip,
+    load_teacher_text,
+)
+from groundling.models.hub import VECTORS
+from groundling.objectives import ObjectiveContext, built_in_objectives, find_objective
 from groundling.settings.fields import setting_fields
 from groundling.settings.objectives import TargetedDistillationSettings, parse_options
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, is_teacher
-from groundling.teachers.clip import FEATURES, UNNORMALIZED_IMAGE, ClipTeacher
+from groundling.teachers.clip import FEATURES, IMAGES, UNNORMALIZED_IMAGE, ClipTeacher
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet, cache_folder
 from groundling.teachers.text import ClipTextTeacher
+from groundling.teachers.vectors import StoredVectors
+
+OF_TEXTS = (frozenset(FEATURES) - IMAGES) | {"sentence", "words", "has"}
+"""Features that depend on a text."""
 
 
 def load_teacher_set(
@@ -48,6 +58,7 @@ def load_teacher_set(
             require_known(
                 option, sorted(own), f"option={option}: no objective of this run reads it"
             )
+    _check_text_tower(source, names, context)
     torch.manual_seed(derive_seed(seed, "init", "teacher"))
     teachers = []
     features = frozenset().union(*(find_objective(name).features(context) for name in names))
@@ -66,6 +77,25 @@ def load_teacher_set(
         teacher.to(device)
     folder = cache_folder(context.settings.targeted_distillation.teacher_cache, out)
     return TeacherSet(teachers, FeatureCache(folder, context.settings.distillation.cache_gb))
+
+
+def _check_text_tower(source: str, names: Sequence[str], context: ObjectiveContext) -> None:
+    """Raises InputError if an objective reads features of texts, and the teacher reads images alone."""
+    has_own_text = is_import_path(source) or source.startswith(VECTORS)
+    if not source or has_own_text or context.settings.targeted_distillation.teacher_text:
+        return
+    reading = [name for name in names if find_objective(name).features(context) & OF_TEXTS]
+    if reading and not has_text_tower(source):
+        every = {name: kind.features(context) for name, kind in built_in_objectives().items()}
+        others = [
+            name
+            for name, features in every.items()
+            if features & IMAGES and not features & OF_TEXTS
+        ]
+        raise InputError(
+            f"{source}: no text tower, whose features {' and '.join(reading)} reads; of images alone are "
+            f"{', '.join(others)}"
+        )
 
 
 def load_adapter_teacher_set(
@@ -98,6 +128,11 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
     ]
     needs = needs.union(*(spec.reads for spec in specs))
     clip_features = needs & set(FEATURES)
+    if source.startswith(VECTORS):
+        wanted = needs - {name for spec in specs for name in spec.features}
+        standardise = context.settings.distillation.l1_targets == "standard"
+        made = [spec.make(context) for spec in specs]
+        return [StoredVectors(source.removeprefix(VECTORS), wanted, standardise), *made]
     made = [spec.make(context) for spec in specs]
     if targeted.teacher_images and not (clip_features or made):
         raise InputError(f"teacher_images={targeted.teacher_images}: no objective reads images")

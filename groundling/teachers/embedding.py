@@ -1,0 +1,134 @@
+"""Embeds texts and images with a teacher's towers into files of vectors, shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+import torch
+
+from groundling.core.batch import FORWARD_BATCH, Example, Sample, collate
+from groundling.core.errors import InputError
+from groundling.data.corpora import batched, iterate_texts
+from groundling.data.image_samples import files_below, single_file
+from groundling.data.images import ImageInput
+from groundling.data.shards import ProcessRank
+from groundling.data.vectors import LAYOUTS, Kind, text_key
+from groundling.models.frozen_clip import load_frozen_clip, load_teacher_text
+from groundling.runs.folder import disk_errors, sync_to_disk
+from groundling.runs.progress import Progress
+from groundling.settings.input_settings import CaptionSettings
+from groundling.teachers import Teacher, compute_features
+from groundling.teachers.clip import UNNORMALIZED_IMAGE, ClipTeacher
+from groundling.teachers.text import ClipTextTeacher
+
+
+class Names(NamedTuple):
+    """What is to be embedded, each once, in the order of the data."""
+
+    texts: list[str]
+    images: dict[str, ImageInput]
+    """Files by id."""
+
+
+def read_names(files: Sequence[str], selection: CaptionSettings, folder: str) -> Names:
+    """The texts of some files, and their images in a folder, or without files all images in it.
+
+    Raises InputError for a missing image, or a folder whose images no text has.
+    """
+    texts: dict[str, None] = {}
+    named: dict[str, None] = {}
+    for file in files:
+        for text, image in iterate_texts(file, selection):
+            texts[text_key(text)] = None
+            named[image] = None
+    named.pop("", None)
+    if not folder:
+        return Names(list(texts), {})
+    found = files_below(Path(folder))
+    if files and not named:
+        raise InputError(f"images={folder}: the texts have no images")
+    images: dict[str, ImageInput] = {}
+    for name in named or sorted(found):
+        if name not in found:
+            raise InputError(f"{folder}: the image {name!r} is missing")
+        images[name] = single_file(found[name])
+    return Names(list(texts), images)
+
+
+def text_teacher(source: str, max_windows: int) -> Teacher:
+    """The text tower of a source, as `adapt` reads it, before features are standardised."""
+    return ClipTextTeacher(*load_teacher_text(source), standardise=False, max_windows=max_windows)
+
+
+def image_teacher(source: str, images: dict[str, ImageInput]) -> Teacher:
+    """The image tower of a source, which reads these images."""
+    clip = load_frozen_clip(source, text=False)
+    teacher = ClipTeacher(clip, {UNNORMALIZED_IMAGE}, images=images)
+    teacher.files.update(images)
+    return teacher
+
+
+def embed(
+    teacher: Teacher, kind: Kind, names: Sequence[str], out: Path, size: int, part: ProcessRank
+) -> int:
+    """Write the missing files of vectors of images or texts, this process's share; returns the vectors' width.
+
+    Equal inputs are encoded once, in the batches of the cache of a run that reads the same data, whose features are
+    then equal to the last bit.
+    """
+    rows = [_row(kind, name) for name in names]
+    groups: dict[str, list[Sample]] = {}
+    for some in batched(rows, FORWARD_BATCH):
+        for row, key in zip(some, teacher.ids(some), strict=True):
+            groups.setdefault(key, []).append(row)
+    every = list(groups.values())
+    size = -(-size // FORWARD_BATCH) * FORWARD_BATCH
+    shards = [every[start : start + size] for start in range(0, len(every), size)]
+    progress = Progress(f"vectors of {kind}s", len(every), "input")
+    for number in part.shard_numbers(len(shards)):
+        file = out / f"{LAYOUTS[kind].files}-{number:05}.npy"
+        if not file.is_file():
+            _write(file, shards[number], list(_vectors(teacher, kind, shards[number])))
+        progress.update(len(shards[number]))
+    progress.close()
+    return teacher.image_width if kind == "image" else teacher.width
+
+
+def _row(kind: Kind, name: str) -> Sample:
+    example = Example(name, "", images=(name,)) if kind == "image" else Example(name, name)
+    return Sample(name, example=example)
+
+
+def _vectors(
+    teacher: Teacher, kind: Kind, groups: Sequence[Sequence[Sample]]
+) -> Iterator[np.ndarray]:
+    feature = UNNORMALIZED_IMAGE if kind == "image" else "sentence"
+    for some in batched(groups, FORWARD_BATCH):
+        batch = collate(teacher.inputs([group[0] for group in some]))
+        values: torch.Tensor = compute_features(teacher, batch)[feature]
+        for group, value in zip(some, values.cpu().numpy(), strict=True):
+            if not np.isfinite(value).all():
+                raise InputError(f"{group[0].id}: the teacher's vector is not finite")
+            yield value
+
+
+def _write(file: Path, groups: Sequence[Sequence[Sample]], values: Sequence[np.ndarray]) -> None:
+    """Write vectors and the ids of their rows; the file of vectors, which completes the shard, is the last."""
+    ids = [row.id for group in groups for row in group]
+    every = [value for group, value in zip(groups, values, strict=True) for _ in group]
+    lines = "\n".join(ids) + "\n"
+    _write_whole(file.with_suffix(".txt"), lambda stream: stream.write(lines.encode()))
+    _write_whole(file, lambda stream: np.save(stream, np.stack(every)))
+
+
+def _write_whole(file: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file, which gets its name when it is complete; other processes may write beside it."""
+    partial = file.with_name(f".{file.name}")
+    with disk_errors(file):
+        with partial.open("wb") as stream:
+            write(stream)
+        sync_to_disk(partial)
+        partial.replace(file)
