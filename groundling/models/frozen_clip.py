@@ -298,8 +298,8 @@ class OpenClipImageTower(ClipImageTower):
         nn.Module.__init__(self)
         *self.steps, _, normalize = transform.transforms
         self.scale = 1 / 255
-        self.register_buffer("mean", torch.tensor(normalize.mean).view(1, 3, 1, 1), False)
-        self.register_buffer("std", torch.tensor(normalize.std).view(1, 3, 1, 1), False)
+        self.register_buffer("mean", torch.as_tensor(normalize.mean).view(1, 3, 1, 1), False)
+        self.register_buffer("std", torch.as_tensor(normalize.std).view(1, 3, 1, 1), False)
         self.preprocessing = {name: str(value) for name, value in preprocessing.items()}
         self.tower = visual
         self.projection = nn.Identity()
@@ -391,7 +391,8 @@ def load_timm(source: str) -> OpenClipImageTower:
             raise InputError(f"{name}: no safetensors file; pickled weights are not opened")
         name = f"local-dir:{Path(name).absolute()}"
     with library_errors(source, "timm does not load it"), torch.random.fork_rng(devices=[]):
-        model = library.create_model(name, pretrained=True, num_classes=0).float().eval()
+        model = library.create_model(name, pretrained=True).float().eval()
+        model.reset_classifier(0)
         settings = library.data.resolve_model_data_config(model)
         transform = library.data.create_transform(**settings)
         check_finite(model, source)
