@@ -38,6 +38,7 @@ from groundling.data.captions import (
     settings_by_file,
     tar_captions,
 )
+from groundling.data.hub_datasets import hub_dataset_identity, hub_dataset_texts, is_hub_dataset
 from groundling.data.images import image_id
 from groundling.data.samples import (
     ClipRowEncoder,
@@ -73,6 +74,11 @@ def iterate_texts(
     path: str | Path, selection: CaptionSettings = EVERYTHING
 ) -> Iterator[CorpusText]:
     """Non-empty lines of a text file, held in memory only in part, or selected captions with their images."""
+    if is_hub_dataset(path):
+        column = selection.columns.caption_column
+        lines = (text.split("\n") for text in hub_dataset_texts(path, column))
+        yield from (CorpusText(line.strip()) for some in lines for line in some if line.strip())
+        return
     path = Path(path)
     if tars_in(path):  # of any size
         for row in tar_captions(path, selection):
@@ -304,8 +310,11 @@ def prepare_store(
 ) -> ShardStore:
     """The store of a file's texts below the folder `place`; it is made, or completed, if necessary."""
     path = Path(path)
-    tars = tars_in(path)
-    digest = identity_of(tars) if tars else data_hash(path)
+    if is_hub_dataset(path):
+        digest = hub_dataset_identity(path)
+    else:
+        tars = tars_in(path)
+        digest = identity_of(tars) if tars else data_hash(path)
     content = {"version": VERSION, "sha256": digest, "ending": path.suffixes[-2:]}
     key = {**content, "wanted": asdict(selection), **spec.key()}
     folder = place / _digest(json_text(key, sort_keys=True))[:32]
