@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tiny import toys
-from tiny.homes import lines, put
+from tiny.homes import lines, put, words
 
 from groundling.core.errors import InputError
 from groundling.data.corpora import corpus_samples
@@ -19,7 +19,7 @@ def test_the_texts_are_those_of_a_file(tmp_path: Path) -> None:
     lines(tmp_path / "set/train.jsonl", *({"caption": text} for text in texts))
     put(tmp_path / "lines.txt", "\n".join(texts))
     source = f"datasets:{tmp_path / 'set'}"
-    rows = TextRowEncoder(homes.words(), 32)
+    rows = TextRowEncoder(words(), 32)
     stored = corpus_samples([source, tmp_path / "lines.txt"], "lines", rows, tmp_path / "stores")
     assert len(stored) == 2 * len(texts)
     half = len(stored) // 2
