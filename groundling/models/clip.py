@@ -310,7 +310,7 @@ def save_clip_text(clip: ClipTextTower, tokenizer: PreTrainedTokenizerBase, fold
 
 
 class ClipDualEncoder(nn.Module):
-    """A trainable HF `CLIPModel` with one window of text and one image per sample."""
+    """A trainable HF `CLIPModel` or `SiglipModel` with one window of text and one image per sample."""
 
     mean: Tensor
     std: Tensor
@@ -318,9 +318,11 @@ class ClipDualEncoder(nn.Module):
     def __init__(
         self, clip: Any, tokenizer: PreTrainedTokenizerBase, processor: Any = None
     ) -> None:
-        """`clip`: HF's `CLIPModel`; `tokenizer`: its own; `processor`: its image processor, by default CLIP's."""
+        """`clip`: HF's model; `tokenizer`: its own; `processor`: its image processor, by default CLIP's."""
         super().__init__()
         self.clip = clip
+        self.is_siglip = "siglip" in clip.config.model_type
+        self.logit_bias: Tensor | None = clip.logit_bias if self.is_siglip else None
         self.tokenizer = tokenizer
         side = clip.config.vision_config.image_size
         square = {"height": side, "width": side}
@@ -333,21 +335,38 @@ class ClipDualEncoder(nn.Module):
         self.sizes = OutputSizes()
 
     def forward(self, batch: Batch) -> EncoderOutput:
-        """Unit-length embeddings of texts and images (either may be absent), and CLIP's learned scale."""
+        """Unit-length embeddings of texts and images (either may be absent), the learned scale, and SigLIP's bias."""
         text = None
         image = None
         if batch.clip is not None:
-            mask = batch.clip.attention_mask.long()
-            read = self.clip.get_text_features(batch.clip.input_ids, attention_mask=mask)
-            text = F.normalize(read.pooler_output, dim=-1)
+            text = F.normalize(self._text_features(batch.clip), dim=-1)
         if batch.pixels is not None:
             pixels = (batch.pixels.float() / self.max_pixel - self.mean) / self.std
             image = F.normalize(self.clip.get_image_features(pixels).pooler_output, dim=-1)
-        scale = self.clip.logit_scale.exp()
-        return EncoderOutput(text_embeds=text, image_embeds=image, scale=scale)
+        scale = self.clip.logit_scale.exp().reshape(())
+        bias = None if self.logit_bias is None else self.logit_bias.reshape(())
+        return EncoderOutput(text_embeds=text, image_embeds=image, scale=scale, bias=bias)
+
+    def start_sigmoid(self) -> None:
+        """Start with SigLIP's scale of 10 and bias of -10 (Section 3.2); a CLIP's folder does not hold the bias."""
+        self.logit_bias = nn.Parameter(torch.tensor(-10.0))
+        with torch.no_grad():
+            self.clip.logit_scale.fill_(math.log(10))
+
+    def _text_features(self, windows: ClipWindows) -> Tensor:
+        """Features (N, E) of texts; SigLIP attends to its padding, always of full length."""
+        ids = windows.input_ids
+        mask = None
+        if self.is_siglip:
+            length = self.clip.config.text_config.max_position_embeddings
+            ids = F.pad(ids, (0, length - ids.shape[1]), value=windows.pad_token_id)
+        else:
+            mask = windows.attention_mask.long()
+        features: Tensor = self.clip.get_text_features(ids, attention_mask=mask).pooler_output
+        return features
 
     def export(self, folder: Path) -> None:
-        """Write a stock HF CLIP folder, with tokenizer and image processor."""
+        """Write a stock HF folder, with tokenizer and image processor."""
         self.clip.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         self.processor.save_pretrained(folder)
@@ -356,17 +375,17 @@ class ClipDualEncoder(nn.Module):
 def load_clip_dual_encoder(
     source: str | Path,
 ) -> tuple[ClipDualEncoder, Callable[[Image.Image], np.ndarray]]:
-    """Load a trainable CLIP from a hub id or folder, and the function that prepares its images.
+    """Load a trainable CLIP or SigLIP from a hub id or folder, and the function that prepares its images.
 
-    Raises InputError if it is no CLIP; SigLIP is refused, because its sigmoid loss is not implemented.
+    Raises InputError for another model.
     """
     kind = load_config(source).model_type
-    if kind != "clip":
-        raise InputError(f"{source}: a {kind} model; expected a CLIP with both towers")
+    if kind not in ("clip", "siglip"):
+        raise InputError(f"{source}: a {kind} model; expected a CLIP or SigLIP with both towers")
     clip = load_weights(AutoModel, source)
     processor = load_processor(source)
     towers = ClipDualEncoder(clip, load_tokenizer(source), processor)
-    return towers, ClipImageTower(clip.vision_model, clip.visual_projection, processor).preprocess
+    return towers, ClipImageTower(clip.vision_model, nn.Identity(), processor).preprocess
 
 
 def _normalization(processor: Any) -> tuple[Tensor, Tensor, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
@@ -63,6 +63,8 @@ error."""
     """Maximum random shift of the image, as a share of its side."""
     untrained: bool = False
     """Save the CLIP without training: a control teacher."""
+    loss: Literal["own", "softmax", "sigmoid"] = "own"
+    """CLIP's softmax over the batch, or SigLIP's sigmoid of each pair; own: as --model was trained."""
 
 
 CLIP_TRAINING = TrainingArguments(

@@ -30,7 +30,7 @@ from groundling.data.image_samples import CaptionedImageDataset, PixelMaker
 from groundling.data.samples import ClipRowEncoder
 from groundling.models.clip import ClipDualEncoder, load_clip_dual_encoder
 from groundling.models.loading import load_tokenizer
-from groundling.objectives.contrastive import ClipContrastiveLoss
+from groundling.objectives.contrastive import ClipContrastiveLoss, SigmoidContrastiveLoss
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
 from groundling.settings.training import EvaluationSettings, TrainingArguments
@@ -130,7 +130,7 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
     if not config.untrained:
         result |= fit(
             model,
-            [ClipContrastiveLoss(model.sizes)],
+            [_loss(model, config.loss)],
             ([DataSource(samples)], ()),
             training,
             run,
@@ -143,6 +143,15 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
         result["retrieval"] = retrieval(model, held)
     run.save(lambda folder: model.export(folder / "model"))
     return result
+
+
+def _loss(model: ClipDualEncoder, name: str) -> ClipContrastiveLoss:
+    is_sigmoid = model.is_siglip if name == "own" else name == "sigmoid"
+    if not is_sigmoid:
+        return ClipContrastiveLoss(model.sizes)
+    if not model.is_siglip:
+        model.start_sigmoid()
+    return SigmoidContrastiveLoss(model.sizes)
 
 
 def _retrieval_evaluator(
