@@ -347,6 +347,12 @@ class ClipDualEncoder(nn.Module):
         bias = None if self.logit_bias is None else self.logit_bias.reshape(())
         return EncoderOutput(text_embeds=text, image_embeds=image, scale=scale, bias=bias)
 
+    @property
+    def device(self) -> torch.device:
+        """Its device."""
+        device: torch.device = self.clip.logit_scale.device
+        return device
+
     def start_sigmoid(self) -> None:
         """Start with SigLIP's scale of 10 and bias of -10 (Section 3.2); a CLIP's folder does not hold the bias."""
         self.logit_bias = nn.Parameter(torch.tensor(-10.0))

@@ -188,13 +188,14 @@ def load_text_tower(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokeni
 
 
 class EncoderTextTower(ClipTextTower):
-    """A text encoder as a teacher's text tower; a text's feature is its sentence vector, or its first state.
+    """A text encoder as a text tower; a text's feature is its sentence vector, or its first state.
 
-    A folder of sentence-transformers has sentence vectors, of its own pooling and of what follows it.
+    A folder of sentence-transformers has sentence vectors, of its own pooling. The modules after the pooling are the
+    projection, which is applied to every token too, as CLIP's is.
     """
 
     def __init__(self, text: TextEncoder) -> None:
-        """Raises InputError for a prompt, and for sentence vectors of another width than the token states."""
+        """Raises InputError for an encoder with a prompt."""
         nn.Module.__init__(self)
         self.encoder = text.encoder
         self.sentence = text.sentence
@@ -206,14 +207,10 @@ class EncoderTextTower(ClipTextTower):
             return
         name = text.tokenizer.name_or_path
         if self.sentence.prompt:
-            raise InputError(f"{name}: a teacher with the prompt {self.sentence.prompt!r}")
-        self.after = self.sentence.modules  # part of the weights' hash
-        one = torch.ones(1, 1)
-        width = self.sentence.vectors(one.new_zeros(1, 1, self.states_width), one).shape[1]
-        if width != self.states_width:
-            raise InputError(
-                f"{name}: {width} wide sentence vectors, {self.states_width} of tokens"
-            )
+            raise InputError(f"{name}: a prompt is not supported: {self.sentence.prompt!r}")
+        self.projection = self.sentence.after_pooling
+        with convert_errors(f"{name}: sentence vectors are not made of one pooling"):
+            self.embed_dim = _output_width(self.projection, self.states_width)
         if self.sentence.max_length:
             self.context_length = min(self.context_length, self.sentence.max_length)
 
@@ -221,15 +218,16 @@ class EncoderTextTower(ClipTextTower):
         self, windows: ClipWindows, attention: AttentionCallback | None = None
     ) -> tuple[Tensor, Tensor]:
         """As `ClipTextTower.forward`, without attention."""
-        return self.forward_unprojected(windows)
+        states, ends = self.forward_unprojected(windows)
+        return self.projection(states), self.projection(ends)
 
     def forward_unprojected(self, windows: ClipWindows) -> tuple[Tensor, Tensor]:
-        """Token states (W, S, D) and each window's sentence vector (W, D)."""
+        """Token states (W, S, D) and each window's pooled states (W, D)."""
         mask = windows.attention_mask
         states = self.encoder(windows.input_ids, attention_mask=mask.long()).last_hidden_state
         if self.sentence is None:
             return states, states[:, 0]
-        return states, self.sentence.vectors(states, mask)
+        return states, self.sentence.pooling(states, mask)
 
 
 def load_teacher_text(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokenizerBase]:

@@ -81,7 +81,7 @@ class ClipContrastiveLoss(Objective):
 
     name = "contrast"
     arm_name = ""
-    required_fields = ("clip", "pixels", "labels.image")
+    required_fields = ("clip", "labels.image")
     in_batch_negatives = True
 
     def __init__(

@@ -63,7 +63,7 @@ def text_teacher(source: str, max_windows: int) -> Teacher:
     return ClipTextTeacher(*load_teacher_text(source), standardise=False, max_windows=max_windows)
 
 
-def image_teacher(source: str, images: dict[str, ImageInput]) -> Teacher:
+def image_teacher(source: str, images: dict[str, ImageInput]) -> ClipTeacher:
     """The image tower of a source, which reads these images."""
     clip = load_frozen_clip(source, text=False)
     teacher = ClipTeacher(clip, {UNNORMALIZED_IMAGE}, images=images)
@@ -79,11 +79,10 @@ def embed(
     Equal inputs are encoded once, in the batches of the cache of a run that reads the same data, whose features are
     then equal to the last bit.
     """
-    rows = [_row(kind, name) for name in names]
-    groups: dict[str, list[Sample]] = {}
-    for some in batched(rows, FORWARD_BATCH):
-        for row, key in zip(some, teacher.ids(some), strict=True):
-            groups.setdefault(key, []).append(row)
+    groups: dict[str, list[str]] = {}
+    for some in batched(names, FORWARD_BATCH):
+        for name, key in zip(some, teacher.ids([_row(kind, name) for name in some]), strict=True):
+            groups.setdefault(key, []).append(name)
     every = list(groups.values())
     size = -(-size // FORWARD_BATCH) * FORWARD_BATCH
     shards = [every[start : start + size] for start in range(0, len(every), size)]
@@ -91,7 +90,10 @@ def embed(
     for number in part.shard_numbers(len(shards)):
         file = out / f"{LAYOUTS[kind].files}-{number:05}.npy"
         if not file.is_file():
-            _write(file, shards[number], list(_vectors(teacher, kind, shards[number])))
+            vectors = vectors_of(teacher, kind, [group[0] for group in shards[number]])
+            pairs = zip(shards[number], vectors, strict=True)
+            named = [(name, vector) for group, vector in pairs for name in group]
+            write_vectors(file, [name for name, _ in named], [vector for _, vector in named])
         progress.update(len(shards[number]))
     progress.close()
     return teacher.image_width if kind == "image" else teacher.width
@@ -102,26 +104,23 @@ def _row(kind: Kind, name: str) -> Sample:
     return Sample(name, example=example)
 
 
-def _vectors(
-    teacher: Teacher, kind: Kind, groups: Sequence[Sequence[Sample]]
-) -> Iterator[np.ndarray]:
+def vectors_of(teacher: Teacher, kind: Kind, names: Sequence[str]) -> Iterator[np.ndarray]:
+    """The vector (E,) of each image or text; raises InputError for one that is not finite."""
     feature = UNNORMALIZED_IMAGE if kind == "image" else "sentence"
-    for some in batched(groups, FORWARD_BATCH):
-        batch = collate(teacher.inputs([group[0] for group in some]))
+    for some in batched(names, FORWARD_BATCH):
+        batch = collate(teacher.inputs([_row(kind, name) for name in some]))
         values: torch.Tensor = compute_features(teacher, batch)[feature]
-        for group, value in zip(some, values.cpu().numpy(), strict=True):
+        for name, value in zip(some, values.cpu().numpy(), strict=True):
             if not np.isfinite(value).all():
-                raise InputError(f"{group[0].id}: the teacher's vector is not finite")
+                raise InputError(f"{name}: the teacher's vector is not finite")
             yield value
 
 
-def _write(file: Path, groups: Sequence[Sequence[Sample]], values: Sequence[np.ndarray]) -> None:
+def write_vectors(file: Path, names: Sequence[str], values: Sequence[np.ndarray]) -> None:
     """Write vectors and the ids of their rows; the file of vectors, which completes the shard, is the last."""
-    ids = [row.id for group in groups for row in group]
-    every = [value for group, value in zip(groups, values, strict=True) for _ in group]
-    lines = "\n".join(ids) + "\n"
+    lines = "\n".join(names) + "\n"
     _write_whole(file.with_suffix(".txt"), lambda stream: stream.write(lines.encode()))
-    _write_whole(file, lambda stream: np.save(stream, np.stack(every)))
+    _write_whole(file, lambda stream: np.save(stream, np.stack(values)))
 
 
 def _write_whole(file: Path, write: Callable[[IO[bytes]], object]) -> None:

@@ -74,7 +74,8 @@ def test_text_features_are_those_of_the_text_encoder(tmp_path: Path) -> None:
     clip = load_frozen_clip(folder, image=False)
     texts = toys.sentences()[:3]
     batch = collate([Sample(str(n), clip=row) for n, (row, _) in enumerate(clip.tokenize(texts))])
-    states, ends = clip.encode_texts(batch)
+    states, _ = clip.encode_texts(batch)
+    _, ends = clip.text(batch.clip)
     text = load_text_encoder(folder)
     tokens = text.tokenizer(texts, return_tensors="pt", padding=True)
     own = text.encoder(**tokens).last_hidden_state

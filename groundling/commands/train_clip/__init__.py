@@ -10,6 +10,8 @@ from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.command_line.names import input_paths
+from groundling.core.errors import InputError
+from groundling.models.hub import VECTORS
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, Settings, refuse_settings, required, settings
 from groundling.settings.input_settings import CaptionSettings
@@ -23,11 +25,20 @@ class TrainClipConfig(Settings):
     model: Annotated[str, InputKind.MODEL] = ""
     """CLIP to continue from, hub id or folder, which keeps its sizes and its tokenizer; empty: a new \
 CLIP."""
+    image_model: Annotated[str, InputKind.MODEL] = ""
+    """Frozen image encoder in place of an image tower (LiT): any teacher of images, or vectors:FOLDER. \
+Its features are computed once; texts and a head on the features are trained."""
+    text_model: Annotated[str, InputKind.MODEL] = ""
+    """--image-model: text encoder from which the text tower starts; empty: a new CLIP text tower."""
+    freeze_text: bool = False
+    """--text-model: train only a head on the encoder."""
+    head_layers: Annotated[int, Interval(ge=1, le=2)] = 1
+    """--image-model: layers of the heads on features and on --text-model; 2: with a GELU between them."""
     captions: Annotated[str, InputKind.PATH, required] = ""
     """Captions of images, in a format of docs/vision.md ("Captions and photos as you have them")."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
-    images: Annotated[str, InputKind.FOLDER, required] = ""
-    """Folder of the images, searched recursively."""
+    images: Annotated[str, InputKind.FOLDER] = ""
+    """Folder of the images, searched recursively; not with vectors:FOLDER."""
     image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the training images, one name per line, or as karpathy_train_images.txt \
 does; empty: all."""
@@ -81,7 +92,16 @@ NEW = (
 
 
 def check(config: TrainClipConfig, training: TrainingArguments, out: str | Path) -> None:
-    """Raises InputError for settings of a new CLIP with `model`."""
+    """Raises InputError for missing images, and for settings of another kind of model."""
+    if not config.images and not config.image_model.startswith(VECTORS):
+        raise InputError("train-clip needs images=FOLDER, or image_model=vectors:FOLDER")
+    if not config.image_model:
+        reason = "they belong to image_model"
+        refuse_settings(config, reason, "text_model", "freeze_text", "head_layers")
+    elif config.model or config.untrained:
+        raise InputError(
+            "image_model: a new dual encoder is trained; leave out model and untrained"
+        )
     if config.model:
         refuse_settings(config, f"{config.model} keeps its own; leave it out", *NEW)
 
