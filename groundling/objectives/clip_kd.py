@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
+from groundling.core.errors import InputError
 from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.caption_to_image import number_images
 from groundling.objectives.contrastive import (
@@ -24,56 +24,17 @@ from groundling.objectives.contrastive import (
     pool_sentences,
     sentence_width,
 )
-from groundling.settings.fields import settings
-from groundling.settings.objectives import PoolingSettings
+from groundling.settings.objectives import (
+    AffinitySettings,
+    InteractiveContrastSettings,
+    MimicrySettings,
+    RelationalSettings,
+)
 
 FEATURES = {"image": "clip_image", "text": "clip_text"}
 """The teacher's feature by what it embeds."""
 Target = Literal["image", "text"]
-
-
-@settings
-class MimicrySettings(PoolingSettings):
-    """CLIP-KD's feature distillation (objective feature_mimicry)."""
-
-    mimicry_weight: Annotated[float, Gt(0)] = 2000.0
-    """feature_mimicry: weight of its term (CLIP-KD's scripts: 2000)."""
-    mimicry_target: Target = "image"
-    """feature_mimicry: the teacher's embedding of the caption's image, which needs no text tower, or \
-of the caption, which CLIP-KD's text tower mimics."""
-
-
-@settings
-class InteractiveContrastSettings(PoolingSettings):
-    """CLIP-KD's interactive contrastive learning (objective interactive_contrast)."""
-
-    interactive_weight: Annotated[float, Gt(0)] = 1.0
-    """interactive_contrast: weight of its term (CLIP-KD's scripts: 1)."""
-    interactive_scale: Literal["learned", "released"] = "learned"
-    """interactive_contrast: the learned inverse temperature, from 1 / 0.07; released: its logarithm \
-in its place, as in CLIP-KD's code."""
-
-
-@settings
-class AffinitySettings(PoolingSettings):
-    """CLIP-KD's relational distillation across towers (objective affinity_distillation)."""
-
-    affinity_weight: Annotated[float, Gt(0)] = 1.0
-    """affinity_distillation: weight of its term."""
-    affinity_scale: Annotated[float, Gt(0)] = 100.0
-    """affinity_distillation: inverse temperature of both distributions (100: that of OpenAI's CLIPs)."""
-
-
-@settings
-class RelationalSettings(PoolingSettings):
-    """Relational knowledge distillation (objective relational_kd)."""
-
-    relational_distance: Annotated[float, Ge(0)] = 25.0
-    """relational_kd: weight of the distances' term (HobbitLong/RepDistiller, distiller_zoo/RKD.py: 25)."""
-    relational_angle: Annotated[float, Ge(0)] = 50.0
-    """relational_kd: weight of the angles' term (RepDistiller: 50)."""
-    relational_target: Target = "image"
-    """relational_kd: relations among the teacher's embeddings of images, or of captions."""
+"""What a teacher embeds."""
 
 
 class ProjectedSentence(Objective):
@@ -104,6 +65,7 @@ class ProjectedSentence(Objective):
 class _OfTarget(ProjectedSentence):
     """Base of the objectives whose setting `target` chooses the teacher's feature."""
 
+    required_fields: tuple[str, ...] = ("text", "features.clip_image")
     target_setting = ""
     """Name of the setting."""
 
@@ -146,9 +108,9 @@ class FeatureMimicry(_OfTarget):
     Settings = MimicrySettings
     settings: MimicrySettings
 
-    def weight_of(self, term: str) -> float:
-        """The setting's weight."""
-        return self.weight * self.settings.mimicry_weight
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        super().__init__(sizes, **options)
+        self.weight *= self.settings.mimicry_weight
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The squared differences, averaged over dimensions and summed over texts to ()."""
@@ -201,8 +163,11 @@ class AffinityDistillation(ProjectedSentence):
     settings: AffinitySettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        """Raises InputError for a teacher whose texts and images are of different widths."""
         super().__init__(sizes, **options)
         self.weight *= self.settings.affinity_weight
+        if sizes.teacher != sizes.teacher_image:
+            raise InputError(f"{self.name}: the teacher's texts and images share no space")
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """KL divergences from the teacher's distributions, summed over texts to ()."""
@@ -219,7 +184,7 @@ class RelationalDistillation(_OfTarget):
 
     The distance term is Huber's loss between all distances of pairs, each divided by the batch's mean distance; the
     angle term between the cosines at the corners of all triangles. Both are means, as in lenscloth/RKD
-    (metric/loss.py). The relations are of a micro-batch of one process.
+    (metric/loss.py). The relations are among the texts of a micro-batch of all processes.
     """
 
     name = "relational_kd"
@@ -238,9 +203,9 @@ class RelationalDistillation(_OfTarget):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The mean losses times the number of texts, ()."""
-        student = self.sentences(encoded, batch)
-        teacher = self.targets(batch)
-        rows = len(student)
+        student, _ = gather_across_processes(self.sentences(encoded, batch))
+        teacher, _ = gather_across_processes(self.targets(batch))
+        rows = batch.rows
         distance = F.smooth_l1_loss(relative_distances(student), relative_distances(teacher))
         angle = F.smooth_l1_loss(corner_cosines(student), corner_cosines(teacher))
         return {"rkd_distance": rows * distance, "rkd_angle": rows * angle}

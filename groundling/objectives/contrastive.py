@@ -117,6 +117,7 @@ class SigmoidContrastiveLoss(ClipContrastiveLoss):
     """
 
     name = "sigmoid_contrast"
+    arm_name = ""
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The losses of all pairs, summed to (), as `clip`; divided by the number of captions as in the paper."""
