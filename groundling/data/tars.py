@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -25,7 +26,7 @@ OPEN_TARS = 64
 """Maximum number of tars whose members are in memory."""
 
 
-class Part(NamedTuple):
+class Member(NamedTuple):
     """Where a member lies in its tar."""
 
     start: int
@@ -43,7 +44,7 @@ def tar_of(path: Path) -> Path | None:
 
 
 @lru_cache(OPEN_TARS)
-def members(tar: Path) -> Mapping[str, Part]:
+def members(tar: Path) -> Mapping[str, Member]:
     """The files in a tar by name, in their order; raises InputError if it is damaged."""
     with convert_read_errors(tar):
         stat = tar.stat()
@@ -58,26 +59,26 @@ def members(tar: Path) -> Mapping[str, Part]:
     with convert_read_errors(file):
         kept = load_file(file)
     names = kept["names"].tobytes().decode().split("\n")
-    parts = map(Part, *kept["parts"].T.tolist())
+    parts = map(Member, *kept["parts"].T.tolist())
     return dict(zip(names, parts, strict=True))
 
 
-def _listed(tar: Path) -> dict[str, Part]:
-    listed: dict[str, Part] = {}
+def _listed(tar: Path) -> dict[str, Member]:
+    listed: dict[str, Member] = {}
     with convert_read_errors(tar), tarfile.open(tar, "r:") as opened:
         for member in opened:
             if not member.isfile():
                 continue
             if member.name in listed or "\n" in member.name:
                 raise InputError(f"{tar}: two members are called {member.name!r}")
-            listed[member.name] = Part(member.offset_data, member.size)
+            listed[member.name] = Member(member.offset_data, member.size)
     end = max((part.start + part.size for part in listed.values()), default=0)
     if not listed or end > tar.stat().st_size:
         raise InputError(f"{tar}: the tar is empty or was cut")
     return listed
 
 
-def _keep(listed: Mapping[str, Part], file: Path) -> None:
+def _keep(listed: Mapping[str, Member], file: Path) -> None:
     names = np.frombuffer("\n".join(listed).encode(), np.uint8)
     with disk_errors(file), whole_folder(file.parent / file.stem) as partial:
         save_file({"names": names, "parts": np.array(list(listed.values()))}, partial / file.name)
@@ -104,7 +105,7 @@ def read_member(path: Path, tar: Path) -> bytes:
 def is_file(path: Path) -> bool:
     """Whether a path is a file or a member of a tar."""
     tar = tar_of(path)
-    return path.is_file() if tar is None else path.relative_to(tar).as_posix() in members(tar)
+    return os.path.isfile(path) if tar is None else path.relative_to(tar).as_posix() in members(tar)
 
 
 def digest_of(path: Path) -> str:
@@ -128,10 +129,10 @@ def tars_in(path: Path) -> list[Path]:
     return sorted(path.glob(f"*{TAR}")) if path.is_dir() else []
 
 
-def samples_of(tar: Path) -> Iterator[tuple[str, dict[str, Part]]]:
+def samples_of(tar: Path) -> Iterator[tuple[str, dict[str, Member]]]:
     """The samples of a tar: each key, and its members by ending (`.jpg`); neighbours of one key are a sample."""
     key = ""
-    parts: dict[str, Part] = {}
+    parts: dict[str, Member] = {}
     for name, part in members(tar).items():
         folder, slash, last = name.rpartition("/")
         stem, dot, ending = last.partition(".")

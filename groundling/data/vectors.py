@@ -24,11 +24,11 @@ from groundling.core.errors import InputError, convert_read_errors, count_suffix
 from groundling.data.images import image_id
 from groundling.data.tables import PARQUET, lines_of, parquet_rows, read_header, read_rows
 
-Kind = Literal["image", "text"]
+Modality = Literal["image", "text"]
 
 
 class Layout(NamedTuple):
-    """Where the vectors of a kind lie in a folder."""
+    """Where the vectors of a modality lie in a folder."""
 
     files: str
     """How the names of their files begin."""
@@ -38,7 +38,7 @@ class Layout(NamedTuple):
     """Possible names of the column of ids, in a jsonl or parquet file."""
 
 
-LAYOUTS: dict[Kind, Layout] = {
+LAYOUTS: dict[Modality, Layout] = {
     "image": Layout("images", "img_emb", ("image", "image_path", "file_name", "id", "key")),
     "text": Layout("texts", "text_emb", ("text", "caption")),
 }
@@ -75,15 +75,15 @@ class VectorFile:
 class VectorTable:
     """The vectors of a folder's images or texts, found by id; in memory are 24 bytes for each."""
 
-    def __init__(self, folder: str | Path, kind: Kind) -> None:
-        """Raises InputError for a folder without vectors of this kind, or whose files do not fit each other."""
+    def __init__(self, folder: str | Path, modality: Modality) -> None:
+        """Raises InputError for a folder without vectors of this modality, or whose files do not fit each other."""
         self.folder = Path(folder)
-        self.kind = kind
-        layout = LAYOUTS[kind]
+        self.modality = modality
+        layout = LAYOUTS[modality]
         places = [*self.folder.glob(f"{layout.files}*"), *self.folder.glob(f"{layout.folder}/*")]
         paths = sorted(path for path in places if path.suffix in ENDINGS)
         if not paths:
-            raise InputError(f"{folder}: no vectors of {kind}s ({layout.files}*.npy)")
+            raise InputError(f"{folder}: no vectors of {modality}s ({layout.files}*.npy)")
         self.files = [_open(path) for path in paths]
         self.width = self.files[0].width
         for file in self.files:
@@ -109,13 +109,13 @@ class VectorTable:
     def _index(self, shorten: Callable[[str], str]) -> tuple[np.ndarray, np.ndarray]:
         digests = np.empty(len(self), DIGEST)
         for file, start in zip(self.files, self.starts, strict=False):
-            names = [_digest(shorten(self._key(name))) for name in _read_ids(file, self.kind)]
+            names = [_digest(shorten(self._key(name))) for name in _read_ids(file, self.modality)]
             if len(names) != file.rows:
                 raise InputError(
                     f"{file.ids}: {len(names):,} ids, but {file.path} has {file.rows:,} rows"
                 )
             digests[start : start + file.rows] = names
-        order = np.argsort(digests, kind="stable")
+        order = np.argsort(digests, modality="stable")
         digests = digests[order]
         for place in np.flatnonzero(digests[1:] == digests[:-1]).tolist():
             self._check_equal(int(order[place]), int(order[place + 1]))
@@ -128,7 +128,7 @@ class VectorTable:
             )
 
     def _key(self, name: str) -> str:
-        return image_id(name) if self.kind == "image" else text_key(name)
+        return image_id(name) if self.modality == "image" else text_key(name)
 
     def rows_of(self, names: Sequence[str]) -> np.ndarray:
         """The row of each image or text; raises InputError if one has no vector.
@@ -137,13 +137,13 @@ class VectorTable:
         """
         keys = [self._key(name) for name in names]
         rows = _find(self.by_id, keys)
-        if (rows < 0).any() and self.kind == "image":
+        if (rows < 0).any() and self.modality == "image":
             elsewhere = _find(self.by_last_part, [last_part(key) for key in keys])
             rows = np.where(rows < 0, elsewhere, rows)
         missing = np.flatnonzero(rows < 0).tolist()
         if missing:
             first = f"{names[missing[0]]!r}{count_suffix(missing)}"
-            raise InputError(f"{self.folder}: no vector of the {self.kind} {first}")
+            raise InputError(f"{self.folder}: no vector of the {self.modality} {first}")
         return rows
 
     def read(self, rows: Sequence[int]) -> np.ndarray:
@@ -185,7 +185,7 @@ def _open(path: Path) -> VectorFile:
         if path.suffix == ".npy":
             values: Any = np.load(path, mmap_mode="r", allow_pickle=False)
             shape = list(values.shape)
-            numeric = values.dtype.kind == "f"
+            numeric = values.dtype.modality == "f"
         else:
             file = safe_open(path, "numpy")
             (name,) = file.keys()
@@ -208,15 +208,15 @@ def _ids_beside(path: Path) -> Path:
     raise InputError(f"{path}: no file of ids beside it ({path.stem}{' or '.join(ID_ENDINGS)})")
 
 
-def _read_ids(file: VectorFile, kind: Kind) -> Iterator[str]:
+def _read_ids(file: VectorFile, modality: Modality) -> Iterator[str]:
     if file.ids.suffix == ".txt":
         yield from lines_of(file.ids)
         return
     names = read_header(file.ids)
-    known = [name for name in LAYOUTS[kind].columns if name in names]
+    known = [name for name in LAYOUTS[modality].columns if name in names]
     if not known:
-        expected = ", ".join(LAYOUTS[kind].columns)
-        raise InputError(f"{file.ids}: no column of {kind}s; expected one of {expected}")
+        expected = ", ".join(LAYOUTS[modality].columns)
+        raise InputError(f"{file.ids}: no column of {modality}s; expected one of {expected}")
     is_parquet = file.ids.suffix == PARQUET
     rows = parquet_rows(file.ids, known[:1]) if is_parquet else read_rows(file.ids, known[:1])
     for _, row in rows:

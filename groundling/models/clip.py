@@ -189,10 +189,9 @@ class ClipImageTower(nn.Module):
         self.scale = float(processor.rescale_factor) if processor.do_rescale else 1.0
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
-        blank = self._pixels(Image.new("RGB", (8, 8)))
-        self.shape = blank.shape
-        with torch.no_grad():
-            self.pooled_width = self.forward(torch.from_numpy(blank[None])).shape[1]
+        self.shape = self._pixels(Image.new("RGB", (8, 8))).shape
+        sizes = tower.config.to_dict()
+        self.pooled_width = int(sizes.get("hidden_size") or sizes["hidden_sizes"][-1])
         self.embed_dim = int(getattr(projection, "out_features", self.pooled_width))
 
     def preprocess(self, image: Image.Image) -> np.ndarray:
@@ -232,7 +231,7 @@ def load_clip_image_tower(source: str | Path) -> ClipImageTower:
     kind = config.model_type
     reads_images = kind in IMAGE_TOWERS or main_input(config) == "pixel_values"
     if not reads_images:
-        raise InputError(f"{source}: a {kind} model does not read images")
+        raise InputError(f"{source}: a {kind} model has no image tower")
     model = load_weights(IMAGE_TOWERS.get(kind, AutoModel), source)
     tower = model.vision_model if hasattr(model, "vision_model") else model
     projects = hasattr(model, "visual_projection")

@@ -15,7 +15,7 @@ from groundling.data.corpora import batched, iterate_texts
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import ImageInput
 from groundling.data.shards import ProcessRank
-from groundling.data.vectors import LAYOUTS, Kind, text_key
+from groundling.data.vectors import LAYOUTS, Modality, text_key
 from groundling.models.frozen_clip import load_frozen_clip, load_teacher_text
 from groundling.runs.folder import disk_errors, sync_to_disk
 from groundling.runs.progress import Progress
@@ -72,7 +72,12 @@ def image_teacher(source: str, images: dict[str, ImageInput]) -> ClipTeacher:
 
 
 def embed(
-    teacher: Teacher, kind: Kind, names: Sequence[str], out: Path, size: int, part: ProcessRank
+    teacher: Teacher,
+    modality: Modality,
+    names: Sequence[str],
+    out: Path,
+    size: int,
+    part: ProcessRank,
 ) -> int:
     """Write the missing files of vectors of images or texts, this process's share; returns the vectors' width.
 
@@ -81,34 +86,36 @@ def embed(
     """
     groups: dict[str, list[str]] = {}
     for some in batched(names, FORWARD_BATCH):
-        for name, key in zip(some, teacher.ids([_row(kind, name) for name in some]), strict=True):
+        for name, key in zip(
+            some, teacher.ids([_row(modality, name) for name in some]), strict=True
+        ):
             groups.setdefault(key, []).append(name)
     every = list(groups.values())
     size = -(-size // FORWARD_BATCH) * FORWARD_BATCH
     shards = [every[start : start + size] for start in range(0, len(every), size)]
-    progress = Progress(f"vectors of {kind}s", len(every), "input")
+    progress = Progress(f"vectors of {modality}s", len(every), "input")
     for number in part.shard_numbers(len(shards)):
-        file = out / f"{LAYOUTS[kind].files}-{number:05}.npy"
+        file = out / f"{LAYOUTS[modality].files}-{number:05}.npy"
         if not file.is_file():
-            vectors = vectors_of(teacher, kind, [group[0] for group in shards[number]])
+            vectors = vectors_of(teacher, modality, [group[0] for group in shards[number]])
             pairs = zip(shards[number], vectors, strict=True)
             named = [(name, vector) for group, vector in pairs for name in group]
             write_vectors(file, [name for name, _ in named], [vector for _, vector in named])
         progress.update(len(shards[number]))
     progress.close()
-    return teacher.image_width if kind == "image" else teacher.width
+    return teacher.image_width if modality == "image" else teacher.width
 
 
-def _row(kind: Kind, name: str) -> Sample:
-    example = Example(name, "", images=(name,)) if kind == "image" else Example(name, name)
+def _row(modality: Modality, name: str) -> Sample:
+    example = Example(name, "", images=(name,)) if modality == "image" else Example(name, name)
     return Sample(name, example=example)
 
 
-def vectors_of(teacher: Teacher, kind: Kind, names: Sequence[str]) -> Iterator[np.ndarray]:
+def vectors_of(teacher: Teacher, modality: Modality, names: Sequence[str]) -> Iterator[np.ndarray]:
     """The vector (E,) of each image or text; raises InputError for one that is not finite."""
-    feature = UNNORMALIZED_IMAGE if kind == "image" else "sentence"
+    feature = UNNORMALIZED_IMAGE if modality == "image" else "sentence"
     for some in batched(names, FORWARD_BATCH):
-        batch = collate(teacher.inputs([_row(kind, name) for name in some]))
+        batch = collate(teacher.inputs([_row(modality, name) for name in some]))
         values: torch.Tensor = compute_features(teacher, batch)[feature]
         for name, value in zip(some, values.cpu().numpy(), strict=True):
             if not np.isfinite(value).all():

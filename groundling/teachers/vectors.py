@@ -12,7 +12,7 @@ from torch import Tensor
 from groundling.core.batch import FORWARD_BATCH, Batch, Sample, require
 from groundling.core.errors import InputError
 from groundling.data.samples import SampleDataset
-from groundling.data.vectors import Kind, VectorTable
+from groundling.data.vectors import Modality, VectorTable
 from groundling.runs.progress import Progress
 from groundling.teachers import Teacher
 from groundling.teachers.clip import UNNORMALIZED_IMAGE, text_for_clip
@@ -21,7 +21,7 @@ from groundling.teachers.text import StandardizedTextTeacher
 
 IMAGE_FEATURES = ("clip_image", UNNORMALIZED_IMAGE)
 TEXT_FEATURES = ("clip_text", "sentence")
-RAW: dict[Kind, str] = {"image": UNNORMALIZED_IMAGE, "text": "sentence"}
+RAW: dict[Modality, str] = {"image": UNNORMALIZED_IMAGE, "text": "sentence"}
 """The feature that is a stored vector as it is."""
 UNIT_LENGTH = {"clip_image": RAW["image"], "clip_text": RAW["text"]}
 """Features of unit length, and those of which they are made."""
@@ -44,7 +44,7 @@ class StoredVectors(StandardizedTextTeacher):
             raise InputError(f"{folder}: stored vectors have no {', '.join(lacking)}{advice}")
         super().__init__(standardise and "sentence" in features)
         self.feature_names = tuple(sorted(features))
-        self.tables: dict[Kind, VectorTable] = {}
+        self.tables: dict[Modality, VectorTable] = {}
         if not set(IMAGE_FEATURES).isdisjoint(features):
             self.tables["image"] = VectorTable(folder, "image")
             self.image_width = self.tables["image"].width
@@ -59,7 +59,7 @@ class StoredVectors(StandardizedTextTeacher):
 
     def key(self) -> dict[str, Any]:
         """The files of vectors."""
-        return {kind: table.key() for kind, table in self.tables.items()}
+        return {modality: table.key() for modality, table in self.tables.items()}
 
     def fit(self, samples: SampleDataset) -> StoredVectors:
         """Find the vectors of all samples, and the mean and deviation of `sentence`.
@@ -79,29 +79,29 @@ class StoredVectors(StandardizedTextTeacher):
         super().fit(samples)
         return self
 
-    def _find(self, rows: Sequence[Sample]) -> dict[Kind, list[int]]:
-        """The rows of the samples' vectors, by kind."""
+    def _find(self, rows: Sequence[Sample]) -> dict[Modality, list[int]]:
+        """The rows of the samples' vectors, by modality."""
         examples = [require(row.example, "example", "a teacher") for row in rows]
-        found: dict[Kind, list[int]] = {}
-        for kind, table in self.tables.items():
+        found: dict[Modality, list[int]] = {}
+        for modality, table in self.tables.items():
             names = [text_for_clip(one) for one in examples]
-            if kind == "image":
+            if modality == "image":
                 for one in examples:
                     if len(one.images) != 1:
                         raise InputError(f"{one.id} has {len(one.images)} images, expected one")
                 names = [one.images[0] for one in examples]
-            found[kind] = table.rows_of(names).tolist() if names else []
+            found[modality] = table.rows_of(names).tolist() if names else []
         return found
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """The stored vectors of each row as features; equal ones have equal ids."""
         found = self._find(rows)
-        values = {kind: table.read(found[kind]) for kind, table in self.tables.items()}
+        values = {modality: table.read(found[modality]) for modality, table in self.tables.items()}
         numbers = zip(*found.values(), strict=True)
         return [
             Sample(
                 "|".join(map(str, ids)),
-                features={RAW[kind]: values[kind][place] for kind in values},
+                features={RAW[modality]: values[modality][place] for modality in values},
             )
             for place, ids in enumerate(numbers)
         ]

@@ -590,7 +590,7 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
         ),
         "no image processor found": lambda: load_clip_image_tower(homes.teacher(tmp_path / "bare")),
         "a bert model has no": lambda: load_clip_image_tower(homes.student(tmp_path / "bert")),
-        "returns uint8 (3, 26, 16), expected uint8 16 x 16": lambda: wrapped(
+        "returns uint8 (3, 26, 16), expected uint8 (3, 16, 16)": lambda: wrapped(
             uncropped, examples(), tmp_path / "c"
         ),
         "this task has no answers to choose from": lambda: teacher(
