@@ -115,7 +115,7 @@ class VectorTable:
                     f"{file.ids}: {len(names):,} ids, but {file.path} has {file.rows:,} rows"
                 )
             digests[start : start + file.rows] = names
-        order = np.argsort(digests, modality="stable")
+        order = np.argsort(digests, kind="stable")
         digests = digests[order]
         for place in np.flatnonzero(digests[1:] == digests[:-1]).tolist():
             self._check_equal(int(order[place]), int(order[place + 1]))
@@ -185,7 +185,7 @@ def _open(path: Path) -> VectorFile:
         if path.suffix == ".npy":
             values: Any = np.load(path, mmap_mode="r", allow_pickle=False)
             shape = list(values.shape)
-            numeric = values.dtype.modality == "f"
+            numeric = values.dtype.kind == "f"
         else:
             file = safe_open(path, "numpy")
             (name,) = file.keys()
