@@ -6,7 +6,6 @@ import gc
 import sys
 import weakref
 from copy import deepcopy
-from itertools import product
 from typing import Any
 
 import pytest
@@ -245,21 +244,6 @@ def test_exported_folders_need_nothing_of_groundling(student, cross, tmp_path, m
         assert "groundling" not in (folder / "config.json").read_text()
         again = load_text_encoder(folder)
         assert again.sizes._replace(config=None) == model.sizes._replace(config=None)
-
-
-@torch.no_grad()
-def test_attention_weights_are_a_plain_loops(streams):
-    text, clip, _, clip_mask = streams
-    attention = CrossAttentionBlock(32, 24, 2, 0.0).eval()
-    randomise(attention)
-    weights = attention.weights(text, clip, clip_mask)
-    q, k = attention.query(text), attention.key(clip)
-    expected = torch.zeros(3, 2, 7, 11)
-    for b, head, t in product(range(3), range(2), range(7)):
-        part = slice(16 * head, 16 * head + 16)
-        scores = k[b, clip_mask[b], part] @ q[b, t, part] / 4.0
-        expected[b, head, t, clip_mask[b]] = scores.softmax(0)
-    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)
 
 
 ENCODERS = ("bert", "roberta", "electra", "deberta", "modernbert")

@@ -296,7 +296,7 @@ def cross_modal(dropout: float | None = None) -> CrossModalEncoder:
     text = TextEncoder(bert(len(words), **options), words)
     tower = make_clip_text_tower(clip(tokens))
     torch.manual_seed(8)
-    return CrossModalEncoder(text, tower, clip_tokenizer=tokens)
+    return CrossModalEncoder(text, tower, 2, tokens)
 
 
 def both_sides(count: int = 64, max_length: int = 40, max_windows: int = 0) -> TextDataset:

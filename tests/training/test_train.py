@@ -185,9 +185,10 @@ def test_every_trainable_parameter_changes_and_frozen_ones_do_not(cross, samples
     assert same == frozen | unread
 
 
-def test_head_start_leaves_the_encoder_alone(run):
+@pytest.mark.parametrize("head_start", [{"freeze_encoder_steps": 4}, {"freeze_encoder_ratio": 0.2}])
+def test_head_start_leaves_the_encoder_alone(run, head_start):
     for steps, moved in ((4, False), (5, True)):
-        done = run(str(steps), steps=steps, freeze_encoder_steps=4, schedule_steps=20, lr=1e-3)
+        done = run(str(steps), steps=steps, schedule_steps=20, lr=1e-3, **head_start)
         same = {name for name in done.before if torch.equal(done.before[name], done.after[name])}
         encoder = {name for name in done.before if name.startswith("model.")}
         assert (same == encoder) is not moved

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from scipy.optimize import linprog
 from tiny import toys
 from torch import Tensor
 
@@ -147,20 +146,6 @@ def test_labels_of_the_data_stay() -> None:
     sample = Sample("a", regions=row(0)).with_label("sentence_image", np.array(0))
     objective = ImageTextMatching(SIZES, swap_images=False)
     assert objective.corrupt(sample, generator(0), lambda: sample) is sample
-
-
-def test_transport_is_the_optimum_of_a_linear_program() -> None:
-    torch.manual_seed(0)
-    words, regions = torch.randn(3, 6, 8), torch.randn(3, 5, 8)
-    masks = (torch.ones(3, 6, dtype=torch.bool), torch.ones(3, 5, dtype=torch.bool))
-    masks[0][1, 4:], masks[1][2, 2:] = False, False
-    found = transport_distance(words, regions, *masks, rounds=400)
-    for distance, cost in zip(found, costs(words, regions, masks), strict=True):
-        n, m = cost.shape
-        rows = [np.outer(np.eye(n)[x], np.ones(m)).ravel() for x in range(n)]
-        columns = [np.outer(np.ones(n), np.eye(m)[y]).ravel() for y in range(m)]
-        best = linprog(cost.ravel(), A_eq=[*rows, *columns], b_eq=[1 / n] * n + [1 / m] * m).fun
-        assert float(distance) == pytest.approx(best, abs=2e-3)
 
 
 def proximal_points(cost: np.ndarray, beta: float, rounds: int) -> float:

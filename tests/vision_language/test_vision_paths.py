@@ -28,7 +28,7 @@ from groundling.core.output_types import Classification, MultipleChoice, OpenAns
 from groundling.core.registry import registered, resolve
 from groundling.data.regions import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextDataset
-from groundling.models.task_heads import HeadContext, ImagePairHead, PairPooler, PooledClsHead
+from groundling.models.task_heads import HeadContext, ImagePairHead, PooledClsHead
 from groundling.models.text_encoder import new_encoder
 from groundling.objectives import MaskingVocabulary, ObjectiveContext
 from groundling.objectives.masked_regions import MaskedRegionModeling
@@ -49,7 +49,6 @@ FOLDERS = {
     "nlvr2": "nlvr2",
     "snli-ve": "snli_ve",
     "vcr/answer": "vcr",
-    "vcr/rationale": "vcr",
     "refcoco+": "refcoco+",
     "flickr30k": "flickr30k",
 }
@@ -224,6 +223,9 @@ def test_heads_have_the_papers_sizes() -> None:
     assert heads("uniter", "vcr/answer") == 111_149_826 - core - 83 * 768
     assert heads("uniter", "nlvr2") == 115_808_515 - core - 768
     assert heads("uniter", "vqa", 1024) == 344_210_489 - 335_695_872
+    for kind in ("vlbert", "uniter"):
+        of_task = ARCHITECTURES[kind].heads
+        assert of_task["vcr/rationale"] is of_task["vcr/answer"]
 
 
 @pytest.mark.parametrize(
@@ -301,25 +303,6 @@ def test_without_regions_images_are_not_read_apart(world: Path, trained: dict[st
             FinetuneConfig, model="m", task="nlvr2", data="nlvr2", regions=regions
         )
         assert type(head_of(model, task, splits, head_name(model, task, config), True)) is kind
-
-
-def test_two_sequences_read_each_other() -> None:
-    """A pair's vector turns over with its images where both attentions are the same, and padding says nothing."""
-    torch.manual_seed(0)
-    pooler = PairPooler(64).eval()
-    states, mask = torch.randn(4, 5, 64), torch.ones(4, 5, dtype=torch.bool)
-    mask[1, 3:] = mask[2, 4:] = False
-    found = pooler(states, mask)
-    noisy = states.clone()
-    noisy[1, 3:], noisy[2, 4:] = 9.0, -9.0
-    torch.testing.assert_close(pooler(noisy, mask), found)
-    noisy[1, 0] += 1
-    after = pooler(noisy, mask)
-    assert ((after[0] - found[0]).abs().view(2, 64).amax(1) > 0.001).all(), "each reads the other"
-    torch.testing.assert_close(after[1], found[1])
-    pooler.read[1].load_state_dict(pooler.read[0].state_dict())
-    turned = pooler(states[[1, 0, 3, 2]], mask[[1, 0, 3, 2]])
-    torch.testing.assert_close(turned, pooler(states, mask).roll(64, 1))
 
 
 def test_kinds_of_loss_by_hand() -> None:

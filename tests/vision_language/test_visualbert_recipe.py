@@ -295,7 +295,7 @@ def test_from_bert_to_vcr_through_both_phases(
     stages = ("captions/model", "task/model", "tuned/seed-0/model")
     models = [load_encoder(tmp_path / stage) for stage in stages]
     for model in models:
-        assert (model.side, model.reads_whole_image, model.fusion is None) == (32, True, False)
+        assert model.image_sides[0] == 32 and model.reads_whole_image and model.fusion is not None
     last = "cnn.encoder.stages.3.layers.0.layer.1.convolution.weight"
     learned = [model.state_dict()[last] for model in models]
     assert not torch.equal(learned[0], learned[1]) and not torch.equal(learned[1], learned[2])
