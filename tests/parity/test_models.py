@@ -246,7 +246,6 @@ def test_exported_folders_need_nothing_of_groundling(student, cross, tmp_path, m
         assert again.sizes._replace(config=None) == model.sizes._replace(config=None)
 
 
-ENCODERS = ("bert", "roberta", "electra", "deberta", "modernbert")
 TEXTS = [
     Example("short", "a dog"),
     Example("pair", "a red dog runs", text_pair="two cats wait on the beach"),
@@ -277,7 +276,7 @@ def of_text(model: TextEncoder, batch: Batch) -> dict[str, Tensor]:
     return inputs
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", STUDENTS)
 @torch.no_grad()
 def test_maps_of_a_text_encoder_are_hfs(name: str, student: Any) -> None:
     model = student(name)
@@ -415,7 +414,7 @@ def test_no_layer_is_kept_while_the_next_is_told(
     if name == "cross":
         model, batch = cross, collate(toys.both_sides(12).get([0, 7, 11]))
     else:
-        is_text = name in ENCODERS
+        is_text = name in STUDENTS
         model = student(name) if is_text else ClipTextEncoder(*tower(name)).eval()
         batch = read(model)
     forgets = Forgets()

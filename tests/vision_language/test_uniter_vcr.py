@@ -343,11 +343,7 @@ def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
     def refusal(config: VcrJointScoreConfig) -> str:
         return homes.refused(vcr, config, tmp_path / "out")
 
-    assert refusal(runs).startswith(f"both={tmp_path / 'run'}: no such file or folder")
-    (tmp_path / "run").mkdir()
-    assert refusal(runs).endswith("finished seeds are [] and []")
     assert "has both; leave it out" in refusal(replace(runs, answers="a"))
-    assert refusal(replace(runs, both="")) == "vcr needs answers"
     put(tmp_path / "run/seed-0/result.json", json.dumps({"task": "vcr/answer", "seed": 0}))
     assert "a run of vcr/answer, expected one of vcr" in refusal(runs)
     put(tmp_path / "run/seed-0/result.json", json.dumps({"task": "vcr", "seed": 0}))
@@ -412,8 +408,6 @@ def test_any_answer_is_drawn_evenly_and_no_label_is_told(place: Path, tmp_path: 
     ("changes", "message"),
     [
         ({"step_mix": (2.0, 1.0)}, "masked_lm, regress_regions, masked_regions or hard_"),
-        ({"step_mix": (1.0, 0.0, 1.0)}, "step_mix = 0.0: expected"),
-        ({"step_mix": (1.0, float("nan"), 1.0)}, "step_mix = nan: expected"),
         ({"caption_splits": ("train",)}, "caption_splits=train: applies only to captions"),
         ({"image_list": "list.txt"}, "image_list=list.txt: applies only to captions"),
         (

@@ -110,22 +110,6 @@ def test_the_control_reads_the_text_alone(kind: str, world: Path, tuned: Any) ->
     assert "needs regions" in homes.refused(lambda: tuned("no", kind, "refcoco+", regions=""))
 
 
-def test_of_very_many_outputs_the_best_is_kept(
-    tuned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs, written = [], []
-    for most in ("100", "3"):
-        monkeypatch.setattr("groundling.training.evaluation.MAX_OUTPUTS", int(most))
-        runs.append(tuned(most, "uniter", "vqa")["median"])
-        written.append(homes.answers(tmp_path / most / "seed-0/predictions_val.jsonl"))
-    assert runs[0] == runs[1]
-    for every, best in zip(*written, strict=True):
-        outputs = every.pop("outputs")
-        assert best.pop("outputs") == [outputs[every["prediction"]]] == [max(outputs)]
-        assert best.pop("likely")[0][0] == best["prediction"]
-        assert best == every
-
-
 def test_the_blind_control_sees_boxes_and_no_features(
     world: Path, tuned: Any, tmp_path: Path
 ) -> None:
@@ -306,7 +290,7 @@ def test_without_regions_images_are_not_read_apart(world: Path, trained: dict[st
 
 
 def test_kinds_of_loss_by_hand() -> None:
-    """BCE over classes and over choices; two outputs a choice, each judged alone."""
+    """BCE over classes and over choices."""
     outputs = torch.tensor([[0.2, -1.0, 0.5], [1.5, 0.3, -0.2]])
     labels = torch.tensor([2, 0])
     p, right = outputs.sigmoid(), torch.eye(3)[labels]
@@ -314,12 +298,6 @@ def test_kinds_of_loss_by_hand() -> None:
     for form in (Classification(("a", "b", "c"), "bce"), MultipleChoice(("0", "1", "2"), "bce")):
         torch.testing.assert_close(form.loss(outputs, labels), by_hand)
         assert form.predict(outputs.numpy()).tolist() == [2, 0]
-    each = MultipleChoice(("0", "1"), "each")
-    two = torch.tensor([[0.1, 0.4, 3.0, 0.3], [0.0, 1.0, 0.0, 2.0]])
-    odds = two.view(2, 2, 2).log_softmax(-1)
-    by_hand = -(odds[0, 0, 1] + odds[0, 1, 0] + odds[1, 0, 0] + odds[1, 1, 1])
-    torch.testing.assert_close(each.loss(two, torch.tensor([0, 1])), by_hand)
-    assert each.head_width == 2 and each.predict(two.numpy()).tolist() == [0, 1]
 
 
 @pytest.fixture
