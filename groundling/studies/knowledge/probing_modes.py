@@ -24,7 +24,6 @@ from groundling.models.heads import LMHead, init_lm_head
 from groundling.models.loading import Encoder, load_config
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.models.visual_token import (
-    ClipBertExplicit,
     is_visual_token_encoder,
     load_visual_token_encoder,
 )
@@ -205,8 +204,9 @@ def _load_with_head(
     """The model, the text encoder in it, and its masked-LM head, in evaluation mode; the head's origin."""
     model: Encoder
     if is_visual_token_encoder(source):
-        visual = load_visual_token_encoder(source)
-        model = ClipBertExplicit(visual, *load_clip_text_tower(clip)) if clip else visual
+        model = visual = load_visual_token_encoder(source)
+        if clip:
+            visual.fill_from_text(*load_clip_text_tower(clip))
         text = visual.text
     else:
         if clip:
@@ -425,6 +425,7 @@ def load_word_reader(
 def _encoder(source: str | Path, layer: int | None, max_length: int) -> WordReader:
     device = PartialState().device
     model = load_text_encoder(source).to(device).eval()
+    model.return_layers()
     count = model.encoder.config.num_hidden_layers
     if layer is not None and not LAST_LAYER <= layer <= count:
         raise InputError(
@@ -436,7 +437,7 @@ def _encoder(source: str | Path, layer: int | None, max_length: int) -> WordRead
         if layer == LAST_LAYER:
             layers = [require(model(batch).text, "text", "a state")]
         else:
-            every = list(model.hidden_states(batch))
+            every = list(require(model(batch).layers, "layers", "a state"))
             layers = every if layer is None else [every[layer]]
         padded = torch.stack([one.float().cpu() for one in layers])
         means = []

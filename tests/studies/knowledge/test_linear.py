@@ -139,6 +139,7 @@ def test_few_nouns_are_a_fold_each_and_too_few_one_line() -> None:
 def test_states_are_means_of_the_noun_s_tokens_over_frames(student: Path) -> None:
     frames = ("{}", "there is a {} .")
     model = load_text_encoder(student).eval()
+    model.return_layers()
     count = len(model.tokenizer.tokenize("snowboard"))
     assert count > 1
     layers = []
@@ -146,7 +147,7 @@ def test_states_are_means_of_the_noun_s_tokens_over_frames(student: Path) -> Non
         example = toys.Example("x", frame.replace("{}", "snowboard"))
         (sample,) = TextDataset([example], TextRowEncoder(model.tokenizer, 40)).get([0])
         first = len(model.tokenizer.tokenize(frame.partition("{}")[0])) + 1
-        outs = model.hidden_states(collate([sample]))
+        outs = model(collate([sample])).layers
         layers.append([out[0, first : first + count].mean(0).detach().numpy() for out in outs])
     for layer, place in ((-1, 2), (0, 0), (1, 1), (2, 2), (None, slice(3))):
         found = word_states(student, ["snowboard"], frames, layer)
