@@ -206,7 +206,7 @@ VISUALIZE = Command(
     common_flags="model image text data images regions cpu",
     positional=("--model",),
     file="look.html",
-    out_help="Output HTML page; an older page is replaced, any other file is refused.",
+    out_help="Output HTML page; an existing file is replaced.",
     validate=lambda config, out: (
         None if config.data else require_settings(config, "visualize", "text")
     ),
@@ -302,8 +302,6 @@ spacy or spacy:MODEL, if it is installed, or gold: those of a rendered world."""
     labels: Literal["stanford", "as-is"] = "stanford"
     """Relation labels and structure: stanford: converted to Stanford dependencies (the paper); as-is: \
 the parser's."""
-    include_other_phrases: bool = False
-    """Also use query words inside other phrases with boxes, which have a region of their own."""
     min_arcs: Annotated[int, Ge(1)] = 50
     """Minimum number of arcs of a relation; for rarer relations only the number is reported."""
 

@@ -229,17 +229,6 @@ def test_vilts_patches_cover_the_photo_and_stand_upright(place: Path, tmp_path: 
         patches["b"]
 
 
-def test_a_bound_of_patches_takes_them_evenly(place: Path, tmp_path: Path) -> None:
-    bound, free = load_vilt(homes.vilt(tmp_path / "bound", max_image_length=5)), place / "vilt"
-    photo, kept = read_image(place / "photos/0.png"), [0, 1, 5, 9, 14, 18]
-    every = load_vilt(free).patches(photo)
-    np.testing.assert_array_equal(bound.patches(photo).boxes, every.take(np.array(kept)).boxes)
-    with torch.no_grad():  # a patch has the position of its place, even if others are left out
-        part = bound._positions(batch_of(bound, place).regions)[0]
-        whole = bound._positions(batch_of(load_vilt(free), place).regions)[0]
-    close(part, whole[kept])
-
-
 def test_random_weights_leave_nothing_of_patches(place: Path) -> None:
     model = load_vilt(place / "vilt")
     before = {name: value.clone() for name, value in model.state_dict().items()}

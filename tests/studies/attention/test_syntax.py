@@ -253,18 +253,17 @@ def parsed(marked: str, words: str, scheme: LabelScheme = "stanford") -> ParsedC
 
 
 @pytest.mark.parametrize(
-    ("scheme", "others", "expected", "passed"),
+    ("scheme", "expected", "passed"),
     [
-        ("stanford", False, "nsubj<runs det>a amod>red prep>on pobj<on det>the", 0),
-        ("as-is", False, "nsubj<runs det>a amod>red case>on det>the", 2),
-        ("as-is", True, "nsubj<runs det>a amod>red nmod>grass nmod<dog case>on det>the", 0),
+        ("stanford", "nsubj<runs det>a amod>red prep>on pobj<on det>the", 0),
+        ("as-is", "nsubj<runs det>a amod>red case>on det>the", 2),
     ],
 )
 def test_the_arcs_of_a_sentence_parsed_by_hand(
-    scheme: LabelScheme, others: bool, expected: str, passed: int
+    scheme: LabelScheme, expected: str, passed: int
 ) -> None:
     """`>`: the phrase is the head of the other word, `<`: its dependent."""
-    arcs, told = arcs_of(parsed(DOG, DOG_TREE, scheme), others)
+    arcs, told = arcs_of(parsed(DOG, DOG_TREE, scheme))
     sign = {"head": ">", "dependent": "<"}
     spans = [(one.example.text[one.start : one.stop], relation) for relation, one in arcs]
     shown = [f"{name}{sign[end]}{word}" for word, (name, end) in spans]
@@ -304,7 +303,7 @@ def test_captions_find_their_parses_by_name_by_image_and_by_words() -> None:
     ]
     found = match_parses(told, parses, "as-is")
     assert [one.words[0].relation for one in found.parsed] == ["det", "named", "image", "det"]
-    assert found.unparsed == ["3#1"] and found.other_sentences == 2
+    assert told[4].id not in {one.caption.id for one in found.parsed} and found.other_sentences == 2
     assert sorted(found.unaligned) == ["f, line 12: 'a cat'", "f, line 9: 'a cat'"]
 
 
@@ -436,7 +435,6 @@ def test_the_command_tells_every_relation(place: Path, tmp_path: Path, capsys: A
     assert [one["relation"] for one in told["relations"]] == ["num"]
     assert sum(told["rare"].values()) == 15 and told["rare"]["pobj, phrase is dependent"] == 3
     assert told["relations"][0]["best"] is None and "none" in capsys.readouterr().out
-    assert any("no head sends more than 100%" in note for note in told["notes"])
 
 
 def test_a_model_of_two_streams_is_asked(place: Path, tmp_path: Path) -> None:

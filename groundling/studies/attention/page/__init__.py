@@ -39,8 +39,8 @@ MAX_PHOTO_SIDE = 640
 """Largest long side of an embedded photo, in pixels."""
 JPEG_QUALITY = 82
 """JPEG quality of an embedded photo."""
-MARK = '<meta name="generator" content="groundling visualize">'
-"""Marks a page of `groundling visualize`, which may be overwritten."""
+ENDINGS = (".html",)
+"""Endings of a page's file."""
 FRAME_HEIGHT = 760
 """Height of the page in a notebook, in pixels."""
 
@@ -86,29 +86,15 @@ class AttentionPage:
         return render(__package__, "visualize.html", title=TITLE, data=content)
 
     def save(self, path: str | Path) -> None:
-        """Write the page; an older page is overwritten.
-
-        Raises InputError if `path` is another file.
-        """
-        path = Path(path)
-        check_page_file(path)
-        write_whole(path, self.html())
+        """Write the page; an existing file is replaced. Raises InputError if `path` is no HTML file."""
+        check_file(path, ENDINGS)
+        write_whole(Path(path), self.html())
 
     def _repr_html_(self) -> str:
         """The page in an iframe, for notebooks."""
         inside = html.escape(self.html(), quote=True)
         style = f"width:100%;height:{FRAME_HEIGHT}px;border:0"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{inside}"></iframe>'
-
-
-def check_page_file(path: Path) -> None:
-    """Raises InputError if no page can be written to `path`, or it is another kind of file."""
-    check_file(path, (".html",))
-    with convert_os_errors():
-        if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace")[:2000]:
-            raise InputError(
-                f"{path}: exists, and is not a page of `groundling visualize`; choose another `out`"
-            )
 
 
 def _embedded(photo: Path) -> dict[str, Any]:
@@ -269,11 +255,10 @@ def make_page(config: VisualizeConfig) -> AttentionPage:
 def write_page(config: VisualizeConfig, work: CommandContext) -> dict[str, Any]:
     """Write what the models attend to as a page to `work.out`; returns the files.
 
-    Raises InputError for settings that contradict each other, unreadable inputs, and a file that is
-    not such a page.
+    Raises InputError for settings that contradict each other, and unreadable inputs.
     """
     out = work.out
-    check_page_file(out)
+    check_file(out, ENDINGS)
     page = make_page(config)
     figures = {}
     if config.heat_maps:  # before anything is written, as a head may not exist
