@@ -26,23 +26,15 @@ NASTY = "<b>arm</b> & $x$ <script>alert(1)</script>"
 LONG = "an-arm-" + 12 * "with-a-long-name-"
 
 
-def _settings(folder: Path, model: str, **more: object) -> None:
-    """What a run says of itself."""
-    config = {"config": {"model": model, "data": "sets/glue_data"}, **more}
-    write_json(folder / "config.json", config)
-
-
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A verdict on names that no page must trip over, two metrics, and runs with and without settings."""
+    """A verdict on names that no page must trip over, and two metrics."""
     folder = tmp_path_factory.mktemp("judged")
     groups = {"BERT": folder / "a", NASTY: folder / "b", LONG: folder / "c"}
     for gain, place in zip((0.0, 0.1, 0.0), groups.values(), strict=True):
         for task, metric in (("glue/rte", "accuracy"), ("readability", "rmse")):
             made: SeedRuns = both(gain)[1]
             write_runs(place, made, task, metric)
-    _settings(folder / "a", "bert-base", commit="0123456789abcdef", versions={"groundling": "1.2"})
-    _settings(folder / "b" / "glue-rte", "runs/b/model")
     judge_folders(groups, folder / "out", lambda _: None, published={"BERT": {"glue/rte": 66.43}})
     return folder / "out" / "verdict.html"
 
@@ -128,8 +120,7 @@ def test_ink_is_readable_in_light_and_dark(
 def test_a_verdict_says_what_was_compared(judged: Path, browser: Any) -> None:
     page = shown(browser, judged, 1600)
     text = page("document.body.innerText")
-    for said in ["bert-base", "runs/b/model", "sets/glue_data", "0123456789ab", "unknown", "66.43"]:
-        assert said in text, said
+    assert "66.43" in text
     assert "277 examples, 5 seeds" in page(
         "document.querySelector('svg').outerHTML + document.body.innerHTML"
     )

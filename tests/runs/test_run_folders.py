@@ -190,18 +190,6 @@ def owner_only(path: Path) -> None:
     put(path, "x").chmod(0o600)
 
 
-def test_a_setting_that_was_added_since_counts_as_its_default(tmp_path: Path) -> None:
-    def opened(**values: object) -> Path:
-        now = {"steps": 1, "train": {"lr": 0.5, **values}}
-        return open_run(tmp_path, "adapt", now, {}, defaults={"steps": 0, "train": {"gate": "off"}})
-
-    open_run(tmp_path, "adapt", {"train": {"lr": 0.5}, "steps": 1}, {})
-    put(tmp_path / "model" / "x.txt", "weights")
-    assert opened(gate="off") == tmp_path
-    with pytest.raises(InputError, match=r"config\.train\.gate: off there, on now"):
-        opened(gate="on")
-
-
 @pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
 def test_files_have_the_mode_that_the_umask_says(mask: int, tmp_path: Path) -> None:
     before = os.umask(mask)

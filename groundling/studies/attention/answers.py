@@ -29,11 +29,11 @@ from groundling.core.output_types import (
 )
 from groundling.core.rng import generator
 from groundling.data.samples import MappedDataset, SampleDataset
-from groundling.models.heads import init_lm_head, load_head
-from groundling.models.loading import Encoder
+from groundling.models.heads import init_lm_head
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.prediction.similarity import load_match_head
 from groundling.studies.attention.commands import ModalityConfig
 from groundling.studies.attention.importance import Bootstrap, intervals
 from groundling.studies.attention.inspected_models import (
@@ -220,8 +220,10 @@ def outcome_of(
         return RightAnswerOutcome(subject.fitted.objective, subject.fitted.task.metrics)
     model, folder = subject.model, Path(subject.config.model)
     match = None if config.outcome == "words" else load_match_head(model, folder, device)
-    if match is not None or config.outcome == "match":
-        return match
+    if match is not None:
+        return MatchOutcome(match)
+    if config.outcome == "match":
+        return None
     mask = getattr(model.text_tokenizer, "mask_token_id", None)
     if mask is None:
         return None
@@ -229,16 +231,6 @@ def outcome_of(
     if init_lm_head(head.head, folder) == "new":
         return None
     return HiddenWordsOutcome(head.to(device).eval(), config.seed)
-
-
-def load_match_head(
-    model: Encoder, folder: str | Path, device: torch.device | str
-) -> MatchOutcome | None:
-    """The image-text matching head that `pretrain` saved with a model; None if there is none."""
-    head = ImageTextMatching(model.sizes)
-    if not all(load_head(Path(folder), part, name) for name, part in head.saved_modules().items()):
-        return None
-    return MatchOutcome(head.to(device).eval())
 
 
 # -- ablation ----------------------------------------------------------------------------------------------------------

@@ -32,7 +32,19 @@ TITLE = "Attention: what heads of vision-language models attend to"
 
 
 @settings
-class AnalysedModelSettings(Settings):
+class LoadingSettings(Settings):
+    """How and where models are loaded."""
+
+    model_format: Annotated[str, InputKind.OBJECT] = ""
+    """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
+    architecture: Annotated[str, InputKind.OBJECT] = ""
+    """MODULE:NAME of your own `Architecture` that the model was made with."""
+    cpu: bool = False
+    """Run on the CPU even if an accelerator is available."""
+
+
+@settings
+class AnalysedModelSettings(LoadingSettings):
     """Model whose attention is analysed, and its inputs."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
@@ -50,12 +62,6 @@ other regions, such as a grid. A fine-tuned model keeps its setting from trainin
     """Texts per forward pass."""
     seed: Annotated[int, Ge(0)] = 0
     """Seed of the controls, the halves of the data and the bootstrap resamples."""
-    model_format: Annotated[str, InputKind.OBJECT] = ""
-    """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
-    architecture: Annotated[str, InputKind.OBJECT] = ""
-    """MODULE:NAME of your own `Architecture` that the model was made with."""
-    cpu: bool = False
-    """Run on the CPU even if an accelerator is available."""
 
     @property
     def model_inputs(self) -> Inputs:
@@ -148,7 +154,7 @@ GOLD_PARSES = "parses.conllu"
 
 
 @settings
-class VisualizeConfig(Settings):
+class VisualizeConfig(LoadingSettings):
     """Models, images and texts of the page."""
 
     model: Annotated[tuple[str, ...], InputKind.MODEL, required, may_repeat] = ()
@@ -186,14 +192,8 @@ folder of a --task."""
     heat_maps: tuple[str, ...] = ()
     """Also draw heat maps of these heads, LAYER-HEAD such as 2-0, of the first model on the first \
 pair, as SVG, PDF and PNG."""
-    model_format: Annotated[str, InputKind.OBJECT] = ""
-    """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
-    architecture: Annotated[str, InputKind.OBJECT] = ""
-    """MODULE:NAME of your own `Architecture` that the model was made with."""
     trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
     """MODULE:NAME of each of your own objects that a fine-tuned model's folder needs."""
-    cpu: bool = False
-    """Run on the CPU even if an accelerator is available."""
 
 
 VISUALIZE = Command(

@@ -113,8 +113,6 @@ class PhraseBaselines(NamedTuple):
     """(Q,) share of the regions that are right."""
     has_confidence: np.ndarray
     """(Q,) bool: regions of its image differ in their confidence."""
-    region_count: np.ndarray
-    """(Q,) number of regions, whole images not counted."""
 
 
 class GroundingResult(NamedTuple):
@@ -137,12 +135,12 @@ def _baselines_of(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
     """The `PhraseBaselines` of one phrase, without its state; `right` (R,)."""
     candidates = np.flatnonzero(~regions.is_whole_image)
     if not len(candidates):
-        return 0, 0, 0, 0, 0
+        return 0, 0, 0, 0
     confidence = regions.confidence[candidates]
     own = right[candidates]
     best = int(confidence.argmax())
     ranked = bool((confidence != confidence[0]).any())
-    return float(own.any()), float(own[best]), float(own.mean()), float(ranked), len(candidates)
+    return float(own.any()), float(own[best]), float(own.mean()), float(ranked)
 
 
 class _Query(NamedTuple):
@@ -180,7 +178,7 @@ class HeadGrounding:
         self.layers: list[tuple[str, int]] = []
         # Allocated at once: many small arrays would fragment memory between batches.
         self.baselines = PhraseBaselines(
-            *(np.zeros(count, kind) for kind in (int, bool, bool, float, bool, int))
+            *(np.zeros(count, kind) for kind in (int, bool, bool, float, bool))
         )
         self.hits: list[np.ndarray] = []
         self.sums: list[np.ndarray] = []
@@ -532,11 +530,10 @@ LEFT_OUT = {
 
 
 def count_phrases(baselines: PhraseBaselines) -> dict[str, int]:
-    """Number of scored phrases (`asked`), of those in `LEFT_OUT`, and of those without a region."""
+    """Number of scored phrases (`asked`), and of those in `LEFT_OUT`."""
     statuses = Counter(baselines.status.tolist())
     names = ("asked", *LEFT_OUT)
-    counts = {name: statuses[status] for name, status in zip(names, PhraseStatus, strict=True)}
-    return counts | {"in_images_without_regions": int((baselines.region_count == 0).sum())}
+    return {name: statuses[status] for name, status in zip(names, PhraseStatus, strict=True)}
 
 
 def notes_of_reports(
@@ -550,10 +547,6 @@ def notes_of_reports(
         for name, what in {**left_out, **LEFT_OUT}.items()
         if counts[name]
     ]
-    if counts["in_images_without_regions"]:
-        notes.append(
-            f"counted as wrong: {counts['in_images_without_regions']:,} in images without regions"
-        )
     if any(one["measure"] == "pointing" for one in reports):
         notes.append(
             "regions are patches of the photo, and a head is right if the centre of its patch is in a gold box "

@@ -47,11 +47,6 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
     }
     run.note(*notes_of_reports(counts, {}, [report]))
     return {
-        "task": config.task,
-        "split": config.split,
-        "model": config.model,
-        "untrained": config.untrained,
-        "query": config.query,
         "active_above": config.min_region_attention,
         "counts": counts,
         **report,

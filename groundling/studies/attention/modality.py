@@ -75,8 +75,6 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
             )
     run.note(*dict.fromkeys(notes))
     return {
-        "data": config.data,
-        "task": config.task,
         "query": config.query,
         "examples": len(examples.every),
         "images": len(set(examples.bootstrap.images)),

@@ -94,8 +94,6 @@ class MatchedParses(NamedTuple):
     """In the order of the captions."""
     unaligned: list[str]
     """File and line of sentences that name a caption or image but do not have its words."""
-    other_sentences: int
-    """Number of sentences of other captions or images."""
 
 
 def match_parses(
@@ -115,7 +113,6 @@ def match_parses(
         by_image[caption.image].append(caption)
     found: dict[str, ParsedCaption] = {}
     unaligned = []
-    elsewhere = 0
     # Parses that name their caption come first.
     for parse in sorted(parses, key=lambda parse: parse.id not in by_id):
         if parse.id in by_id:
@@ -124,7 +121,6 @@ def match_parses(
             candidates = by_image.get(parse.image, [])
         else:
             candidates = by_text.get(parse.characters, [])
-        elsewhere += not candidates
         fits = False
         for caption in candidates:
             spans = align_parse(parse, caption.text)
@@ -136,7 +132,7 @@ def match_parses(
         if candidates and not fits:
             unaligned.append(f"{parse.where}: {' '.join(parse.tokens)[:60]!r}")
     parsed = [found[caption.id] for caption in captions if caption.id in found]
-    return MatchedParses(parsed, unaligned, elsewhere)
+    return MatchedParses(parsed, unaligned)
 
 
 def arcs_of(parsed: ParsedCaption) -> tuple[list[tuple[Relation, PhraseSpan]], Counter[str]]:
@@ -396,13 +392,7 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
         )
     run.note(*notes_of_reports(counts, LEFT_OUT, relations))
     return {
-        "task": FLICKR30K.name,
-        "split": config.split,
-        "model": config.model,
-        "untrained": config.untrained,
-        "parses": config.parses,
         "labels": config.labels,
-        "active_above": config.min_region_attention,
         "counts": counts,
         "unaligned": parsed.unaligned[:SHOWN],
         "relations": relations,
@@ -448,7 +438,6 @@ def _counts(
         "parsed": len(matched.parsed),
         "unparsed": captions - len(matched.parsed),
         "unaligned_sentences": len(matched.unaligned),
-        "sentences_of_other_captions": matched.other_sentences,
         "phrases": sum(len(one.caption.phrases) for one in matched.parsed),
         "phrases_of_several_heads": arcs.skip_counts["phrases_of_several_heads"],
         "arcs": len(baselines.status),

@@ -30,9 +30,6 @@ TOLERANCE = 1e-6
 KEPT_VARIANCE = 0.99
 """Share of the variance that the principal components of SVCCA explain."""
 
-CROWDED = 5
-"""With fewer samples per dimension than this, chance dominates; below 2, PWCCA is not even unique."""
-
 RANDOM = "random"
 """Name of the random baseline: uniform numbers as embeddings (RANDOM in XDBERT's Table 2)."""
 
@@ -149,23 +146,15 @@ def compare_tables(a: np.ndarray, b: np.ndarray, draws: int = 5, seed: int = 0) 
     for name, score in _SCORES.items():
         value, *null = map(score, whole, leading)
         scores[name] = _beside_chance(value, np.array(null))
-    dims = [first.loadings.shape[1], second.loadings.shape[1]]
-    warnings = []
-    if n < CROWDED * max(dims):
-        warnings.append(
-            f"{n} samples are fewer than {CROWDED} for each of {max(dims)} dimensions: "
-            f"chance alone gives a mean CCA of {scores['mean_cca']['null']:.2f}"
-        )
     return {
         "n": n,
-        "dims": dims,
+        "dims": [first.loadings.shape[1], second.loadings.shape[1]],
         "ranks": list(whole[0].ranks),
         "components": list(leading[0].ranks),
         "side": whole[0].weighting_table,
         "permutations": draws,
         "seed": seed,
         "scores": scores,
-        "warnings": warnings,
     }
 
 

@@ -26,8 +26,13 @@ from groundling.runs.progress import CommandContext
 from groundling.runs.report import render
 from groundling.settings.fields import make_settings
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
-from groundling.studies.attention.figures import FORMATS, write_figures
-from groundling.studies.attention.page.views import InspectedModel, ModelAttentionView, draw_heads
+from groundling.studies.attention.figures import FORMATS, draw_heat_maps, write_figures
+from groundling.studies.attention.page.views import (
+    BOXES,
+    WORDS,
+    InspectedModel,
+    ModelAttentionView,
+)
 from groundling.tasks import Task
 
 if TYPE_CHECKING:
@@ -77,7 +82,15 @@ class AttentionPage:
 
         Raises InputError for a head that does not exist.
         """
-        return draw_heads(require(self.first_view, "first_view", "a figure of heads"), heads)
+        view = require(self.first_view, "first_view", "a figure of heads")
+        maps = {}
+        even = []
+        for head in heads:
+            layer, number = view.layer_of(head)
+            maps[head] = layer.blocks[WORDS, BOXES][number]
+            even.append(100 * float(layer.even[WORDS].max()))
+        boxes = [view.boxes.title(number) for number in range(len(view.boxes.boxes))]
+        return draw_heat_maps(maps, [word.text for word in view.words], boxes, "box", min(even))
 
     def html(self) -> str:
         """The HTML, with all data inside."""
