@@ -10,14 +10,9 @@ from typing import Any
 import browsing
 import pytest
 from PIL import Image
-from tiny import homes
-from tiny.homes import STEPS
 from tiny.results import ROWS, both, full, judge_folders, write_runs
 
-from groundling.commands.adapt import COMMAND as adapt
-from groundling.commands.adapt import AdaptConfig
 from groundling.runs.folder import write_json
-from groundling.settings.fields import make_settings
 from groundling.stats.verdict import SeedRuns
 from groundling.studies.bench.quickstart import write_report
 from groundling.studies.bench.report import NO_PROBE
@@ -158,28 +153,3 @@ def test_texts_stay_texts_and_nothing_is_loaded(judged: Path, quick: Path, brows
     ]
     assert {url.partition(":")[0] for url in sent} == {"file", "data"}
     assert browser.get_log("browser") == []
-
-
-# -- reports of runs ---------------------------------------------------------------------------------
-
-
-def adds_up(result: dict[str, Any]) -> None:
-    """The loss is made of its terms and their weights, all of which are told."""
-    last, weights = result["train_metrics"], result["loss_weights"]
-    assert set(weights) == set(last) - {"loss"}
-    total = sum(weights[term] * mean for term, mean in last.items() if term != "loss")
-    assert total == pytest.approx(last["loss"], rel=1e-4)
-
-
-def test_a_result_names_weights_other_than_one(tmp_path: Path) -> None:
-    student = homes.sentence_encoder(tmp_path / "student")
-    config = make_settings(
-        AdaptConfig,
-        student=str(student),
-        text=(str(homes.text(tmp_path / "text.txt", 40)),),
-        arm="mlm",
-        max_length=24,
-    )
-    result = adapt(config, STEPS, tmp_path / "out")
-    adds_up(result)
-    assert result["loss_weights"] == {"mlm": 1.0, "retain": 10.0}

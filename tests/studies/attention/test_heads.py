@@ -42,11 +42,9 @@ from groundling.studies.attention.grounding import (
 from groundling.studies.attention.inspected_models import (
     OtherImageStore,
     consume_attention,
-    randomize_weights,
     shuffle_images,
 )
 from groundling.tasks.grounding import FLICKR30K, MERGED, PROTOCOLS
-from groundling.vision_language.visualbert import visualbert
 
 TEXTS = ("a wet dog near 3 trees", "two cats wait", "the café owner throws a ball to a naïve clown")
 
@@ -195,25 +193,6 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any) -> None
     assert {sums.shape for sums in forgets.sums} == {(1, 2, HEADS, 3)}
     arrays = [*forgets.hits, *forgets.sums]
     assert not any(isinstance(one, Tensor) for one in gc.get_referents(*arrays))
-
-
-@torch.no_grad()
-def test_a_model_of_the_library_is_asked_and_left_as_it_was() -> None:
-    samples = toys.seen(6)
-    words = toys.bert_words()
-    model = toys.seer().train()
-    late = visualbert(toys.bert(len(words)), words, width=12, early=False)
-    # Without early fusion, only the last layer's text attends to regions.
-    for one, layers in ((model, (0, 1)), (late, (2,))):
-        phrases = [
-            [phrase(each, each.text.split()[0], [0, 0, 99, 99])]
-            for each in samples.samples.examples
-        ]
-        grounding = HeadGrounding(phrases, FLICKR30K.label_regions, [0, 1] * 3)
-        consume_attention(one, samples, grounding, 4)
-        heads = [("self", layer, head) for layer in layers for head in (0, 1)]
-        assert grounding.result().heads == heads
-    assert model.training and not any(part._forward_hooks for part in model.modules())
 
 
 # -- worked cases (methods.md F) ---------------------------------------------------------------------------------------
@@ -438,17 +417,6 @@ def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextRowEnco
     assert told["layers"][0]["mean"] == pytest.approx(75)
 
 
-def test_random_weights_are_other_weights_and_always_the_same() -> None:
-    before = toys.seer().state_dict()
-    one, two, three = (randomize_weights(toys.seer(), seed).state_dict() for seed in (0, 0, 1))
-    for name, value in before.items():
-        assert torch.equal(one[name], two[name])
-        is_weight = value.ndim > 1 and value.is_floating_point()
-        kept = not is_weight or value.eq(0).all() or "mask" in name
-        assert torch.equal(one[name], value) != is_weight or kept
-        assert not is_weight or not torch.equal(one[name], three[name])
-
-
 # -- the best of many --------------------------------------------------------------------------------------------------
 
 
@@ -561,21 +529,17 @@ def test_the_control_reads_other_images(place: Path, tmp_path: Path) -> None:
         (("--task", "vqa"), "task=vqa: its answers are not regions"),
         (("--split", "dev"), "dev.txt: "),
         (("--images", "{0}"), "this model reads stored features, no pixels; leave out images"),
-        (("--min-region-attention", "1.5"), "min_region_attention = '1.5': expected"),
-        (("--batch", "0"), "batch = '0': expected"),
         (
             ("--task", "refcoco+", "--no-include-unrelated-captions"),
             "include_unrelated_captions=False is for Flickr30k Entities",
         ),
         (("--max-length", "3"), "no phrase is left on which a head can be scored"),
         (("--regions", "{0}/nowhere"), "nowhere"),
-        (("--data", ""), "heads needs data"),
     ],
 )
 def test_mistakes_are_one_line(
     flags: tuple[str, ...], complaint: str, place: Path, tmp_path: Path, capsys: Any
 ) -> None:
     assert run(place, tmp_path / "out", *(flag.format(place) for flag in flags)) == 2
-    told = capsys.readouterr().err
-    *before, line = told.splitlines()
-    assert complaint in line and all("at work" in one for one in before)  # on a slow machine
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line

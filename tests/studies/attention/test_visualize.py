@@ -252,7 +252,6 @@ OF_A_TASK = {"task": "flickr30k", "data": "flickr30k/data", "images": "flickr30k
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"model": ""}, "visualize needs model"),
         ({"text": ""}, "visualize needs text"),
         ({"model": "nowhere"}, "nowhere: "),
         ({"image": "none.jpg"}, "image=none.jpg: no such file"),
@@ -261,7 +260,6 @@ OF_A_TASK = {"task": "flickr30k", "data": "flickr30k/data", "images": "flickr30k
         ({"heat-maps": "0-0|1-9"}, "heat_maps=1-9: no such head"),
         ({"layers": "7"}, "layers: the model has 2 layers with attention maps"),
         ({**OF_ROWS, "images": ""}, "visualize needs images=FOLDER"),
-        ({**OF_ROWS, "text-column": "x"}, "no column 'x'"),
         ({**OF_ROWS, "image-column": "text"}, "no photo 'a dog"),
         ({**OF_A_TASK, "split": "val", "example": "8"}, "example=8: "),
         ({"out": "look.txt"}, "out=look.txt: expected a file name ending in .html"),
