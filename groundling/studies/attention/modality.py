@@ -34,9 +34,10 @@ from groundling.studies.attention.importance import (
 )
 from groundling.studies.attention.inspected_models import (
     AttentionConsumer,
+    FineTunedRegionModel,
     RegionModel,
     consume_attention,
-    open_region_model,
+    is_fine_tuned,
     read_analysis_examples,
 )
 from groundling.teachers.clip import ClipTeacher
@@ -57,7 +58,12 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
     models = [config]
     if config.other:
         models.append(replace(config, model=config.other, untrained=False))
-    subjects = [open_region_model(one, device, config.trust) for one in models]
+    subjects = [
+        FineTunedRegionModel(one, device, config.trust)
+        if is_fine_tuned(one.model)
+        else RegionModel(one, device)
+        for one in models
+    ]
     examples = _read_examples(config, subjects, run)
     analyses = [
         _ModelAnalysis(one, subject, examples, device)

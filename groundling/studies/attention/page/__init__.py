@@ -282,6 +282,5 @@ def write_page(config: VisualizeConfig, work: CommandContext) -> dict[str, Any]:
         "page": str(out),
         "pairs": len(page.entries),
         "models": [name for name, _ in page.models],
-        "bytes": out.stat().st_size,
         **({"figures": [str(path) for path in drawn]} if drawn else {}),
     }
