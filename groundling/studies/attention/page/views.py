@@ -114,8 +114,7 @@ class ModelAnswer:
     """A model's answer to an image and a text."""
 
     title: str
-    """The title of the answer, or the reason why there is none."""
-    ranked: Sequence[tuple[str, float | None]] = ()
+    ranked: Sequence[tuple[str, float | None]]
     """The most likely answers, best first, with probabilities; None for a regression."""
 
 
@@ -129,7 +128,7 @@ class ModelAttentionView:
     notes: list[str] = field(default_factory=list)
     """Notes for the reader, one line each."""
     answer: ModelAnswer | None = None
-    """The model's answer; None if its head is not used."""
+    """The model's answer; None if it has no head for it."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of the page."""
@@ -463,18 +462,17 @@ MATCH = "Image and text match"
 
 def fine_tuned_answer(
     fitted: FineTunedModel, example: Example, sources: ImageSources, boxes: RegionBoxesView
-) -> ModelAnswer:
+) -> ModelAnswer | None:
     """A fine-tuned model's answer, as from `groundling predict`; the example has all choices.
 
-    `boxes`: the boxes on the page, whose titles name a selected region.
+    None without the choices or the phrase that the model is asked about. `boxes`: the boxes on the page, whose titles
+    name a selected region.
     """
     form = fitted.form
-    if isinstance(form, MultipleChoice) and not example.choices:
-        return ModelAnswer("No answer: this model chooses among texts, and there are none")
-    if form.head_input == "phrase" and not example.region_tags:
-        return ModelAnswer(
-            "No answer: this model finds the region of a phrase, and no phrase is marked"
-        )
+    lacks_choices = isinstance(form, MultipleChoice) and not example.choices
+    lacks_phrase = form.head_input == "phrase" and not example.region_tags
+    if lacks_choices or lacks_phrase:
+        return None
     scores = fitted.scores([example], sources, fitted.unscored_task)
     (prediction,) = make_predictions(scores, form, [example], MAX_ANSWERS)
 
@@ -491,12 +489,13 @@ def fine_tuned_answer(
     )
 
 
-def match_answer(student: RegionEncoder, folder: str, sample: Sample, device: str) -> ModelAnswer:
-    """The probability that text and image match, by the head of `pretrain`, if any."""
+def match_answer(
+    student: RegionEncoder, folder: str, sample: Sample, device: str
+) -> ModelAnswer | None:
+    """The probability that text and image match, by the head of `pretrain`; None without image or head."""
     match = None if sample.regions is None else load_match_head(student, folder, device)
     if match is None:
-        what = "image to match" if sample.regions is None else "image-text matching head"
-        return ModelAnswer(f"No answer: this model is not fine-tuned, and there is no {what}")
+        return None
     batch = collate([sample]).to(device)
     with torch.no_grad():
         share = match.compute_logits(student(batch), batch).softmax(-1)[0, 1]
