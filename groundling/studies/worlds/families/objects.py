@@ -24,8 +24,6 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "texture": ("plain", "striped", "dotted"),
 }
 """Values by attribute; all tuples of visual attributes have this order."""
-SPOKEN = (2, 0, 3, 1)
-"""Attribute numbers in the order of English adjectives: size, colour, texture, shape."""
 RELATIONS = ("left of", "right of", "above", "below")
 THINGS = {
     "block": "blocks",
@@ -146,7 +144,7 @@ def _texture(texture: str, cell: int) -> np.ndarray:
 OBJECTS = WorldFamily(
     name="objects",
     attributes=ATTRIBUTES,
-    phrase_order=tuple(tuple(ATTRIBUTES)[i] for i in SPOKEN),
+    phrase_order=("size", "colour", "texture", "shape"),
     box_attribute="shape",
     categories=FRAMES,
     relations=RELATIONS,
