@@ -5,7 +5,6 @@ A positive control: where no oracle helps a student, that a CLIP does not help s
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +26,7 @@ from groundling.data.text.keywords import select_random_tokens, select_tokens
 from groundling.settings.fields import Settings, make_settings, require_settings, settings
 from groundling.settings.objectives import parse_options
 from groundling.studies.worlds.world import Scene, SceneObject, read_world, world_settings
-from groundling.teachers import Teacher, TeacherContext, TeacherSpec, code_hash
+from groundling.teachers import Teacher, TeacherContext, TeacherSpec, code_hash, digest
 from groundling.teachers.clip import UNNORMALIZED_IMAGE, text_for_clip
 from groundling.teachers.text import StandardizedTextTeacher
 
@@ -285,7 +284,7 @@ class OracleTextTeacher(StandardizedTextTeacher):
 
     def ids(self, rows: Sequence[Sample]) -> list[str]:
         """A hash of each row's text."""
-        return [_digest(text_for_clip(_example(row))) for row in rows]
+        return [digest(text_for_clip(_example(row)).encode()) for row in rows]
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """The features of each row, before they are standardised, and its words."""
@@ -354,7 +353,7 @@ class OracleTeacher(Teacher):
             one = _example(row)
             about = (one.id, one.text, one.text_pair, one.images, one.choice_region_tags)
             label = one.label.tolist() if isinstance(one.label, np.ndarray) else one.label
-            names.append(_digest(repr((*about, label))))
+            names.append(digest(repr((*about, label)).encode()))
         return names
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
@@ -431,10 +430,6 @@ class OracleTeacher(Teacher):
 
 def _example(row: Sample) -> Example:
     return require(row.example, "example", "an oracle")
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def make_oracle(context: TeacherContext) -> Teacher:

@@ -19,12 +19,7 @@ from groundling.core.errors import InputError
 from groundling.data.images import image_id
 from groundling.runs.folder import begin_file, disk_errors, json_text, read_json
 from groundling.runs.progress import CommandContext
-from groundling.studies.worlds.commands import (
-    TasksConfig,
-    TrueRegionsConfig,
-    WorldConfig,
-    check_task_family,
-)
+from groundling.studies.worlds.commands import TasksConfig, TrueRegionsConfig, WorldConfig
 from groundling.studies.worlds.data_sets.balanced import (
     write_nlvr2,
     write_refcoco,
@@ -66,10 +61,9 @@ def write_tasks(
     for (a shape instead of a colour), which the text alone reveals.
 
     All data sets share `images/` and `instances.json`, for one region store; `captions_*2014.json`, for pre-training,
-    have the same numbers of training and held-out images; `tasks.json` is written last. Raises InputError for a
-    world of another family than "objects".
+    have the same numbers of training and held-out images; `tasks.json` is written last. The world's family is
+    "objects".
     """
-    check_task_family(world.config)
     files = DataSetWriter(world, Path(folder), limit_train, limit_dev, shortcut)
     for name, write in WRITERS.items():
         if name in names:

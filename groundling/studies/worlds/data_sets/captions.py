@@ -48,12 +48,8 @@ class CaptionUnit:
     """Its words."""
     mark: str
     """Chain and group of Flickr30k Entities; empty for a word without a mark."""
-    relation: str
-    """Dependency relation of its last word."""
-    head: str
-    """Number of its head unit; "-" for the root."""
-    tag: str
-    """Universal part of speech of its last word."""
+    grammar: str
+    """Dependency relation, number of the head unit, and tag of its last word."""
 
 
 def write_captions(files: DataSetWriter) -> None:
@@ -97,12 +93,12 @@ def draw_captions(files: DataSetWriter, scene: Scene) -> list[list[CaptionUnit]]
         remaining = iter(phrases)
         caption = []
         for row in TEMPLATES[rng.integers(len(TEMPLATES))]:
-            text, *grammar = row.split()
+            text, grammar = row.split(maxsplit=1)
             mark = MARKED_WORDS.get(text, "")
             if text in ARTICLES:
                 name, mark = next(remaining)
                 text = f"{text} {name}"
-            caption.append(CaptionUnit(text, mark, *grammar))
+            caption.append(CaptionUnit(text, mark, grammar))
         captions.append(caption)
     return captions
 
@@ -113,9 +109,9 @@ def plain_text(caption: Sequence[CaptionUnit]) -> str:
 
 
 def _marked_text(caption: Sequence[CaptionUnit]) -> str:
-    """A caption with Flickr30k Entities' marks."""
-    units = (f"[/EN#{unit.mark} {unit.text}]" if unit.mark else unit.text for unit in caption)
-    return " ".join(units)
+    return " ".join(
+        f"[/EN#{unit.mark} {unit.text}]" if unit.mark else unit.text for unit in caption
+    )
 
 
 def _name_of(rng: Generator, scene: Scene, number: int) -> str:
@@ -176,6 +172,7 @@ def _parse(caption: Sequence[CaptionUnit], id: str) -> Parse:
         for form in modifiers:
             relation, tag = ("det", "DET") if form in ARTICLES else ("amod", "ADJ")
             words.append(ParsedWord(form, last, relation, tag, len(words)))
-        head = ROOT if unit.relation == "root" else lasts[int(unit.head)]
-        words.append(ParsedWord(noun, head, unit.relation, unit.tag, len(words)))
+        relation, above, tag = unit.grammar.split()
+        head = ROOT if relation == "root" else lasts[int(above)]
+        words.append(ParsedWord(noun, head, relation, tag, len(words)))
     return Parse(tuple(words), tuple(word.form for word in words), id, id)
