@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from annotated_types import Ge, Interval
@@ -44,6 +44,7 @@ IMAGE_FEATURES = (
     "clip_similarity",
     "clip_confidence",
 )
+Fact = TypeVar("Fact", str, bool)
 SCALE = 10.0
 """Similarity of an image with a right choice; that with a wrong one is 0. CLIP's own scale is at most 100."""
 
@@ -62,13 +63,6 @@ class OracleOptions(Settings):
     """Seed of the noise."""
     width: Annotated[int, Ge(1)] = 128
     """Width E of the features."""
-
-
-def read_options(given: Sequence[str]) -> OracleOptions:
-    """The options of an oracle from values of --option; raises InputError for a missing or an unknown one."""
-    options = make_settings(OracleOptions, **parse_options(given))
-    require_settings(options, "an oracle", "world")
-    return options
 
 
 class WorldFacts:
@@ -94,15 +88,11 @@ class WorldFacts:
 
     def key(self, teacher: Teacher) -> dict[str, object]:
         """The code and the options that a teacher's features depend on; the world by its settings, not its folder."""
-        options = self.options
         return {
+            **asdict(self.options),
             "teacher": code_hash(type(teacher)),
             "facts": code_hash(WorldFacts),
             "world": world_settings(self.world.config),
-            "knows": options.knows,
-            "noise": options.noise,
-            "seed": options.seed,
-            "width": options.width,
         }
 
     def sum(self, *groups: Sequence[str]) -> np.ndarray:
@@ -117,7 +107,7 @@ class WorldFacts:
         """`sum`, of unit length."""
         return _unit(self.sum(*groups))
 
-    def redraw(self, true: str, options: Sequence[str], *about: str | int) -> str:
+    def redraw(self, true: Fact, options: Sequence[Fact], *about: str | int) -> Fact:
         """The true value or, with probability `noise`, one of all `options`."""
         rng = generator(self.options.seed, "oracle", *about)
         is_redrawn = rng.random() < self.options.noise
@@ -226,12 +216,10 @@ class WorldFacts:
     def is_right(self, example: Example) -> bool:
         """Whether a row's choice is right, with noise: then it is right with probability 1 / choices."""
         thing, values = self._statement(example, self._true_scene(example))
-        rng = generator(self.options.seed, "oracle", "right", example.id, example.text_pair or "")
-        is_redrawn = rng.random() < self.options.noise
-        form = self.output_type
-        choices = len(form.labels) if isinstance(form, MultipleChoice) else 2
-        drawn = int(rng.integers(choices)) == 0
-        return drawn if is_redrawn else set(values) <= set(thing.attributes)
+        is_right = set(values) <= set(thing.attributes)
+        assert isinstance(self.output_type, MultipleChoice)
+        options = [True] + [False] * (len(self.output_type.labels) - 1)
+        return self.redraw(is_right, options, "right", example.id, example.text_pair or "")
 
     def seems_right(self, example: Example) -> bool:
         """Whether a row's choice agrees with the attributes in the image, with their noise."""
@@ -433,8 +421,12 @@ def _example(row: Sample) -> Example:
 
 
 def make_oracle(context: TeacherContext) -> Teacher:
-    """The oracle of a run's --option values; raises InputError if it does not know what the objectives read."""
-    options = read_options(context.settings.option)
+    """The oracle of a run's --option values.
+
+    Raises InputError for a missing or an unknown option, or if the oracle does not know what the objectives read.
+    """
+    options = make_settings(OracleOptions, **parse_options(context.settings.option))
+    require_settings(options, "an oracle", "world")
     facts = WorldFacts(options, context.output_type)
     of_texts = context.features & set(TEXT_FEATURES)
     if not of_texts:
