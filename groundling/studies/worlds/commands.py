@@ -87,7 +87,6 @@ DATA_WORLD = Command(
     example="groundling data make-world --out runs/world",
     common_flags="family seed scenes sentences stated-rate",
     validate=_check_family,
-    prints_output=True,
     out_help=OUT_HELP,
     output=OutputFile(("world.json*",)),
 )
@@ -117,7 +116,6 @@ DATA_TASKS = Command(
     example="groundling data make-tasks --out runs/vision",
     common_flags="limit-train limit-dev shortcut world.seed",
     validate=_check_tasks_family,
-    prints_output=True,
     out_help=OUT_HELP,
     output=OutputFile(("tasks.json*",)),
 )
