@@ -33,9 +33,9 @@ pictograms (line drawings, another grammar), or MODULE:NAME of your own `WorldFa
     """Seed of everything: nouns, attributes, scenes, sentences."""
     nouns: Annotated[int, Interval(ge=4, le=1000)] = 162
     """Number of invented nouns."""
-    dev_nouns: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 18
+    dev_nouns: Annotated[int, Ge(1)] = 18
     """Number of nouns held out for choosing settings."""
-    test_nouns: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 36
+    test_nouns: Annotated[int, Ge(1)] = 36
     """Number of nouns held out for reported results; the rest are training nouns."""
     scenes: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 16000
     """Number of training images, with two captions each."""

@@ -14,7 +14,6 @@ from groundling.studies.worlds.families import (
     VisualAttributes,
     WorldFamily,
     average_blocks,
-    bounding_box,
 )
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -107,7 +106,7 @@ def render(attributes: VisualAttributes, fit: int, cell: int) -> RenderedObject:
     _, shape, size, texture = attributes
     cover = average_blocks(_shape(shape, SCALES[size][fit], OVERSAMPLING * cell), cell)
     mark = np.float32(0.8) * _texture(texture, cell).astype(np.float32)
-    return RenderedObject(cover[:, :, None], mark[:, :, None], bounding_box(cover))
+    return RenderedObject(cover[:, :, None], mark[:, :, None])
 
 
 def colours(rng: Generator, attributes: VisualAttributes) -> tuple[np.ndarray, float]:
