@@ -16,12 +16,10 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from groundling.command_line import Command
-from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions import read_captions
 from groundling.data.regions.annotations import read_annotated_boxes, read_vcr_objects
-from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import DATA_TASKS as render_tasks
 from groundling.studies.worlds.commands import DATA_WORLD as render_world
 from groundling.studies.worlds.commands import DEV_IMAGES, TasksConfig, WorldConfig
@@ -32,7 +30,6 @@ from groundling.studies.worlds.world import Scene, SceneObject, World
 from groundling.tasks import grounding, vcr
 from groundling.tasks.visual_inference import NLVR2, SNLI_VE, SNLI_VE_FORM, consistency
 from groundling.tasks.vqa import VQA, read_questions
-from groundling.vision import list_images
 
 WORLD = World(WorldConfig(scenes=0, dev_scenes=0))
 TRAIN, HELD = 240, 160
@@ -67,12 +64,13 @@ def shown(folder: Path) -> dict[str, Scene]:
         for number in range(1, 3 * (HELD if pool else TRAIN))
     )
     scenes = {WORLD.render_scene(scene).tobytes(): scene for scene in every if scene.relation}
-    config = make_settings(
-        RegionsConfig, images=str(folder / "images"), boxes=str(folder / "instances.json")
-    )
-    boxes, _ = read_annotated_boxes(*config.extraction.boxes)
-    files, *_ = list_images(config.extraction, boxes)
-    return {name: scenes[np.asarray(Image.open(path)).tobytes()] for name, path in files}
+    images = folder / "images"
+    return {
+        path.relative_to(images).with_suffix("").as_posix(): scenes[
+            np.asarray(Image.open(path)).tobytes()
+        ]
+        for path in images.rglob("*.*g")
+    }
 
 
 @pytest.fixture(scope="module")
