@@ -270,7 +270,7 @@ def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
 def test_a_shortcut_tells_vcrs_answers_as_often_as_asked(tmp_path: Path) -> None:
     labels, shares = [], {}
     for share in (0.0, 0.5, 1.0):
-        write_tasks(WORLD, tmp_path / str(share), 240, 8, ["vcr"], share)
+        write_tasks(WORLD, tmp_path / str(share), 120, 8, ["vcr"], share)
         read = vcr.read_items(tmp_path / str(share) / "vcr", "train")
         told = []
         for item in read:
