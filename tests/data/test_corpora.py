@@ -20,7 +20,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.corpora import blocks, split_long_texts
+from groundling.data.corpora import full_blocks, split_long_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text import TokenizationCache
 from groundling.models.loading import load_tokenizer
@@ -55,6 +55,10 @@ def fitted(texts: list[str], lexicon: TokenizationCache, tokens: int) -> list[st
     return [unit for _, unit in split_long_texts(texts, lexicon, tokens)]
 
 
+def blocks(texts: list[str], lexicon: TokenizationCache, tokens: int) -> list[str]:
+    return list(full_blocks(texts, lexicon, tokens, whole_words=True))
+
+
 @pytest.mark.parametrize("way", [fitted, blocks])
 @pytest.mark.parametrize("tokens", [14, 30, 62])
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,7 +77,7 @@ def test_nothing_is_lost_too_long_or_cut_in_a_word(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) -> None:
     texts = ["a dog", "redbluegreen" * 7, "two cats"]
-    units = list(blocks(texts, TokenizationCache(engines[kind]), 12))
+    units = blocks(texts, TokenizationCache(engines[kind]), 12)
     assert squeezed(units) == squeezed(texts)
     if kind != "siglip":  # to which the long word is one unknown token
         assert len(units) > 3

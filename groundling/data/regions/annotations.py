@@ -52,22 +52,21 @@ class VcrObjects:
     polygons: tuple[tuple[np.ndarray, ...], ...]
     """The polygons (K, 2) of each object's segmentation, in shares of width and height."""
 
-    def mask(self, number: int, side: int = CELLS) -> np.ndarray:
-        """The cells (side, side) of a grid over the object's box whose centre is inside its segmentation.
+    def mask(self, number: int) -> np.ndarray:
+        """The cells (14, 14) of a grid over the object's box whose centre is inside its segmentation.
 
         An object without a polygon fills its box. The release (jackroos/VL-BERT, common/utils/mask.py) tests the upper
         left corners of cells instead of their centres, and an object without a polygon fills nothing.
         """
         if not self.polygons[number]:
-            return np.ones((side, side), bool)
-        fine = side * FINE
+            return np.ones((CELLS, CELLS), bool)
+        fine = CELLS * FINE
         corner = self.boxes[number, :2]
         extent = self.boxes[number, 2:] - corner
         canvas = Image.new("1", (fine, fine))
         for polygon in self.polygons[number]:
-            points = (
-                polygon - corner
-            ) / extent * fine - 0.5  # Pillow's coordinates are pixel centres
+            # Pillow's coordinates are pixel centres.
+            points = (polygon - corner) / extent * fine - 0.5
             ImageDraw.Draw(canvas).polygon(points.reshape(-1).tolist(), fill=1)
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
 
