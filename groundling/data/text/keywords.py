@@ -123,7 +123,7 @@ def extract_yake_keywords(text: str) -> list[Keyword]:
     """
     plain = _plain(text)
     sentences = _sentences(plain)
-    runs = []
+    runs: list[list[_Word]] = []
     for number, spans in enumerate(sentences):
         runs += _runs(plain, number, spans)
     terms = _count_terms(runs)
@@ -138,8 +138,9 @@ def extract_yake_keywords(text: str) -> list[Keyword]:
     keywords = []
     for found in _candidates(runs, terms).values():
         score = _phrase_score(found, scores, terms)
-        spans = tuple((tokens[0].span[0], tokens[-1].span[1]) for tokens in found)
-        keywords.append(Keyword(text[slice(*spans[0])], spans, score))
+        places = tuple((tokens[0].span[0], tokens[-1].span[1]) for tokens in found)
+        start, stop = places[0]
+        keywords.append(Keyword(text[start:stop], places, score))
     return sorted(keywords, key=lambda keyword: (keyword.score, keyword.spans[0]))
 
 
