@@ -45,6 +45,9 @@ DAMAGE: dict[str, tuple[str, bytes | None, str]] = {
     "no field": ("a.jsonl", b'{"text": "a"}\n', ", line 1: no field 'label'"),
     "null": ("a.jsonl", b'{"text": "a", "label": null}\n', ", line 1: no field 'label'"),
     "cut line": ("a.jsonl", b'\n{"text": "a"\n', ", line 2: not valid JSON"),
+    "old Mac's lines": ("a.tsv", b"text\tlabel\ra\t1\r", ": no column 'label'"),
+    "deep json": ("a.jsonl", b"[" * 100_000, ", line 1: not valid JSON"),
+    "long number": ("a.json", b"[" + b"1" * 9_000 + b"]", ": not valid JSON"),
     "half a character": ("a.jsonl", HALF, ", line 1: not valid JSON (UnicodeEncodeError"),
     "no parquet": ("a.parquet", b"PAR1 or not", ": cannot be read (ArrowInvalid"),
 }
