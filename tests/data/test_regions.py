@@ -314,7 +314,7 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
         ({"images": "nowhere"}, "nowhere: no such "),
         ({"shard_size": 0}, "greater than or equal to 1"),
         ({"grid": 2, "boxes": "x.json"}, "both give the boxes"),
-        ({"boxes": str(twice)}, "a file_name twice"),
+        ({"boxes": str(twice)}, "0.png is listed twice"),
         ({"detector": models["resnet"]}, "resnet: "),
         ({"backbone": "nowhere", "grid": 2}, "nowhere: no "),
     ):

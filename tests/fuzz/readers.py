@@ -306,11 +306,7 @@ def _tasks(shelf: LazyFixture) -> dict[str, Reader]:
         made[f"glue/{name.lower()}"] = Reader(
             make, _of_task(f"glue/{name.lower()}", "train", "dev")
         )
-    for name, file, content in (("swag", "", SWAG), ("swag/full", "_full", SWAG_FULL)):
-        made[name] = Reader(
-            partial(_two_splits, ending=f"{file}.csv", content=content),
-            _of_task(name, "train", "val"),
-        )
+    made["swag"] = Reader(_swag, _of_task("swag", "train", "val"))
     made["VQA lists of LXMERT"] = Reader(
         _lxmert_lists, _of_task("vqa/minival", "minival", "nominival")
     )
@@ -351,19 +347,15 @@ SWAG = """sent1,sent2,ending0,ending1,ending2,ending3,label
 A dog ran.,He,"barks, twice.",b,c,d,2
 A cat sat.,It,a,b,c,d,0
 """
-SWAG_FULL = """sent1,sent2,gold-ending,distractor-0,distractor-1,distractor-2,distractor-3
-A dog ran.,He,"barks, twice.",b,c,d,
-A cat sat.,It,a,b,c,d,e
-"""
 
 
 def _of_task(name: str, *splits: str) -> Callable[[Path], object]:
     return partial(_task, name=name, splits=splits)
 
 
-def _two_splits(place: Path, ending: str, content: str) -> None:
+def _swag(place: Path) -> None:
     for split in ("train", "val"):
-        put(place / f"{split}{ending}", content)
+        put(place / f"{split}.csv", SWAG)
 
 
 def _task(place: Path, name: str, splits: tuple[str, ...]) -> object:
