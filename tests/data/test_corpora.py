@@ -13,8 +13,6 @@ from tiny.corpora import corpus
 from tiny.homes import STEPS, never, put, rte, words
 from tokenizers import Tokenizer
 
-from groundling.commands.adapt import COMMAND as adapt
-from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.verdict import VerdictConfig, groups_of
@@ -23,7 +21,6 @@ from groundling.core.errors import InputError
 from groundling.data.corpora import full_blocks, split_long_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text import TokenizationCache
-from groundling.models.loading import load_tokenizer
 from groundling.settings.fields import make_settings
 from groundling.settings.input_settings import parse_named_folder
 
@@ -156,17 +153,3 @@ def test_finetune_cuts_long_texts_and_counts_what_it_cut(given: Path, tmp_path: 
     )
     result = finetune(config, replace(STEPS, steps=1, batch=8), tmp_path / "out")
     assert result["truncated_tokens"] == expected
-
-
-def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) -> None:
-    made = toys.sentences()
-    long = [" ".join(made[i : i + 8]) for i in range(0, 64, 8)] + made[64:72]
-    path = put(tmp_path / "long.txt", "\n".join(long))
-    examples = corpus([path], "lines", load_tokenizer(given / "student"), 64)
-    assert "".join("".join(e.text for e in examples).split()) == "".join("".join(long).split())
-    config = make_settings(
-        AdaptConfig, student=str(given / "student"), arm="mlm", text=(str(path),), max_length=128
-    )
-    result = adapt(config, STEPS, tmp_path / "out")
-    assert result["texts"] == len(examples) > len(long)
-    assert result["truncated_tokens"] == 0

@@ -321,33 +321,18 @@ def test_every_published_feature_set_of_the_docs_is_imported_by_its_command(
     assert set(RegionStore(words[-1]).ids) == expected
 
 
-def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Path) -> None:
-    """UNITER's two stores of VCR, and the regions of both as it reads them: annotated ones, then detected ones."""
+def test_vcrs_stills_have_uniters_names(tmp_path: Path) -> None:
     stills = ["lsmdc_3/3_A_00.08@0", "movieclips_B/b@7"]
     lines = [json.dumps({"img_fn": f"{still}.jpg"}) for still in stills]
     told = (str(put(tmp_path / "val.jsonl", "\n".join([*lines, lines[0], ""]))),)
-    put(tmp_path / "gt/vcr_gt_val_3_A_00.08@0.npz", npz())
-    put(tmp_path / "gt/vcr_gt_val_unknown@0.npz", npz())
-    detected = {"features": np.arange(12, 24, dtype=np.float16).reshape(3, 4)}
-    put(tmp_path / "det/vcr_val_3_A_00.08@0.npz", npz(**detected))
-    put(tmp_path / "det/vcr_val_b@7.npz", npz(**detected))
-    first, _ = imported(tmp_path / "first", tmp_path / "gt", ids_as=told)
-    assert first.ids == stills[:1]
-    assert first.manifest["skipped"] == [
-        "vcr_gt_val_unknown@0: `ids_as` gives no id to an image of gt (KeyError: 'unknown@0')"
+    put(tmp_path / "in/vcr_gt_val_3_A_00.08@0.npz", npz())
+    put(tmp_path / "in/vcr_gt_val_unknown@0.npz", npz())
+    put(tmp_path / "in/vcr_val_b@7.npz", npz())
+    made, _ = imported(tmp_path / "out", tmp_path / "in", ids_as=told)
+    assert made.ids == stills
+    assert made.manifest["skipped"] == [
+        "vcr_gt_val_unknown@0: `ids_as` gives no id to an image of in (KeyError: 'unknown@0')"
     ]
-    other, _ = imported(tmp_path / "other", tmp_path / "det", ids_as=told)
-    both, _ = imported(tmp_path / "both", tmp_path / "first", tmp_path / "other")
-    assert (both.ids, both.identity, both.background) == (stills, first.identity, True)
-    row, alone = both[stills[0]], other[stills[1]]
-    assert (
-        both.appended_detections(stills[0]) == len(alone) == 2
-        and both.appended_detections(stills[1]) == 0
-    )
-    for name, values in row.fields().items():
-        parts = [first[stills[0]].fields()[name], other[stills[0]].fields()[name]]
-        np.testing.assert_array_equal(values, np.concatenate(parts))
-    np.testing.assert_array_equal(both[stills[1]].features, alone.features)
 
 
 def test_several_files_become_one_store(tmp_path: Path) -> None:
