@@ -346,7 +346,6 @@ def test_several_files_become_one_store(tmp_path: Path) -> None:
     assert named.ids == [
         f"COCO_{one}" for one in ("train2014_1", "train2014_2", "val2014_3", "val2014_1")
     ]
-    assert named.manifest["ids_as"] == ["COCO_{subset}_{number}"]
     assert plain.identity == named.identity
     folder = put(tmp_path / "npz/4.npz", npz()).parent
     with pytest.raises(InputError, match=r"npz: a TSV of LXMERT and a npz of UNITER; make a store"):

@@ -511,7 +511,6 @@ def test_imports_keep_the_boxes_that_a_detector_would(tmp_path, flags, kept):  #
     np.testing.assert_allclose(row.confidence, np.arange(7, 7 - kept, -1) / 10, rtol=1e-6)
     assert row.features[:, 0].tolist() == list(range(7, 7 - kept, -1))
     assert len(row.boxes) == len(row.classes) == kept == result["regions"]
-    assert ("kept_boxes" in kept_boxes.manifest) == bool(flags)
 
 
 def test_a_filter_of_boxes_needs_files_with_confidences(tmp_path):
