@@ -1,7 +1,6 @@
 """Regions of one's own images, and of the field's files."""
 
 import json
-import os
 import pickle
 import shutil
 import sys
@@ -406,32 +405,6 @@ def test_shards_of_something_else_are_no_region_store(tmp_path):
     writer.close({})
     with pytest.raises(InputError, match="not a region store"):
         RegionStore(tmp_path)
-
-
-def _under_torchrun(config: RegionsConfig, out: str) -> None:
-    result = regions(config, out)
-    put(Path(f"{out}-{os.environ['RANK']}.json"), json.dumps(result))
-    torch.distributed.destroy_process_group()
-
-
-def test_machines_of_torchrun_write_the_same_bytes(models, photos, tmp_path, two_machines):
-    # Without an accelerator nobody need say --cpu.
-    cpu = torch.accelerator.is_available()
-    config = make_settings(
-        RegionsConfig,
-        images=str(photos),
-        grid=2,
-        backbone=models["vit"],
-        batch=2,
-        shard_size=2,
-        cpu=cpu,
-    )
-    regions(config, tmp_path / "one")
-    two_machines(_under_torchrun, config, str(tmp_path / "two"))
-    one, two = digests(tmp_path / "one"), digests(tmp_path / "two")
-    assert one | {"result.json": ""} == two | {"result.json": ""}
-    results = [json.loads((tmp_path / f"two-{rank}.json").read_text()) for rank in (0, 1)]
-    assert results[0] == results[1] == json.loads((tmp_path / "two/result.json").read_text())
 
 
 # -- the field's files -----------------------------------------------------------------------------------------------
