@@ -253,6 +253,7 @@ def test_sentences_of_a_pair_never_share_a_window(clip_tokenizer):
         clip_tokenizer("a cat waits")["input_ids"],
     ]
     assert {row.window_index[n] for n in np.flatnonzero(row.word_ids >= 2)} == {1}
+    assert np.array_equal(row.token_type_ids, row.window_index)  # the number of the text
 
 
 @pytest.mark.parametrize("texts_of_row", [1, 2])
