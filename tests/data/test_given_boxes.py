@@ -202,6 +202,7 @@ COW = detection(1, [1, 1, 9, 9], 0.5, category_name="cow")
 CONTRADICTIONS: list[tuple[tuple[str, ...], list[dict], str]] = [
     (("a.json", "b.json"), [], r"b.json: COCO_train2014_000000000000.jpg is listed twice"),
     (("a.json", "c.json"), [], "class 18 is 'cat' here and 'dog' elsewhere"),
+    (("d.json",), [], "category_id 7 is not among the categories"),
     (("a.json", "dets.json"), [detection(2, [1, 1, 9, 9], 0.5)], "both of the .* found 2 and 18"),
     (("a.json", "dets.json"), [SURE | {"category_id": 7}], "dets.json.* found 1 and 7"),
     (("a.json", "vcr1images"), [], r"vcr1images: cannot be read"),
@@ -217,6 +218,7 @@ def test_sources_of_boxes_that_contradict_each_other(
     notes = instances(tmp_path / "a.json", FILES, (0, 3, [0, 0, 20, 15]))
     put(tmp_path / "b.json", notes.read_text())
     put(tmp_path / "c.json", notes.read_text().replace('"dog"', '"cat"'))
+    put(tmp_path / "d.json", notes.read_text().replace('"category_id": 3', '"category_id": 7'))
     detections(tmp_path / "dets.json", *rows)
     (tmp_path / "vcr1images").mkdir()
     with pytest.raises(InputError, match=message):
