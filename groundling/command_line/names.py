@@ -87,9 +87,7 @@ if TYPE_CHECKING:
 
 # Arms, which name objectives, and what a run of these reads.
 
-TASKS_WITH_ANSWERS = tuple(
-    ["swag", "swag/full", "vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale"]
-)
+TASKS_WITH_ANSWERS = tuple(["swag", "vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale"])
 """Tasks whose pre-training texts contain the right answer; a test compares them with the registry."""
 
 ARMS = {

@@ -23,7 +23,7 @@ from groundling.data.samples import SampleDataset
 from groundling.data.text import word_spans
 from groundling.data.text.keywords import (
     KeywordExtractor,
-    YakeExtractor,
+    extract_yake_keywords,
     keyword_importance,
     select_random_tokens,
     select_tokens,
@@ -107,7 +107,7 @@ class ClipTeacher(Teacher):
         compares_elsewhere = self.has_scorer or not self.in_joint_space
         self.scored_image = SCORED_IMAGE if compares_elsewhere else "clip_image"
         self.scored_text = SCORED_TEXT if compares_elsewhere else "clip_text"
-        self.keywords = keywords or YakeExtractor()
+        self.keywords = keywords or extract_yake_keywords
         self.answers = answers
         self.answer_embeddings: Tensor | None = None
         self.clusters: Clusters | None = None

@@ -48,7 +48,7 @@ from groundling.studies.attention.grounding import (
     notes_of_reports,
     score_heads,
 )
-from groundling.tasks.grounding import FLICKR30K, PROTOCOLS, EntitiesCaption, read_captions
+from groundling.tasks.grounding import FLICKR30K, EntitiesCaption, read_captions
 from groundling.tasks.grounding import EntityPhrase as Entity
 
 LabelScheme = Literal["stanford", "as-is"]
@@ -152,7 +152,7 @@ def arcs_of(parsed: ParsedCaption) -> tuple[list[tuple[Relation, PhraseSpan]], C
             skip_counts["phrases_of_several_heads"] += 1
             continue
         # A region is right if it matches any of the phrase's boxes.
-        gold = GoldBoxes(PROTOCOLS["any-box"](phrase.boxes), caption.size)
+        gold = GoldBoxes(phrase.boxes, caption.size)
         example = Example(caption.id, caption.text, images=(caption.image,), gold_boxes=gold)
         other_members = set().union(*members[:number], *members[number + 1 :]) - own
         for relation, place in _arcs_at(parsed.words, tops[0]):

@@ -44,7 +44,8 @@ from groundling.studies.attention.inspected_models import (
     consume_attention,
     shuffle_images,
 )
-from groundling.tasks.grounding import FLICKR30K, MERGED, PROTOCOLS
+from groundling.tasks.grounding import FLICKR30K, MERGED, union_box
+from groundling.vision_language.visualbert import visualbert
 
 TEXTS = ("a wet dog near 3 trees", "two cats wait", "the café owner throws a ball to a naïve clown")
 
@@ -209,8 +210,10 @@ def hits(
 ) -> tuple[list[bool], PhraseBaselines]:
     """Which heads are right, each of which attends to one region; and the phrase's statistics."""
     example = Example("t", "a wet dog waits", images=("i",))
-    boxes = PROTOCOLS["merged-box" if task is MERGED else "any-box"](np.array(gold)).tolist()
-    asked = [phrase(example, "dog", *boxes), phrase(example, "a wet", *boxes)]
+    boxes = np.array(gold)
+    if task is MERGED:
+        boxes = union_box(boxes)
+    asked = [phrase(example, "dog", *boxes.tolist()), phrase(example, "a wet", *boxes.tolist())]
     samples = samples_of([example], {"i": own}, text, **seeing)
     grounding = HeadGrounding([asked], task.label_regions, [0])
     consume_attention(Pointing(1, len(own)), samples, grounding)
