@@ -368,9 +368,9 @@ def write_shard(
     read = [lexicon.read(some) for some in batched(parts, CHUNK)]
     arrays["words"] = np.concatenate([some.words for some in read])
     lengths["words"] = np.concatenate([some.word_counts for some in read])
-    for side in range(len(lexicon.engines)):
+    for side, engine in enumerate(lexicon.engines):
         name = SIDES[side]
-        arrays[name] = np.concatenate([some.ids[side] for some in read])
+        arrays[name] = np.concatenate([some.ids[side] for some in read]).astype(_id_type(engine))
         arrays[f"{name}_word"] = np.concatenate([some.word[side] for some in read])
         lengths[name] = np.concatenate([some.counts[side] for some in read])
     columns = [lengths[name] for name in PARTS if name in lengths]
@@ -385,6 +385,12 @@ def _names(places: Sequence[int], first: int) -> Iterator[str]:
     for place in places:
         yield f"{first + place}" if counts[place] == 1 else f"{first + place}.{seen[place]}"
         seen[place] += 1
+
+
+@lru_cache(2)
+def _id_type(engine: Tokenizer) -> np.dtype:
+    largest = max(engine.get_vocab(with_added_tokens=True).values(), default=0)
+    return np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
 
 
 # -- samples of stores -------------------------------------------------------------------------------------------------
