@@ -19,8 +19,6 @@ from groundling.studies.knowledge.evaluation_sets import (
     SAME_ITEMS,
     SETS,
     describe_set,
-    find_same_items,
-    sets_with_same_items,
 )
 from groundling.studies.knowledge.probe_facts import mean_average_precision, summarize_relation
 from groundling.studies.knowledge.visual_facts import ANSWERS, VisualFact, open_facts
@@ -255,8 +253,8 @@ DAMAGED: list[tuple[str, list[Any] | str, str]] = [
     ("c.jsonl", [SHOWN, coda("a [MASK].", 3, options=[1, 2], label=[1, 1])], ROW),
     ("c.jsonl", [SHOWN, coda("a [MASK].", 3, label=[10**400] * 11)], "line 2: not a fact"),
     ("c.jsonl", [SHOWN, coda("a [MASK].", 3, object_group=7)], "line 2: not a fact"),
-    ("c.jsonl", [SHOWN, SHOWN], "line 2: /m/0y is also on an earlier line"),
-    ("c.jsonl", [SHOWN, {**SHOWN, "template_idx": 1, "label": [1.0] * 11}], "line 2: /m/0y is also on an earlier line"),
+    ("c.jsonl", [SHOWN, SHOWN], "/m/0y is on two lines"),
+    ("c.jsonl", [SHOWN, {**SHOWN, "template_idx": 1, "label": [1.0] * 11}], "/m/0y is on two lines"),
     ("c.jsonl", [{**SHOWN, "template_group": 0}], "has no sentence with [MASK]"),
     ("v.jsonl", [{"sub": "a", "obj": "b", "alt": "c"}], "line 1: no relation; expected one of coda, color"),
     ("color-dist.jsonl", [{"b": [1] * 12}, {"a": [1] * 42}], "line 2: 'a' with the options"),
@@ -283,7 +281,7 @@ DAMAGED: list[tuple[str, list[Any] | str, str]] = [
     ("bad.jsonl", [FOX, query("owl", [])], "line 2: 'owl' with the options red"),
     ("bad.jsonl", [FOX, query("owl", ["a"], query="no slot")], "sentences with one [MASK]"),
     ("bad.jsonl", [FOX, query("owl", ["a"], pf="x")], "line 2: not a fact"),
-    ("bad.jsonl", [FOX, query("fox", ["big"])], "line 2: fox/is is also on an earlier line"),
+    ("bad.jsonl", [FOX, query("fox", ["big"])], "fox/is is on two lines"),
     ("bad.jsonl", [FOX, query("", ["a"])], "line 2: '' with the options"),
 ]  # fmt: skip
 """Damaged files, and what is said of them."""
@@ -328,14 +326,10 @@ def test_the_documents_lines_are_read(tmp_path: Path) -> None:
     assert kinds == {"memory-colors", "coda", "vicomte", "vec", "spatial", "imagenet-vc", "norms"}
 
 
-def test_sets_that_share_items_have_no_mean() -> None:
-    assert find_same_items(["coda", "memory-colors", "mine"]) == ""
+def test_sets_are_described_with_those_that_share_their_items() -> None:
     for one, other in SAME_ITEMS:
-        assert other in sets_with_same_items(one) and one in sets_with_same_items(other)
-        assert " share items: " in find_same_items([other, "rg-66", one])
-        assert {one, other} <= SETS.keys()
-    items = {"mine": {"a", "b"}, "yours": {"b", "c"}}
-    assert find_same_items(items, items) == "mine and yours share 1 items"
+        assert other in describe_set(one)["set"]["same_items"] and {one, other} <= SETS.keys()
+        assert one in describe_set(other)["set"]["same_items"]
     assert describe_set("vec/size")["set"]["same_items"] == ["spatial/size"]
     assert describe_set("vec/mass")["set"]["published"] == 654 and describe_set("") == {}
 
@@ -347,10 +341,8 @@ def test_norms_are_scored_by_masked_lm_and_by_embedding(
     path = homes.put(tmp_path / "norms.dat", cslb(*((LOOK, *row) for row in rows)))
     settings = ProbeFactsConfig(model=str(bert), data=str(path), modes=("fill-mask", "embedding"))
     result = ask(settings, tmp_path / "whole")
-    assert result["set"] == {"same_items": ["norms/queries"], "name": "norms/cslb"} | {
-        "measure": SETS["norms/cslb"].measure,
-        "source": SETS["norms/cslb"].source,
-    }
+    about = {"name": "norms/cslb", "same_items": ["norms/queries"], "measure": "map"}
+    assert result["set"] == about
     assert result["facts"] == 3
     for mode in ("fill-mask", "embedding"):
         scores = result[mode]["relations"]["norms"]
