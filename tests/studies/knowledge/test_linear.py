@@ -32,11 +32,6 @@ from groundling.studies.knowledge.visual_facts import COLOURS, VisualFact, open_
 OPTIONS = ("red", "green", "blue", "white")
 
 
-@pytest.fixture(scope="module")
-def student(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return homes.student(tmp_path_factory.mktemp("student"))
-
-
 def facts_of(shares: np.ndarray, names: list[str] | None = None) -> list[VisualFact]:
     names = names or [f"noun{number}" for number in range(len(shares))]
     pairs = zip(names, shares, strict=True)
@@ -253,8 +248,6 @@ def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
         ({"things": [{"class_id": "/m/1"}]}, "objects.jsonl, line 1: no text in field 'ngram'"),
         ({"things": [{"class_id": "/m/1", "ngram": "a"}]}, r"not a fact \(KeyError: 'object_s'\)"),
         ({"templates": "templates: 7"}, "templates.yaml: cannot be read"),
-        ({"templates": "a: [b"}, "templates.yaml: cannot be read"),
-        ({"templates": "templates: []"}, "'apple' has no sentence with"),
         ({"things": [thing("/m/1", "x", object_s=None, object_pl=None)]}, "'x' has no sentence"),
     ],
 )

@@ -20,7 +20,6 @@ from transformers import (
 )
 
 from groundling.core.errors import InputError
-from groundling.models.heads import LM_HEAD, LMHead, save_heads
 from groundling.studies.knowledge.commands import PROBE_FACTS as ask
 from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.studies.knowledge.probe_facts import score_answers, summarize_relation
@@ -33,14 +32,10 @@ from groundling.studies.knowledge.probing_modes import (
     score_by_stroop,
 )
 from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
-from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.families.objects import ATTRIBUTES
 from groundling.studies.worlds.world import World
 
 COLOURS = ATTRIBUTES["colour"]
-TINY = WorldConfig(
-    nouns=24, dev_nouns=4, test_nouns=6, scenes=0, dev_scenes=0, sentences=0, dev_sentences=0
-)
 
 
 def fact(
@@ -107,18 +102,6 @@ def test_without_a_head_the_other_modes_are_named(tmp_path: Path) -> None:
         for mode in (score_by_embedding, score_by_stroop):
             (own,), _ = mode(folder, facts)
             assert own and all(len(one) == 2 and (abs(one) <= 1.001).all() for one in own.values())
-
-
-def test_a_head_of_an_earlier_run_is_used(bert: Path, tmp_path: Path) -> None:
-    facts = [fact("zib", np.eye(6)[0], {"p": "the zib is [MASK] ."})]
-    model = BertForMaskedLM.from_pretrained(bert)
-    folder = homes.home(tmp_path / "run", model.bert, BertTokenizer.from_pretrained(bert))
-    head = LMHead(32, tuple(model.get_input_embeddings().weight.shape), model.config)
-    assert head.load(bert)
-    save_heads(folder, {LM_HEAD: head})
-    answers, notes = score_by_fill_mask(folder, facts)
-    assert notes["head"] == "an earlier run's"
-    assert answers[0]["p"] == pytest.approx(score_by_fill_mask(bert, facts)[0][0]["p"], abs=1e-5)
 
 
 def test_embeddings_are_of_the_word_alone_and_a_tower_s_of_the_text(
@@ -189,10 +172,9 @@ def test_scores_are_scipys_and_undefined_ones_nan() -> None:
 
 
 def test_a_run_writes_answers_and_goes_on(
-    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bert: Path, world: tuple[World, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    World(TINY).write_text(tmp_path / "world")
-    data = tmp_path / "world" / "probes" / "knowledge.jsonl"
+    data = world[1]
     settings = ProbeFactsConfig(model=str(bert), data=str(data))
     result = ask(settings, tmp_path / "run")
     facts = open_facts(data).facts
