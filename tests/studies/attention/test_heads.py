@@ -45,7 +45,6 @@ from groundling.studies.attention.inspected_models import (
     shuffle_images,
 )
 from groundling.tasks.grounding import FLICKR30K, MERGED, union_box
-from groundling.vision_language.visualbert import visualbert
 
 TEXTS = ("a wet dog near 3 trees", "two cats wait", "the café owner throws a ball to a naïve clown")
 
