@@ -21,6 +21,7 @@ from groundling.core.batch import (
     require,
     select,
 )
+from groundling.data.samples import mask_id_of
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
 from groundling.models.text_encoder import TextEncoder
 from groundling.models.visual_token import FEATURE, VisualTokenEncoder
@@ -71,12 +72,13 @@ class MaskedLM(Objective):
 
     @classmethod
     def from_context(cls, context: ObjectiveContext, **options: Any) -> Self:
-        """Masked LM with a run's settings, except for `options`; raises InputError without a vocabulary."""
-        vocabulary = require(context.vocabulary, "vocabulary", cls.name)
+        """Masked LM with a run's settings, except for `options`; raises InputError without a mask token."""
+        tokenizer = require(context.tokenizer, "tokenizer", cls.name)
+        special = set(tokenizer.all_special_ids)
         return cls(
             context.sizes,
-            mask_id=vocabulary.mask_id,
-            replacements=vocabulary.replacement_ids,
+            mask_id=mask_id_of(tokenizer, ", so masked LM is not possible"),
+            replacements=[number for number in range(len(tokenizer)) if number not in special],
             **{**context.values(cls.Settings), **options},
         )
 

@@ -133,7 +133,16 @@ class ClipTextTeacher(StandardizedTextTeacher):
         examples = [require(row.example, "example", "a teacher of texts") for row in rows]
         texts = [Example(str(n), one.text, one.text_pair) for n, one in enumerate(examples)]
         samples = TextDataset(texts, None, self.windows).get(range(len(texts)))
-        return [replace(one, id=_input_key(one)) for one in samples]
+        names = self.ids(rows)
+        return [
+            replace(one, id=name, features={"has": _words_with_tokens(one)})
+            for one, name in zip(samples, names, strict=True)
+        ]
+
+    def ids(self, rows: Sequence[Sample]) -> list[str]:
+        """A hash of each row's texts, which are tokenized only if they are not cached."""
+        examples = [require(row.example, "example", "a teacher of texts") for row in rows]
+        return [digest(f"{one.text}\n{one.text_pair}".encode()) for one in examples]
 
     def key(self) -> dict[str, Any]:
         """The tower's weights, its windows, and the texts of the mean and standard deviation."""
@@ -160,14 +169,8 @@ class ClipTextTeacher(StandardizedTextTeacher):
         return {
             "sentence": total / windows_of_row.unsqueeze(-1),
             "words": flat.gather(1, chosen),
-            "has": last >= 0,
+            "has": batch.features["has"],
         }
-
-    def countable_features(self, batch: Batch) -> dict[str, Tensor]:
-        """`has` (U, K), from the words of the windows' tokens."""
-        windows = require(batch.clip, "clip", "the teacher")
-        numbers = require(batch.word_type_ids, "word_type_ids", "the teacher")
-        return {"has": last_token_positions(windows.word_ids, numbers.shape[1]) >= 0}
 
 
 class ClipSentenceTeacher(ClipTextTeacher):
@@ -345,7 +348,8 @@ def _make_clip_bert(context: TeacherContext) -> ClipBertTeacher:
 VISUAL_TOKEN = TeacherSpec("CLIP-BERT", ("mlm_logits",), _make_clip_bert, reads=(FEATURE,))
 
 
-def _input_key(sample: Sample) -> str:
+def _words_with_tokens(sample: Sample) -> np.ndarray:
+    """Mask (K,) bool of the raw words that have a token in the windows."""
     row: TextRow = require(sample.clip, "clip", "a teacher of texts")
     words = require(sample.word_type_ids, "word_type_ids", "a teacher of texts")
-    return digest(row.input_ids.tobytes() + b"|" + words.tobytes())
+    return np.isin(np.arange(len(words)), row.word_ids)

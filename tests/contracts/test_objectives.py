@@ -35,7 +35,6 @@ from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import (
-    MaskingVocabulary,
     Objective,
     ObjectiveContext,
     built_in_objectives,
@@ -89,8 +88,7 @@ def context_for(kind: type[Objective], model) -> ObjectiveContext:
     settings = make_settings(ObjectiveSettings, **TINY)
     for width in (20, 24):
         sizes = model.sizes._replace(teacher=24, teacher_image=width, classes=5)
-        words = MaskingVocabulary(4, range(5, 30))
-        context = ObjectiveContext(sizes, words, settings, output_type=task)
+        context = ObjectiveContext(sizes, toys.bert_words(), settings, output_type=task)
         with suppress(InputError):
             kind.from_context(context)
             break
@@ -694,7 +692,7 @@ def test_info_nce_by_hand():
     others = F.normalize(torch.tensor([[1.0, 1.0], [0.8, 0.6], [1.0, 0.1], [0.0, 1.0]]), dim=-1)
     same = torch.zeros(3, 4, dtype=torch.bool)
     same[0, 3] = same[0, 1] = True  # (0, 1) is anchor 0's own positive: it stays
-    found = info_nce(anchors, others, same, start=1, scale=2.0)
+    found = info_nce(anchors, others, start=1, scale=2.0, is_same=same)
     expected = 0.0
     for n in range(3):
         kept = [m for m in range(4) if m == n + 1 or not same[n, m]]

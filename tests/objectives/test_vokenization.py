@@ -382,8 +382,6 @@ def test_the_key_follows_space_images_and_heads(place: Path, tmp_path: Path) -> 
 def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
     folder = matcher(tmp_path / "matcher", place / "student")
     right = {"voken_matcher": str(folder), "voken_images": str(place / "bank")}
-    other = matcher(tmp_path / "other", place / "student")
-    save_heads(other, {"masked_lm": nn.Linear(2, 2)})
     words = toys.roberta_words()
     TextEncoder(toys.roberta(len(words)), words).export(tmp_path / "roberta")
     strange = matcher(tmp_path / "strange", tmp_path / "roberta")
@@ -392,24 +390,15 @@ def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
         ({"voken_matcher": ""}, r"^voken_classification needs voken_matcher=FOLDER"),
         ({"voken_images": ""}, r"^voken_classification needs voken_images=FOLDER"),
         ({"voken_matcher": place / "student"}, r"groundling_heads\.safetensors: has no heads"),
-        ({"voken_matcher": other}, "has no heads called token_image_matching"),
         ({"voken_matcher": strange}, "its tokenizer differs from the student's"),
         ({"voken_images": tmp_path / "one"}, "vokens need at least 2 images"),
     ):
         with pytest.raises(InputError, match=told):
             make_voken_teacher(given(place, right | changed))
-    with pytest.raises(InputError, match=r"^mine:T: no model found"):
-        make_voken_teacher(replace(given(place, right), source="mine:T"))
     wide = matcher(tmp_path / "wide", place / "student", image=20)
-    homes.put(tmp_path / "bad" / "a.png", b"no image")
-    homes.noise(tmp_path / "bad" / "b.png", (16, 16))
-    for changed, told in (
-        ({"voken_matcher": wide}, "was trained with another teacher or teacher_space"),
-        ({"voken_images": tmp_path / "bad"}, r"a\.png: .*does not decode as an image"),
-    ):
-        teacher = make_voken_teacher(given(place, right | changed))
-        with pytest.raises(InputError, match=told):
-            teacher.features(collate([text_sample(3)]))
+    teacher = make_voken_teacher(given(place, right | {"voken_matcher": wide}))
+    with pytest.raises(InputError, match="was trained with another teacher or teacher_space"):
+        teacher.features(collate([text_sample(3)]))
     text = TextDataset([Example("a", "a dog " * 60)], TextRowEncoder(homes.words(), 100))
     with pytest.raises(InputError, match=r"set max_length=64"):
         TeacherDataset(text, make_voken_teacher(given(place, right)), FeatureCache())
@@ -534,10 +523,3 @@ def test_the_teachers_images_are_the_bank_unless_another_is_given(
     config = replace_settings(second, voken_images="", teacher_images=str(place / "photos"))
     adapt(config, replace(STEPS, steps=1), tmp_path)
     assert len(voken_head(tmp_path)) == 12
-
-
-def test_another_vokenizer_is_another_run(place: Path, second: AdaptConfig, tmp_path: Path) -> None:
-    assert {"voken_matcher", "voken_images"} <= adapt.output.inputs(second, STEPS).keys()
-    plain = replace_settings(second, voken_matcher="", voken_images="", arm="mlm")
-    inputs = adapt.output.inputs(plain, STEPS)
-    assert not {"voken_matcher", "voken_images"} & inputs.keys()

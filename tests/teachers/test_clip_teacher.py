@@ -36,14 +36,14 @@ from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.data.shards import Record, ShardStore
 from groundling.data.text import word_spans
 from groundling.data.text.keywords import Keyword, select_random_tokens, select_tokens, token_scores
-from groundling.models.clip import ClipImageTower, ClipTextTower, load_clip_image_tower
+from groundling.models.clip import ClipImageTower, ClipTextTower
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.objectives import TargetedDistillationSettings
-from groundling.teachers import add_features, loading
+from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
+from groundling.teachers import TeacherContext, add_features
 from groundling.teachers import feature_cache as cache
 from groundling.teachers.clip import FEATURES, ClipTeacher, text_for_clip
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet
-from groundling.teachers.loading import load_clip_teacher
+from groundling.teachers.loading import make_clip_teacher
 
 TEXTS = [
     "a dog runs in a park",
@@ -88,7 +88,10 @@ def options(place: Path, **changes: object) -> TargetedDistillationSettings:
 
 def teacher(place: Path, name: str = "clip", wants: Sequence[str] = ALL, **changes) -> ClipTeacher:
     form = changes.pop("form", None)
-    return load_clip_teacher(str(place / name), frozenset(wants), options(place, **changes), form)
+    settings = ObjectiveSettings(targeted_distillation=options(place, **changes))
+    return make_clip_teacher(
+        TeacherContext(str(place / name), frozenset(wants), settings, output_type=form)
+    )
 
 
 def examples() -> list[Example]:
@@ -588,8 +591,6 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
         "a teacher of clip_image needs teacher_images=FOLDER": lambda: teacher(
             place, wants=["clip_image"], teacher_images=""
         ),
-        "no image processor found": lambda: load_clip_image_tower(homes.teacher(tmp_path / "bare")),
-        "a bert model has no": lambda: load_clip_image_tower(homes.student(tmp_path / "bert")),
         "returns uint8 (3, 26, 16), expected uint8 16 x 16": lambda: wrapped(
             uncropped, examples(), tmp_path / "c"
         ),
@@ -635,10 +636,7 @@ BRIEF = replace(homes.STEPS, batch=4)
 def test_a_run_reads_everything_once_for_all_its_seeds(tune, tmp_path, monkeypatch):
     reads = Reads(monkeypatch)
     made = Counter()
-    load = loading.load_clip_teacher
-    monkeypatch.setattr(
-        loading, "load_clip_teacher", lambda *a: made.update(["teacher"]) or load(*a)
-    )
+    monkeypatch.setattr(ClipTeacher, "to", lambda one, device: made.update(["teacher"]) or one)
     result = finetune(replace_settings(tune, seeds=2), BRIEF, tmp_path / "run")
     assert result["seeds"] == [0, 1] and made["teacher"] == 1
     # texts once for themselves and once for their words

@@ -238,6 +238,23 @@ def test_a_step_that_waits_is_found(waits):
     assert len(waits(2, make)) == len(waits(1, make)) + len(looks)
 
 
+class CountsTaught(Curious):
+    """Counts by a feature that its teacher computes in every step, and whose inputs do not carry it."""
+
+    required_fields = ("text", "features.sentence")
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        return {"curious": int((batch.features["sentence"].norm(dim=-1) > 0).sum())}
+
+
+def test_a_count_of_a_live_feature_waits(waits):
+    def make() -> dict[str, Any]:
+        parts = contrastive()
+        return {**parts, "objectives": [CountsTaught(parts["model"].sizes, [])]}
+
+    assert len(waits(2, make)) > len(waits(1, make))
+
+
 def test_a_mask_that_picks_rows_is_found(waits):
     def make() -> dict[str, Any]:
         parts = finetuning()

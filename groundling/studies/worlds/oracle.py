@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, combinations
@@ -306,10 +306,6 @@ class OracleTextTeacher(StandardizedTextTeacher):
     def raw_features(self, batch: Batch) -> dict[str, Tensor]:
         """The features that the inputs carry."""
         return {name: batch.features[name] for name in TEXT_FEATURES}
-
-    def countable_features(self, batch: Batch) -> Mapping[str, Tensor]:
-        """`has` (U, K)."""
-        return {"has": batch.features["has"]}
 
 
 class OracleTeacher(Teacher):
