@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Sample, collate
+from groundling.core.batch import Batch, Sample, collate, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
 from groundling.core.rng import generator
@@ -82,11 +82,11 @@ class Teacher:
         return measured / count * len(samples) / 2**30
 
     def key(self) -> dict[str, Any]:
-        """Everything its features depend on except its inputs, as JSON; its hash names the cache folder.
+        """What its features depend on except its code and its inputs, such as its weights' hash, as JSON.
 
-        By default its class and the hash of the code that defines it; a teacher with weights adds their hash.
+        A hash of it and of the class's file names the cache folder: after an edit, features are computed anew.
         """
-        return code_hash(type(self))
+        return {}
 
     def fit(self, samples: SampleDataset) -> object:
         """Compute statistics of the data that it needs, such as the features' mean; by default nothing."""
@@ -137,6 +137,22 @@ class TeacherSpec:
 def get_fixed(samples: SampleDataset, indices: Sequence[int]) -> list[Sample]:
     """Some samples, with random generators that are the same at every call."""
     return samples.get(indices, [generator("once", samples.ids[index]) for index in indices])
+
+
+def token_inputs(rows: Sequence[Sample], who: str) -> list[Sample]:
+    """Inputs of a teacher that reads each row's own tokens before masking; equal ones have equal ids."""
+    texts = [require(row.text, "text", who) for row in rows]
+    keys = [text.input_ids.tobytes() + text.token_type_ids.tobytes() for text in texts]
+    return [Sample(digest(key), text=text) for key, text in zip(keys, texts, strict=True)]
+
+
+def check_same_tokens(
+    own: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase, source: str
+) -> None:
+    """Raises InputError unless the teacher `source` has the student's tokens."""
+    same_special = set(own.all_special_ids) == set(student.all_special_ids)
+    if own.get_vocab() != student.get_vocab() or not same_special:
+        raise InputError(f"{source}: its tokenizer differs from the student's")
 
 
 def digest(data: bytes) -> str:

@@ -323,29 +323,23 @@ class ClipTeacher(Teacher):
         return inputs
 
     def _with_pixels(self, inputs: list[Sample], examples: Sequence[Example]) -> list[Sample]:
-        """Inputs with their pixels; each image is read once for each model."""
         names = [example.images[0] for example in examples]
         if self._reads_own_image:
-            own = self._pixels(names, self.clip)
-            inputs = [
-                replace(one, pixels=own[name]) for one, name in zip(inputs, names, strict=True)
-            ]
+            own = zip(inputs, self._pixels(names, self.clip), strict=True)
+            inputs = [replace(one, pixels=pixels) for one, pixels in own]
         if self.has_scorer and SCORED_IMAGE in self.computed:
-            other = self._pixels(names, self.scorer)
-            inputs = [
-                _add_input(one, "scorer", pixels=other[name])
-                for one, name in zip(inputs, names, strict=True)
-            ]
+            others = zip(inputs, self._pixels(names, self.scorer), strict=True)
+            inputs = [_add_input(one, "scorer", pixels=pixels) for one, pixels in others]
         return inputs
 
-    def _pixels(self, names: Sequence[str], clip: FrozenClip) -> dict[str, np.ndarray]:
-        """Images for a model, by name; raises InputError if a file is no image."""
+    def _pixels(self, names: Sequence[str], clip: FrozenClip) -> list[np.ndarray]:
+        """Images for a model, each read once; raises InputError if a file is no image."""
         tower = require(clip.image, "image", "this teacher")
         pixels = {}
         for name in dict.fromkeys(names):
             with prefix_errors(self.files[name]):
                 pixels[name] = tower.preprocess(read_image(self.files[name]))
-        return pixels
+        return [pixels[name] for name in names]
 
     def _with_words(self, one: Sample, text: str, row: Sample) -> Sample:
         """An input with the inputs of word selection: `candidate` and `importance` (K,), or `clip_word` (M,)."""

@@ -29,6 +29,7 @@ from groundling.runs.folder import PREPARED, json_text, read_object
 from groundling.runs.progress import Progress
 from groundling.teachers import (
     Teacher,
+    code_hash,
     compute_features,
     get_fixed,
     name_of,
@@ -87,7 +88,7 @@ class FeatureCache:
     def store(self, teacher: Teacher) -> FeatureStore:
         """The store of a teacher's features; call it after the teacher's `fit`."""
         if self.folder is not None:
-            key = teacher.key()
+            key = {"code": code_hash(type(teacher)), **teacher.key()}
             text = json_text(key, sort_keys=True)
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]
             return DiskFeatureStore(self.folder / f"{teacher.name}-{digest}", key)

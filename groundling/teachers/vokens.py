@@ -27,7 +27,13 @@ from groundling.models.heads import (
 from groundling.models.loading import weights_sha256
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.runs.progress import Progress
-from groundling.teachers import Teacher, TeacherContext, TeacherSpec, digest
+from groundling.teachers import (
+    Teacher,
+    TeacherContext,
+    TeacherSpec,
+    check_same_tokens,
+    token_inputs,
+)
 
 SCORES = 1 << 24
 """Scores of tokens and images that are in memory together: 64 MB."""
@@ -87,9 +93,7 @@ class _TokenTeacher(Teacher):
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Each row's tokens before masking; equal ones have equal ids."""
-        texts = [require(row.text, "text", self.name) for row in rows]
-        keys = [text.input_ids.tobytes() + text.token_type_ids.tobytes() for text in texts]
-        return [Sample(digest(key), text=text) for key, text in zip(keys, texts, strict=True)]
+        return token_inputs(rows, self.name)
 
     def size_gb(self, samples: SampleDataset) -> float:
         """0, so that they are always cached: they are no larger than the texts' tokens."""
@@ -198,8 +202,7 @@ def make_voken_teacher(given: TeacherContext) -> Teacher:
         raise InputError("voken_classification needs voken_images=FOLDER, or teacher_images=FOLDER")
     heads = load_matching_heads(options.voken_matcher)
     matcher = load_text_encoder(options.voken_matcher)
-    if matcher.tokenizer.get_vocab() != tokenizer.get_vocab():
-        raise InputError(f"{options.voken_matcher}: its tokenizer differs from the student's")
+    check_same_tokens(matcher.tokenizer, tokenizer, options.voken_matcher)
     clip = load_frozen_clip(given.source, text=False)
     return VokenTeacher(matcher, heads, VokenImages(folder, clip, targeted.teacher_space))
 

@@ -632,7 +632,7 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
     objectives = [SameSentencePrediction(sizes, negatives=1.0), ContrastiveDistillation(sizes)]
     config = TrainingArguments(steps=1, batch=16, cpu=True)
     train(cross, objectives, samples, config, tmp_path, teachers=[teacher], training_step=Spy())
-    own = collate(samples.samples.get([samples.ids.index(i) for i in seen[0].ids]))
+    own = collate(teacher.inputs(samples.samples.get([samples.ids.index(i) for i in seen[0].ids])))
     torch.testing.assert_close(seen[0].features["sentence"], teacher.features(own)["sentence"])
 
 
@@ -817,7 +817,7 @@ def test_distill_by_hand(options, masked, cross, taught):
 def test_teacher_features_by_hand(tower, samples, clip_tokenizer):
     clip, _ = tower()
     teacher = ClipTextTeacher(clip, clip_tokenizer, standardise=False)
-    batch = collate(samples.get([0, 7]))
+    batch = collate(teacher.inputs(samples.get([0, 7])))
     found = teacher.features(batch)
     states, pooled = clip(batch.clip)
     own = [int(n) for n in (batch.clip.row_index == 1).nonzero()]
@@ -835,7 +835,8 @@ def test_teacher_features_by_hand(tower, samples, clip_tokenizer):
 
 def test_teacher_features_are_standardised(tower, samples):
     teacher = ClipTextTeacher(*tower()).fit(samples)
-    every = [teacher.features(collate(samples.get([i]))) for i in range(len(samples))]
+    inputs = [teacher.inputs(samples.get([i])) for i in range(len(samples))]
+    every = [teacher.features(collate(one)) for one in inputs]
     sentences = torch.cat([f["sentence"] for f in every])
     words = torch.cat([f["words"][f["has"]] for f in every])
     for found in (sentences, words):
