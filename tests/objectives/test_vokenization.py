@@ -465,17 +465,6 @@ def test_the_first_stage(place: Path, vokenizer: Path) -> None:
     assert (loaded.states_width, loaded.image_width, loaded.width) == (64, 24, 64)
 
 
-def test_the_first_stage_of_vidlankd(place: Path, first: AdaptConfig, tmp_path: Path) -> None:
-    config = replace_settings(
-        first, arm="mlm+token_image_matching", vokenizer_head="none", vokenizer_layers=1,
-        vokenizer_margin=1.0, vokenizer_frozen=False, vokenizer_hinge="released",
-    )  # fmt: skip
-    adapt(config, STEPS, tmp_path / "out")
-    assert {"mlm", "token_image_matching"} <= log_of(tmp_path / "out")[0].keys()
-    loaded = load_matching_heads(tmp_path / "out" / "model")
-    assert (loaded.states_width, loaded.width) == (32, 32)
-
-
 def voken_head(out: Path) -> Tensor:
     heads = load_file(out / "model" / "groundling_heads.safetensors")
     return heads["voken_classification.head.3.weight"]

@@ -21,12 +21,8 @@ from tiny.homes import noise as image
 from tiny.regions import store
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, SiglipImageProcessorPil
 
-from groundling.commands.adapt import COMMAND as adapt
-from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.pretrain import COMMAND as pretrain
-from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer
@@ -43,7 +39,7 @@ from groundling.teachers import TeacherContext, add_features
 from groundling.teachers import feature_cache as cache
 from groundling.teachers.clip import FEATURES, ClipTeacher, text_for_clip
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet
-from groundling.teachers.loading import make_clip_teacher
+from groundling.teachers.loading import load_teachers, make_clip_teacher
 
 TEXTS = [
     "a dog runs in a park",
@@ -419,6 +415,15 @@ def test_cached_and_live_features_are_equal(name, data, place, tmp_path, monkeyp
     assert reads.seen["pictures"] == {"clip": 3, "siglip": 4}[name], "once for all its choices"
 
 
+def test_of_texts_that_are_drawn_anew_only_images_are_cached(place, tmp_path):
+    one = teacher(place)
+    drawn, live = TeacherSet([one], FeatureCache(tmp_path)).wrap(samples(examples()), fixed=False)
+    assert teachers_in(tmp_path.iterdir()) == ["clip_images"]
+    kept = wrapped(one, examples(), tmp_path / "all").features
+    for name, features in by_row(drawn, live).features.items():
+        close(features.double(), kept[name].double(), 1e-4)
+
+
 def test_an_images_contents_are_its_identity(place, tmp_path):
     photos = shutil.copytree(place / "photos", tmp_path / "photos")
     found = []
@@ -604,6 +609,12 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
         assert message in refused(call)
 
 
+def test_images_that_no_objective_reads_are_refused(place):
+    settings = make_settings(ObjectiveSettings, teacher_images=str(place / "photos"))
+    context = TeacherContext(str(place / "clip"), frozenset({"sentence"}), settings)
+    assert "photos: no objective reads images" in refused(load_teachers, context)
+
+
 # -- whole runs ------------------------------------------------------------------------------------------------------
 
 
@@ -668,49 +679,3 @@ def test_the_papers_terms_and_gate_are_the_same_kept_and_live(tune, tmp_path):
         assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
     wide = replace_settings(config, teacher_space="pre_projection")
     assert "text features of two widths, [24, 32]" in refused(finetune, wide, BRIEF, tmp_path / "w")
-
-
-def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp_path, monkeypatch):
-    names = [f"some/{n}" for n in range(4)]
-    store(tmp_path / "store", names)
-    captions = [f"{text} {n}\t{name}.png" for n, name in enumerate(names) for text in TEXTS[:3]]
-    put(tmp_path / "captions.tsv", "\n".join(captions) + "\n")
-    config = make_settings(
-        PretrainConfig,
-        architecture="uniter",
-        model=tune.model,
-        regions=str(tmp_path / "store"),
-        captions=str(tmp_path / "captions.tsv"),
-        max_length=48,
-        objectives=TERMS,
-        teacher=tune.extra_objectives.teacher,
-        teacher_images=str(place / "photos"),
-        teacher_cache=str(tmp_path / "cache"),
-    )
-    reads = Reads(monkeypatch)
-    result = pretrain(config, BRIEF, tmp_path / "captions")
-    assert {*TERMS} < {*result["objectives"]}
-    assert reads.seen["pictures"] == 4 and reads.seen["texts"] == 3 * 4
-    assert teachers_in((tmp_path / "cache").iterdir()) == ["clip_images"]
-
-
-def test_targeted_terms_of_text_alone(tune, place, tmp_path):
-    homes.text(tmp_path / "text.txt", 12)
-    config = make_settings(
-        AdaptConfig,
-        student=tune.model,
-        teacher=tune.extra_objectives.teacher,
-        text=(str(tmp_path / "text.txt"),),
-        arm="mlm+td_text+td_words",
-        word_selection="random",
-    )
-    result = adapt(config, BRIEF, tmp_path / "out")
-    assert {"td_text", "td_words"} < result["train_metrics"].keys()
-    assert not (tmp_path / "out/teacher").exists()
-    photos = str(place / "photos")
-    for message, changes in {
-        "clip_words, clip_word needs teacher_images=FOLDER": {"word_selection": "top"},
-        "photos: no objective reads images": {"arm": "l1", "teacher_images": photos},
-    }.items():
-        changed = replace_settings(config, **changes)
-        assert message in refused(adapt, changed, BRIEF, tmp_path / "refused")
