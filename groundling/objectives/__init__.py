@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require, select
 from groundling.core.errors import InputError, duplicates, require_known
 from groundling.core.output_types import OutputType
 from groundling.core.registry import import_object, is_import_path, public_modules, require_instance
@@ -134,8 +134,19 @@ class Objective(nn.Module):
         return sample
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """Number of items in each term of `forward`, computed from the batch alone; 0 for none. Abstract."""
+        """Number of items in each term of `forward`, computed from the batch alone; 0 for none.
+
+        By default the `scored` positions, of a term with the objective's name.
+        """
+        return {self.name: int(self.scored(batch).sum())}
+
+    def scored(self, batch: Batch) -> Tensor:
+        """Mask (N, T) or (N, R) bool of the scored tokens or regions, computed from the batch alone. Abstract."""
         raise InputError(f"{type(self).__name__}: this objective has no method `count`")
+
+    def select_scored(self, values: Tensor, batch: Batch) -> Tensor:
+        """The values (n, ...) at the scored positions, of values (N, T, ...) or (N, R, ...)."""
+        return select(values, batch.flat_indices(self.scored))
 
     def loss_targets(self, batch: Batch) -> Mapping[str, LossTargets]:
         """Targets of its terms, computed from the batch alone, for terms that have a constant baseline.
