@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import homes, toys
 from tiny.homes import STEPS, log_of, never
-from tiny.objectives import tokens_of
+from tiny.objectives import captioned_run, tokens_of
 from torch import Tensor, nn
 from transformers import AutoModel
 
@@ -292,16 +292,10 @@ def test_shuffled_and_reversed_vokens_are_those_of_the_text() -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A student, a CLIP, photos with captions, a bank of other photos, and a text."""
     root = tmp_path_factory.mktemp("vokens")
-    homes.student(root / "student")
-    homes.seeing_clip(root / "clip")
-    for number in range(12):
-        homes.noise(root / "photos" / f"{number}.png", (20, 16), number)
+    captioned_run(root, "mlm")
     for number in range(7):
         place = root / "bank" / ("deep" if number % 2 else "")
         homes.noise(place / f"{number}.png", (16, 18), 50 + number)
-    made = toys.sentences()
-    images = [(number, f"{number}.png") for number in range(12)]
-    homes.coco(root / "captions.json", images, [(n // 2, made[n]) for n in range(24)])
     homes.text(root / "text.txt")
     return root
 
@@ -511,4 +505,4 @@ def test_the_teachers_images_are_the_bank_unless_another_is_given(
 ) -> None:
     config = replace_settings(second, voken_images="", teacher_images=str(place / "photos"))
     adapt(config, replace(STEPS, steps=1), tmp_path)
-    assert len(voken_head(tmp_path)) == 12
+    assert len(voken_head(tmp_path)) == 8
