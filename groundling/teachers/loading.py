@@ -130,7 +130,7 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
         own = [load_own_teacher(context)]
         needed = [spec for spec in needed if spec not in (CLIP, CLIP_TEXTS)]
     images = context.settings.targeted_distillation.teacher_images
-    if images and not own and needed in ([], [CLIP_TEXTS]):
+    if images and needed == [CLIP_TEXTS]:
         raise InputError(f"teacher_images={images}: no objective reads images")
     needed.sort(key=lambda spec: bool(spec.reads))  # behind the teachers whose features it reads
     context = replace(context, features=needs)
