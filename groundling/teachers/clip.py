@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, collate, require
+from groundling.core.batch import Batch, Example, Sample, collate, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.image_samples import image_files_by_id
@@ -33,7 +33,7 @@ from groundling.models.clip import last_token_positions
 from groundling.models.frozen_clip import FrozenClip
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import Teacher, code_hash, digest
-from groundling.teachers.feature_cache import iterate_samples
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset, iterate_samples
 
 UNNORMALIZED_IMAGE = "clip_image_unnormalized"
 """`clip_image` before it is scaled to unit length."""
@@ -227,21 +227,13 @@ class ClipTeacher(Teacher):
         if self.reads_images:
             reader = f"a teacher of {', '.join(self.feature_names)}"
             self.files.update(image_files_by_id(samples, self.images, reader))
-        whole = self.whole
-        if not ("clip_confidence" in self.computed and isinstance(self.answers, int)):
-            return self
-        if whole.clusters is not None:
-            return self
-        name = "clip_similarity"
-        one = self._restricted("clip", ((IMAGES | TEXTS) & self.computed) | {name})
-        features: list[np.ndarray] = []
-        rows: list[Sample] = []
-        for number, sample in enumerate(iterate_samples(samples), 1):
-            rows += sample.rows
-            if len(rows) >= FORWARD_BATCH or number == len(samples):
-                features.append(one.features(collate(one.inputs(rows)))[name].cpu().numpy())
-                rows = []
-        whole.clusters = kmeans_1d(np.concatenate(features), self.answers)
+        needs_clusters = "clip_confidence" in self.computed and self.whole.clusters is None
+        if needs_clusters and isinstance(self.answers, int):
+            name = "clip_similarity"
+            one = self._restricted("clip", ((IMAGES | TEXTS) & self.computed) | {name})
+            scored = iterate_samples(TeacherDataset(samples, one, FeatureCache()))
+            similarities = [row.features[name] for sample in scored for row in sample.rows]
+            self.whole.clusters = kmeans_1d(np.array(similarities), self.answers)
         return self
 
     def key(self) -> dict[str, Any]:
