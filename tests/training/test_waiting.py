@@ -1,6 +1,6 @@
 """The loop does not wait for the device: between two lines of the log nothing is read from it."""
 
-import traceback
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -89,8 +89,10 @@ class Watch(TorchDispatchMode):
         self.made.__exit__(*error)
 
     def note(self, what: str) -> None:
-        frames = [one for one in traceback.extract_stack() if one.filename.startswith(str(PACKAGE))]
-        self.waits.append(f"{what}: {frames[-1].name}: {frames[-1].line}")
+        frame = sys._getframe()
+        while not frame.f_code.co_filename.startswith(str(PACKAGE)):
+            frame = frame.f_back
+        self.waits.append(f"{what}: {frame.f_code.co_name}, line {frame.f_lineno}")
 
 
 class Made(TorchFunctionMode):
