@@ -440,24 +440,18 @@ def test_a_run_says_that_its_negatives_are_fewer(tmp_path: Path) -> None:
     assert [note for note in notes if note.startswith("gradient_accumulation_steps=2")]
 
 
-@pytest.mark.parametrize(
-    ("objectives", "steps", "named"),
-    [
-        ([ClipContrastiveLoss(WIDTHS)], 4, "contrast"),
-        (
-            [ClipContrastiveLoss(WIDTHS), ContrastiveDistillation(WIDTHS)],
-            2,
-            "contrast, contrastive",
-        ),
-        ([ClipContrastiveLoss(WIDTHS)], 1, ""),
+def test_which_negatives_are_fewer() -> None:
+    clip, distilled = ClipContrastiveLoss(WIDTHS), ContrastiveDistillation(WIDTHS)
+    for objectives, steps, named in (
+        ([clip], 4, "contrast"),
+        ([clip, distilled], 2, "contrast, contrastive"),
+        ([clip], 1, ""),
         ([L1Distillation(WIDTHS), MaskedLM(WIDTHS)], 4, ""),
-    ],
-)
-def test_what_is_said(objectives: list, steps: int, named: str) -> None:
-    settings = TrainingArguments(gradient_accumulation_steps=steps)
-    notes = in_batch_negatives_note(objectives, settings)
-    assert len(notes) == bool(named)
-    assert all(f": {named} takes its negatives from one micro-batch" in note for note in notes)
+    ):
+        settings = TrainingArguments(gradient_accumulation_steps=steps)
+        notes = in_batch_negatives_note(objectives, settings)
+        assert len(notes) == bool(named)
+        assert all(f": {named} takes its negatives from one micro-batch" in note for note in notes)
 
 
 # -- resume ------------------------------------------------------------------------------------------

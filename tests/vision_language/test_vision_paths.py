@@ -30,7 +30,7 @@ from groundling.data.regions import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextDataset
 from groundling.models.task_heads import HeadContext, ImagePairHead, PooledClsHead
 from groundling.models.text_encoder import new_encoder
-from groundling.objectives import MaskingVocabulary, ObjectiveContext
+from groundling.objectives import ObjectiveContext
 from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings
@@ -223,9 +223,9 @@ def test_pre_training_has_the_papers_sizes(
     kind: str, vocabulary: int, total: int, core: int
 ) -> None:
     """UNITER's masked LM counts for a cased vocabulary; its classes are 1,601, its features 2,048 numbers."""
-    words = MaskingVocabulary(mask_id=103, replacement_ids=range(5))
     sizes = OutputSizes(text=768, pooler_output=768, visual=768, regions=2048, classes=1601)
-    context = ObjectiveContext(sizes._replace(input_embeddings=(vocabulary, 768)), words)
+    sizes = sizes._replace(input_embeddings=(vocabulary, 768))
+    context = ObjectiveContext(sizes, toys.bert_words())
     with torch.device("meta"):
         make = ARCHITECTURES[kind].pretraining.objectives
         objectives = make(context, PretrainingVariantSettings())

@@ -35,7 +35,6 @@ from groundling.models.loading import Encoder
 from groundling.models.sentence_modules import SentenceModules, make_sentence_modules
 from groundling.models.text_encoder import TextEncoder, load_text_encoder, new_text_encoder
 from groundling.objectives import (
-    MaskingVocabulary,
     Objective,
     ObjectiveContext,
     find_objective,
@@ -104,12 +103,11 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     layout, max_length = text_layout_of(config, is_cross_modal, text_length_limit(text, sentence))
     model, windows = _model(config, is_cross_modal, text, layout, seed)
     texts, eval_texts = _texts(config, layout, max_length, text, windows, run)
-    vocabulary = MaskingVocabulary.of(text.tokenizer)
-    context = ObjectiveContext(model.sizes, vocabulary, settings, config.cross_modal)
+    context = ObjectiveContext(model.sizes, text.tokenizer, settings, config.cross_modal)
     teacher = config.teacher if "teacher" in {one.needed_teacher() for one in arm.values()} else ""
     extra = [FrozenCopy(text)] if retains else []
     teacher_set = load_teacher_set(
-        teacher, names, context, run.state.device, run.folder, seed, extra, text.tokenizer
+        teacher, names, context, run.state.device, run.folder, seed, extra
     )
     sizes = teacher_set.sizes(context.sizes)
     model = _wrapped(model, names, sizes, seed)

@@ -46,7 +46,6 @@ from groundling.models.hub import is_adapter
 from groundling.models.loading import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import (
-    MaskingVocabulary,
     Objective,
     ObjectiveContext,
     unused_settings_note,
@@ -367,7 +366,5 @@ def _objective_context(
     sizes = student.sizes
     if store is not None:
         sizes = sizes._replace(classes=store.classes, background=store.background)
-    vocabulary = None
-    if student.text_tokenizer is not None and config.extra_objectives.objectives:
-        vocabulary = MaskingVocabulary.of(student.text_tokenizer)
-    return ObjectiveContext(sizes, vocabulary, config.objective_settings, output_type=form)
+    settings = config.objective_settings
+    return ObjectiveContext(sizes, student.text_tokenizer, settings, output_type=form)

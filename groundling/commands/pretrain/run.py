@@ -45,7 +45,6 @@ from groundling.models.heads import init_lm_head
 from groundling.models.loading import Encoder
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import (
-    MaskingVocabulary,
     Objective,
     ObjectiveContext,
     unused_settings_note,
@@ -86,9 +85,8 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     model.prepare([one[0] for one in versions], True)
     sizes = model.sizes._replace(classes=store.classes, background=store.background)
     tokenizer = require(model.text_tokenizer, "tokenizer", "masked LM")
-    vocabulary = MaskingVocabulary.of(tokenizer)
     form = task.form if task is not None and phase.keeps_labels else None
-    context = ObjectiveContext(sizes, vocabulary, config.objective_settings, output_type=form)
+    context = ObjectiveContext(sizes, tokenizer, config.objective_settings, output_type=form)
     extra = config.extra_objectives
     teacher_set = load_teacher_set(
         extra.teacher, extra.objectives, context, run.state.device, run.folder, seed

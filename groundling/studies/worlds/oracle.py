@@ -6,7 +6,7 @@ A positive control: where no oracle helps a student, that a CLIP does not help s
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import chain, combinations
@@ -293,10 +293,6 @@ class OracleTextTeacher(StandardizedTextTeacher):
     def raw_features(self, batch: Batch) -> dict[str, Tensor]:
         """The features that the inputs carry."""
         return {name: batch.features[name] for name in TEXT_FEATURES}
-
-    def countable_features(self, batch: Batch) -> Mapping[str, Tensor]:
-        """`has` (U, K)."""
-        return {"has": batch.features["has"]}
 
 
 class OracleTeacher(Teacher):
