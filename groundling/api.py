@@ -14,7 +14,6 @@ from groundling.command_line import COMMANDS, Command, flag_prefix
 from groundling.command_line.names import as_options, own_settings
 from groundling.core.errors import convert_os_errors, prefix_errors
 from groundling.settings.fields import (
-    SYNONYMS,
     fill_settings,
     replace_settings,
     setting_values,
@@ -73,7 +72,7 @@ def _values(command: Command, keywords: dict[str, Any]) -> list[Any]:
     own = [prefix for prefix in command.settings if prefix not in made]
     defaults = [command.settings[prefix] for prefix in own]
     known = setting_values(*defaults)
-    if "option" in known and not keywords.keys() <= known.keys() | SYNONYMS.keys():
+    if "option" in known and not keywords.keys() <= known.keys():
         keywords = as_options(keywords, own_settings(keywords))
     filled = fill_settings(defaults, keywords)
     made |= dict(zip(own, filled, strict=True))

@@ -217,27 +217,6 @@ def test_flags_may_be_spelt_with_underscores_and_equals_signs(called: list[tuple
     assert training == ADAPTING
 
 
-def test_names_of_transformers_are_understood(called: list[tuple]) -> None:
-    words = "--learning_rate 3e-4 --num_train_epochs 2 --per_device_train_batch_size 8"
-    assert main(["adapt", *words.split(), "--logging-steps", "5"]) == 0
-    groundling.adapt(
-        learning_rate=3e-4, num_train_epochs=2, per_device_train_batch_size=8, logging_steps=5
-    )
-    (_, training, _), (_, same, _) = called
-    assert training == same == replace(ADAPTING, lr=3e-4, epochs=2, batch=8, log_every=5)
-
-
-def test_a_batch_per_device_is_no_batch_of_a_step(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    per_device, parts = "--per_device_train_batch_size 8", "--gradient-accumulation-steps 4"
-    assert main(["adapt", *per_device.split(), *parts.split()]) == 2
-    assert "pass batch, a step's samples on all devices" in capsys.readouterr().err
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="pass batch, a step's samples on all devices"):
-        groundling.adapt(per_device_train_batch_size=8)
-
-
 def test_an_empty_list_and_a_number_below_0_are_values(called: list[tuple]) -> None:
     assert main(["predict", "--model-seed", "-1", "--trust"]) == 0
     assert main(["figures", "one", "--formats"]) == 0
