@@ -21,7 +21,6 @@ import groundling
 from groundling.cli import COMMANDS, main
 from groundling.command_line.flags import parse_flags
 from groundling.commands.adapt import ADAPTING, AdaptConfig
-from groundling.core.errors import InputError
 from groundling.core.registry import import_object
 from groundling.runs import progress
 from groundling.runs.progress import CommandContext
