@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -19,11 +18,6 @@ from groundling.settings.fields import (
     setting_values,
     settings_of,
 )
-
-Text = str | os.PathLike[str]
-"""A string setting; a path is accepted too."""
-Texts = Text | Sequence[Text]
-"""A list of strings; a single string is accepted too."""
 
 
 def function_names() -> list[str]:

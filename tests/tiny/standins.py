@@ -37,7 +37,7 @@ SENTENCES = 16
 WORLD = ["--nouns", "24", "--dev-nouns", "6", "--test-nouns", "8", "--scenes", "12"]
 WORLD += ["--dev-scenes", "4", "--sentences", "300", "--dev-sentences", "8"]
 """Flags of `data make-world` that make it small."""
-TASKS = ["--limit-train", "16", "--limit-dev", "16"]
+TASKS = ["--limit-train", "32", "--limit-dev", "40"]
 TASKS += ["--world.scenes", "0", "--world.dev-scenes", "0"]
 """Flags of `data make-tasks` that make it small."""
 
