@@ -208,7 +208,7 @@ def own_images(folder: Path) -> None:
     rows = [(f"is it a dog {n} ?", "pier.jpg") for n in range(3)]
     put(folder / "new_questions.csv", table(("question", "photo"), *rows))
     dogs(folder / "my_dogs")
-    vcr_files.folder(folder / "vcr_data", train=35)
+    vcr_files.folder(folder / "vcr_data", train=35, val=7)
     wordnets.write(folder / "WordNet-3.0/dict")
     for number in range(3):
         place = folder / "vcr1images/movie" / f"{number}"
