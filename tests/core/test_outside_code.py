@@ -23,7 +23,7 @@ from groundling.prediction.fine_tuned import load
 from groundling.runs.folder import difference
 from groundling.stats.finished_runs import collect_runs
 from groundling.studies.attention.commands import AnalysedModelSettings
-from groundling.studies.attention.inspected_models import open_region_model
+from groundling.studies.attention.inspected_models import FineTunedRegionModel
 from groundling.studies.attention.page import visualize
 from groundling.tasks import Task
 from groundling.tasks.glue import RTE
@@ -132,7 +132,7 @@ def test_what_the_user_names_is_imported(place: Path, capsys: Any) -> None:
 def test_an_analysis_of_a_fine_tuned_model_imports_nothing(place: Path) -> None:
     edited(ABOUT, **NAMES["model_format"])
     with pytest.raises(InputError, match=r"trust=downloaded\.evil:KIND"):
-        open_region_model(AnalysedModelSettings(model="downloaded"), torch.device("cpu"))
+        FineTunedRegionModel(AnalysedModelSettings(model="downloaded"), torch.device("cpu"), ())
     with pytest.raises(InputError, match=r"trust=downloaded\.evil:KIND"):
         visualize("downloaded", text="a dog", cpu=True)
     assert not (place / "ran").exists()
