@@ -43,7 +43,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.models.attention": "AttentionMap SequencePositions",
     },
     "Objective: a term of the loss": {
-        "groundling.objectives": "Objective ObjectiveContext MaskingVocabulary LossTargets",
+        "groundling.objectives": "Objective ObjectiveContext LossTargets",
         "groundling.training.training_steps": "TrainingStep MicroBatchContext ForwardOutput",
     },
     "Task: data, output type and metrics": {

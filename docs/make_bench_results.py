@@ -55,7 +55,7 @@ GRID = "grid"
 READINGS = (VISUAL, READOUT, MASKED_LM, PAIRS, CATEGORY)
 COLUMNS = (
     *("method", "arm", "texts", "family", "world", "axis", "value", "seed", "weight"),
-    *(*READINGS, "chance", "core seconds", "remarks", "definition"),
+    *(*READINGS, "chance", "core seconds", "definition"),
 )
 
 
@@ -90,7 +90,6 @@ def _row(bench: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
     row |= {"axis": condition.get("axis"), "value": condition.get("value")}
     row |= {name: _short(value_of(run, name)) for name in (READINGS if not condition else [VISUAL])}
     row["chance"] = _short(run["readings"][VISUAL].get("chance"))
-    row["remarks"] = " ".join(run.get("remarks", ()))
     if run["method"] and not condition:
         row["weight"] = run["weight"]
         row["core seconds"] = run["cost"].get("core_seconds")
@@ -128,7 +127,6 @@ def _run(row: Mapping[str, str]) -> dict[str, Any]:
     run["readings"] = {name: {"test": float(row[name])} for name in READINGS if row[name]}
     run["readings"][VISUAL]["chance"] = float(row["chance"])
     run["cost"] = {"core_seconds": float(row["core seconds"] or nan)}
-    run["remarks"] = [row["remarks"]] if row["remarks"] else []
     if row["axis"]:
         run["condition"] = {"axis": row["axis"], "value": int(row["value"])}
     return run
@@ -140,7 +138,7 @@ def blocks(bench: Mapping[str, Any]) -> dict[str, str]:
     verdicts = judge_methods(bench["runs"], bench["methods"])
     for family in families_of(base_entries(bench["runs"])):
         made[family] = _table(bench, family)
-        sentences = [one.sentence for one in verdicts if one.family == family]
+        sentences = [one.sentence for one in verdicts if one.gain and one.family == family]
         made[f"{family} verdicts"] = _list(sentences)
     curves = judge_curves(bench["runs"], bench["methods"])
     for axis, family, own in curve_groups(curves):

@@ -4,9 +4,8 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -14,17 +13,11 @@ from groundling.command_line import COMMANDS, Command, flag_prefix
 from groundling.command_line.names import as_options, own_settings
 from groundling.core.errors import convert_os_errors, prefix_errors
 from groundling.settings.fields import (
-    SYNONYMS,
     fill_settings,
     replace_settings,
     setting_values,
     settings_of,
 )
-
-Text = str | os.PathLike[str]
-"""A string setting; a path is accepted too."""
-Texts = Text | Sequence[Text]
-"""A list of strings; a single string is accepted too."""
 
 
 def function_names() -> list[str]:
@@ -73,7 +66,7 @@ def _values(command: Command, keywords: dict[str, Any]) -> list[Any]:
     own = [prefix for prefix in command.settings if prefix not in made]
     defaults = [command.settings[prefix] for prefix in own]
     known = setting_values(*defaults)
-    if "option" in known and not keywords.keys() <= known.keys() | SYNONYMS.keys():
+    if "option" in known and not keywords.keys() <= known.keys():
         keywords = as_options(keywords, own_settings(keywords))
     filled = fill_settings(defaults, keywords)
     made |= dict(zip(own, filled, strict=True))

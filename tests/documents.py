@@ -115,6 +115,15 @@ def parts(text: str) -> list[tuple[bool, str]]:
     return tokens
 
 
+BLOCK = re.compile(r"^```(text|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: Path, kind: str) -> list[list[str]]:
+    """Lines of a page's blocks of a kind: files to bring (text), what is printed (console)."""
+    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [body.splitlines() for name, body in found if name == kind]
+
+
 def words(line: str) -> list[str]:
     """What follows `groundling` in a command."""
     return shlex.split(line)[1:]

@@ -17,7 +17,6 @@ from groundling.command_line import Command, flag_prefix
 from groundling.command_line.names import as_options, own_settings
 from groundling.core.errors import InputError, did_you_mean, duplicates, prefix_errors
 from groundling.settings.fields import (
-    SYNONYMS,
     Setting,
     flag_name,
     format_value,
@@ -35,10 +34,8 @@ WIDTH = 120
 """Maximum line length of help."""
 INDENT = 26
 """Column at which a flag's help text begins."""
-SHORT_TEXT = 100
-"""Maximum number of characters of a flag's help in `--help`, if that would be too long otherwise."""
-SHORT_HELP = 45
-"""Maximum number of lines of `--help`."""
+SHORT_TEXT = 160
+"""Maximum number of characters of a flag's help in `--help`."""
 
 
 class Flag(NamedTuple):
@@ -93,9 +90,7 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
 
     Raises InputError for an unknown flag, and for a value that is not allowed.
     """
-    own = flags_of(command)
-    names = {flag_name(name): flag_name(ours) for name, ours in SYNONYMS.items()}
-    flags = {name: own[ours] for name, ours in names.items() if ours in own} | own
+    flags = flags_of(command)
     parser = argparse.ArgumentParser(
         add_help=False, allow_abbrev=False, exit_on_error=False, argument_default=argparse.SUPPRESS
     )
@@ -176,7 +171,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
 
 
-def command_help(command: Command, shows_all: bool = False, is_short: bool = False) -> str:
+def command_help(command: Command, shows_all: bool = False) -> str:
     """Output of `--help`: the flags that most people use, on one screen; of `--help-all`: every flag by group."""
     flags = flags_of(command)
     common = command.common_flags.split()
@@ -197,7 +192,7 @@ def command_help(command: Command, shows_all: bool = False, is_short: bool = Fal
         group = parser.add_argument_group(title)
         for name in names:
             text = flags[name].help.replace("%", "%%")
-            if is_short:
+            if not shows_all:
                 text = textwrap.shorten(text, SHORT_TEXT, placeholder=" ...")
             _add_flag(group, name, flags[name], text)
     if command.has_out:
@@ -206,6 +201,4 @@ def command_help(command: Command, shows_all: bool = False, is_short: bool = Fal
         group.add_argument(f"--{OUT}", metavar="PATH", help=about)
         about = "Read the inputs, print what they are, and stop before anything long."
         group.add_argument(DRY_RUN, action="store_true", help=about)
-    page = parser.format_help().rstrip()
-    is_long = not shows_all and not is_short and len(page.splitlines()) > SHORT_HELP
-    return command_help(command, is_short=True) if is_long else page
+    return parser.format_help().rstrip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,9 +90,7 @@ if TYPE_CHECKING:
 
 # Arms, which name objectives, and what a run of these reads.
 
-TASKS_WITH_ANSWERS = tuple(
-    ["swag", "swag/full", "vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale"]
-)
+TASKS_WITH_ANSWERS = tuple(["swag", "vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale"])
 """Tasks whose pre-training texts contain the right answer; a test compares them with the registry."""
 
 ARMS = {
@@ -152,17 +150,10 @@ def as_options(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]
     return {**rest, "option": [*rest.get("option", ()), *options]} if options else rest
 
 
-def check_unread(config: object, names: Sequence[str]) -> None:
-    """Raises InputError for options and adversarial settings that no objective among `names`, teacher or training step
-    of a run reads.
-    """
+def check_training_step(config: object) -> None:
+    """Raises InputError for an unknown training step, and for adversarial settings that no training step reads."""
     given = setting_values(config)
     step = given["training_step"]
-    is_own = any(is_import_path(name) for name in (*names, given["teacher"], step))
-    if given["option"] and not (is_own or own_settings({"objectives": names})):
-        raise InputError(
-            "option: only objectives and teachers of your own, MODULE:NAME, read options"
-        )
     if step and not is_import_path(step):
         from groundling.training.training_steps import TRAINING_STEPS
 

@@ -199,9 +199,13 @@ class Sample:
 
     def each_row(self, change: Callable[[Sample], Sample]) -> Sample:
         """A copy with `change` applied to every row."""
-        if not self.choices:
-            return change(self)
-        return replace(self, choices=tuple(change(choice) for choice in self.choices))
+        return self.with_rows([change(row) for row in self.rows])
+
+    def with_rows(self, rows: Sequence[Sample], truncated_tokens: int = 0) -> Sample:
+        """A copy with other rows, and with more truncated tokens."""
+        changed = replace(self, choices=tuple(rows)) if self.choices else rows[0]
+        total = self.truncated_tokens + truncated_tokens
+        return replace(changed, truncated_tokens=total) if truncated_tokens else changed
 
     def with_label(self, name: str, value: np.ndarray) -> Sample:
         """A copy with the label `name` added: () or (L,) for a sample, (T,) or (R, ...) for a row."""

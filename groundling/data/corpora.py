@@ -93,30 +93,13 @@ def iterate_texts(
     yield from map(CorpusText, plain_lines(path))
 
 
-def blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -> Iterator[str]:
-    """Texts joined in order and cut between words into strings of at most `tokens` tokens; the last is the rest."""
-    block: list[str] = []
-    room = tokens
-    for word, later in _counted_words(texts, lexicon):
-        if block and later <= room:
-            room -= later
-            block.append(word)
-            continue
-        if block:
-            yield " ".join(block)
-        *whole_blocks, rest = _halves(word, lexicon, tokens)
-        yield from whole_blocks
-        room = tokens - lexicon.count(rest)
-        block = [rest]
-    if block:
-        yield " ".join(block)
-
-
-def full_blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -> Iterator[str]:
+def full_blocks(
+    texts: Iterable[str], lexicon: TokenizationCache, tokens: int, whole_words: bool = False
+) -> Iterator[str]:
     """Texts joined in order and cut into strings of exactly `tokens` tokens, inside a word if necessary.
 
     Therefore blocks cannot be distinguished by their lengths. The last block is the rest; with a tokenizer that does
-    not split at spaces, a block may be a token short.
+    not split at spaces, a block may be a token short. With `whole_words`, only words longer than a block are cut.
 
     Source: XDBERT, Appendix B: "a fixed sequence length of 512"; release (Splend1d/XDBERT):
     510 and two special tokens.
@@ -127,7 +110,9 @@ def full_blocks(texts: Iterable[str], lexicon: TokenizationCache, tokens: int) -
         if not block:
             count = lexicon.count(word)
         while word and count > room:
-            head, word = _cut(word, lexicon, room, " " if block else "")
+            head = ""
+            if not (block and whole_words):
+                head, word = _cut(word, lexicon, room, " " if block else "")
             if not (head or block):  # a letter with more tokens than a block has
                 head, word = word[:1], word[1:]
             yield " ".join([*block, head] if head else block)
@@ -161,14 +146,6 @@ def _cut(word: str, lexicon: TokenizationCache, room: int, before: str) -> tuple
     return word[: max(0, end)], word[max(0, end) :]
 
 
-def _halves(word: str, lexicon: TokenizationCache, tokens: int) -> list[str]:
-    """A word longer than a block, halved until every part fits (a single letter is always a part)."""
-    if len(word) < 2 or lexicon.count(word) <= tokens:
-        return [word]
-    middle = len(word) // 2
-    return _halves(word[:middle], lexicon, tokens) + _halves(word[middle:], lexicon, tokens)
-
-
 def split_long_texts(
     texts: Iterable[str], lexicon: TokenizationCache, tokens: int
 ) -> Iterator[tuple[int, str]]:
@@ -176,7 +153,9 @@ def split_long_texts(
     number = 0
     for some in batched(texts, CHUNK):
         for text, count in zip(some, lexicon.counts_in(some).tolist(), strict=True):
-            for part in [text] if count <= tokens else blocks([text], lexicon, tokens):
+            is_long = count > tokens
+            parts = full_blocks([text], lexicon, tokens, whole_words=True) if is_long else [text]
+            for part in parts:
                 yield number, part
             number += 1
 
@@ -260,7 +239,7 @@ def _texts_of(path: Path) -> Iterator[str]:
 
 # -- stores of tokens --------------------------------------------------------------------------------------------------
 
-VERSION = 2
+VERSION = 3
 """Raised when texts are read or cut in another way, so that stores are made again."""
 FOLDER = "texts"
 """Name of the folder of stores, in the cache or in a run's folder."""

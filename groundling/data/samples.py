@@ -222,6 +222,25 @@ def _offsets(encoding: Encoding) -> np.ndarray:
     return np.array(encoding.offsets, np.int64).reshape(-1, 2)
 
 
+def _special_tokens(engine: Tokenizer) -> tuple[Encoding, slice, slice]:
+    """The encoding of a single text, and the places of its special tokens before and after the text."""
+    probe = engine.encode("a")
+    inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
+    first = inner[0] if inner else len(probe.ids)
+    return probe, slice(first), slice(first + len(inner), None)
+
+
+def _enclose(start: list[int], tokens: Tokens, end: list[int]) -> dict[str, np.ndarray]:
+    """Tokens between special ones, as fields of a `TextRow`."""
+    ids, word = tokens
+    edges = (len(start), len(end))
+    return {
+        "input_ids": np.concatenate([start, ids, end]).astype(np.int64),
+        "special_tokens_mask": np.pad(np.zeros(len(ids), bool), edges, constant_values=True),
+        "word_ids": np.pad(word.astype(np.int64), edges, constant_values=-1),
+    }
+
+
 class TextRowEncoder:
     """Makes rows for a text encoder: special tokens, token types, truncation to its maximum length."""
 
@@ -235,12 +254,11 @@ class TextRowEncoder:
         self.pad = int(tokenizer.pad_token_id or 0)
         self.cutter = Tokenizer.from_str(self.engine.to_str())
         self.cutter.enable_truncation(max_length)
-        probe = self.engine.encode("a")
-        inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
-        # The special tokens around the tokens of one text: their ids and token types.
-        edges = (inner[0], inner[-1] + 1) if inner else (len(probe.ids), len(probe.ids))
-        self.start, self.end = probe.ids[: edges[0]], probe.ids[edges[1] :]
-        self.types = (probe.type_ids[: edges[0]], probe.type_ids[edges[1] :])
+        probe, before, after = _special_tokens(self.engine)
+        self.start = probe.ids[before]
+        self.end = probe.ids[after]
+        self.start_types = probe.type_ids[before]
+        self.end_types = probe.type_ids[after]
 
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
@@ -263,19 +281,9 @@ class TextRowEncoder:
         room = self.max_length - len(self.start) - len(self.end)
         dropped = max(0, len(ids) - room)
         count = len(ids) - dropped
-        special = np.ones(count + len(self.start) + len(self.end), bool)
-        special[len(self.start) :][:count] = False
-        words = np.full(len(special), -1, np.int64)
-        words[len(self.start) :][:count] = word[:count]
-        types = [self.types[0], [0] * count, self.types[1]]
-        row = TextRow(
-            input_ids=np.concatenate([self.start, ids[:count], self.end]).astype(np.int64),
-            special_tokens_mask=special,
-            word_ids=words,
-            token_type_ids=np.concatenate(types).astype(np.int64),
-            pad_token_id=self.pad,
-        )
-        return row, dropped
+        arrays = _enclose(self.start, (ids[:count], word[:count]), self.end)
+        types = np.array([*self.start_types, *[0] * count, *self.end_types], np.int64)
+        return TextRow(**arrays, token_type_ids=types, pad_token_id=self.pad), dropped
 
     def _cut(self, parts: tuple[str, ...]) -> Encoding:
         truncated = self.cutter.encode(parts[0], parts[1] if len(parts) == 2 else None)
@@ -317,10 +325,9 @@ class ClipRowEncoder:
         self.limit = limit
         self.max_windows = max_windows
         self.pad = int(tokenizer.pad_token_id or 0)
-        probe = self.engine.encode("a")
-        inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
-        self.start = probe.ids[: inner[0]]
-        self.end = probe.ids[inner[-1] + 1 :]
+        probe, before, after = _special_tokens(self.engine)
+        self.start = probe.ids[before]
+        self.end = probe.ids[after]
         self.room = limit - len(self.start) - len(self.end)
         if not self.end or self.room < 1:
             raise InputError(
@@ -337,8 +344,7 @@ class ClipRowEncoder:
 
     def row_of(self, tokens: Tokens) -> tuple[TextRow, int]:
         """The row of one text as from `rows`, made of its tokens, and its number of truncated tokens."""
-        ids, word = tokens
-        return self._of_parts([(ids.astype(np.int64), word.astype(np.int64))])
+        return self._of_parts([tokens])
 
     def _row(
         self, encodings: Sequence[Encoding], words: tuple[np.ndarray, ...]
@@ -360,23 +366,14 @@ class ClipRowEncoder:
                 dropped += len(tokens) - cuts[self.max_windows - 1][1]
                 cuts = cuts[: self.max_windows]
             for start, stop in cuts:
-                own = self._window(tokens[start:stop], word[start:stop], len(windows), number)
-                windows.append(own)
+                part = (tokens[start:stop], word[start:stop])
+                window = _enclose(self.start, part, self.end)
+                length = len(window["input_ids"])
+                window["token_type_ids"] = np.full(length, number, np.int64)
+                window["window_index"] = np.full(length, len(windows), np.int64)
+                windows.append(window)
         joined = {name: np.concatenate([one[name] for one in windows]) for name in windows[0]}
         return TextRow(pad_token_id=self.pad, **joined), dropped
-
-    def _window(
-        self, tokens: np.ndarray, word: np.ndarray, place: int, text: int
-    ) -> dict[str, np.ndarray]:
-        edges = (len(self.start), len(self.end))
-        ids = np.concatenate([self.start, tokens, self.end]).astype(np.int64)
-        return {
-            "input_ids": ids,
-            "special_tokens_mask": np.pad(np.zeros(len(tokens), bool), edges, constant_values=True),
-            "word_ids": np.pad(word, edges, constant_values=-1),
-            "token_type_ids": np.full(len(ids), text, np.int64),
-            "window_index": np.full(len(ids), place, np.int64),
-        }
 
     def _cuts(self, word: np.ndarray) -> list[tuple[int, int]]:
         cuts = []

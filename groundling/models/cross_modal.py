@@ -176,10 +176,9 @@ class CrossModalEncoder(Encoder):
         self,
         text: TextEncoder,
         clip: ClipTextTower,
-        layers: int = 2,
-        clip_tokenizer: PreTrainedTokenizerBase | None = None,
+        layers: int,
+        clip_tokenizer: PreTrainedTokenizerBase,
     ) -> None:
-        """Without `clip_tokenizer` the model can be trained, but not saved, and it cannot tokenize texts."""
         super().__init__()
         self.text = text
         self.clip = clip
@@ -221,12 +220,8 @@ class CrossModalEncoder(Encoder):
         self.text.return_layers()
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder, ClipRowEncoder]:
-        """The text encoder's input, and at most two CLIP windows per text (XDBERT Appendix B).
-
-        Raises InputError without a `clip_tokenizer`.
-        """
-        tokenizer = require(self.clip_tokenizer, "clip_tokenizer", "a cross-modal model given text")
-        windows = ClipRowEncoder(tokenizer, self.clip.context_length, TUNING_WINDOWS)
+        """The text encoder's input, and at most two CLIP windows per text (XDBERT Appendix B)."""
+        windows = ClipRowEncoder(self.clip_tokenizer, self.clip.context_length, TUNING_WINDOWS)
         return self.text.inputs(max_length)[0], windows
 
     def word_embeddings(self) -> nn.Embedding:
@@ -235,11 +230,8 @@ class CrossModalEncoder(Encoder):
 
     def export(self, folder: Path) -> None:
         """Write `text` and `clip` as stock HF folders, and the cross-modal layers beside them."""
-        tokenizer = require(
-            self.clip_tokenizer, "clip_tokenizer", "a cross-modal model to be saved"
-        )
         self.text.export(folder / "text")
-        save_clip_text(self.clip, tokenizer, folder / "clip")
+        save_clip_text(self.clip, self.clip_tokenizer, folder / "clip")
         save_file(self.cross.state_dict(), folder / LAYERS)
 
 

@@ -43,6 +43,9 @@ from groundling.models.hub import (
 from groundling.models.loading import check_finite, load_config, model_type, weights_sha256
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 
+TEXTS = 64
+"""Number of texts that are embedded at a time."""
+
 
 class FrozenClip:
     """A frozen CLIP-like image tower and text tower; one may be absent, and they may come from two models."""
@@ -111,14 +114,11 @@ class FrozenClip:
         return windows.rows(examples, [(word_spans(text),) for text in texts])
 
     @torch.no_grad()
-    def embed_texts(self, rows: Sequence[TextRow], batch: int = 64) -> Tensor:
-        """Unit-length embeddings (len(rows), E) in the joint space, of tokenized texts.
-
-        Encodes `batch` texts at a time, on the towers' device.
-        """
+    def embed_texts(self, rows: Sequence[TextRow]) -> Tensor:
+        """Unit-length embeddings (len(rows), E) in the joint space, of tokenized texts."""
         embedded = []
-        for start in range(0, len(rows), batch):
-            some = rows[start : start + batch]
+        for start in range(0, len(rows), TEXTS):
+            some = rows[start : start + TEXTS]
             samples = [Sample(str(number), clip=row) for number, row in enumerate(some)]
             _, ends = self.encode_texts(collate(samples).to(self.device))
             embedded.append(self.project_texts(ends))

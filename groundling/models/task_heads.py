@@ -39,7 +39,7 @@ class HeadContext:
 
 
 class TaskHead(nn.Module):
-    """Computes a task's outputs from a model's `EncoderOutput`; made from a `HeadContext` and keyword options."""
+    """Computes a task's outputs from a model's `EncoderOutput`; made from a `HeadContext`."""
 
     loss: ClassVar[str] = ""
     """The `OutputType` loss that the paper trains this head with; empty: the output type's default."""
@@ -49,6 +49,8 @@ class TaskHead(nn.Module):
     """Whether "left" and "right" are swapped in the texts and answers of a mirrored image."""
     uses_segments: ClassVar[bool] = False
     """Whether its paper masks each region outside its object."""
+    dropout_rate: ClassVar[float] = 0.1
+    """Dropout before the last Linear, if it has any."""
 
     @classmethod
     def output_type_for(cls, output_type: OutputType) -> OutputType:
@@ -101,12 +103,11 @@ class PooledClsHead(TaskHead):
     XDBERT's Section 2.4 fine-tunes as BERT does; its released script does not, see `UnpooledClsHead`.
     """
 
-    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
-        """`dropout` before the last Linear."""
+    def __init__(self, context: HeadContext) -> None:
         super().__init__()
         sizes = context.sizes
         self.pooler = None if sizes.pooler_output else Pooler(sizes.text)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(self.dropout_rate)
         self.classify = make_output_layer(sizes.pooler_output or sizes.text, context.outputs)
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
@@ -144,22 +145,21 @@ class UnpooledClsHead(TaskHead):
 class RegionScoreHead(TaskHead):
     """One score per region: dropout, one Linear on its last state."""
 
-    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
-        """`dropout` before the last Linear."""
+    def __init__(self, context: HeadContext) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.classify = make_output_layer(
-            context.sizes.pooler_output or context.sizes.text, context.outputs
-        )
+        self.width = context.sizes.pooler_output or context.sizes.text
+        self.between = self.make_transform()
+        self.dropout = nn.Dropout(self.dropout_rate)
+        self.classify = make_output_layer(self.width, context.outputs)
 
-    def transform(self, regions: Tensor) -> Tensor:
-        """Transform the regions' states (N, R, H) before dropout and the last Linear; here unchanged."""
-        return regions
+    def make_transform(self) -> nn.Sequential:
+        """The layers before dropout and the last Linear; here none."""
+        return nn.Sequential()
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, R); -inf where there is no region."""
         states = require(encoded.visual, "visual", "a head that scores regions")
-        scores = self.classify(self.dropout(self.transform(states))).squeeze(-1)
+        scores = self.classify(self.dropout(self.between(states))).squeeze(-1)
         return _mask_scores(scores, batch)
 
 
@@ -169,18 +169,9 @@ class TransformedRegionScoreHead(RegionScoreHead):
     norm: ClassVar[bool]
     """Whether a LayerNorm follows that layer, as in the model's pre-training."""
 
-    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
-        """`dropout` before the last Linear."""
-        width = context.sizes.pooler_output or context.sizes.text
-        # Made before the last Linear, so that both are initialised in the order of the forward pass.
-        between = make_transform(width, width, nn.GELU(), self.norm)
-        super().__init__(context, dropout)
-        self.between = between
-
-    def transform(self, regions: Tensor) -> Tensor:
-        """States (N, R, H) after that layer."""
-        states: Tensor = self.between(regions)
-        return states
+    def make_transform(self) -> nn.Sequential:
+        """That layer."""
+        return make_transform(self.width, self.width, nn.GELU(), self.norm)
 
     def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
         """The layer that `MaskedRegionModeling` trained, with soft or with hard labels."""
@@ -193,11 +184,10 @@ class PhraseGroundingHead(TaskHead):
     VisualBERT Appendix B.4; release (uclanlp/visualbert): an attention head whose values are unused.
     """
 
-    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
-        """`dropout` before both Linears."""
+    def __init__(self, context: HeadContext) -> None:
         super().__init__()
         width = context.sizes.pooler_output or context.sizes.text
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(self.dropout_rate)  # before both Linears
         self.query = nn.Linear(width, HEAD)
         self.classify = make_output_layer(width, HEAD)
 
@@ -223,7 +213,7 @@ class PairPooler(nn.Module):
     `init_weights` does not reach them).
     """
 
-    def __init__(self, width: int, dropout: float = 0.1) -> None:
+    def __init__(self, width: int, dropout: float) -> None:
         """`width` of the states, in attention heads of 64; `dropout` everywhere, on pooling weights too."""
         super().__init__()
         heads = max(1, width // HEAD)
@@ -256,11 +246,11 @@ class ImagePairHead(TaskHead):
 
     separates_images = True
 
-    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
-        """`dropout` inside the pooling; none before the last Linear (release)."""
+    def __init__(self, context: HeadContext) -> None:
+        """Dropout is inside the pooling; none is before the last Linear (release)."""
         super().__init__()
         width = context.sizes.text
-        self.pair = PairPooler(width, dropout)
+        self.pair = PairPooler(width, self.dropout_rate)
         self.classify = make_output_layer(2 * width, context.outputs)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:

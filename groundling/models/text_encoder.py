@@ -273,12 +273,6 @@ class TextEncoder(Encoder):
                 return states
             return first_layers(self.encoder, arguments, layers)
 
-    def hidden_states(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Outputs (N, T, D) of the embeddings and of each layer for `batch.text`."""
-        out = self.encoder(**self._encoder_arguments(batch), output_hidden_states=True)
-        states: tuple[Tensor, ...] = out.hidden_states
-        return states
-
     def _encoder_arguments(self, batch: Batch) -> dict[str, Any]:
         tokens = require(batch.text, "text", "a text encoder")
         arguments: dict[str, Any] = {"attention_mask": make_attention_mask(tokens, batch)}

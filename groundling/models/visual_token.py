@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +49,8 @@ class VisualTokenEncoder(Encoder):
     are subtracted from the token's vector beforehand, which differs by rounding only. Families with
     relative or rotary positions are refused: no token can be without a position there.
 
-    The slot is filled from the feature `clip_image_unnormalized` of a batch; a batch without it has no
-    such token, and the outputs are those of the text encoder (the paper's *implicit* mode).
+    The slot is filled from the feature `clip_image_unnormalized` of a batch, or see `fill_from_text`; a batch
+    without it has no such token, and the outputs are those of the text encoder (the paper's *implicit* mode).
     """
 
     def __init__(self, text: TextEncoder, width: int) -> None:
@@ -67,13 +66,24 @@ class VisualTokenEncoder(Encoder):
         nn.init.normal_(self.project.weight, std=text.encoder.config.initializer_range)
         nn.init.zeros_(self.project.bias)
         self.sizes = text.sizes
+        self.clip: ClipTextTower | None = None
+        self.windows: ClipRowEncoder | None = None
+
+    def fill_from_text(self, clip: ClipTextTower, tokenizer: PreTrainedTokenizerBase) -> None:
+        """From now on, fill the slot with CLIP's text vector of the text itself: the paper's *explicit* mode.
+
+        The vector is not normalised, as in the authors' code, where CLIP reads the query with its `[MASK]` as
+        written. The tower is frozen, truncates texts to its context length, and is not exported.
+        """
+        self.clip = clip.eval().requires_grad_(False)
+        self.windows = ClipRowEncoder(tokenizer, clip.context_length, max_windows=1)
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """Outputs of the text's T tokens; the visual token's state is dropped.
 
         `attention` is called with every layer's map, named `self`, of T positions and the visual token.
         """
-        vectors = batch.features.get(FEATURE)
+        vectors = self._vectors(batch)
         if vectors is None:
             plain: EncoderOutput = self.text(batch, attention)
             return plain
@@ -93,6 +103,15 @@ class VisualTokenEncoder(Encoder):
             else None,
             input_embeddings=self.word_embeddings().weight,
         )
+
+    def _vectors(self, batch: Batch) -> Tensor | None:
+        """The vectors (N, E) in the slot; None if it is empty."""
+        if self.clip is None:
+            return batch.features.get(FEATURE)
+        windows = require(batch.clip, "clip", "a CLIP-BERT that reads CLIP's text vectors")
+        with torch.no_grad():
+            vectors: Tensor = self.clip(windows)[1]
+        return vectors
 
     def _arguments(self, batch: Batch, tokens: Tokens, vectors: Tensor) -> dict[str, Any]:
         """Arguments of the Hugging Face module: T tokens and the visual token."""
@@ -117,9 +136,9 @@ class VisualTokenEncoder(Encoder):
             "position_ids": first + _append(place.unsqueeze(0), 0),
         }
 
-    def inputs(self, max_length: int) -> tuple[TextRowEncoder, None]:
-        """The text encoder's input."""
-        return self.text.inputs(max_length)
+    def inputs(self, max_length: int) -> tuple[TextRowEncoder, ClipRowEncoder | None]:
+        """The text encoder's input and, after `fill_from_text`, one CLIP window per text."""
+        return self.text.inputs(max_length)[0], self.windows
 
     def word_embeddings(self) -> nn.Embedding:
         """The text encoder's input embeddings."""
@@ -131,45 +150,6 @@ class VisualTokenEncoder(Encoder):
         with disk_errors(folder / PROJECTION):
             own = {name: value.cpu() for name, value in self.project.state_dict().items()}
             save_file(own, folder / PROJECTION)
-
-
-class ClipBertExplicit(Encoder):
-    """CLIP-BERT with CLIP's text vector of the text itself in the slot: the paper's *explicit* mode.
-
-    The vector is not normalised, as in the authors' code, where CLIP reads the query with its `[MASK]`
-    as written. CLIP's text tower is frozen, truncates texts to its context length, and is not exported.
-    """
-
-    def __init__(
-        self, model: VisualTokenEncoder, clip: ClipTextTower, tokenizer: PreTrainedTokenizerBase
-    ) -> None:
-        """`tokenizer`: the tower's."""
-        super().__init__()
-        self.model = model
-        self.clip = clip.eval().requires_grad_(False)
-        self.windows = ClipRowEncoder(tokenizer, clip.context_length, max_windows=1)
-        self.sizes = model.sizes
-
-    def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
-        """As `VisualTokenEncoder.forward`; `batch.clip` holds the text that CLIP reads, one window per row."""
-        windows = require(batch.clip, "clip", "a CLIP-BERT that reads CLIP's text vectors")
-        with torch.no_grad():
-            _, vectors = self.clip(windows)
-        filled = replace(batch, features={**batch.features, FEATURE: vectors})
-        encoded: EncoderOutput = self.model(filled, attention)
-        return encoded
-
-    def inputs(self, max_length: int) -> tuple[TextRowEncoder, ClipRowEncoder]:
-        """The text encoder's input, and one CLIP window per text."""
-        return self.model.inputs(max_length)[0], self.windows
-
-    def word_embeddings(self) -> nn.Embedding:
-        """The text encoder's input embeddings."""
-        return self.model.word_embeddings()
-
-    def export(self, folder: Path) -> None:
-        """Write the CLIP-BERT, without CLIP."""
-        self.model.export(folder)
 
 
 def _append(values: Tensor, value: int) -> Tensor:

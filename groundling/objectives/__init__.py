@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require, select
 from groundling.core.errors import InputError, duplicates, require_known
 from groundling.core.output_types import OutputType
 from groundling.core.registry import import_object, is_import_path, public_modules, require_instance
 from groundling.core.rng import derive_seed
-from groundling.data.samples import mask_id_of
 from groundling.models.heads import save_heads
 from groundling.models.loading import Encoder
 from groundling.models.text_encoder import TextEncoder
@@ -135,8 +134,19 @@ class Objective(nn.Module):
         return sample
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """Number of items in each term of `forward`, computed from the batch alone; 0 for none. Abstract."""
+        """Number of items in each term of `forward`, computed from the batch alone; 0 for none.
+
+        By default the `scored` positions, of a term with the objective's name.
+        """
+        return {self.name: int(self.scored(batch).sum())}
+
+    def scored(self, batch: Batch) -> Tensor:
+        """Mask (N, T) or (N, R) bool of the scored tokens or regions, computed from the batch alone. Abstract."""
         raise InputError(f"{type(self).__name__}: this objective has no method `count`")
+
+    def select_scored(self, values: Tensor, batch: Batch) -> Tensor:
+        """The values (n, ...) at the scored positions, of values (N, T, ...) or (N, R, ...)."""
+        return select(values, batch.flat_indices(self.scored))
 
     def loss_targets(self, batch: Batch) -> Mapping[str, LossTargets]:
         """Targets of its terms, computed from the batch alone, for terms that have a constant baseline.
@@ -194,30 +204,12 @@ def masked_tokens(batch: Batch, who: str) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MaskingVocabulary:
-    """The token ids that masking needs."""
-
-    mask_id: int
-    """Id of the mask token."""
-    replacement_ids: Sequence[int]
-    """Ids that may replace a masked token: all except special tokens."""
-
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> MaskingVocabulary:
-        """The ids of a tokenizer; raises InputError if it has no mask token."""
-        mask_id = mask_id_of(tokenizer, ", so masked LM is not possible")
-        special = set(tokenizer.all_special_ids)
-        ordinary = [number for number in range(len(tokenizer)) if number not in special]
-        return cls(int(mask_id), ordinary)
-
-
-@dataclass(frozen=True)
 class ObjectiveContext:
     """The model, settings and task that a run's objectives are made for."""
 
     sizes: OutputSizes
-    vocabulary: MaskingVocabulary | None = None
-    """The text encoder's token ids; None if no text is masked."""
+    tokenizer: PreTrainedTokenizerBase | None = None
+    """The student's; None for a student without one of its own."""
     settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     cross_modal: CrossModalEncoderSettings = field(default_factory=CrossModalEncoderSettings)
     output_type: OutputType | None = None

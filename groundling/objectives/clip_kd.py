@@ -147,7 +147,7 @@ class InteractiveContrast(ProjectedSentence):
         released = self.settings.interactive_scale == "released"
         scale = self.log_scale if released else self.log_scale.exp()
         anchors = F.normalize(self.sentences(encoded, batch), dim=-1)
-        return {self.name: info_nce(anchors, every, same, start, scale)}
+        return {self.name: info_nce(anchors, every, start, scale, same)}
 
 
 class AffinityDistillation(ProjectedSentence):

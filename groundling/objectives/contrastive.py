@@ -57,18 +57,23 @@ def gather_across_processes(rows: Tensor) -> tuple[Tensor, int]:
 
 
 def info_nce(
-    anchors: Tensor, candidates: Tensor, is_same: Tensor, start: int, scale: Tensor | float
+    anchors: Tensor,
+    candidates: Tensor,
+    start: int,
+    scale: Tensor | float,
+    is_same: Tensor | None = None,
 ) -> Tensor:
     """Summed InfoNCE of unit-length anchors (n, E), whose positives are `candidates[start : start + n]` (m, E).
 
     `is_same` (n, m) marks false negatives (the same word, text or image), which are masked out.
     """
     number = torch.arange(len(anchors), device=anchors.device)
-    logits = scale * anchors @ candidates.T
+    logits = (scale * anchors @ candidates.T).float()
     target = number + start
-    ignore = is_same.clone()
-    ignore[number, target] = False
-    logits = logits.float().masked_fill(ignore, float("-inf"))
+    if is_same is not None:
+        ignore = is_same.clone()
+        ignore[number, target] = False
+        logits = logits.masked_fill(ignore, float("-inf"))
     return F.cross_entropy(logits, target, reduction="sum")
 
 
@@ -104,8 +109,8 @@ class ClipContrastiveLoss(Objective):
         images, _ = gather_across_processes(image)
         numbers, _ = gather_across_processes(batch.labels["image"])
         is_same = batch.labels["image"][:, None] == numbers[None]
-        to_image = info_nce(text, images, is_same, start, scale)
-        to_text = info_nce(image, texts, is_same, start, scale)
+        to_image = info_nce(text, images, start, scale, is_same)
+        to_text = info_nce(image, texts, start, scale, is_same)
         return {"clip": (to_image + to_text) / 2}
 
 

@@ -126,7 +126,7 @@ class ContrastiveDistillation(FeatureDistillation):
         numbers, _ = gather_across_processes(number)
         same = number[:, None] == numbers[None]
         anchors = F.normalize(student, dim=-1)
-        return info_nce(anchors, keys, same, start, 1 / self.settings.temperature)
+        return info_nce(anchors, keys, start, 1 / self.settings.temperature, same)
 
     def guessing_losses(self, rows: int) -> dict[str, float]:
         """Of sentences: each text among all of the batch. The number of words varies."""

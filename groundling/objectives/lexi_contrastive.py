@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require, select
-from groundling.core.errors import InputError, prefix_errors
+from groundling.core.errors import prefix_errors
 from groundling.objectives import NegativeSampler, Objective, masked_tokens
 from groundling.objectives.contrastive import gather_across_processes
 from groundling.settings.objectives import LexiContrastiveSettings
@@ -56,11 +56,8 @@ class LexiContrastiveGrounding(Objective):
     settings: LexiContrastiveSettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """Raises InputError for a teacher that reads no images."""
         super().__init__(sizes, **options)
         self.weight *= self.settings.lcg_weight
-        if not sizes.teacher_image:
-            raise InputError(f"{self.name}: the teacher reads no images")
         self.pool_image = nn.Linear(sizes.teacher_image, sizes.teacher_image)
         self.project_image = nn.Linear(sizes.teacher_image, WIDTH, bias=False)
         self.project_text = nn.Linear(sizes.text, WIDTH, bias=False)

@@ -19,8 +19,8 @@ from groundling.core.batch import (
     Sample,
     TextRow,
     require,
-    select,
 )
+from groundling.data.samples import mask_id_of
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
 from groundling.models.text_encoder import TextEncoder
 from groundling.models.visual_token import FEATURE, VisualTokenEncoder
@@ -71,12 +71,13 @@ class MaskedLM(Objective):
 
     @classmethod
     def from_context(cls, context: ObjectiveContext, **options: Any) -> Self:
-        """Masked LM with a run's settings, except for `options`; raises InputError without a vocabulary."""
-        vocabulary = require(context.vocabulary, "vocabulary", cls.name)
+        """Masked LM with a run's settings, except for `options`; raises InputError without a mask token."""
+        tokenizer = require(context.tokenizer, "tokenizer", cls.name)
+        special = set(tokenizer.all_special_ids)
         return cls(
             context.sizes,
-            mask_id=vocabulary.mask_id,
-            replacements=vocabulary.replacement_ids,
+            mask_id=mask_id_of(tokenizer, ", so masked LM is not possible"),
+            replacements=[number for number in range(len(tokenizer)) if number not in special],
             **{**context.values(cls.Settings), **options},
         )
 
@@ -137,7 +138,7 @@ class MaskedLM(Objective):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Masked tokens."""
-        return {"mlm": int(self._scored(batch).sum())}
+        return {"mlm": int(self.scored(batch).sum())}
 
     def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Logits (masked tokens, vocabulary), ordered by row and token."""
@@ -146,10 +147,10 @@ class MaskedLM(Objective):
         else:
             states = require(encoded.text, "text", self.name)
         table = require(encoded.input_embeddings, "input_embeddings", self.name)
-        logits: Tensor = self.head(select(states, batch.flat_indices(self._scored)), table)
+        logits: Tensor = self.head(self.select_scored(states, batch), table)
         return logits
 
-    def _scored(self, batch: Batch) -> Tensor:
+    def scored(self, batch: Batch) -> Tensor:
         """Mask (N, T) of the scored tokens."""
         return batch.labels[self.label_name] != IGNORE
 
@@ -162,7 +163,7 @@ class MaskedLM(Objective):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over masked tokens, as `mlm`."""
-        labels = select(batch.labels[self.label_name], batch.flat_indices(self._scored))
+        labels = self.select_scored(batch.labels[self.label_name], batch)
         logits = self.cached_logits(encoded, batch).float()
         return {"mlm": F.cross_entropy(logits, labels, reduction="sum")}
 
@@ -213,12 +214,12 @@ class MaskedLMDistillation(MaskedLM):
     Settings = MaskedLMDistillationSettings
     settings: MaskedLMDistillationSettings
 
-    def _scored(self, batch: Batch) -> Tensor:
+    def scored(self, batch: Batch) -> Tensor:
         """Mask (N, T) of the positions in the loss."""
         text = require(batch.text, "text", self.name)
         positions = self.settings.mlm_distillation_positions
         if positions == "masked":
-            return super()._scored(batch)
+            return super().scored(batch)
         if positions == "released":
             return torch.ones_like(text.attention_mask)
         return text.ordinary
@@ -230,12 +231,12 @@ class MaskedLMDistillation(MaskedLM):
 
     def count_logits(self, batch: Batch) -> int:
         """Positions in the loss."""
-        return int(self._scored(batch).sum())
+        return int(self.scored(batch).sum())
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed divergence (), as `mlm_distillation`."""
         student = self.cached_logits(encoded, batch)
         teacher = batch.features["mlm_logits"]
-        target = select(teacher, batch.flat_indices(self._scored)).float().log_softmax(-1)
+        target = self.select_scored(teacher, batch).float().log_softmax(-1)
         said = student.float().log_softmax(-1)
         return {self.name: F.kl_div(said, target, log_target=True, reduction="sum")}

@@ -105,11 +105,7 @@ class MaskedRegionModeling(Objective):
             return row.features.astype(np.float32)
         return require(row.classes, "classes", sample).astype(np.float32)
 
-    def count(self, batch: Batch) -> dict[str, int]:
-        """Scored regions."""
-        return {self.name: int(self._scored(batch).sum())}
-
-    def _scored(self, batch: Batch) -> Tensor:
+    def scored(self, batch: Batch) -> Tensor:
         """Mask (N, R) of the scored regions."""
         return batch.labels[self.name] == 1
 
@@ -120,7 +116,7 @@ class MaskedRegionModeling(Objective):
     def _predictions(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Class logits (scored regions, C), or features (scored regions, D)."""
         states = require(encoded.visual, "visual", self.name)
-        predictions: Tensor = self.head(select(states, batch.flat_indices(self._scored)))
+        predictions: Tensor = self.head(self.select_scored(states, batch))
         if self.bias is None:
             return predictions
         table = require(encoded.region_embedding_weight, "region_embedding_weight", self.name)
@@ -128,7 +124,7 @@ class MaskedRegionModeling(Objective):
 
     def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
         """Classes, class distributions, or features of the scored regions."""
-        values = batch.labels[f"{self.name}_targets"][self._scored(batch)]
+        values = batch.labels[f"{self.name}_targets"][self.scored(batch)]
         if self.kind == "regress":
             return {self.name: LossTargets("number", values)}
         if self.kind == "hard":
@@ -146,7 +142,7 @@ class MaskedRegionModeling(Objective):
         else:
             predictions = self.cached_logits(encoded, batch).float()
         stored = batch.labels[f"{self.name}_targets"]
-        targets = select(stored, batch.flat_indices(self._scored)).to(predictions.dtype)
+        targets = self.select_scored(stored, batch).to(predictions.dtype)
         if self.kind == "regress":
             return {self.name: F.mse_loss(predictions, targets, reduction="sum")}
         if self.kind == "hard":
@@ -202,18 +198,14 @@ class UnmaskedRegionClassification(Objective):
         best = classes.argmax(-1) + self.first_class
         return best.where(classes.sum(-1) > 0, 0)
 
-    def count(self, batch: Batch) -> dict[str, int]:
-        """Regions of all rows."""
-        return {self.name: int(self._scored(batch).sum())}
-
-    def _scored(self, batch: Batch) -> Tensor:
+    def scored(self, batch: Batch) -> Tensor:
         """Mask (N, R) bool of the regions, without padding."""
         return require(batch.regions, "regions", self.name).mask
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The cross-entropy () summed over regions."""
         regions = require(batch.regions, "regions", self.name)
-        places = batch.flat_indices(self._scored)
+        places = batch.flat_indices(self.scored)
         states = select(require(encoded.visual, "visual", self.name), places)
         logits = self.classify(self.between(states)).float()
         labels = select(self.labels(regions), places)

@@ -13,7 +13,6 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.objectives import Objective
 from groundling.objectives.contrastive import (
-    PoolingMode,
     gather_across_processes,
     info_nce,
     pool_sentences,
@@ -23,7 +22,37 @@ from groundling.objectives.contrastive import (
 from groundling.settings.objectives import MCSESettings, SimCSESettings
 
 
-class SimCSE(Objective):
+class TwoPassObjective(Objective):
+    """Base of the objectives that read each text twice, with different dropout."""
+
+    required_fields: tuple[str, ...] = ("text",)
+    reads_layers = True
+    in_batch_negatives = True
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Texts."""
+        return {self.name: batch.rows}
+
+    def guessing_losses(self, rows: int) -> dict[str, float]:
+        """Each text's positive among all of the batch."""
+        return {self.name: log(rows)}
+
+    def first_pass(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """The sentence vectors (N, D) of the run's own pass."""
+        return pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
+
+    def second_pass(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """The sentence vectors (N, D) of another pass over the same text; SimCSE's, if it is trained too."""
+        shared = encoded.heads.get(SimCSE.name)
+        if shared is not None:
+            return shared
+        states = require(encoded.encode_again, "encode_again", self.name)()
+        if self.settings.pooling == "own" and encoded.pool_states is not None:
+            return encoded.pool_states(states)
+        return pool_states(states, batch, self.settings.pooling, self.name)
+
+
+class SimCSE(TwoPassObjective):
     """InfoNCE between two passes of each text that differ in their dropout (Gao et al. 2021, Equation 4).
 
     With z = tanh(W x + b), as wide as the encoder, of the pooled states x of a pass:
@@ -36,9 +65,6 @@ class SimCSE(Objective):
     """
 
     name = "simcse"
-    required_fields = ("text",)
-    reads_layers = True
-    in_batch_negatives = True
     Settings = SimCSESettings
     settings: SimCSESettings
 
@@ -48,22 +74,12 @@ class SimCSE(Objective):
         self.project = nn.Linear(width, width)
         self._has_dropout = False
 
-    def count(self, batch: Batch) -> dict[str, int]:
-        """Texts."""
-        return {self.name: batch.rows}
-
-    def guessing_losses(self, rows: int) -> dict[str, float]:
-        """Each text among all of the batch."""
-        return {self.name: log(rows)}
-
-    def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """The pooled states (N, D) of the second pass, which MCSE reads too."""
-        return pool_again(encoded, batch, self.settings.pooling, self.name)
+    compute_logits = TwoPassObjective.second_pass
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The InfoNCE loss summed over texts, (), as `simcse`; raises InputError for an encoder without dropout."""
-        one = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
-        two = self.cached_logits(encoded, batch)
+        one = self.first_pass(encoded, batch)
+        two = self.second_pass(encoded, batch)
         # Only the first step looks, as it waits for a GPU.
         if self.training and not self._has_dropout:
             if torch.equal(one, two):
@@ -71,24 +87,15 @@ class SimCSE(Objective):
             self._has_dropout = True
         anchors = _embed(self.project, one)
         others, start = gather_across_processes(_embed(self.project, two))
-        same = torch.zeros(len(anchors), len(others), dtype=torch.bool, device=anchors.device)
         scale = 1 / self.settings.simcse_temperature
-        return {self.name: info_nce(anchors, others, same, start, scale)}
-
-
-def pool_again(encoded: EncoderOutput, batch: Batch, pooling: PoolingMode, who: str) -> Tensor:
-    """The sentence vectors (N, D) of another pass over the same text."""
-    states = require(encoded.encode_again, "encode_again", who)()
-    if pooling == "own" and encoded.pool_states is not None:
-        return encoded.pool_states(states)
-    return pool_states(states, batch, pooling, who)
+        return {self.name: info_nce(anchors, others, start, scale)}
 
 
 WIDTH = 256
 """Width of the space that sentences and images share."""
 
 
-class MCSE(Objective):
+class MCSE(TwoPassObjective):
     """InfoNCE from sentences to the images of their captions, in both passes (MCSE: Zhang et al. 2022, 2204.10931).
 
     With the pooled states x and x' of two passes and the image feature f: p = tanh(W x + b),
@@ -102,41 +109,24 @@ class MCSE(Objective):
 
     name = "mcse"
     required_fields = ("text", "features.clip_image")
-    reads_layers = True
-    in_batch_negatives = True
     Settings = MCSESettings
     settings: MCSESettings
 
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
-        """Raises InputError for a teacher that reads no images."""
         super().__init__(sizes, **options)
         self.weight *= self.settings.mcse_weight
-        if not sizes.teacher_image:
-            raise InputError(f"{self.name}: the teacher reads no images")
         self.project_text = nn.Linear(sentence_width(sizes, self.settings.pooling), WIDTH)
         self.project_image = nn.Linear(sizes.teacher_image, WIDTH)
 
-    def count(self, batch: Batch) -> dict[str, int]:
-        """Captions."""
-        return {self.name: batch.rows}
-
-    def guessing_losses(self, rows: int) -> dict[str, float]:
-        """Each caption's image among all of the batch."""
-        return {self.name: log(rows)}
-
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The mean of both passes' InfoNCE loss, summed over captions, (), as `mcse`."""
-        one = pool_sentences(encoded, batch, self.sizes, self.settings.pooling, self.name)
-        two = encoded.heads.get(SimCSE.name)
-        if two is None:
-            two = pool_again(encoded, batch, self.settings.pooling, self.name)
+        one = self.first_pass(encoded, batch)
+        two = self.second_pass(encoded, batch)
         features = batch.features["clip_image"].to(one.dtype)
         images, start = gather_across_processes(_embed(self.project_image, features))
-        same = torch.zeros(len(one), len(images), dtype=torch.bool, device=one.device)
         scale = 1 / self.settings.mcse_temperature
         losses = [
-            info_nce(_embed(self.project_text, each), images, same, start, scale)
-            for each in (one, two)
+            info_nce(_embed(self.project_text, each), images, start, scale) for each in (one, two)
         ]
         return {self.name: (losses[0] + losses[1]) / 2}
 

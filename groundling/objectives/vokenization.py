@@ -84,11 +84,7 @@ class TokenImageMatching(Objective):
         sample = sample.with_label(IMAGE, np.array(derive_seed(*key)))
         return sample.with_label(DRAW, np.array(rng.integers(1 << 62)))
 
-    def count(self, batch: Batch) -> dict[str, int]:
-        """Scored tokens."""
-        return {self.name: int(self._scored(batch).sum())}
-
-    def _scored(self, batch: Batch) -> Tensor:
+    def scored(self, batch: Batch) -> Tensor:
         """(N, T) bool: tokens in the loss."""
         tokens = require(batch.text, "text", self.name)
         is_released = self.settings.vokenizer_hinge == "released"
@@ -99,7 +95,7 @@ class TokenImageMatching(Objective):
         states = concatenated_layers(encoded, self.settings.vokenizer_layers, FLAG)
         if self.settings.vokenizer_frozen:
             states = states.detach()
-        places = batch.flat_indices(self._scored)
+        places = batch.flat_indices(self.scored)
         row = places // states.shape[1]
         tokens = self.heads.token_vectors(select(states, places))
         own = self.heads.image_vectors(batch.features["clip_image"])
@@ -193,11 +189,7 @@ class VokenClassification(Objective):
             labels[places] = rng.permutation(places)
         return labels
 
-    def count(self, batch: Batch) -> dict[str, int]:
-        """Ordinary tokens."""
-        return {self.name: int(self._scored(batch).sum())}
-
-    def _scored(self, batch: Batch) -> Tensor:
+    def scored(self, batch: Batch) -> Tensor:
         """(N, T) bool: ordinary tokens."""
         return require(batch.text, "text", self.name).ordinary
 
@@ -207,11 +199,11 @@ class VokenClassification(Objective):
         if self.control in LABELLED:
             drawn = batch.labels[self.name]
             vokens = drawn if self.control == "random" else vokens.gather(1, drawn.clamp(min=0))
-        return select(vokens, batch.flat_indices(self._scored))
+        return self.select_scored(vokens, batch)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over ordinary tokens, as `voken_classification`."""
         states = require(encoded.text, "text", self.name)
-        logits = self.head(select(states, batch.flat_indices(self._scored)))
+        logits = self.head(self.select_scored(states, batch))
         loss = F.cross_entropy(logits.float(), self._targets(batch), reduction="sum")
         return {self.name: loss}

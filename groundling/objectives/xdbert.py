@@ -149,12 +149,12 @@ class ClipTokenClassification(Objective):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Scored tokens."""
-        tokens = int(self._scored(batch).sum())
+        tokens = int(self.scored(batch).sum())
         if "clip_padding" in batch.labels:
             tokens += int(batch.labels["clip_padding"].sum())
         return {"clip_tokens": tokens}
 
-    def _scored(self, batch: Batch) -> Tensor:
+    def scored(self, batch: Batch) -> Tensor:
         """Mask (N, V) of the scored tokens."""
         return batch.labels[self.name] != IGNORE
 
@@ -162,7 +162,7 @@ class ClipTokenClassification(Objective):
         """Cross-entropy () summed over scored tokens, as `clip_tokens`."""
         states = require(encoded.joint_visual, "joint_visual", self.name)
         table = require(encoded.clip_input_embeddings, "clip_input_embeddings", self.name)
-        places = batch.flat_indices(self._scored)
+        places = batch.flat_indices(self.scored)
         labels = select(batch.labels[self.name], places)
         logits = self.head(select(states, places), table).float()
         loss = F.cross_entropy(logits, labels, reduction="sum")

@@ -412,7 +412,7 @@ class FineTunedModel:
         """Predict the answer for one input; arguments as in `predict_many`, without lists of inputs."""
         columns = ([text], [pair], [image], [choices])
         (answer,) = self.predict_many(*columns, top_k=top_k, regions=regions)
-        return require(answer, "answer", "a question")
+        return answer
 
     def predict_many(
         self,
@@ -423,8 +423,7 @@ class FineTunedModel:
         *,
         top_k: int = 1,
         regions: str | Path = "",
-        skip_bad: bool = False,
-    ) -> list[Prediction | None]:
+    ) -> list[Prediction]:
         """Predict the answer for each input, in order.
 
         Args:
@@ -434,12 +433,11 @@ class FineTunedModel:
             choices: the choices of a multiple-choice task.
             top_k: number of answers to rank, see `Prediction.best`.
             regions: a region store with the images; empty: regions are detected now, as for the training store.
-            skip_bad: return None for an invalid input, such as one with a broken photo.
         """
         examples, photos, inputs = self._from_python(regions, texts, pairs, images, choices)
         rows = [make_row(f"question {one.id}", {}, partial(self._fit, one)) for one in examples]
-        self.predict_rows(rows, inputs, top_k, skip_bad, photos)
-        return [row.prediction for row in rows]
+        self.predict_rows(rows, inputs, top_k, photos=photos)
+        return [row.prediction for row in rows if row.prediction is not None]
 
     def _from_python(
         self, regions: str | Path, texts: Any, pairs: Any, images: Any, choices: Any = None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import PlainValidator, TypeAdapter
 
@@ -88,8 +88,6 @@ class ModelDescription:
     """SHA-256 of the file of each of your own modules, by MODULE:NAME."""
     regions: Mapping[str, Any] = field(default_factory=dict)
     """Manifest fields of the training region stores; see `region_facts`."""
-    format: Literal[1] = 1
-    """Increases with every change that an older reader would misread."""
 
     def write(self, folder: Path) -> None:
         """Write the description beside the weights, with local models by their paths from the folder."""

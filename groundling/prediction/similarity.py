@@ -125,6 +125,16 @@ class CosineMatcher:
         return scores
 
 
+def load_match_head(
+    model: RegionEncoder, folder: str | Path, device: torch.device | str
+) -> ImageTextMatching | None:
+    """The image-text matching head that `pretrain` saved in a model's folder; None if there is none."""
+    head = ImageTextMatching(model.sizes)
+    if not all(load_head(Path(folder), part, name) for name, part in head.saved_modules().items()):
+        return None
+    return head.to(device).eval()
+
+
 class MatchHeadMatcher:
     """The image-text matching head of a pre-trained single-stream model (1 = match)."""
 
@@ -138,11 +148,10 @@ class MatchHeadMatcher:
         if not isinstance(model, RegionEncoder):
             raise InputError(f"{source}: this model reads no regions; leave regions out")
         self.model = model.to(device).eval()
-        self.head = ImageTextMatching(model.sizes)
-        for name, part in self.head.saved_modules().items():
-            if not load_head(Path(source), part, name):
-                raise InputError(f"{source}: was pre-trained without a match head ({name})")
-        self.head.to(device).eval()
+        head = load_match_head(model, source, device)
+        if head is None:
+            raise InputError(f"{source}: was pre-trained without a match head (sentence_image)")
+        self.head = head
         # In pre-training, UNITER's [SEP] has another segment than in fine-tuning; no examples: no new words.
         model.prepare((), True)
         self.max_length = max_length

@@ -300,26 +300,21 @@ def open_run(
     config: Mapping[str, object],
     inputs: Mapping[str, str | Path],
     writes: bool = True,
-    defaults: Mapping[str, object] | None = None,
 ) -> Path:
     """The folder of a new run, or of one to resume; raises InputError if it holds another run, or something else.
 
-    The result depends on the command `kind`, the settings `config`, and path, size and time of the `inputs`;
-    `defaults` are the values of settings that an older run does not have. `writes`: whether a folder is made.
+    The result depends on the command `kind`, the settings `config`, and path, size and time of the `inputs`.
+    `writes`: whether a folder is made.
     """
     out = Path(out)
-    # As they are read from the file.
-    given, absent = (json.loads(json_text(one, default=str)) for one in (config, defaults or {}))
     current: dict[str, Any] = {
         "kind": kind,
-        "config": given,
+        "config": json.loads(json_text(config, default=str)),  # as they are read from the file
         "inputs": {name: input_state(path) for name, path in inputs.items()},
     }
     check_run_folder(out)
     settings = out / SETTINGS
     stored = read_object(settings) if settings.exists() else {}
-    if stored:
-        stored["config"] = _with_defaults(stored.get("config", {}), absent)
     parts = (difference(stored.get(part), value, part) for part, value in current.items())
     differing = next(filter(None, parts), "")
     if not differing:
@@ -334,16 +329,6 @@ def open_run(
         about = {"versions": _versions(), "commit": commit_of(Path(__file__).parent)}
         write_json(settings, {**current, **about, "commits": _commits(inputs)})
     return out
-
-
-def _with_defaults(stored: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored settings, with the default of each that was added since, also in groups."""
-    groups = {
-        name: _with_defaults(stored.get(name, {}), value)
-        for name, value in defaults.items()
-        if isinstance(value, dict)
-    }
-    return {**defaults, **stored, **groups}
 
 
 def _has_results(out: Path) -> bool:

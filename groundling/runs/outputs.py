@@ -91,8 +91,7 @@ extend the run; `train.seed` is the seed of the group `train`."""
         groups = list(settings.values())
         cpu = any(setting_values(own).get("cpu") for own in groups)
         inputs = {**self.inputs(*groups), **_module_files(groups)}
-        defaults = self._identity({prefix: type(own)() for prefix, own in settings.items()})
-        run = Run(out, name, self._identity(settings), inputs, cpu, self.timeout, defaults)
+        run = Run(out, name, self._identity(settings), inputs, cpu, self.timeout)
         if not self.extendable and run.result is not None:
             return run.result
         return run.end(_result(function, settings, run))

@@ -211,13 +211,11 @@ class Run(RunFolder):
         inputs: Mapping[str, str | Path],
         cpu: bool = False,
         timeout: timedelta | None = None,
-        defaults: Mapping[str, Any] | None = None,
     ) -> None:
         """`settings`, and path, size and time of `inputs` (name to path) decide whether `out` holds this run.
 
-        `timeout` is how long processes wait for each other instead of torch's default, and `defaults` are the values
-        of settings that an older run does not have. Raises InputError if `out` holds another run, or another process
-        writes there.
+        `timeout` is how long processes wait for each other instead of torch's default. Raises InputError if `out`
+        holds another run, or another process writes there.
         """
         options = {} if timeout is None else {"timeout": timeout}
         state = PartialState(cpu=use_cpu(cpu), **options)
@@ -228,7 +226,7 @@ class Run(RunFolder):
                 folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(folder)
             given = {name: path for name, path in inputs.items() if str(path)}
-            open_run(folder, kind, settings, given, defaults=defaults)
+            open_run(folder, kind, settings, given)
         state.wait_for_everyone()
         super().__init__(folder)
 

@@ -200,46 +200,12 @@ def setting_values(*configs: object) -> dict[str, Any]:
     return {one.name: one.value for config in configs for one in settings_of(config)}
 
 
-SYNONYMS: Mapping[str, str] = {
-    "learning_rate": "lr",
-    "num_train_epochs": "epochs",
-    "max_steps": "steps",
-    "per_device_train_batch_size": "batch",
-    "train_batch_size": "batch",
-    "adam_epsilon": "epsilon",
-    "lr_scheduler_type": "schedule",
-    "logging_steps": "log_every",
-    "save_steps": "save_every",
-    "dataloader_num_workers": "workers",
-    "max_seq_length": "max_length",
-}
-"""transformers' names of settings, which are understood in place of ours."""
-
-
-def _canonical_name(name: str, given: Mapping[str, object]) -> str:
-    """Our name of a setting that may be called as in transformers, beside the other settings `given`.
-
-    Raises InputError for a batch per device where it is not the batch of a step, which `batch` is.
-    """
-    is_part = "gradient_accumulation_steps" in given or int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if name == "per_device_train_batch_size" and is_part:
-        raise InputError(
-            f"{name}: a part of a step here; pass batch, a step's samples on all devices"
-        )
-    return SYNONYMS.get(name, name)
-
-
 def fill_settings(defaults: Sequence[Any], values: Mapping[str, object]) -> list[Any]:
     """As `replace_settings`, for several configurations without common names."""
     names: frozenset[str] = frozenset().union(*(setting_names(one.__class__) for one in defaults))
-    new: dict[str, object] = {}
-    for name, value in values.items():
-        own = name if name in names else _canonical_name(name, values)
-        require_known(own, sorted(names), f"unknown key {name!r}")
-        if own in new:
-            raise InputError(f"{own} is given twice; remove one")
-        new[own] = value
-    return [_changed(config, new) for config in defaults]
+    for name in values:
+        require_known(name, sorted(names), f"unknown key {name!r}")
+    return [_changed(config, values) for config in defaults]
 
 
 def replace_settings(config: Config, /, **values: object) -> Config:

@@ -129,6 +129,23 @@ class CaptionSettings(Settings):
 
 
 @settings
+class CaptionedImageSettings(Settings):
+    """Captions of images, and the folder of the images."""
+
+    captions: Annotated[str, InputKind.PATH, required] = ""
+    """Captions of images, in a format of docs/vision.md ("Captions and photos as you have them")."""
+    caption_settings: CaptionSettings = CaptionSettings()
+    images: Annotated[str, InputKind.FOLDER, required] = ""
+    """Folder of the images, searched recursively."""
+    image_list: Annotated[str, InputKind.FILE] = ""
+    """File that lists the images to use, one name per line, or as karpathy_train_images.txt does; \
+empty: all."""
+    skip_missing: bool = False
+    """Skip captions whose image is missing, and count these images; otherwise a missing image is \
+an error."""
+
+
+@settings
 class TableTaskSettings(Settings):
     """Columns that make a task of your own csv, tsv or json file (--data)."""
 

@@ -13,7 +13,7 @@ from groundling.core.errors import InputError, convert_errors
 from groundling.core.metrics import METRICS, Metric
 from groundling.core.registry import check_trust, import_object, is_import_path
 from groundling.prediction.predictions import FILE, read_predictions
-from groundling.runs.folder import RESULT, read_result
+from groundling.runs.folder import RESULT, read_object
 from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
 
@@ -31,36 +31,22 @@ def collect_runs(
 
     `trust` lists your own tasks, MODULE:NAME, which are imported for their metrics.
     """
-    finished, unfinished = _search(Path(folder))
+    finished: SeedsByTask = {}
+    for path in sorted(Path(folder).rglob(f"seed-*/{RESULT}")):
+        if BASELINE in path.relative_to(folder).parts:
+            continue
+        result = read_object(path)
+        if "task" in result or "splits" in result:  # not of another command
+            with convert_errors(f"{path}: not the result of a fine-tuning run"):
+                _add(finished, path.parent, result)
     if not finished:
         raise InputError(f"{folder}: contains no finished fine-tuning run (seed-*/result.json)")
     collected = {}
     for task, files in finished.items():
-        places = {file.parent.parent for file in files.values()}
         metric = headline_metric(next(iter(files.values())).parent, trust)
-        own = sorted(seed for place, seed in unfinished if place in places)
-        runs = replace(_read_runs(name, task, files, metric), unfinished=tuple(own))
+        runs = _read_runs(name, task, files, metric)
         collected[task] = runs, metric.from_per_example() if metric.uses_example_scores else metric
     return collected
-
-
-def _search(folder: Path) -> tuple[SeedsByTask, list[tuple[Path, int]]]:
-    """All finished seeds, and the run folder and number of each unfinished one."""
-    finished: SeedsByTask = {}
-    unfinished = []
-    # Runs without training, such as an ensemble or zero-shot predictions, have no log.
-    folders = {path.parent for path in folder.rglob("seed-*/result.json")}
-    for place in sorted(folders | {path.parent for path in folder.rglob("log.jsonl")}):
-        if BASELINE in place.relative_to(folder).parts:
-            continue
-        result = read_result(place)
-        number = place.name.removeprefix("seed-")
-        if result is not None and ("task" in result or "splits" in result):  # not of `adapt`
-            with convert_errors(f"{place / RESULT}: not the result of a fine-tuning run"):
-                _add(finished, place, result)
-        elif result is None and number.isdigit():
-            unfinished.append((place.parent, int(number)))
-    return finished, unfinished
 
 
 def _add(finished: SeedsByTask, place: Path, result: dict[str, Any]) -> None:
@@ -82,7 +68,7 @@ def headline_metric(folder: Path, trust: Sequence[str] = ()) -> Metric:
     """The first metric of a finished run's task, which must be in `trust` if it is your own."""
     path = folder / RESULT
     with convert_errors(f"{path}: not the result of a fine-tuning run"):
-        result = read_result(folder) or {}
+        result = read_object(path)
         task = result["task"]
         metrics = METRICS
         if is_import_path(task):
@@ -105,7 +91,6 @@ def _read_runs(name: str, task: str, files: dict[int, Path], metric: Metric) -> 
         seeds=tuple(order),
         predictions=np.concatenate([one.predictions for one in seeds]),
         answers=np.concatenate([one.answers for one in seeds if one.answers is not None]),
-        folders=tuple(files[seed].parent for seed in order),
     )
 
 

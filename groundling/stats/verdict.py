@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb, nan
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,12 +51,8 @@ class SeedRuns:
     """(N,)."""
     predictions: np.ndarray
     """(S, N); for a metric that uses example scores, the score of each answer, with labels of 1."""
-    unfinished: tuple[int, ...] = ()
-    """Seeds without a result."""
     answers: np.ndarray | None = None
     """(S, N): the answers, where `predictions` are scores of answers; None: the predictions."""
-    folders: tuple[Path, ...] = ()
-    """Folder of each seed, if the runs were read from folders."""
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Number of each example's group (N,) by kind, e.g. `image`; examples of a group are not independent."""
 
@@ -110,7 +105,7 @@ class Verdict:
     detectable: float = nan
     """Minimum detectable difference, at 80 % power."""
     notes: list[str] = field(default_factory=list)
-    """Notes on missing, unfinished, degenerate and undefined runs."""
+    """Notes on missing, degenerate and undefined runs."""
     reliable: bool = False
     """Whether both tests find the difference significant."""
     sentence: str = ""
@@ -322,10 +317,9 @@ def _sentence(verdict: Verdict, tasks: int) -> str:
 def _notes(
     runs: SeedRuns, other_seeds: Sequence[int], scores: np.ndarray, metric: Metric
 ) -> list[str]:
-    """Notes on missing, unfinished, degenerate and undefined runs; all runs stay in the comparison."""
+    """Notes on missing, degenerate and undefined runs; all runs stay in the comparison."""
     seeds_by_fault = {
         "missing": [seed for seed in other_seeds if seed not in runs.seeds],
-        "not finished": runs.unfinished,
         "degenerate (one answer to nearly all examples) but included": runs.degenerate_seeds(),
         f"omitted from means, where {metric.name} is undefined": _seeds(runs, ~np.isfinite(scores)),
     }

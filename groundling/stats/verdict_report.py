@@ -1,18 +1,16 @@
-"""Verdicts on run folders, as `verdict.json` and a report: sentences, forest plots, scores, sources, a glossary."""
+"""Verdicts on run folders, as `verdict.json` and a report: sentences, forest plots, scores, a glossary."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import convert_errors
 from groundling.core.metrics import DEGENERATE_SHARE, NEARLY_DEGENERATE_SHARE, Metric
-from groundling.runs.folder import SETTINGS, json_safe, read_object, write_json
+from groundling.runs.folder import json_safe, write_json
 from groundling.runs.report import ForestRow, Report, ReportSection, TableRow, forest_svg
 from groundling.stats.finished_runs import collect_runs
 from groundling.stats.verdict import ALPHA, MIN_GROUPS, SeedRuns, Verdict, decide, judge
@@ -34,8 +32,6 @@ TERMS = {
     f"{100 * NEARLY_DEGENERATE_SHARE:.0f} % where the most common label is clearly rarer.",
 }
 """Glossary of the page."""
-SOURCE = ("model", "data", "commit")
-"""What a table says of runs beside their seeds."""
 FOREST = (
     "One row per comparison. The square is the difference of the means, filled if it is reliable; the line is its "
     "95 % interval; each dot below is one seed. The dashed line marks no difference."
@@ -68,7 +64,14 @@ def write_verdict(
     control = next(iter(collected))
     verdicts = _verdicts(collected, control)
     scores = {
-        name: {task: _scores(runs, metric) for task, (runs, metric) in by_task.items()}
+        name: {
+            task: {
+                "metric": metric.name,
+                "seeds": list(runs.seeds),
+                "scores": runs.scores(metric).tolist(),
+            }
+            for task, (runs, metric) in by_task.items()
+        }
         for name, by_task in collected.items()
     }
     result: dict[str, Any] = json_safe(
@@ -106,21 +109,6 @@ def _verdicts(collected: RunsByGroup, control: str) -> list[Verdict]:
     return verdicts
 
 
-def _scores(runs: SeedRuns, metric: Metric) -> dict[str, Any]:
-    values = runs.scores(metric)
-    defined = values[np.isfinite(values)]
-    return {
-        "metric": metric.name,
-        "seeds": list(runs.seeds),
-        "scores": values.tolist(),
-        "median": float(np.median(defined)) if len(defined) else nan,
-        "mean": float(defined.mean()) if len(defined) else nan,
-        "sd": float(defined.std(ddof=1)) if len(defined) > 1 else nan,
-        "collapsed": runs.degenerate_seeds(),
-        "unfinished": list(runs.unfinished),
-    }
-
-
 def _report(
     collected: RunsByGroup, verdicts: Sequence[Verdict], published: PublishedByGroup
 ) -> Report:
@@ -133,16 +121,14 @@ def _report(
     )
     # Notes on the control's runs repeat in every comparison.
     notes = dict.fromkeys(f"{one.task}, {note}" for one in verdicts for note in one.notes)
-    today = f"written on {datetime.now(UTC).date().isoformat()}"
     return Report(
         f"Against {control}",
         [
             ReportSection("Scores", rows=_score_rows(collected, published)),
             *([comparisons] if verdicts else []),
-            ReportSection("What was compared", rows=_source_rows(collected)),
         ],
         [one.sentence for one in verdicts],
-        notes=[*_unmatched(collected, control), *notes, today],
+        notes=[*_unmatched(collected, control), *notes],
         terms=TERMS,
     )
 
@@ -217,29 +203,3 @@ def _comparison_row(one: Verdict, collected: RunsByGroup) -> TableRow:
         "wins": "-" if one.wins is None else f"{one.wins:+d}",
         "reliable": "yes" if one.reliable else "no",
     }
-
-
-def _source_rows(collected: RunsByGroup) -> list[TableRow]:
-    """Models, data and version of each group's runs; equal rows of several tasks appear once."""
-    rows: list[TableRow] = []
-    for name, by_task in collected.items():
-        for runs, _ in by_task.values():
-            sources = [_source(folder) for folder in runs.folders]
-            row = {"runs": name, "seeds": ", ".join(map(str, runs.seeds))}
-            for column in SOURCE:
-                values = dict.fromkeys(str(one[column]) for one in sources if one.get(column))
-                row[column] = ", ".join(values) or "unknown"
-            if row not in rows:
-                rows.append(row)
-    return rows
-
-
-def _source(folder: Path) -> dict[str, Any]:
-    """Model, data and commit in the nearest `config.json`, in the seed's folder or up to two above."""
-    for place in (folder, *list(folder.resolve().parents)[:2]):
-        path = place / SETTINGS
-        if path.is_file():
-            stored = read_object(path)
-            with convert_errors(f"{path}: not a run's settings"):
-                return {**stored["config"], "commit": stored.get("commit")}
-    return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -92,11 +92,10 @@ def load_plain_pickle(path: Path) -> Any:
         return _PlainUnpickler(stream, encoding="latin1").load()
 
 
-def read_expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) -> list[Example]:
+def read_expressions(folder: Path, split: str, by: str = "unc") -> list[Example]:
     """The expressions of a split in file order, from `refs(BY).p` and `instances.json`.
 
-    An official id is the data set's `sent_id`; `image` is the template of a region store's image ids, with `subset`
-    (train2014) and `number`.
+    An official id is the data set's `sent_id`.
 
     Raises:
         InputError: A file is missing or invalid, the two files do not match, a box is empty or outside its image, or
@@ -110,7 +109,7 @@ def read_expressions(folder: Path, split: str, by: str = "unc", image: str = COC
         for ref in refs:
             if ref["split"] != split and not (split == "test" and "test" in ref["split"]):
                 continue
-            name = image.format(subset="train2014", number=ref["image_id"])
+            name = COCO.format(subset="train2014", number=ref["image_id"])
             gold = _gold_box(path, ref, instances)
             for one in ref["sentences"]:
                 number = int(one["sent_id"])
@@ -205,21 +204,6 @@ PHRASE = re.compile(r"\[/EN#(\d+)/(\S+) ([^\[\]\s][^\[\]]*?) ?\]")
 """Chain, types and words."""
 BAN = IouCriterion()
 """IoU of at least 0.5, without an extra pixel: Kim et al. 2018 (jnhwkim/ban-vqa), and VisualBERT."""
-
-
-def _merged_box(boxes: np.ndarray) -> np.ndarray:
-    upper_left = boxes[:, :2].min(0)
-    lower_right = boxes[:, 2:].max(0)
-    return np.concatenate([upper_left, lower_right])[None]
-
-
-PROTOCOLS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "any-box": lambda boxes: boxes,
-    "merged-box": _merged_box,
-}
-"""Gold boxes (G, 4), one of which a region must match: all of the phrase's (BAN, VisualBERT), or their union box."""
-FORM = RegionSelection("phrase", "kl")
-"""One row per phrase."""
 
 
 @dataclass(frozen=True)
@@ -367,12 +351,22 @@ def _annotated_box(
     return box
 
 
-def _read_phrases(folder: Path, split: str, protocol: str = "any-box") -> list[Example]:
-    """One example per phrase with boxes; its tag is the phrase."""
+def union_box(boxes: np.ndarray) -> np.ndarray:
+    """The smallest box (1, 4) around boxes (G, 4)."""
+    upper_left = boxes[:, :2].min(0)
+    lower_right = boxes[:, 2:].max(0)
+    return np.concatenate([upper_left, lower_right])[None]
+
+
+def _read_phrases(folder: Path, split: str, merged: bool = False) -> list[Example]:
+    """One example per phrase with boxes (G, 4); its tag is the phrase.
+
+    A region must match one of the phrase's boxes (BAN, VisualBERT) or, if `merged`, their union box.
+    """
     examples = []
     for caption in read_captions(folder, split):
         for number, phrase in enumerate(caption.phrases):
-            boxes = PROTOCOLS[protocol](phrase.boxes)
+            boxes = union_box(phrase.boxes) if merged else phrase.boxes
             examples.append(
                 Example(
                     f"flickr30k-{split}-{caption.id}-{number}",
@@ -388,7 +382,7 @@ def _read_phrases(folder: Path, split: str, protocol: str = "any-box") -> list[E
 
 FLICKR30K = Task(
     "flickr30k",
-    FORM,
+    RegionSelection("phrase", "kl"),
     _read_phrases,
     (REGION_ACCURACY, *RECALLS, UPPER_BOUND),
     FLICKR_SOURCE,
@@ -397,7 +391,5 @@ FLICKR30K = Task(
 )
 """R@1 under two names, R@5, R@10 and their upper bound: ties rank in the regions' order, and a phrase without a right
 region is a miss."""
-MERGED = replace(
-    FLICKR30K, name="flickr30k/merged", read=partial(_read_phrases, protocol="merged-box")
-)
+MERGED = replace(FLICKR30K, name="flickr30k/merged", read=partial(_read_phrases, merged=True))
 """The same phrases, with the union box of all their boxes as gold box."""

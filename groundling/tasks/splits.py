@@ -71,9 +71,7 @@ def name_of(example: Example) -> str:
     return example.official_id or example.id
 
 
-def strata(
-    task: Task, folder: Path, stratify_by: StratifyBy = "auto", split: str = ""
-) -> dict[str, str]:
+def strata(task: Task, folder: Path, stratify_by: StratifyBy = "auto") -> dict[str, str]:
     """The stratum of every training example, by official id.
 
     `auto`: VCR's question category, a classification's label, otherwise the whole split as one stratum.
@@ -81,7 +79,7 @@ def strata(
     Raises:
         InputError: The task has no such strata, an official id is repeated, or the files cannot be read.
     """
-    split = split or task.train
+    split = task.train
     stratify_by = resolve_strata(task, stratify_by)
     examples = task.read(folder, split)
     names = [name_of(example) for example in examples]

@@ -79,7 +79,6 @@ def read_items(folder: Path, split: str) -> list[VcrItem]:
 
 
 def _item(where: str, row: Mapping[str, Any], split: str) -> VcrItem:
-    """The item of one line."""
     answer = rationale = None
     if not split.startswith("test") or "answer_label" in row:
         answer = FORM.parse_label(str(row["answer_label"]), where)

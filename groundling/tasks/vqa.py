@@ -23,7 +23,7 @@ from groundling.tasks import Task
 YEARS = {"train": "train2014", "val": "val2014", "test-dev": "test-dev2015", "test": "test2015"}
 """Split names in the official files; any other split is an LXMERT list `{split}.json`, such as minival."""
 COCO = "COCO_{subset}_{number:012d}"
-"""Image id in LXMERT's features; for other stores (`{number}`): `replace(VQA, read=partial(read, image=...))`."""
+"""An image's id in a region store."""
 QUESTIONS = ("v2_OpenEnded_mscoco_{year}_questions.json", "{split}.json")
 """File names of questions: the official one, and LXMERT's."""
 ANNOTATIONS = ("v2_mscoco_{year}_annotations.json",)
@@ -157,11 +157,10 @@ def _answer_file(folder: Path) -> Path:
     raise InputError(f"{folder}: no answer list; expected {', '.join(others)} or {last}")
 
 
-def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuestion]:
+def read_questions(folder: Path, split: str) -> list[VqaQuestion]:
     """The questions of a split in file order, joined with their answers by id; a `test` split may have no answers.
 
-    `image` is the template of a region store's image ids, with `subset` (train2014, ...) and `number`. Raises
-    InputError if a file or field is missing, or questions and answers do not match.
+    Raises InputError if a file or field is missing, or questions and answers do not match.
     """
     path = file_of(folder, split)
     entries = _entries(path, "questions")
@@ -169,13 +168,11 @@ def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuest
     subset = YEARS.get(split, split).replace("-dev", "")
     with convert_read_errors(path):
         if all("sent" in entry for entry in entries.values()):
-            return _lxmert_questions(path, entries, image)
-        questions = [
-            VqaQuestion(
-                number, entry["question"], image.format(subset=subset, number=entry["image_id"])
-            )
-            for number, entry in entries.items()
-        ]
+            return _lxmert_questions(path, entries)
+        questions = []
+        for number, entry in entries.items():
+            image = COCO.format(subset=subset, number=entry["image_id"])
+            questions.append(VqaQuestion(number, entry["question"], image))
     notes_path = file_of(folder, split, ANNOTATIONS)
     if split.startswith("test") and not notes_path.is_file():
         return questions
@@ -187,7 +184,6 @@ def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuest
 
 
 def _answered(path: Path, question: VqaQuestion, note: Mapping[str, Any]) -> VqaQuestion:
-    """The question with people's answers."""
     answers = [answer["answer"] for answer in note["answers"]]
     if not answers:
         raise InputError(f"{path}: question_id {question.id} has no answers")
@@ -198,10 +194,8 @@ def _answered(path: Path, question: VqaQuestion, note: Mapping[str, Any]) -> Vqa
     return replace(question, scores=scores, answers=tuple(answers), types=types)
 
 
-def _lxmert_questions(
-    path: Path, entries: Mapping[int, Mapping[str, Any]], image: str
-) -> list[VqaQuestion]:
-    """The questions of an LXMERT list; if one has scores, all must."""
+def _lxmert_questions(path: Path, entries: Mapping[int, Mapping[str, Any]]) -> list[VqaQuestion]:
+    # If one has scores, all must.
     is_labelled = any("label" in entry for entry in entries.values())
     questions = []
     for number, entry in entries.items():
@@ -209,7 +203,7 @@ def _lxmert_questions(
         scores = entry["label"] if is_labelled else None
         if not all(0 <= score <= 1 for score in (scores or {}).values()):
             raise InputError(f"{path}: question_id {number}: expected numbers from 0 to 1 in label")
-        name = image.format(subset=subset, number=int(image_number))
+        name = COCO.format(subset=subset, number=int(image_number))
         questions.append(VqaQuestion(number, entry["sent"], name, scores))
     return questions
 
@@ -238,13 +232,13 @@ def form_of(folder: Path) -> OpenAnswer:
     return OpenAnswer(answers_of(folder), excluded_answers=("<unk>",))
 
 
-def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
+def read(folder: Path, split: str) -> list[Example]:
     """Examples in file order, with soft targets; examples without a listed answer stay, with all targets 0.
 
-    A label is (K, 2) float32, pairs of class and score padded with (`IGNORE`, `IGNORE`), or None; `image` and errors
-    are as for `read_questions`.
+    A label is (K, 2) float32, pairs of class and score padded with (`IGNORE`, `IGNORE`), or None; errors are as for
+    `read_questions`.
     """
-    questions = read_questions(folder, split, image)
+    questions = read_questions(folder, split)
     # An unlabelled split needs no answer list, and its folder may not have one.
     labelled = any(question.scores is not None for question in questions)
     form = form_of(folder) if labelled else OpenAnswer(())

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Sample, collate
-from groundling.core.errors import InputError, convert_errors
+from groundling.core.batch import Batch, Sample, collate, require
+from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
 from groundling.core.rng import generator
 from groundling.data.samples import SampleDataset
@@ -39,9 +39,11 @@ class Teacher:
     """Names of its features if it reads a row's image; texts without images are then trained without them."""
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
-        """Its inputs for some rows, made from their `example`; ids are equal if and only if inputs are equal.
+        """Its inputs for some rows, made from their `example`; equal ids mean equal inputs.
 
-        A teacher without this method reads the student's own batch, see `reads_student_batch`.
+        If an objective's `count` reads a feature, it is best among the inputs' `features`, from where `features`
+        returns it: then no step waits for the device. A teacher without this method reads the student's own batch,
+        see `reads_student_batch`.
         """
         raise NotImplementedError
 
@@ -55,18 +57,11 @@ class Teacher:
 
     def ids(self, rows: Sequence[Sample]) -> list[str]:
         """The ids of its inputs, equal in every run; override it if inputs are slow to make."""
-        return [one.id for one in read_inputs(self, rows)]
+        return [one.id for one in self.inputs(rows)]
 
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
         """Features by name, (U, ...) each, of a batch of U of its inputs."""
         raise NotImplementedError
-
-    def countable_features(self, batch: Batch) -> Mapping[str, Tensor]:
-        """The features that an objective's `count` reads, from a batch of its inputs in host memory.
-
-        By default none: features that are computed on a GPU are not copied back, which would wait for it.
-        """
-        return {}
 
     def split(self, fixed: bool) -> tuple[Sequence[Teacher], Sequence[Teacher]]:
         """Teachers whose features are cached, and those that run in every step; together they have its features.
@@ -81,17 +76,17 @@ class Teacher:
         """Size in GiB of its features of all samples, from some of them; not cached above the run's limit."""
         count = min(SIZE_SAMPLES, len(samples))
         some = get_fixed(samples, [len(samples) * number // count for number in range(count)])
-        batch = collate(read_inputs(self, [row for sample in some for row in sample.rows]))
+        batch = collate(self.inputs([row for sample in some for row in sample.rows]))
         features = self.unbatch(compute_features(self, batch), batch)
         measured = sum(values.nbytes for row in features for values in row.values())
         return measured / count * len(samples) / 2**30
 
     def key(self) -> dict[str, Any]:
-        """Everything its features depend on except its inputs, as JSON; its hash names the cache folder.
+        """What its features depend on except its code and its inputs, such as its weights' hash, as JSON.
 
-        By default its class and the hash of the code that defines it; a teacher with weights adds their hash.
+        A hash of it and of the class's file names the cache folder: after an edit, features are computed anew.
         """
-        return code_hash(type(self))
+        return {}
 
     def fit(self, samples: SampleDataset) -> object:
         """Compute statistics of the data that it needs, such as the features' mean; by default nothing."""
@@ -144,6 +139,22 @@ def get_fixed(samples: SampleDataset, indices: Sequence[int]) -> list[Sample]:
     return samples.get(indices, [generator("once", samples.ids[index]) for index in indices])
 
 
+def token_inputs(rows: Sequence[Sample], who: str) -> list[Sample]:
+    """Inputs of a teacher that reads each row's own tokens before masking; equal ones have equal ids."""
+    texts = [require(row.text, "text", who) for row in rows]
+    keys = [text.input_ids.tobytes() + text.token_type_ids.tobytes() for text in texts]
+    return [Sample(digest(key), text=text) for key, text in zip(keys, texts, strict=True)]
+
+
+def check_same_tokens(
+    own: PreTrainedTokenizerBase, student: PreTrainedTokenizerBase, source: str
+) -> None:
+    """Raises InputError unless the teacher `source` has the student's tokens."""
+    same_special = set(own.all_special_ids) == set(student.all_special_ids)
+    if own.get_vocab() != student.get_vocab() or not same_special:
+        raise InputError(f"{source}: its tokenizer differs from the student's")
+
+
 def digest(data: bytes) -> str:
     """A hash of an input, as its id."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -156,20 +167,6 @@ def code_hash(kind: Any) -> dict[str, str]:
     return {"name": f"{kind.__module__}.{kind.__qualname__}", "source": source}
 
 
-def read_inputs(teacher: Teacher, rows: Sequence[Sample]) -> list[Sample]:
-    """A teacher's inputs for some rows; raises InputError unless there is one sample per row."""
-    inputs = teacher.inputs(rows)
-    _check_count(teacher, "inputs", len(inputs), len(rows))
-    return inputs
-
-
-def read_input_keys(teacher: Teacher, rows: Sequence[Sample]) -> list[str]:
-    """The ids of a teacher's inputs for some rows; raises InputError unless there is one per row."""
-    ids = teacher.ids(rows)
-    _check_count(teacher, "ids", len(ids), len(rows))
-    return ids
-
-
 def compute_features(teacher: Teacher, batch: Batch) -> Mapping[str, Tensor]:
     """A teacher's features of a batch of its inputs, without gradient.
 
@@ -177,16 +174,12 @@ def compute_features(teacher: Teacher, batch: Batch) -> Mapping[str, Tensor]:
     """
     with torch.no_grad():
         features = teacher.features(batch)
-    with convert_errors(f"{name_of(teacher)}: expected tensors by name, one row per input"):
-        counts = {name: value.shape[0] for name, value in features.items()}
-    for name, count in counts.items():
-        _check_count(teacher, name, count, batch.rows)
+    for name, value in features.items():
+        if len(value) != batch.rows:
+            raise InputError(
+                f"{name_of(teacher)}: {name}: {len(value)} rows, expected {batch.rows}"
+            )
     return features
-
-
-def _check_count(teacher: Teacher, what: str, returned: int, rows: int) -> None:
-    if returned != rows:
-        raise InputError(f"{name_of(teacher)}: {what}: {returned} rows, expected {rows}")
 
 
 def name_of(teacher: Teacher) -> str:
@@ -199,30 +192,41 @@ def is_teacher(value: object) -> TypeGuard[Teacher]:
     return isinstance(value, Teacher)
 
 
+class HostFeatures(dict[str, Tensor]):
+    """Features in host memory; one that is only on a device is copied when it is read, which waits for the device."""
+
+    def __init__(self, on_host: Mapping[str, Tensor], on_device: Mapping[str, Tensor]) -> None:
+        super().__init__(on_host)
+        self.on_device = on_device
+
+    def __missing__(self, name: str) -> Tensor:
+        return self.on_device[name].cpu()
+
+
 def add_features(teacher: Teacher, batch: Batch) -> Batch:
     """The batch with the features of a teacher that runs in every step, by row.
 
     Equal inputs are encoded once. A batch without inputs for this teacher, such as text-only samples mixed
-    with captioned images, is returned unchanged.
+    with captioned images, is returned unchanged. What the teacher returns as its inputs carry it stays readable in
+    host memory (`Batch.cpu_copy`) without waiting for the device.
     """
-    if teacher.reads_student_batch:
-        return replace(batch, features={**batch.features, **compute_features(teacher, batch)})
+    by_row: Mapping[str, Tensor]
+    carried: dict[str, Tensor] = {}
     teacher_input = batch.teacher_inputs.get(teacher.name)
-    if teacher_input is None:
+    if teacher.reads_student_batch:
+        by_row = compute_features(teacher, batch)
+    elif teacher_input is None:
         return batch
-    features = compute_features(teacher, teacher_input.batch)
-    with_features = _replace_inputs_by_features(teacher, batch, features)
-    if batch.cpu_batch is None:
-        return with_features
-    countable = teacher.countable_features(batch.cpu_batch.teacher_inputs[teacher.name].batch)
-    cpu_batch = _replace_inputs_by_features(teacher, batch.cpu_batch, countable)
-    return replace(with_features, cpu_batch=cpu_batch)
-
-
-def _replace_inputs_by_features(
-    teacher: Teacher, batch: Batch, features: Mapping[str, Tensor]
-) -> Batch:
-    row = batch.teacher_inputs[teacher.name].row_index
-    by_row = {name: value.to(row.device)[row] for name, value in features.items()}
-    remaining = {name: one for name, one in batch.teacher_inputs.items() if name != teacher.name}
-    return replace(batch, features={**batch.features, **by_row}, teacher_inputs=remaining)
+    else:
+        features = compute_features(teacher, teacher_input.batch)
+        by_row = {name: value[teacher_input.row_index] for name, value in features.items()}
+        on_host = batch.cpu_copy.teacher_inputs[teacher.name]
+        for name, value in on_host.batch.features.items():
+            if features.get(name) is teacher_input.batch.features[name]:
+                carried[name] = value[on_host.row_index]
+    every = {**batch.features, **by_row}
+    cpu_batch = batch.cpu_batch
+    if cpu_batch is not None:
+        host_features = HostFeatures({**cpu_batch.features, **carried}, every)
+        cpu_batch = replace(cpu_batch, features=host_features)
+    return replace(batch, features=every, cpu_batch=cpu_batch)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, collate, require
+from groundling.core.batch import Batch, Example, Sample, collate, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.image_samples import image_files_by_id
@@ -23,7 +23,7 @@ from groundling.data.samples import SampleDataset
 from groundling.data.text import word_spans
 from groundling.data.text.keywords import (
     KeywordExtractor,
-    YakeExtractor,
+    extract_yake_keywords,
     keyword_importance,
     select_random_tokens,
     select_tokens,
@@ -33,7 +33,7 @@ from groundling.models.clip import last_token_positions
 from groundling.models.frozen_clip import FrozenClip
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import Teacher, code_hash, digest
-from groundling.teachers.feature_cache import iterate_samples
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset, iterate_samples
 
 UNNORMALIZED_IMAGE = "clip_image_unnormalized"
 """`clip_image` before it is scaled to unit length."""
@@ -107,7 +107,7 @@ class ClipTeacher(Teacher):
         compares_elsewhere = self.has_scorer or not self.in_joint_space
         self.scored_image = SCORED_IMAGE if compares_elsewhere else "clip_image"
         self.scored_text = SCORED_TEXT if compares_elsewhere else "clip_text"
-        self.keywords = keywords or YakeExtractor()
+        self.keywords = keywords or extract_yake_keywords
         self.answers = answers
         self.answer_embeddings: Tensor | None = None
         self.clusters: Clusters | None = None
@@ -227,21 +227,13 @@ class ClipTeacher(Teacher):
         if self.reads_images:
             reader = f"a teacher of {', '.join(self.feature_names)}"
             self.files.update(image_files_by_id(samples, self.images, reader))
-        whole = self.whole
-        if not ("clip_confidence" in self.computed and isinstance(self.answers, int)):
-            return self
-        if whole.clusters is not None:
-            return self
-        name = "clip_similarity"
-        one = self._restricted("clip", ((IMAGES | TEXTS) & self.computed) | {name})
-        features: list[np.ndarray] = []
-        rows: list[Sample] = []
-        for number, sample in enumerate(iterate_samples(samples), 1):
-            rows += sample.rows
-            if len(rows) >= FORWARD_BATCH or number == len(samples):
-                features.append(one.features(collate(one.inputs(rows)))[name].cpu().numpy())
-                rows = []
-        whole.clusters = kmeans_1d(np.concatenate(features), self.answers)
+        needs_clusters = "clip_confidence" in self.computed and self.whole.clusters is None
+        if needs_clusters and isinstance(self.answers, int):
+            name = "clip_similarity"
+            one = self._restricted("clip", ((IMAGES | TEXTS) & self.computed) | {name})
+            scored = iterate_samples(TeacherDataset(samples, one, FeatureCache()))
+            similarities = [row.features[name] for sample in scored for row in sample.rows]
+            self.whole.clusters = kmeans_1d(np.array(similarities), self.answers)
         return self
 
     def key(self) -> dict[str, Any]:
@@ -323,29 +315,23 @@ class ClipTeacher(Teacher):
         return inputs
 
     def _with_pixels(self, inputs: list[Sample], examples: Sequence[Example]) -> list[Sample]:
-        """Inputs with their pixels; each image is read once for each model."""
         names = [example.images[0] for example in examples]
         if self._reads_own_image:
-            own = self._pixels(names, self.clip)
-            inputs = [
-                replace(one, pixels=own[name]) for one, name in zip(inputs, names, strict=True)
-            ]
+            own = zip(inputs, self._pixels(names, self.clip), strict=True)
+            inputs = [replace(one, pixels=pixels) for one, pixels in own]
         if self.has_scorer and SCORED_IMAGE in self.computed:
-            other = self._pixels(names, self.scorer)
-            inputs = [
-                _add_input(one, "scorer", pixels=other[name])
-                for one, name in zip(inputs, names, strict=True)
-            ]
+            others = zip(inputs, self._pixels(names, self.scorer), strict=True)
+            inputs = [_add_input(one, "scorer", pixels=pixels) for one, pixels in others]
         return inputs
 
-    def _pixels(self, names: Sequence[str], clip: FrozenClip) -> dict[str, np.ndarray]:
-        """Images for a model, by name; raises InputError if a file is no image."""
+    def _pixels(self, names: Sequence[str], clip: FrozenClip) -> list[np.ndarray]:
+        """Images for a model, each read once; raises InputError if a file is no image."""
         tower = require(clip.image, "image", "this teacher")
         pixels = {}
         for name in dict.fromkeys(names):
             with prefix_errors(self.files[name]):
                 pixels[name] = tower.preprocess(read_image(self.files[name]))
-        return pixels
+        return [pixels[name] for name in names]
 
     def _with_words(self, one: Sample, text: str, row: Sample) -> Sample:
         """An input with the inputs of word selection: `candidate` and `importance` (K,), or `clip_word` (M,)."""

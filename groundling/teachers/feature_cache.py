@@ -29,11 +29,10 @@ from groundling.runs.folder import PREPARED, json_text, read_object
 from groundling.runs.progress import Progress
 from groundling.teachers import (
     Teacher,
+    code_hash,
     compute_features,
     get_fixed,
     name_of,
-    read_input_keys,
-    read_inputs,
 )
 
 # The cache: features are computed once for equal inputs, and kept in memory or in a folder that runs share.
@@ -89,7 +88,7 @@ class FeatureCache:
     def store(self, teacher: Teacher) -> FeatureStore:
         """The store of a teacher's features; call it after the teacher's `fit`."""
         if self.folder is not None:
-            key = teacher.key()
+            key = {"code": code_hash(type(teacher)), **teacher.key()}
             text = json_text(key, sort_keys=True)
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]
             return DiskFeatureStore(self.folder / f"{teacher.name}-{digest}", key)
@@ -198,22 +197,21 @@ class TeacherDataset(SampleWrapper):
     def _with_features(self, index: int, sample: Sample, store: FeatureStore) -> Sample:
         numbers = self.numbers[self.starts[index] : self.starts[index + 1]]
         records = [store.get(int(number)) for number in numbers]
-        each = iter(records)
-        with_features = sample.each_row(
-            lambda row: replace(row, features={**row.features, **next(each).arrays})
-        )
+        rows = [
+            replace(row, features={**row.features, **record.arrays})
+            for row, record in zip(sample.rows, records, strict=True)
+        ]
         truncated = sum(record.facts.get("truncated_tokens", 0) for record in records)
-        return replace(with_features, truncated_tokens=sample.truncated_tokens + truncated)
+        return sample.with_rows(rows, truncated)
 
     def _with_inputs(self, sample: Sample) -> Sample:
-        inputs = read_inputs(self.teacher, sample.rows)
-        each = iter(inputs)
+        inputs = self.teacher.inputs(sample.rows)
         name = self.teacher.name
-        with_inputs = sample.each_row(
-            lambda row: replace(row, teacher_inputs={**row.teacher_inputs, name: next(each)})
-        )
-        truncated = sum(one.truncated_tokens for one in inputs)
-        return replace(with_inputs, truncated_tokens=sample.truncated_tokens + truncated)
+        rows = [
+            replace(row, teacher_inputs={**row.teacher_inputs, name: one})
+            for row, one in zip(sample.rows, inputs, strict=True)
+        ]
+        return sample.with_rows(rows, sum(one.truncated_tokens for one in inputs))
 
     def _fill(self, store: FeatureStore) -> None:
         """Fill the store with all distinct inputs, in the order of their first occurrence."""
@@ -223,10 +221,10 @@ class TeacherDataset(SampleWrapper):
         counts = []
         progress = Progress(f"inputs of {name_of(self.teacher)}", len(self.samples), "sample")
         for index, sample in enumerate(iterate_samples(self.samples)):
-            names = read_input_keys(self.teacher, sample.rows)
+            names = self.teacher.ids(sample.rows)
             progress.update()
-            counts.append(len(names))
-            for row, name in enumerate(names):
+            counts.append(len(sample.rows))
+            for row, (name, _) in enumerate(zip(names, sample.rows, strict=True)):
                 number = order.setdefault(name, len(order))
                 if number == len(places):
                     places.append((index, row))
@@ -246,7 +244,7 @@ class TeacherDataset(SampleWrapper):
         """Compute the records of some rows, given as (sample index, row in the sample)."""
         samples = get_fixed(self.samples, [index for index, _ in places])
         rows = [sample.rows[row] for sample, (_, row) in zip(samples, places, strict=True)]
-        inputs = read_inputs(self.teacher, rows)
+        inputs = self.teacher.inputs(rows)
         batch = collate(inputs)
         features = self.teacher.unbatch(compute_features(self.teacher, batch), batch)
         records = []

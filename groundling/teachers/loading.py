@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeGuard
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from groundling.core.errors import InputError, require_known
 from groundling.core.output_types import Classification, OpenAnswer, OutputType
@@ -43,40 +43,30 @@ def load_teacher_set(
     out: Path,
     seed: int,
     extra_teachers: Sequence[Teacher] = (),
-    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> TeacherSet:
     """Load the teachers that the objectives `names` need from a `source`, add `extra_teachers`, move all to `device`.
-
-    `tokenizer`: the student's, for teachers that read its tokens.
 
     Features are cached in --teacher-cache, or below the run's folder `out`. Raises InputError if a teacher
     lacks a required feature.
     """
+    settings = context.settings
     if not is_import_path(source):  # a teacher of your own has the options to itself
         own = {one for name in names for one in setting_fields(find_objective(name).Settings)}
-        for option in parse_options(context.settings.option):
+        for option in parse_options(settings.option):
             require_known(
                 option, sorted(own), f"option={option}: no objective of this run reads it"
             )
     _check_text_tower(source, names, context)
     torch.manual_seed(derive_seed(seed, "init", "teacher"))
-    teachers = []
     features = frozenset().union(*(find_objective(name).features(context) for name in names))
-    if source or features:
-        teachers = load_teachers(
-            TeacherContext(
-                source,
-                features,
-                context.settings,
-                context.output_type,
-                tokenizer,
-            )
-        )
-    teachers += extra_teachers
+    teacher_context = TeacherContext(
+        source, features, settings, context.output_type, context.tokenizer
+    )
+    teachers = [*load_teachers(teacher_context), *extra_teachers]
     for teacher in teachers:
         teacher.to(device)
-    folder = cache_folder(context.settings.targeted_distillation.teacher_cache, out)
-    return TeacherSet(teachers, FeatureCache(folder, context.settings.distillation.cache_gb))
+    folder = cache_folder(settings.targeted_distillation.teacher_cache, out)
+    return TeacherSet(teachers, FeatureCache(folder, settings.distillation.cache_gb))
 
 
 def _check_text_tower(source: str, names: Sequence[str], context: ObjectiveContext) -> None:
@@ -113,49 +103,87 @@ def load_adapter_teacher_set(
     return TeacherSet([teacher], FeatureCache(cache_folder(options.teacher_cache, out)))
 
 
+def make_clip_text_teacher(context: TeacherContext) -> ClipTextTeacher:
+    """The text tower of --teacher, for whole texts and their words."""
+    settings = context.settings.distillation
+    standardise = settings.l1_targets == "standard"
+    return ClipTextTeacher(*load_teacher_text(context.source), standardise, settings.max_windows)
+
+
+def make_clip_teacher(context: TeacherContext) -> ClipTeacher:
+    """The CLIP-like model of --teacher, with the towers that the run's features require.
+
+    See `TargetedDistillationSettings` for towers of two models.
+    """
+    options = context.settings.targeted_distillation
+    needs = context.features & set(FEATURES)
+    word_features = {"clip_words", "clip_word"} if options.word_selection == "random" else set()
+    image_features = {"clip_image", UNNORMALIZED_IMAGE}
+    needs_image_tower = not needs <= {"clip_text"} | word_features
+    needs_text_tower = bool(needs - image_features)
+    if options.teacher_text in ("", context.source):
+        clip = load_frozen_clip(context.source, needs_image_tower, needs_text_tower)
+    else:  # the scorer compares image and text
+        image, text, tokenizer = None, None, None
+        if needs & image_features:
+            image = load_frozen_clip(context.source, text=False).image
+        if needs & {"clip_text", "clip_words"}:
+            text, tokenizer = load_teacher_text(options.teacher_text)
+        clip = FrozenClip(image, text, tokenizer, share_space=False)
+    return ClipTeacher(
+        clip,
+        needs,
+        options,
+        scorer=load_frozen_clip(options.teacher_scorer) if options.teacher_scorer else None,
+        keywords=_load_keyword_extractor(options.keyword_extractor),
+        answers=_answers_of_task(context.output_type) if "clip_confidence" in needs else 0,
+    )
+
+
+def make_vectors_teacher(context: TeacherContext) -> StoredVectors:
+    """The folder of --teacher vectors:FOLDER, for CLIP's features among those of the run."""
+    features = context.features & {*FEATURES, "sentence", "words", "has"}
+    standardise = context.settings.distillation.l1_targets == "standard"
+    return StoredVectors(context.source.removeprefix(VECTORS), features, standardise)
+
+
+CLIP_TEXTS = TeacherSpec("CLIP's text tower", ("sentence", "words", "has"), make_clip_text_teacher)
+CLIP = TeacherSpec("CLIP", FEATURES, make_clip_teacher)
+
+
 def load_teachers(context: TeacherContext) -> list[Teacher]:
-    """Load the teachers of the features that objectives read, and of the features that those teachers read.
+    """The teachers of the features that objectives read, and of the features that those teachers read.
 
-    Raises InputError for a missing setting, or for an image folder that no teacher reads.
+    A --teacher of the user's own has its features in place of CLIP's. Raises InputError for a missing setting, or for
+    an image folder that no teacher reads.
+    """
+    specs = registered("teachers", TeacherSpec).values()
+    needs = context.features.union(
+        *(spec.reads for spec in specs if not context.features.isdisjoint(spec.features))
+    )
+    needed = [spec for spec in specs if not needs.isdisjoint(spec.features)]
+    own: list[Teacher] = []
+    if is_import_path(context.source):
+        own = [load_own_teacher(context)]
+    elif context.source.startswith(VECTORS):
+        own = [make_vectors_teacher(replace(context, features=needs))]
+    if own:
+        needed = [spec for spec in needed if spec not in (CLIP, CLIP_TEXTS)]
+    images = context.settings.targeted_distillation.teacher_images
+    if images and needed == [CLIP_TEXTS]:
+        raise InputError(f"teacher_images={images}: no objective reads images")
+    needed.sort(key=lambda spec: bool(spec.reads))  # behind the teachers whose features it reads
+    context = replace(context, features=needs)
+    return [*own, *(spec.make(context) for spec in needed)]
+
+
+def load_own_teacher(context: TeacherContext) -> Teacher:
+    """Load a teacher of the user's own, MODULE:NAME.
+
+    It is a teacher, a class or function that makes one, with the values of --option if it has a parameter, or a
+    `TeacherSpec`.
     """
     source = context.source
-    targeted = context.settings.targeted_distillation
-    needs = set(context.features)
-    specs = [
-        spec
-        for spec in registered("teachers", TeacherSpec).values()
-        if not needs.isdisjoint(spec.features)
-    ]
-    needs = needs.union(*(spec.reads for spec in specs))
-    clip_features = needs & set(FEATURES)
-    if source.startswith(VECTORS):
-        wanted = needs - {name for spec in specs for name in spec.features}
-        standardise = context.settings.distillation.l1_targets == "standard"
-        made = [spec.make(context) for spec in specs]
-        return [StoredVectors(source.removeprefix(VECTORS), wanted, standardise), *made]
-    made = [spec.make(context) for spec in specs]
-    if targeted.teacher_images and not (clip_features or made):
-        raise InputError(f"teacher_images={targeted.teacher_images}: no objective reads images")
-    teachers: list[Teacher] = []
-    others = needs - clip_features - {name for spec in specs for name in spec.features}
-    if is_import_path(source) or others or not (clip_features or made):
-        teachers.append(load_teacher(context))
-    if clip_features and not is_import_path(source):
-        teachers.append(load_clip_teacher(source, clip_features, targeted, context.output_type))
-    return [*teachers, *made]
-
-
-def load_teacher(context: TeacherContext) -> Teacher:
-    """Load a CLIP-like text tower by hub id or folder, or your own teacher, MODULE:NAME.
-
-    MODULE:NAME is a teacher, a class or function that makes one, with the values of --option if it has a parameter, or
-    a `TeacherSpec`.
-    """
-    source = context.source
-    if not is_import_path(source):
-        settings = context.settings.distillation
-        standardise = settings.l1_targets == "standard"
-        return ClipTextTeacher(*load_teacher_text(source), standardise, settings.max_windows)
     spec = import_object(source, object)
     if isinstance(spec, TeacherSpec):
         teacher = spec.make(context)
@@ -167,46 +195,10 @@ def load_teacher(context: TeacherContext) -> Teacher:
     return teacher
 
 
-def load_clip_teacher(
-    source: str,
-    needs: Collection[str],
-    options: TargetedDistillationSettings,
-    output_type: OutputType | None,
-) -> ClipTeacher:
-    """Load a CLIP-like model as a teacher, with the towers that the features `needs` require; see
-    `TargetedDistillationSettings`.
-    """
-    word_features = {"clip_words", "clip_word"} if options.word_selection == "random" else set()
-    image_features = {"clip_image", UNNORMALIZED_IMAGE}
-    needs_image_tower = not set(needs) <= {"clip_text"} | word_features
-    needs_text_tower = bool(set(needs) - image_features)
-    text_source = options.teacher_text or source
-    is_one_model = text_source == source
-    if not is_one_model:  # the scorer compares image and text
-        needs_image_tower = bool(image_features & set(needs))
-        needs_text_tower = bool({"clip_text", "clip_words"} & set(needs))
-    if is_one_model:
-        clip = load_frozen_clip(source, needs_image_tower, needs_text_tower)
-    else:
-        image = load_frozen_clip(source, text=False).image if needs_image_tower else None
-        text, tokenizer = load_teacher_text(text_source) if needs_text_tower else (None, None)
-        clip = FrozenClip(image, text, tokenizer, share_space=False)
-    scorer = load_frozen_clip(options.teacher_scorer) if options.teacher_scorer else None
-    return ClipTeacher(
-        clip,
-        needs,
-        options,
-        scorer=scorer,
-        keywords=_load_keyword_extractor(options.keyword_extractor),
-        answers=_answers_of_task(output_type) if "clip_confidence" in needs else 0,
-    )
-
-
 def _load_keyword_extractor(name: str) -> KeywordExtractor | None:
-    """Load your own keyword extractor, MODULE:NAME (a function, or a class without arguments); None for no name."""
-    return (
-        instantiate(name, _is_extractor, "a function from a text to its keywords") if name else None
-    )
+    if not name:
+        return None
+    return instantiate(name, _is_extractor, "a function from a text to its keywords")
 
 
 def _is_extractor(value: object) -> TypeGuard[KeywordExtractor]:

@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError, prefix_errors
-from groundling.core.rng import generator
 from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset
 from groundling.models.clip import ClipTextTower, last_token_positions
 from groundling.models.heads import LM_HEAD, LMHead, load_head
@@ -28,7 +27,15 @@ from groundling.models.visual_token import (
     VisualTokenEncoder,
     load_visual_token_encoder,
 )
-from groundling.teachers import Teacher, TeacherContext, TeacherSpec, digest
+from groundling.teachers import (
+    Teacher,
+    TeacherContext,
+    TeacherSpec,
+    check_same_tokens,
+    digest,
+    get_fixed,
+    token_inputs,
+)
 
 CALIBRATION = 2048
 """Number of samples for the features' mean and standard deviation."""
@@ -73,8 +80,7 @@ class StandardizedTextTeacher(Teacher):
         count = min(CALIBRATION, len(samples))
         for start in range(0, count, FORWARD_BATCH):
             indices = range(start, min(start + FORWARD_BATCH, count))
-            rngs = [generator("calibration", samples.ids[index]) for index in indices]
-            some = samples.get(indices, rngs)
+            some = get_fixed(samples, indices)
             inputs = self.inputs([row for sample in some for row in sample.rows])
             digest.update("".join(one.id for one in inputs).encode())
             features = self.raw_features(collate(inputs))
@@ -135,7 +141,16 @@ class ClipTextTeacher(StandardizedTextTeacher):
         examples = [require(row.example, "example", "a teacher of texts") for row in rows]
         texts = [Example(str(n), one.text, one.text_pair) for n, one in enumerate(examples)]
         samples = TextDataset(texts, None, self.windows).get(range(len(texts)))
-        return [replace(one, id=_input_key(one)) for one in samples]
+        names = self.ids(rows)
+        return [
+            replace(one, id=name, features={"has": _words_with_tokens(one)})
+            for one, name in zip(samples, names, strict=True)
+        ]
+
+    def ids(self, rows: Sequence[Sample]) -> list[str]:
+        """A hash of each row's texts, which are tokenized only if they are not cached."""
+        examples = [require(row.example, "example", "a teacher of texts") for row in rows]
+        return [digest(f"{one.text}\n{one.text_pair}".encode()) for one in examples]
 
     def key(self) -> dict[str, Any]:
         """The tower's weights, its windows, and the texts of the mean and standard deviation."""
@@ -162,14 +177,8 @@ class ClipTextTeacher(StandardizedTextTeacher):
         return {
             "sentence": total / windows_of_row.unsqueeze(-1),
             "words": flat.gather(1, chosen),
-            "has": last >= 0,
+            "has": batch.features["has"],
         }
-
-    def countable_features(self, batch: Batch) -> dict[str, Tensor]:
-        """`has` (U, K), from the words of the windows' tokens."""
-        windows = require(batch.clip, "clip", "the teacher")
-        numbers = require(batch.word_type_ids, "word_type_ids", "the teacher")
-        return {"has": last_token_positions(windows.word_ids, numbers.shape[1]) >= 0}
 
 
 class ClipSentenceTeacher(ClipTextTeacher):
@@ -215,8 +224,7 @@ class FrozenCopy(Teacher):
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Each row's tokens before masking; equal ones have equal ids."""
-        texts = [require(row.text, "text", self.name) for row in rows]
-        return [Sample(digest(text.input_ids.tobytes()), text=text) for text in texts]
+        return token_inputs(rows, self.name)
 
     def key(self) -> dict[str, Any]:
         """Its weights and its pooling."""
@@ -251,10 +259,7 @@ class TextStatesTeacher(Teacher):
 
         Raises InputError if the teacher has other tokens than the student.
         """
-        own = text.tokenizer
-        special = set(tokenizer.all_special_ids)
-        if own.get_vocab() != tokenizer.get_vocab() or set(own.all_special_ids) != special:
-            raise InputError(f"kd_teacher={source}: its tokenizer differs from the student's")
+        check_same_tokens(text.tokenizer, tokenizer, f"kd_teacher={source}")
         self.text = text.eval().requires_grad_(False)
         self.width = text.sizes.text
         self.source = source
@@ -330,9 +335,7 @@ def load_visual_token_teacher(
     if not load_head(Path(source), head, LM_HEAD):
         raise InputError(f"{source}: has no masked-LM head; expected {JOINT_FOLDER}")
     student = require(tokenizer, "tokenizer", "mlm_distillation")
-    own = model.text.tokenizer
-    if own.get_vocab() != student.get_vocab() or type(own) is not type(student):
-        raise InputError(f"{source}: its tokenizer differs from the student's")
+    check_same_tokens(model.text.tokenizer, student, str(source))
     return ClipBertTeacher(model, head)
 
 
@@ -347,7 +350,8 @@ def _make_clip_bert(context: TeacherContext) -> ClipBertTeacher:
 VISUAL_TOKEN = TeacherSpec("CLIP-BERT", ("mlm_logits",), _make_clip_bert, reads=(FEATURE,))
 
 
-def _input_key(sample: Sample) -> str:
+def _words_with_tokens(sample: Sample) -> np.ndarray:
+    """Mask (K,) bool of the raw words that have a token in the windows."""
     row: TextRow = require(sample.clip, "clip", "a teacher of texts")
     words = require(sample.word_type_ids, "word_type_ids", "a teacher of texts")
-    return digest(row.input_ids.tobytes() + b"|" + words.tobytes())
+    return np.isin(np.arange(len(words)), row.word_ids)

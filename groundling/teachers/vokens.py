@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import FORWARD_BATCH, Batch, Sample, require, select
+from groundling.core.batch import Batch, Example, Sample, require, select
 from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.image_samples import files_below, single_file
-from groundling.data.images import image_digest, read_image
-from groundling.data.samples import SampleDataset
+from groundling.data.images import image_digest
+from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.frozen_clip import FrozenClip, load_frozen_clip
 from groundling.models.heads import (
     TokenImageMatchingHeads,
@@ -26,8 +26,16 @@ from groundling.models.heads import (
 )
 from groundling.models.loading import weights_sha256
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
-from groundling.runs.progress import Progress
-from groundling.teachers import Teacher, TeacherContext, TeacherSpec, digest
+from groundling.settings.objectives import TargetedDistillationSettings
+from groundling.teachers import (
+    Teacher,
+    TeacherContext,
+    TeacherSpec,
+    check_same_tokens,
+    token_inputs,
+)
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 
 SCORES = 1 << 24
 """Scores of tokens and images that are in memory together: 64 MB."""
@@ -42,42 +50,28 @@ class VokenImages:
         """`space` of the features, as in `ClipTeacher`; raises InputError for fewer than two images."""
         files = files_below(Path(folder))
         with prefix_errors(folder):
-            self.files = [single_file(files[name]) for name in sorted(files)]
+            self.files = {name: single_file(files[name]) for name in sorted(files)}
         if len(self.files) < 2:
             raise InputError(f"{folder}: vokens need at least 2 images to choose from")
         self.clip = clip
-        self.space = space
+        options = TargetedDistillationSettings(teacher_space=space)
+        self.teacher = ClipTeacher(clip, ["clip_image"], options, images=self.files)
 
     def __len__(self) -> int:
         return len(self.files)
 
-    @torch.no_grad()
     def features(self) -> Tensor:
-        """Unit-length features (M, E), as `ClipTeacher`'s `clip_image`; raises InputError for a damaged image."""
-        tower = require(self.clip.image, "image", "vokens")
-        progress = Progress("images of vokens", len(self), "image")
-        found = []
-        for start in range(0, len(self), FORWARD_BATCH):
-            some = self.files[start : start + FORWARD_BATCH]
-            pixels = []
-            for file in some:
-                with prefix_errors(file):
-                    pixels.append(tower.preprocess(read_image(file)))
-            pooled = tower(torch.from_numpy(np.stack(pixels)).to(self.clip.device))
-            found.append(tower.projection(pooled) if self.space == "joint" else pooled)
-            progress.update(len(some))
-        progress.close()
-        return torch.nn.functional.normalize(torch.cat(found), dim=-1)
+        """Unit-length features (M, E); raises InputError for a damaged image."""
+        examples = [Example(name, "", images=(name,)) for name in self.files]
+        samples = TeacherDataset(TextDataset(examples, None), self.teacher, FeatureCache())
+        features = [sample.features["clip_image"] for sample in samples.get(range(len(self)))]
+        return torch.from_numpy(np.stack(features)).to(self.clip.device)
 
     @cached_property
     def key(self) -> dict[str, Any]:
         """Hash of the images in their order, and the tower and space of their features."""
-        digests = "".join(image_digest(file) for file in self.files)
-        return {
-            "images": hashlib.sha256(digests.encode()).hexdigest(),
-            "tower": self.clip.image_key,
-            "space": self.space,
-        }
+        digests = "".join(image_digest(file) for file in self.files.values())
+        return {"images": hashlib.sha256(digests.encode()).hexdigest(), **self.teacher.key()}
 
 
 class _TokenTeacher(Teacher):
@@ -87,9 +81,7 @@ class _TokenTeacher(Teacher):
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Each row's tokens before masking; equal ones have equal ids."""
-        texts = [require(row.text, "text", self.name) for row in rows]
-        keys = [text.input_ids.tobytes() + text.token_type_ids.tobytes() for text in texts]
-        return [Sample(digest(key), text=text) for key, text in zip(keys, texts, strict=True)]
+        return token_inputs(rows, self.name)
 
     def size_gb(self, samples: SampleDataset) -> float:
         """0, so that they are always cached: they are no larger than the texts' tokens."""
@@ -153,7 +145,7 @@ class VokenTeacher(_TokenTeacher):
         if length > self.matcher.max_length:
             raise InputError(f"{self.source}: set max_length={self.matcher.max_length}")
         states = concatenated_layers(self.matcher(batch), self.layers, self.source)
-        places = batch.flat_indices(_ordinary)
+        places = batch.flat_indices(lambda one: require(one.text, "text", self.name).ordinary)
         vectors = self.heads.token_vectors(select(states, places))
         together = max(1, SCORES // len(self.images))
         best = [(some @ self.image_vectors.T).argmax(-1) for some in vectors.split(together)]
@@ -176,11 +168,6 @@ class TokenIdTeacher(_TokenTeacher):
         return {"voken": require(batch.text, "text", self.name).input_ids.int()}
 
 
-def _ordinary(batch: Batch) -> Tensor:
-    """(U, T) bool: tokens of the text."""
-    return require(batch.text, "text", "vokens").ordinary
-
-
 def make_voken_teacher(given: TeacherContext) -> Teacher:
     """The vokenizer of a run's settings, or its control of token ids.
 
@@ -198,8 +185,7 @@ def make_voken_teacher(given: TeacherContext) -> Teacher:
         raise InputError("voken_classification needs voken_images=FOLDER, or teacher_images=FOLDER")
     heads = load_matching_heads(options.voken_matcher)
     matcher = load_text_encoder(options.voken_matcher)
-    if matcher.tokenizer.get_vocab() != tokenizer.get_vocab():
-        raise InputError(f"{options.voken_matcher}: its tokenizer differs from the student's")
+    check_same_tokens(matcher.tokenizer, tokenizer, options.voken_matcher)
     clip = load_frozen_clip(given.source, text=False)
     return VokenTeacher(matcher, heads, VokenImages(folder, clip, targeted.teacher_space))
 

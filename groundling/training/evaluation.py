@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -218,17 +218,6 @@ def write_predictions(answers: EvaluationOutput, task: Task, split: str, folder:
         write_whole(folder / server_file, text)
 
 
-class _ExampleOutput(NamedTuple):
-    place: int
-    outputs: list[float]
-    prediction: float
-    label: list[float] | float | None
-    likely: list[tuple[int, float]]
-    truncated_tokens: int
-    truncated_regions: int
-    example: Example | None
-
-
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
@@ -248,25 +237,19 @@ def evaluate(
     model.eval()
     objective.eval()
     order = np.argsort(samples.lengths, kind="stable")  # sorted by length to reduce padding
-    rows: list[_ExampleOutput] = []
+    places: list[int] = []
+    parts: list[EvaluationOutput] = []
     starts = range(state.process_index * batch, len(order), batch * state.num_processes)
     for start in track(starts, f"evaluating {task.name}", "batch"):
-        chosen = [int(index) for index in order[start : start + batch]]
-        rows += _predict_batch(model, objective, device, chosen, samples.get(chosen, ()))
+        chosen = order[start : start + batch].tolist()
+        places += chosen
+        parts.append(_predict_batch(model, objective, device, samples.get(chosen, ())))
     model.train(training)
     objective.train(training)
-    every = gather_object(rows) if state.num_processes > 1 else rows
-    every = sorted(every, key=lambda row: row.place)
-    return _score_rows(
-        task,
-        [row.example or Example(samples.ids[row.place], "") for row in every],
-        [row.outputs for row in every],
-        np.array([row.prediction for row in every]),
-        [row.label for row in every],
-        top_classes=[row.likely for row in every],
-        truncated_tokens=sum(row.truncated_tokens for row in every),
-        truncated_regions=sum(row.truncated_regions for row in every),
-    )
+    if state.num_processes > 1:
+        places = gather_object(places)
+        parts = gather_object(parts)
+    return concatenate_outputs(parts, task, np.argsort(places))
 
 
 def device_of(*modules: nn.Module) -> torch.device:
@@ -278,66 +261,53 @@ def _predict_batch(
     model: nn.Module,
     objective: SupervisedObjective,
     device: torch.device,
-    indices: Sequence[int],
     samples: Sequence[Sample],
-) -> list[_ExampleOutput]:
+) -> EvaluationOutput:
     batch = collate(samples).to(device)
     outputs = objective.outputs(model(batch), batch).cpu().numpy()
     predictions = objective.output_type.predict(outputs)
-    likely: list[list[tuple[int, float]]] = [[] for _ in indices]
+    top_classes: list[list[tuple[int, float]]] = []
     if outputs.shape[1] > MAX_OUTPUTS and objective.output_type.head_input == "first":
-        likely = find_top_classes(outputs)
+        top_classes = find_top_classes(outputs)
         outputs = np.take_along_axis(outputs, predictions[:, None], 1)
-    labels = batch.labels["label"].tolist() if "label" in batch.labels else [None] * len(indices)
-    rows = zip(
-        indices, samples, outputs.tolist(), predictions.tolist(), labels, likely, strict=True
+    labels = batch.labels.get("label")
+    return EvaluationOutput(
+        [sample.example or Example(sample.id, "") for sample in samples],
+        outputs,
+        predictions,
+        None if labels is None else labels.cpu().numpy(),
+        metrics={},
+        top_classes=top_classes,
+        truncated_tokens=batch.truncated_tokens,
+        truncated_regions=batch.truncated_regions,
     )
-    return [
-        _ExampleOutput(
-            place,
-            output,
-            prediction,
-            label,
-            best,
-            sample.truncated_tokens,
-            sample.truncated_regions,
-            sample.example,
-        )
-        for place, sample, output, prediction, label, best in rows
-    ]
 
 
-def concatenate_outputs(parts: Sequence[EvaluationOutput], task: Task) -> EvaluationOutput:
-    """Concatenate the outputs on several parts of a split."""
-    if len(parts) == 1:
-        return parts[0]
-    labels: list[Any] = [None]
-    if all(part.labels is not None for part in parts):
-        labels = [row for part in parts if part.labels is not None for row in part.labels.tolist()]
-    return _score_rows(
-        task,
-        [example for part in parts for example in part.examples],
-        [row for part in parts for row in part.outputs.tolist()],
-        np.concatenate([part.predictions for part in parts]),
-        labels,
-        top_classes=[likely for part in parts for likely in part.top_classes],
+def concatenate_outputs(
+    parts: Sequence[EvaluationOutput], task: Task, order: np.ndarray | None = None
+) -> EvaluationOutput:
+    """Concatenate the outputs on several parts of a split, and score them; `order`: indices (N,) of the result."""
+    examples = [example for part in parts for example in part.examples]
+    outputs = [row for part in parts for row in part.outputs.tolist()]
+    predictions = [one for part in parts for one in part.predictions.tolist()]
+    labels = [row for part in parts if part.labels is not None for row in part.labels.tolist()]
+    top_classes = [likely for part in parts for likely in part.top_classes]
+    if order is None:
+        order = np.arange(len(examples))
+    padded = _pad_rows(outputs, -np.inf)[order]
+    predicted = np.array(predictions)[order]
+    is_labelled = bool(labels) and all(part.labels is not None for part in parts)
+    known = _pad_rows(labels, IGNORE)[order] if is_labelled else None
+    return EvaluationOutput(
+        [examples[place] for place in order],
+        padded,
+        predicted,
+        known,
+        {} if known is None else task.score(predicted, known, padded),
+        top_classes=[top_classes[place] for place in order] if top_classes else [],
         truncated_tokens=sum(part.truncated_tokens for part in parts),
         truncated_regions=sum(part.truncated_regions for part in parts),
     )
-
-
-def _score_rows(
-    task: Task,
-    examples: Sequence[Example],
-    outputs: Sequence[Sequence[float]],
-    predictions: np.ndarray,
-    labels: Sequence[Any],
-    **rest: Any,
-) -> EvaluationOutput:
-    padded = _pad_rows(outputs, -np.inf)
-    known = None if not labels or labels[0] is None else _pad_rows(labels, IGNORE)
-    metrics = {} if known is None else task.score(predictions, known, padded)
-    return EvaluationOutput(examples, padded, predictions, known, metrics, **rest)
 
 
 def find_top_classes(outputs: np.ndarray) -> list[list[tuple[int, float]]]:

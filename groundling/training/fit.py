@@ -27,7 +27,6 @@ from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import Evaluator
 from groundling.training.held_out_loss import (
     HeldOutLoss,
-    monitored_notes,
     selection_bias_note,
 )
 from groundling.training.loop import train
@@ -80,7 +79,9 @@ def fit(
         training_step=load_training_step(training_step),
         evaluator=evaluator,
     )
-    run.note(*monitored_notes(objectives, result), *selection_bias_note(result))
+    # Terms that share a gate return the same notes.
+    monitored = [note for one in objectives for note in one.notes(result["train_metrics"])]
+    run.note(*dict.fromkeys(monitored), *selection_bias_note(result))
     return result if loss is None else {**result, "held": loss.report()}
 
 

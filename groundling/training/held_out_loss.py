@@ -46,13 +46,6 @@ def constant_loss(kind: str, values: np.ndarray) -> float:
     return entropy + ((len(totals) - 1) / (2 * len(values)) if kind == "class" else 0.0)
 
 
-def monitored_notes(objectives: Sequence[Objective], train_result: Mapping[str, Any]) -> list[str]:
-    """Notes on the objectives' `monitored_terms`, from the result of `train`."""
-    means = train_result["train_metrics"]
-    # Terms that share a gate return the same notes.
-    return list(dict.fromkeys(line for one in objectives for line in one.notes(means)))
-
-
 HELD_OUT_EPOCH = -1
 """The epoch in the keys of random generators: other masks and pairs than in any training epoch."""
 

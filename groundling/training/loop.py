@@ -71,7 +71,8 @@ class ModelWithObjectives(nn.Module):
             raise InputError(f"objectives: expected distinct names, found {names}")
         self.model = model
         self.objectives = nn.ModuleList(objectives)
-        self.scored_by: dict[str, Objective] = {}
+        self.weights: dict[str, float] = {}
+        """The weight of each term so far, from its objective."""
         self.compiled: Callable[[Batch], EncoderOutput] | None = None
         if isinstance(model, Encoder) and any(one.reads_layers for one in objectives):
             model.return_layers()
@@ -101,7 +102,7 @@ class ModelWithObjectives(nn.Module):
                     raise InputError(
                         f"{objective.name}: `forward` returned {term!r}, expected a term of its own, and its sum ()"
                     )
-                self.scored_by[term] = objective
+                self.weights[term] = objective.weight_of(term)
                 terms[term] = value
         if not return_logits:
             return ForwardOutput(terms, {})
@@ -111,8 +112,7 @@ class ModelWithObjectives(nn.Module):
 
     def weight(self, term: str) -> float:
         """A term's weight, from its objective; 1 for a term of the training step itself."""
-        objective = self.scored_by.get(term)
-        return 1.0 if objective is None else objective.weight_of(term)
+        return self.weights.get(term, 1.0)
 
 
 def train(

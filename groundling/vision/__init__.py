@@ -281,8 +281,6 @@ class Extractor:
         text = json.dumps(preprocessing, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()
         self.key: dict[str, Any] = {"weights": weights, "preprocessing": digest, "boxes": source}
-        if any(one.segmentation_file for one in annotations.values()):
-            self.key["cover"] = "14 x 14"
         self.facts: dict[str, Any] = {
             "model": models,
             "identity": self.backbone.identity,

@@ -126,27 +126,19 @@ class EndToEndModel(SingleStreamModel):
         _without_stride(cnn.encoder.stages[-1], self.region_pooling.dilation)
 
     @property
-    def side(self) -> int:
-        """Length of the images' short side in pixels."""
-        return int(self.processor.size["shortest_edge"])
-
-    @property
-    def longest_edge(self) -> int:
-        """Maximum length of their long side in pixels; 0: 5/3 of the short side."""
-        return int(self.processor.size.get("longest_edge") or 0)
-
-    @property
-    def image_sides(self) -> tuple[int, float]:
-        """Length of the images' short side and maximum of the long side, in pixels."""
-        return self.side, self.longest_edge
+    def image_sides(self) -> tuple[int, int]:
+        """Length of the images' short side and maximum of the long side in pixels, 0: 5/3 of the short side."""
+        sides = self.processor.size
+        return int(sides["shortest_edge"]), int(sides.get("longest_edge") or 0)
 
     def resize(self, side: int, longest_edge: int) -> None:
         """Set the images' short and long side, which are saved with the model; 0 keeps the current value.
 
         Raises InputError for a long side below the short side.
         """
-        side = side or self.side
-        longest_edge = longest_edge or self.longest_edge
+        short, long = self.image_sides
+        side = side or short
+        longest_edge = longest_edge or long
         if longest_edge and longest_edge < side:
             raise InputError(f"longest_edge={longest_edge}: less than the short side, {side}")
         self.processor.size = {"shortest_edge": side}

@@ -306,7 +306,7 @@ class MaskedObjects(MaskedRegionModeling):
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Scored regions."""
-        count = int(self._scored(batch).sum())
+        count = int(self.scored(batch).sum())
         return {self.name: count, "masked_labels": count} if self.classify else {self.name: count}
 
     def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
@@ -316,7 +316,7 @@ class MaskedObjects(MaskedRegionModeling):
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The losses () summed over scored regions."""
         regions = require(batch.regions, "regions", self.name)
-        places = batch.flat_indices(self._scored)
+        places = batch.flat_indices(self.scored)
         states = self.head[:3](select(require(encoded.visual, "visual", self.name), places))
         features = self.head[3](states).float()
         targets = select(batch.labels[f"{self.name}_targets"], places).to(features.dtype)

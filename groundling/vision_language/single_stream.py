@@ -162,13 +162,6 @@ def add_token_types(bert: BertModel, copies: Sequence[int | None]) -> None:
     bert.config.type_vocab_size = len(table.weight)
 
 
-def check_segments(bert: BertModel, last: int) -> None:
-    """Raises InputError if a BERT has no token type embedding of index `last`."""
-    segments = bert.config.type_vocab_size
-    if last >= segments:
-        raise InputError(f"this model needs segments 0 to {last}, but the BERT has {segments}")
-
-
 class SingleStreamModel(RegionEncoder):
     """A BERT whose layers attend over one sequence of text and regions, made by a `MultimodalEmbeddings`.
 

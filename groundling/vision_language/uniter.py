@@ -47,7 +47,6 @@ from groundling.vision_language.single_stream import (
     SingleStreamModel,
     WeightNames,
     add_token_types,
-    check_segments,
     load_single_stream,
 )
 
@@ -83,10 +82,8 @@ class UniterEmbeddings(MultimodalEmbeddings):
         text_types: Sequence[int] = (0, 0),
         image_types: Sequence[int] = (1,),
     ) -> None:
-        """Raises InputError if the BERT has too few segments."""
         super().__init__(width, text_types=list(text_types), image_types=list(image_types))
         hidden = bert.config.hidden_size
-        check_segments(bert, max(*text_types, *image_types))
         self.text_types = list(text_types)
         self.image_types = list(image_types)
         self.feature = nn.Linear(width, hidden)
@@ -223,10 +220,7 @@ class UniterRegionHead(TransformedRegionScoreHead):
 
     loss = "ce"
     norm = True
-
-    def __init__(self, context: HeadContext, dropout: float = 0.0) -> None:
-        """`dropout` before the last Linear; the release has none."""
-        super().__init__(context, dropout)
+    dropout_rate = 0.0
 
 
 def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -> list[Objective]:

@@ -162,10 +162,9 @@ class VisualBertVqaHead(MaskTokenHead):
 
     loss = "kl"
 
-    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
-        """`dropout` before the Linear."""
+    def __init__(self, context: HeadContext) -> None:
         super().__init__(context)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(self.dropout_rate)
         self.classify = make_output_layer(context.sizes.text, context.outputs)
 
     def prepare_example(self, example: Example) -> Example:

@@ -37,7 +37,6 @@ from groundling.vision_language.single_stream import (
     SingleStreamModel,
     WeightNames,
     add_token_types,
-    check_segments,
     load_single_stream,
 )
 
@@ -76,10 +75,8 @@ class VLBertEmbeddings(MultimodalEmbeddings):
     has_inclusive_boxes = True
 
     def __init__(self, bert: BertModel, width: int = 2048, pixels: bool = False) -> None:
-        """Raises InputError if the BERT has fewer than three segments."""
         super().__init__(width, pixels=pixels)
         hidden = bert.config.hidden_size
-        check_segments(bert, 2)
         self.dropout = nn.Dropout(bert.config.hidden_dropout_prob)
         # Keeps PyTorch's own initialisation (release).
         self.visual = nn.Linear(2048 + width, hidden)
@@ -173,12 +170,12 @@ class VLBertVqaHead(MaskTokenHead):
 
     loss = "bce"
 
-    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
+    def __init__(self, context: HeadContext) -> None:
         """The last Linear is initialised with the mean word embedding of each answer's tokens (release)."""
         super().__init__(context)
         width = context.sizes.text
         self.between = make_transform(width, width, nn.GELU())
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(self.dropout_rate)
         self.classify = make_output_layer(width, context.outputs)
         if context.input_embeddings is not None and isinstance(context.output_type, OpenAnswer):
             table = context.input_embeddings.detach()
@@ -236,9 +233,9 @@ class VLBertChoiceHead(PooledClsHead):
     swaps_left_right = False  # the release does not swap left and right, although it mirrors images
     uses_segments = True
 
-    def __init__(self, context: HeadContext, dropout: float = 0.1) -> None:
-        """`dropout` before the last Linear, which has Xavier initialisation (release)."""
-        super().__init__(context, dropout)
+    def __init__(self, context: HeadContext) -> None:
+        """The last Linear has Xavier initialisation (release)."""
+        super().__init__(context)
         nn.init.xavier_uniform_(self.classify.weight)
 
     def prepare_example(self, example: Example) -> Example:
@@ -298,10 +295,11 @@ class VLBertRegionHead(TransformedRegionScoreHead):
 
     loss = "bce"
     norm = False
+    dropout_rate = 0.0
 
-    def __init__(self, context: HeadContext, dropout: float = 0.0) -> None:
-        """`dropout` before the last Linear; both Linears have Xavier initialisation (release)."""
-        super().__init__(context, dropout)
+    def __init__(self, context: HeadContext) -> None:
+        """Both Linears have Xavier initialisation (release)."""
+        super().__init__(context)
         for linear in (self.between[0], self.classify):
             nn.init.xavier_uniform_(linear.weight)  # type: ignore[arg-type]
 

@@ -35,7 +35,6 @@ from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import (
-    MaskingVocabulary,
     Objective,
     ObjectiveContext,
     built_in_objectives,
@@ -89,8 +88,7 @@ def context_for(kind: type[Objective], model) -> ObjectiveContext:
     settings = make_settings(ObjectiveSettings, **TINY)
     for width in (20, 24):
         sizes = model.sizes._replace(teacher=24, teacher_image=width, classes=5)
-        words = MaskingVocabulary(4, range(5, 30))
-        context = ObjectiveContext(sizes, words, settings, output_type=task)
+        context = ObjectiveContext(sizes, toys.bert_words(), settings, output_type=task)
         with suppress(InputError):
             kind.from_context(context)
             break
@@ -638,7 +636,7 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
     objectives = [SameSentencePrediction(sizes, negatives=1.0), ContrastiveDistillation(sizes)]
     config = TrainingArguments(steps=1, batch=16, cpu=True)
     train(cross, objectives, samples, config, tmp_path, teachers=[teacher], training_step=Spy())
-    own = collate(samples.samples.get([samples.ids.index(i) for i in seen[0].ids]))
+    own = collate(teacher.inputs(samples.samples.get([samples.ids.index(i) for i in seen[0].ids])))
     torch.testing.assert_close(seen[0].features["sentence"], teacher.features(own)["sentence"])
 
 
@@ -698,7 +696,7 @@ def test_info_nce_by_hand():
     others = F.normalize(torch.tensor([[1.0, 1.0], [0.8, 0.6], [1.0, 0.1], [0.0, 1.0]]), dim=-1)
     same = torch.zeros(3, 4, dtype=torch.bool)
     same[0, 3] = same[0, 1] = True  # (0, 1) is anchor 0's own positive: it stays
-    found = info_nce(anchors, others, same, start=1, scale=2.0)
+    found = info_nce(anchors, others, start=1, scale=2.0, is_same=same)
     expected = 0.0
     for n in range(3):
         kept = [m for m in range(4) if m == n + 1 or not same[n, m]]
@@ -823,7 +821,7 @@ def test_distill_by_hand(options, masked, cross, taught):
 def test_teacher_features_by_hand(tower, samples, clip_tokenizer):
     clip, _ = tower()
     teacher = ClipTextTeacher(clip, clip_tokenizer, standardise=False)
-    batch = collate(samples.get([0, 7]))
+    batch = collate(teacher.inputs(samples.get([0, 7])))
     found = teacher.features(batch)
     states, pooled = clip(batch.clip)
     own = [int(n) for n in (batch.clip.row_index == 1).nonzero()]
@@ -841,7 +839,8 @@ def test_teacher_features_by_hand(tower, samples, clip_tokenizer):
 
 def test_teacher_features_are_standardised(tower, samples):
     teacher = ClipTextTeacher(*tower()).fit(samples)
-    every = [teacher.features(collate(samples.get([i]))) for i in range(len(samples))]
+    inputs = [teacher.inputs(samples.get([i])) for i in range(len(samples))]
+    every = [teacher.features(collate(one)) for one in inputs]
     sentences = torch.cat([f["sentence"] for f in every])
     words = torch.cat([f["words"][f["has"]] for f in every])
     for found in (sentences, words):

@@ -113,12 +113,9 @@ def test_what_could_not_be_saved_is_told_before_training(monkeypatch: pytest.Mon
         make_objectives(["text"], ObjectiveContext(OutputSizes()), 0)
 
 
-SAID = Sample("a", word_type_ids=np.array([1]))
 TEACHERS = [
     ("features", lambda b: {"said": torch.zeros(len(b) + 1, 3)}, r"said: \d+ rows, expected \d+"),
     ("features", lambda b: {"said": torch.zeros(len(b) - 1, 3)}, r"said: \d+ rows, expected \d+"),
-    ("inputs", lambda rows: [SAID] * (len(rows) + 1), r"inputs: \d+ rows, expected \d+"),
-    ("inputs", lambda rows: [], r"inputs: 0 rows, expected \d"),
 ]
 
 
@@ -135,12 +132,6 @@ def test_a_teachers_fault_is_told_by_its_name(
 
     with pytest.raises(InputError, match=f"the teacher says: {told}"):
         run()
-
-
-def test_so_is_one_of_its_ids(text_only: Any) -> None:
-    teacher = with_method(Says, "ids", lambda rows: ["a"] * (len(rows) + 1))()
-    with pytest.raises(InputError, match="the teacher says: ids: 2 rows, expected 1"):
-        TeacherDataset(text_only, teacher, FeatureCache())
 
 
 DOGS = Task("dogs", Classification(("no", "yes")), lambda folder, split: [], (ACCURACY,), "a test")

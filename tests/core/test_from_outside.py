@@ -6,7 +6,7 @@ import importlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from groundling.training.loop import train
 from groundling.training.training_steps import VillaStep
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import SingleStreamModel
+
+Refusal = Callable[..., str]
 
 FEW = ["--steps", "2", "--batch", "4", "--cpu", "--log-every", "1"]
 
@@ -133,16 +135,6 @@ def run(*words: str) -> None:
     assert main([*words]) == 0
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line in which a command says what is wrong."""
-    capsys.readouterr()
-    assert main([*words]) == 2
-    complaint = capsys.readouterr().err.strip()
-    assert complaint.startswith("groundling: ")
-    assert len(complaint.splitlines()) == 1, complaint
-    return complaint
-
-
 def result(out: Path) -> dict[str, Any]:
     read: dict[str, Any] = json.loads((out / "result.json").read_text())
     return read
@@ -180,9 +172,7 @@ def test_an_objective_takes_part_in_every_training(tmp_path: Path) -> None:
     assert {"mlm", "sentence_image", "length"} <= set(log_of(tmp_path / "seen")[0])
 
 
-def test_its_settings_are_flags_and_keywords(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_settings_are_flags_and_keywords(tmp_path: Path, refusal: Refusal) -> None:
     words = [*ADAPT, "--arm", "mlm+mine.shorter:Shorter"]
     lengths = []
     for order in ("1", "2"):
@@ -203,7 +193,7 @@ def test_its_settings_are_flags_and_keywords(
         ([*ADAPT, "--arm", "mlm", "--norm-order", "1"], "has no flag '--norm-order'"),
     ):
         out = [] if "--out" in flags else ["--out", str(tmp_path / "bad")]
-        assert told in refused(capsys, *flags, *out)
+        assert told in refusal(*flags, *out)
 
 
 # -- (b) a teacher -----------------------------------------------------------------------------------------------------
@@ -408,24 +398,6 @@ def test_the_documents_villa_is_the_built_in_one(name: str, mine: Any, tmp_path:
         assert own[2] > 0
 
 
-def test_villa_by_name_on_a_design_of_ones_own(tmp_path: Path) -> None:
-    words = [*DOGS, "--architecture", "mine.plain:ARCHITECTURE", "--regions", "runs/store"]
-    words += ["--gradient-accumulation-steps", "2", "--training-step", "mine.villa:Villa"]
-    run(*words, "--out", str(tmp_path))
-    lines = log_of(tmp_path / "seed-0")
-    assert all(line["divergence"] > 0 for line in lines)
-    assert lines[-1]["loss"] == pytest.approx(lines[-1]["task"] + lines[-1]["divergence"])
-
-
-def test_villa_by_name_where_there_are_no_logits_to_compare(tmp_path: Path) -> None:
-    words = [*ADAPT, "--training-step", "mine.villa:Villa", "--arm"]
-    run(*words, "mine.shorter:Shorter", "--out", str(tmp_path / "short"))
-    assert set(result(tmp_path / "short")["train_metrics"]) == {"loss", "length"}
-    # Masked tokens have logits, whose passes are compared.
-    run(*words, "mlm", "--out", str(tmp_path / "adapt"))
-    assert set(result(tmp_path / "adapt")["train_metrics"]) == {"loss", "mlm", "divergence"}
-
-
 # -- what is wrong with a module is one line ---------------------------------------------------------------------------
 
 TASK = [*RTE[:3], "--data", "glue_data", *FEW, "--task"]
@@ -473,16 +445,16 @@ WRONG = [
 
 @pytest.mark.parametrize(("words", "value", "expected"), WRONG)
 def test_what_is_wrong_is_one_line(
-    words: list[str], value: str, expected: str, capsys: Any, tmp_path: Path
+    words: list[str], value: str, expected: str, refusal: Refusal, tmp_path: Path
 ) -> None:
-    complaint = refused(capsys, *words, value, "--out", str(tmp_path / "out"))
+    complaint = refusal(*words, value, "--out", str(tmp_path / "out"))
     assert expected in complaint
     if "imported" in expected:
         assert value.partition(":")[0] in complaint and not (tmp_path / "out").exists()
 
 
 def test_an_edited_module_makes_another_run(
-    capsys: Any, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    refusal: Refusal, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Or a finished run of yesterday's code would be taken for today's."""
     monkeypatch.chdir(tmp_path)
@@ -496,4 +468,4 @@ def test_an_edited_module_makes_another_run(
     run(*words)
     assert result(Path("out")) == before
     homes.put(tmp_path / "changing.py", code + "\n# another one\n")
-    assert "module changing:Shorter" in refused(capsys, *words)
+    assert "module changing:Shorter" in refusal(*words)

@@ -13,17 +13,14 @@ from tiny.corpora import corpus
 from tiny.homes import STEPS, never, put, rte, words
 from tokenizers import Tokenizer
 
-from groundling.commands.adapt import COMMAND as adapt
-from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.corpora import blocks, split_long_texts
+from groundling.data.corpora import full_blocks, split_long_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text import TokenizationCache
-from groundling.models.loading import load_tokenizer
 from groundling.settings.fields import make_settings
 from groundling.settings.input_settings import parse_named_folder
 
@@ -55,6 +52,10 @@ def fitted(texts: list[str], lexicon: TokenizationCache, tokens: int) -> list[st
     return [unit for _, unit in split_long_texts(texts, lexicon, tokens)]
 
 
+def blocks(texts: list[str], lexicon: TokenizationCache, tokens: int) -> list[str]:
+    return list(full_blocks(texts, lexicon, tokens, whole_words=True))
+
+
 @pytest.mark.parametrize("way", [fitted, blocks])
 @pytest.mark.parametrize("tokens", [14, 30, 62])
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,7 +74,7 @@ def test_nothing_is_lost_too_long_or_cut_in_a_word(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) -> None:
     texts = ["a dog", "redbluegreen" * 7, "two cats"]
-    units = list(blocks(texts, TokenizationCache(engines[kind]), 12))
+    units = blocks(texts, TokenizationCache(engines[kind]), 12)
     assert squeezed(units) == squeezed(texts)
     if kind != "siglip":  # to which the long word is one unknown token
         assert len(units) > 3
@@ -152,17 +153,3 @@ def test_finetune_cuts_long_texts_and_counts_what_it_cut(given: Path, tmp_path: 
     )
     result = finetune(config, replace(STEPS, steps=1, batch=8), tmp_path / "out")
     assert result["truncated_tokens"] == expected
-
-
-def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) -> None:
-    made = toys.sentences()
-    long = [" ".join(made[i : i + 8]) for i in range(0, 64, 8)] + made[64:72]
-    path = put(tmp_path / "long.txt", "\n".join(long))
-    examples = corpus([path], "lines", load_tokenizer(given / "student"), 64)
-    assert "".join("".join(e.text for e in examples).split()) == "".join("".join(long).split())
-    config = make_settings(
-        AdaptConfig, student=str(given / "student"), arm="mlm", text=(str(path),), max_length=128
-    )
-    result = adapt(config, STEPS, tmp_path / "out")
-    assert result["texts"] == len(examples) > len(long)
-    assert result["truncated_tokens"] == 0

@@ -6,7 +6,6 @@ import json
 import pickle
 import re
 import shlex
-import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -18,14 +17,11 @@ import pytest
 import torch
 import transformers as hf
 from PIL import Image
-from tiny import homes, toys
-from tiny.homes import STEPS, home, put
-from tiny.regions import bottom_up, lxmert, npz, store, vlbert
+from tiny import toys
+from tiny.homes import home, put
+from tiny.regions import bottom_up, imported, instances, lxmert, npz, vlbert
 
 from groundling.cli import main
-from groundling.commands.finetune import COMMAND as finetune
-from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import head_of
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example, GoldBoxes, RegionRow, collate, require
@@ -42,23 +38,8 @@ from groundling.tasks.grounding import TASKS
 from groundling.vision_language import Architecture
 
 NAMES = [f"COCO_train2014_{n:012d}" for n in range(3)]
+FILES = {number: f"{name}.jpg" for number, name in enumerate(NAMES[:2])}
 SIZE = (40, 30)
-
-
-def instances(path: Path, *notes: tuple[int, int, list[float]], images: int = 2) -> Path:
-    """COCO's json with (image, class, box) each."""
-    content = {
-        "images": [
-            {"id": n, "file_name": f"{NAMES[n]}.jpg", "width": 40, "height": 30}
-            for n in range(images)
-        ],
-        "annotations": [
-            {"id": n, "image_id": image, "category_id": kind, "bbox": box}
-            for n, (image, kind, box) in enumerate(notes)
-        ],
-        "categories": [{"id": 18, "name": "dog"}, {"id": 3, "name": "car"}],
-    }
-    return put(path, json.dumps(content))
 
 
 def detection(image: int, box: list[float], score: float, kind: int = 18, **more: Any) -> dict:
@@ -126,12 +107,13 @@ def test_detections_alone(config: RegionsConfig, tmp_path: Path) -> None:
         detection(1, [0, 0, 40.2, 30], 0.75, kind=3),  # cut
         detection(1, [50, 3, 20, 15], 0.9),  # outside
         detection(1, [5, 5, 0, 5], 0.9),  # empty
+        detection(1, [float("nan"), 1, 9, 9], 0.5),
         detection(2, [0, 0, 20, 30], 0.25),
-        detection(0, [60, 60, 5, 5], 0.25),
+        detection(0, [60, 60, 5, 5], 6.5),
     ]
     file = detections(tmp_path / "dets.json", *rows)
     result = regions(replace_settings(config, boxes=(str(file),)), tmp_path / "store")
-    assert (result["images"], result["boxes_left_out"], result["skipped"]) == (2, 2, 1)
+    assert (result["images"], result["boxes_left_out"], result["skipped"]) == (2, 3, 1)
     made = RegionStore(tmp_path / "store")
     assert made.ids == NAMES[1:] and made.manifest["class_names"] == ["car", "dog"]
     assert made.manifest["skipped"] == [f"{NAMES[0]}: no box in this image"]
@@ -197,7 +179,8 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
 
 def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path: Path) -> None:
     """VL-BERT learns RefCOCO+ from proposals and all annotated boxes, of which it is sure."""
-    notes = instances(tmp_path / "instances.json", (0, 3, [0, 0, 20, 15]), (1, 18, [4, 3, 20, 15]))
+    boxes = (0, 3, [0, 0, 20, 15]), (1, 18, [4, 3, 20, 15])
+    notes = instances(tmp_path / "instances.json", FILES, *boxes)
     rows = [detection(1, [0, 0, 40, 30], 0.75, kind=3), detection(1, [8, 3, 20, 15], 1.0)]
     file = detections(tmp_path / "dets.json", *rows)
     parts = {"both": (str(file), str(notes)), "notes": (str(notes),), "dets": (str(file),)}
@@ -219,6 +202,7 @@ COW = detection(1, [1, 1, 9, 9], 0.5, category_name="cow")
 CONTRADICTIONS: list[tuple[tuple[str, ...], list[dict], str]] = [
     (("a.json", "b.json"), [], r"b.json: COCO_train2014_000000000000.jpg is listed twice"),
     (("a.json", "c.json"), [], "class 18 is 'cat' here and 'dog' elsewhere"),
+    (("d.json",), [], "category_id 7 is not among the categories"),
     (("a.json", "dets.json"), [detection(2, [1, 1, 9, 9], 0.5)], "both of the .* found 2 and 18"),
     (("a.json", "dets.json"), [SURE | {"category_id": 7}], "dets.json.* found 1 and 7"),
     (("a.json", "vcr1images"), [], r"vcr1images: cannot be read"),
@@ -231,25 +215,14 @@ CONTRADICTIONS: list[tuple[tuple[str, ...], list[dict], str]] = [
 def test_sources_of_boxes_that_contradict_each_other(
     names: tuple[str, ...], rows: list[dict], message: str, tmp_path: Path
 ) -> None:
-    notes = instances(tmp_path / "a.json", (0, 3, [0, 0, 20, 15]))
+    notes = instances(tmp_path / "a.json", FILES, (0, 3, [0, 0, 20, 15]))
     put(tmp_path / "b.json", notes.read_text())
     put(tmp_path / "c.json", notes.read_text().replace('"dog"', '"cat"'))
+    put(tmp_path / "d.json", notes.read_text().replace('"category_id": 3', '"category_id": 7'))
     detections(tmp_path / "dets.json", *rows)
     (tmp_path / "vcr1images").mkdir()
     with pytest.raises(InputError, match=message):
         read_annotated_boxes(*(tmp_path / name for name in names))
-
-
-def test_nan_in_detections_is_left_out_or_skipped(config: RegionsConfig, tmp_path: Path) -> None:
-    rows = [
-        detection(1, [1, 1, 9, 9], 0.5),
-        detection(1, [float("nan"), 1, 9, 9], 0.5),
-        detection(2, [1, 1, 9, 9], 6.5),
-    ]
-    file = detections(tmp_path / "dets.json", *rows)
-    result = regions(replace_settings(config, boxes=(str(file),)), tmp_path / "store")
-    assert (result["images"], result["boxes_left_out"]) == (1, 1)
-    assert "confidence of region 0" in result["skipped_first"][0]
 
 
 # -- the tasks ---------------------------------------------------------------------------------------------------------
@@ -275,32 +248,25 @@ def regions_of(*boxes: list[float]) -> RegionRow:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """RefCOCO+ on six images; two stores of the same backbone with other boxes."""
+    """Expressions about six images, in all partitions."""
     folder = tmp_path_factory.mktemp("refer")
-    homes.student(folder / "bert")
-    every = [f"COCO_train2014_{n:012d}" for n in range(6)]
-    images, notes = [], []
-    for n, name in enumerate(every):
-        images.append({"id": n, "width": 60, "height": 40, "file_name": f"{name}.jpg"})
-        notes.append({"id": 100 + n, "image_id": n, "category_id": 1, "bbox": [5, 5, 30, 20]})
-    content = {"images": images, "annotations": notes, "categories": []}
-    put(folder / "data/instances.json", json.dumps(content))
+    files = {number: f"{number}.jpg" for number in range(6)}
+    boxes = [(number, 18, [5, 5, 30, 20]) for number in files]
+    instances(folder / "instances.json", files, *boxes)
     for by, last in (("unc", ("testA", "testB")), ("umd", ("test",)), ("google", ())):
         refs = []
         for n, split in enumerate(("train", "train", "train", "val", *last)):
-            about = {"ref_id": n, "ann_id": 100 + n, "image_id": n, "split": split}
+            about = {"ref_id": n, "ann_id": n, "image_id": n, "split": split}
             said = [{"sent_id": 10 * n + k, "sent": f"the {'lrb'[k]} dog"} for k in range(3)]
             refs.append(about | {"sentences": said})
-        put(folder / f"data/refs({by}).p", pickle.dumps(refs, protocol=2))
-    store(folder / "gt", every, objects=3, backbone="vit")
-    store(folder / "dets", every, backbone="vit")
+        put(folder / f"refs({by}).p", pickle.dumps(refs, protocol=2))
     return folder
 
 
 @pytest.mark.parametrize("name", [task.name for task in TASKS])
 def test_every_task_reads_its_splits_and_has_the_papers_head(name: str, world: Path) -> None:
     task = resolve("tasks", Task, name)
-    read = {split: len(task.read(world / "data", split)) for split in (task.train, *task.dev)}
+    read = {split: len(task.read(world, split)) for split in (task.train, *task.dev)}
     assert read == {"train": 9} | dict.fromkeys(task.dev, 3)
     assert task.dev == {
         "refcocog": ("val", "test"),
@@ -313,50 +279,7 @@ def test_every_task_reads_its_splits_and_has_the_papers_head(name: str, world: P
     )
 
 
-def test_learned_on_annotated_boxes_and_scored_on_detected_ones(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """UNITER's protocol; the other track is the same command with the annotated store alone."""
-    heads = []
-
-    def spied(*args: Any) -> Any:
-        heads.append(type(head_of(*args)).__name__)
-        return head_of(*args)
-
-    monkeypatch.setattr("groundling.commands.finetune.run.head_of", spied)
-    config = make_settings(
-        FinetuneConfig,
-        model=str(world / "bert"),
-        architecture="uniter",
-        task="refcoco+/mattnet",
-        data=str(world / "data"),
-        regions=str(world / "dets"),
-        train_regions=str(world / "gt"),
-        max_length=24,
-    )
-    brief = replace(STEPS, batch=3)
-    finetune(config, brief, tmp_path / "detected")
-    finetune(
-        replace_settings(config, regions=str(world / "gt"), train_regions=""),
-        brief,
-        tmp_path / "truth",
-    )
-    assert heads == ["UniterRegionHead"] * 2
-    (first, *_), (second, *_) = (
-        homes.answers(tmp_path / track / "seed-0/predictions_val.jsonl")
-        for track in ("detected", "truth")
-    )
-    dets = RegionStore(world / "dets")
-    assert len(first["outputs"]) == dets.count("COCO_train2014_000000000003")
-    assert len(second["outputs"]) == 3
-
-
 # -- imported images under other names ---------------------------------------------------------------------------------
-
-
-def taken(out: Path, *paths: Path, ids_as: tuple[str, ...] = ()) -> RegionStore:
-    regions(make_settings(RegionsConfig, imports=tuple(map(str, paths)), ids_as=ids_as), out)
-    return RegionStore(out)
 
 
 PUBLISHED = Path(__file__).parents[2] / "docs/vision.md"
@@ -373,9 +296,8 @@ def put_published(path: Path, name: str) -> None:
     """A made-up file of an image, in the layout that a path's name tells."""
     if path.suffix == ".tsv":
         put(path, lxmert(name) if "obj36" in path.name else bottom_up(name))
-    elif path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w") as packed:
-            packed.writestr(f"trainval/{name}.json", vlbert())
+    elif "trainval2014" in path.name:
+        put(path / f"{name}.json", vlbert())
     else:
         put(path / f"{name}.npz", npz())
 
@@ -401,54 +323,35 @@ def test_every_published_feature_set_of_the_docs_is_imported_by_its_command(
     assert set(RegionStore(words[-1]).ids) == expected
 
 
-def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Path) -> None:
-    """UNITER's two stores of VCR, and the regions of both as it reads them: annotated ones, then detected ones."""
+def test_vcrs_stills_have_uniters_names(tmp_path: Path) -> None:
     stills = ["lsmdc_3/3_A_00.08@0", "movieclips_B/b@7"]
     lines = [json.dumps({"img_fn": f"{still}.jpg"}) for still in stills]
     told = (str(put(tmp_path / "val.jsonl", "\n".join([*lines, lines[0], ""]))),)
-    put(tmp_path / "gt/vcr_gt_val_3_A_00.08@0.npz", npz())
-    put(tmp_path / "gt/vcr_gt_val_unknown@0.npz", npz())
-    detected = {"features": np.arange(12, 24, dtype=np.float16).reshape(3, 4)}
-    put(tmp_path / "det/vcr_val_3_A_00.08@0.npz", npz(**detected))
-    put(tmp_path / "det/vcr_val_b@7.npz", npz(**detected))
-    first = taken(tmp_path / "first", tmp_path / "gt", ids_as=told)
-    assert first.ids == stills[:1]
-    assert first.manifest["skipped"] == [
-        "vcr_gt_val_unknown@0: `ids_as` gives no id to an image of gt (KeyError: 'unknown@0')"
+    put(tmp_path / "in/vcr_gt_val_3_A_00.08@0.npz", npz())
+    put(tmp_path / "in/vcr_gt_val_unknown@0.npz", npz())
+    put(tmp_path / "in/vcr_val_b@7.npz", npz())
+    made, _ = imported(tmp_path / "out", tmp_path / "in", ids_as=told)
+    assert made.ids == stills
+    assert made.manifest["skipped"] == [
+        "vcr_gt_val_unknown@0: `ids_as` gives no id to an image of in (KeyError: 'unknown@0')"
     ]
-    other = taken(tmp_path / "other", tmp_path / "det", ids_as=told)
-    both = taken(tmp_path / "both", tmp_path / "first", tmp_path / "other")
-    assert (both.ids, both.identity, both.background) == (stills, first.identity, True)
-    row, alone = both[stills[0]], other[stills[1]]
-    assert (
-        both.appended_detections(stills[0]) == len(alone) == 2
-        and both.appended_detections(stills[1]) == 0
-    )
-    for name, values in row.fields().items():
-        parts = [first[stills[0]].fields()[name], other[stills[0]].fields()[name]]
-        np.testing.assert_array_equal(values, np.concatenate(parts))
-    np.testing.assert_array_equal(both[stills[1]].features, alone.features)
 
 
 def test_several_files_become_one_store(tmp_path: Path) -> None:
     train = put(tmp_path / "train2014_obj36.tsv", lxmert("1") + lxmert("2"))
     val = put(tmp_path / "val2014_obj36.tsv", lxmert("3") + lxmert("1"))
-    plain = taken(tmp_path / "plain", train, val)
+    plain, _ = imported(tmp_path / "plain", train, val)
     assert plain.ids == ["1", "2", "3"]
     assert plain.manifest["skipped"] == ["1: repeated; the first one is used"]
     assert plain.manifest["source"] == [str(train), str(val)]
-    named = taken(tmp_path / "named", train, val, ids_as=("COCO_{subset}_{number}",))
+    named, _ = imported(tmp_path / "named", train, val, ids_as=("COCO_{subset}_{number}",))
     assert named.ids == [
-        "COCO_train2014_1",
-        "COCO_train2014_2",
-        "COCO_val2014_3",
-        "COCO_val2014_1",
+        f"COCO_{one}" for one in ("train2014_1", "train2014_2", "val2014_3", "val2014_1")
     ]
-    assert named.manifest["ids_as"] == ["COCO_{subset}_{number}"]
-    assert plain.identity == named.identity == taken(tmp_path / "one", train).identity
+    assert plain.identity == named.identity
     folder = put(tmp_path / "npz/4.npz", npz()).parent
     with pytest.raises(InputError, match=r"npz: a TSV of LXMERT and a npz of UNITER; make a store"):
-        taken(tmp_path / "mixed", train, folder)
+        imported(tmp_path / "mixed", train, folder)
 
 
 def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> None:
@@ -458,22 +361,21 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
     for name, number in (("train2014", 1), ("val2014", 2)):
         images = [{"id": number, "file_name": f"COCO_{name}_{number:012d}.jpg"}]
         told.append(str(put(tmp_path / f"{name}.json", json.dumps({"images": images}))))
-    store = taken(tmp_path / "store", file, ids_as=tuple(told))
+    store, _ = imported(tmp_path / "store", file, ids_as=tuple(told))
     assert store.ids == ["COCO_train2014_000000000001", "COCO_val2014_000000000002"]
     assert store.manifest["skipped"] == [
         f"7: `ids_as` gives no id to an image of {file.name} (KeyError: 7)"
     ]
     karpathy = {"images": [{"cocoid": 7, "filename": "seven.jpg"}]}
     path = put(tmp_path / "dataset_coco.json", json.dumps(karpathy))
-    assert taken(tmp_path / "k", file, ids_as=(str(path),)).ids == ["seven"]
-    with pytest.raises(InputError, match=r"no image can be stored \(1: .*KeyError: 'subset'"):
-        taken(tmp_path / "none", file, ids_as=("COCO_{subset}_{number:012d}",))
+    assert imported(tmp_path / "k", file, ids_as=(str(path),))[0].ids == ["seven"]
 
 
 @pytest.mark.parametrize(
     ("ids_as", "message"),
     [
         (("COCO_{x}",), "no image can be stored .*`ids_as` gives no id .*KeyError: 'x'"),
+        (("{subset}",), "no image can be stored .*KeyError: 'subset'"),
         (("{number",), "gives no id to an image of x.tsv .ValueError"),
         (("gone.json",), "gone.json: no such file"),
         (("a.json",), "a.json: cannot be read .ValueError"),
@@ -486,4 +388,4 @@ def test_names_that_are_none(
     put(tmp_path / "a.json", '{"images": [{"id": "x", "file_name": "y"}]}')
     file = put(tmp_path / "x.tsv", lxmert("1"))
     with pytest.raises(InputError, match=message):
-        taken(tmp_path / "out", file, ids_as=ids_as)
+        imported(tmp_path / "out", file, ids_as=ids_as)

@@ -1,11 +1,9 @@
 """Regions of one's own images, and of the field's files."""
 
 import json
-import os
 import pickle
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +21,8 @@ from tiny.regions import (
     SURE,
     b64,
     bottom_up,
+    imported,
+    instances,
     lmdb,
     lxmert,
     msgpack,
@@ -270,24 +270,10 @@ def test_a_killed_extraction_goes_on_to_the_same_bytes(
     assert regions(config, tmp_path / "whole")["images"] == 7
 
 
-def instances(
-    path: Path, boxes: list[list[float]], size: tuple[int, int] = (40, 30), more: Sequence[str] = ()
-) -> Path:
-    images = [{"id": 7, "file_name": "0.png", "width": size[0], "height": size[1]}]
-    images += [
-        {"id": n, "file_name": name, "width": 40, "height": 30} for n, name in enumerate(more)
-    ]
-    notes = [
-        {"id": n, "image_id": 7, "category_id": [90, 3][n % 2], "bbox": b}
-        for n, b in enumerate(boxes)
-    ]
-    kinds = [{"id": 90, "name": "dog"}, {"id": 3, "name": "cat"}]
-    return put(path, json.dumps({"images": images, "annotations": notes, "categories": kinds}))
-
-
 def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos, tmp_path):
     boxes = [[4, 3, 20, 15], [0, 0, 40, 30.2], [1, 1, 0, 5], [30, 20, 20, 5]]
-    file = instances(tmp_path / "a.json", boxes, more=("1.png",))
+    notes = [(7, (18, 3)[number % 2], box) for number, box in enumerate(boxes)]
+    file = instances(tmp_path / "a.json", {7: "0.png", 1: "1.png"}, *notes)
     config = make_settings(
         RegionsConfig, images=str(photos), boxes=str(file), backbone=models["vit"]
     )
@@ -298,31 +284,36 @@ def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos,
     assert store["0"].classes.tolist() == [[0, 1], [1, 0]]
     assert store["0"].confidence.tolist() == [1, 1]
     assert store.manifest["skipped"] == ["1: no box in this image"]
-    assert store.manifest["class_names"] == ["cat", "dog"]
-    gone = instances(tmp_path / "b.json", [[4, 3, 20, 15]], more=("gone.png",))
+    assert store.manifest["class_names"] == ["car", "dog"]
+    assert not store.in_annotated_order("0")  # some are left out
+    whole = instances(tmp_path / "d.json", {7: "0.png"}, *notes[:2])
+    ordered = replace_settings(config, boxes=str(whole), add_whole_image=True)
+    regions(ordered, tmp_path / "d")
+    assert RegionStore(tmp_path / "d").in_annotated_order("0")
+    gone = instances(tmp_path / "b.json", {7: "0.png", 0: "gone.png"}, notes[0])
     with pytest.raises(InputError, match=r"gone.png: no such image .* pass skip_missing"):
         regions(replace_settings(config, boxes=str(gone)), tmp_path / "b")
     lenient = replace_settings(config, boxes=str(gone), skip_missing=True)
     assert regions(lenient, tmp_path / "b")["skipped"] == 1
-    turned = instances(tmp_path / "c.json", [[4, 3, 20, 15]], size=(30, 40))
+    turned = instances(tmp_path / "c.json", {7: "0.png"}, notes[0], size=(30, 40))
     with pytest.raises(
         InputError, match=r"no image can be stored \(0: 40x30 pixels, but annotated as 30x40\)"
     ):
         regions(replace_settings(config, boxes=str(turned)), tmp_path / "c")
-    shares = instances(tmp_path / "e.json", [[0.1, 0.1, 0.5, 0.5], [0, 0, 1, 1]])
+    shares = instances(tmp_path / "e.json", {7: "0.png"}, (7, 3, [0.1, 0.1, 0.5, 0.5]))
     with pytest.raises(InputError, match=r"e\.json: .* not shares of the image"):
         regions(replace_settings(config, boxes=str(shares)), tmp_path / "e")
 
 
 def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_path):
     config = make_settings(RegionsConfig, images=str(photos), backbone=models["vit"])
-    twice = instances(tmp_path / "twice.json", [], more=("0.png",))
+    twice = instances(tmp_path / "twice.json", {7: "0.png", 0: "0.png"})
     for changes, message in (
         ({"images": ""}, "needs either images=FOLDER or imports=FILE"),
         ({"images": "nowhere"}, "nowhere: no such "),
         ({"shard_size": 0}, "greater than or equal to 1"),
         ({"grid": 2, "boxes": "x.json"}, "both give the boxes"),
-        ({"boxes": str(twice)}, "a file_name twice"),
+        ({"boxes": str(twice)}, "0.png is listed twice"),
         ({"detector": models["resnet"]}, "resnet: "),
         ({"backbone": "nowhere", "grid": 2}, "nowhere: no "),
     ):
@@ -384,24 +375,6 @@ def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
     assert len({first.identity, *(store.identity for store in others)}) == 4
 
 
-def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos, tmp_path):
-    config = make_settings(RegionsConfig, images=str(photos), backbone=models["vit"])
-    boxes = [[4, 3, 20, 15], [0, 0, 40, 30]]
-    sound = instances(tmp_path / "a.json", boxes)
-    damaged = instances(tmp_path / "b.json", [*boxes, [1, 1, 0, 5]])
-    for name, changes, expected in (
-        ("whole", {"boxes": str(sound), "add_whole_image": True}, True),
-        ("left out", {"boxes": str(damaged)}, False),
-        ("grid", {"grid": 2}, False),
-        ("detected", {"detector": models["rt"]}, False),
-    ):
-        regions(replace_settings(config, **changes), tmp_path / name)
-        store = RegionStore(tmp_path / name)
-        assert (store.in_annotated_order("0"), store.size("0")) == (expected, (40, 30))
-    store, _ = taken(put(tmp_path / "x.tsv", lxmert("x")), tmp_path / "imported")
-    assert not store.in_annotated_order("x")
-
-
 def test_values_that_no_store_may_hold_are_skipped_and_named(tmp_path):  # E5
     soft = some("soft", soft=4)
     changes = {
@@ -434,38 +407,7 @@ def test_shards_of_something_else_are_no_region_store(tmp_path):
         RegionStore(tmp_path)
 
 
-def _under_torchrun(config: RegionsConfig, out: str) -> None:
-    result = regions(config, out)
-    put(Path(f"{out}-{os.environ['RANK']}.json"), json.dumps(result))
-    torch.distributed.destroy_process_group()
-
-
-def test_machines_of_torchrun_write_the_same_bytes(models, photos, tmp_path, two_machines):
-    # Without an accelerator nobody need say --cpu.
-    cpu = torch.accelerator.is_available()
-    config = make_settings(
-        RegionsConfig,
-        images=str(photos),
-        grid=2,
-        backbone=models["vit"],
-        batch=2,
-        shard_size=2,
-        cpu=cpu,
-    )
-    regions(config, tmp_path / "one")
-    two_machines(_under_torchrun, config, str(tmp_path / "two"))
-    one, two = digests(tmp_path / "one"), digests(tmp_path / "two")
-    assert one | {"result.json": ""} == two | {"result.json": ""}
-    results = [json.loads((tmp_path / f"two-{rank}.json").read_text()) for rank in (0, 1)]
-    assert results[0] == results[1] == json.loads((tmp_path / "two/result.json").read_text())
-
-
 # -- the field's files -----------------------------------------------------------------------------------------------
-
-
-def taken(path: Path, out: Path) -> tuple[RegionStore, dict[str, object]]:
-    result = regions(make_settings(RegionsConfig, imports=str(path)), out)
-    return RegionStore(out), result
 
 
 def like_the_rest(store: RegionStore, name: str, order: tuple[int, ...] = (1, 0)) -> None:
@@ -478,7 +420,7 @@ def test_lxmerts_tsv(tmp_path):
     cut, broken = lxmert("cut").rsplit("\t", 2)[0] + "\n", lxmert("broken")[:-9] + "\n"
     first, small = lxmert("COCO_1"), lxmert("small", 5, 5)
     text = "\ufeff" + first + cut + lxmert("COCO_2") + first + broken + small
-    store, result = taken(put(tmp_path / "x_obj36.tsv", text), tmp_path / "out")
+    store, result = imported(tmp_path / "out", put(tmp_path / "x_obj36.tsv", text))
     like_the_rest(store, "COCO_1")
     assert store.ids == ["COCO_1", "COCO_2"] and store.size("COCO_2") == (40, 30)
     assert store["COCO_1"].confidence.tolist() == [0.5, 0.25]
@@ -494,7 +436,7 @@ def test_lxmerts_tsv(tmp_path):
 
 
 def test_bottom_up_attentions_tsv(tmp_path):
-    store, _ = taken(put(tmp_path / "trainval.tsv.0", bottom_up("9")), tmp_path / "out")
+    store, _ = imported(tmp_path / "out", put(tmp_path / "trainval.tsv.0", bottom_up("9")))
     like_the_rest(store, "9", (0, 1))
     assert store["9"].confidence.tolist() == [1, 1] and store["9"].classes is None
     with pytest.raises(InputError, match=r"no.tsv: nothing to import; expected a TSV"):
@@ -506,7 +448,7 @@ def test_uniters_npz(tmp_path):
     put(folder / "coco_train2014_000000000009.npz", npz())
     put(folder / "bad.npz", npz()[:-50])
     np.savez(folder / "pickled.npz", features=np.array([{}], object), norm_bb=FEATURES, conf=SURE)
-    store, result = taken(folder, tmp_path / "out")
+    store, result = imported(tmp_path / "out", folder)
     like_the_rest(store, "coco_train2014_000000000009")
     np.testing.assert_allclose(store[store.ids[0]].classes, SOFT[[1, 0]])
     assert store.manifest["background"] == "column 0" and store.background
@@ -537,15 +479,11 @@ def test_imports_keep_the_boxes_that_a_detector_would(tmp_path, flags, kept):  #
     arrays = {name: array.astype(np.float32) for name, array in sized(8).items()}
     soft = np.stack([1 - arrays["conf"], arrays["conf"]], 1)
     put(tmp_path / "in" / "a.npz", npz(**arrays, soft_labels=soft))
-    result = regions(
-        make_settings(RegionsConfig, imports=str(tmp_path / "in"), **flags), tmp_path / "out"
-    )
-    row = RegionStore(tmp_path / "out")["a"]
+    kept_boxes, result = imported(tmp_path / "out", tmp_path / "in", **flags)
+    row = kept_boxes["a"]
     np.testing.assert_allclose(row.confidence, np.arange(7, 7 - kept, -1) / 10, rtol=1e-6)
     assert row.features[:, 0].tolist() == list(range(7, 7 - kept, -1))
     assert len(row.boxes) == len(row.classes) == kept == result["regions"]
-    said = RegionStore(tmp_path / "out").manifest.get("kept_boxes")
-    assert bool(said) == bool(flags)
 
 
 def test_a_filter_of_boxes_needs_files_with_confidences(tmp_path):
@@ -554,35 +492,34 @@ def test_a_filter_of_boxes_needs_files_with_confidences(tmp_path):
         (put(tmp_path / "plain.tsv", bottom_up("9")), "stored .* no confidences for `filter_imp"),
         (tmp_path / "store", "`filter_imports` apply to files"),
     ):
-        config = make_settings(RegionsConfig, filter_imports=True, imports=str(given))
         with pytest.raises(InputError, match=message):
-            regions(config, tmp_path / f"{given.stem}-out")
+            imported(tmp_path / f"{given.stem}-out", given, filter_imports=True)
 
 
 def test_vlberts_json(tmp_path):
     put(tmp_path / "in" / "12.json", vlbert(image_box_feature=b64([9, 9, 9, 9])))
     put(tmp_path / "in" / "13.json", "{}")
-    store, _ = taken(tmp_path / "in", tmp_path / "out")
+    store, _ = imported(tmp_path / "out", tmp_path / "in")
     row = store["12"]
     assert row.is_whole_image.tolist() == [True, False, False]
     assert row.features[0].tolist() == [9] * 4
     assert row.confidence.tolist() == [1, 0.5, 0.25]
     assert store.manifest["skipped"][0].startswith("13: ")
     flags = {"filter_imports": True, "min_boxes": 1, "max_boxes": 1}
-    regions(make_settings(RegionsConfig, imports=str(tmp_path / "in"), **flags), tmp_path / "one")
-    assert RegionStore(tmp_path / "one")["12"].confidence.tolist() == [1, 0.5]
+    store, _ = imported(tmp_path / "one", tmp_path / "in", **flags)
+    assert store["12"].confidence.tolist() == [1, 0.5]
 
 
 def test_lmdb(tmp_path):
     pytest.importorskip("lmdb"), pytest.importorskip("msgpack")
     both = {"one.npz": npz(), "two.npz": msgpack(), "__keys__": b'["one.npz"]'}
-    store, _ = taken(lmdb(tmp_path / "a", both), tmp_path / "store")
+    store, _ = imported(tmp_path / "store", lmdb(tmp_path / "a", both))
     assert store.ids == ["one", "two"]
     for name in store.ids:
         like_the_rest(store, name)
     for values in ({"keys": b"x", "1": b"y"}, {"1": pickle.dumps({})}):
         with pytest.raises(InputError, match=r"no image can be stored .*another layout"):
-            taken(lmdb(tmp_path / f"b{len(values)}", values), tmp_path / f"no{len(values)}")
+            imported(tmp_path / f"no{len(values)}", lmdb(tmp_path / f"b{len(values)}", values))
 
 
 def test_unknown_files_are_refused(tmp_path, monkeypatch):
@@ -617,7 +554,7 @@ def test_imports_skip_what_no_store_may_hold(tmp_path, wrong, message):  # E5
     else:
         source = put(tmp_path / "in/good.npz", npz()).parent
         put(source / "wrong.npz", wrong)
-    store, _ = taken(source, tmp_path / "out")
+    store, _ = imported(tmp_path / "out", source)
     assert store.ids == ["good"]
     (reason,) = store.manifest["skipped"]
     assert reason.startswith("wrong: ") and message in reason

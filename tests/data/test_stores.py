@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from tiny import homes
 from tiny.homes import STEPS
-from tiny.regions import store
+from tiny.regions import imported, store
 from tiny.tasks import vqa
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.data import read_splits
-from groundling.commands.regions import COMMAND as regions
-from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
@@ -61,15 +58,10 @@ def config(place: Path) -> FinetuneConfig:
 # -- several merged ----------------------------------------------------------------------------------------------------
 
 
-def merged(out: Path, *paths: Path) -> tuple[RegionStore, dict[str, Any]]:
-    result = regions(make_settings(RegionsConfig, imports=tuple(map(str, paths))), out)
-    return RegionStore(out), result
-
-
 def test_images_of_several_stores_become_one_store(tmp_path: Path) -> None:
     first = RegionStore(store(tmp_path / "a", ["1", "2"], backbone="resnet"))
     second = RegionStore(store(tmp_path / "b", ["2", "0", "3"]))
-    both, result = merged(tmp_path / "both", first.folder, second.folder)
+    both, result = imported(tmp_path / "both", first.folder, second.folder)
     assert list(both) == ["1", "2", "0", "3"] and (both.identity, both.origin) == (
         "hash of resnet",
         "resnet",
@@ -95,7 +87,7 @@ def test_segmentations_stay_and_others_fill_their_boxes(tmp_path: Path) -> None:
         images = [ImageRegions(image, (60, 40), *row, segmentation=own) for image in ("x", name)]
         writer.write(0, images)
         writer.close({"boxes_from": "a grid of 1 x 1", "seen": name})
-    manifest = merged(tmp_path / "both", tmp_path / "a", tmp_path / "b")[0].manifest
+    manifest = imported(tmp_path / "both", tmp_path / "a", tmp_path / "b")[0].manifest
     assert manifest["boxes_from"] == "a grid of 1 x 1" and "seen" not in manifest
     both = RegionStore(tmp_path / "both", features=False)
     full = np.ones((1, 14, 14), bool)
@@ -106,7 +98,7 @@ def test_segmentations_stay_and_others_fill_their_boxes(tmp_path: Path) -> None:
 def test_stores_and_images_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
     first = store(tmp_path / "first", ["1", "2"], backbone="resnet")
     other = store(tmp_path / "sbu", ["2", "3"], size=(80, 80), backbone="resnet")
-    both, _ = merged(tmp_path / "sizes", first, other)
+    both, _ = imported(tmp_path / "sizes", first, other)
     assert both.ids == ["1", "3"]
     assert both.manifest["skipped"] == [
         "2: has the sizes [(60, 40), (80, 80)], so these are several images"
@@ -120,7 +112,7 @@ def test_stores_and_images_that_are_no_one_kind_are_refused(tmp_path: Path) -> N
         with pytest.raises(
             InputError, match="expected features of one model, and classes of"
         ) as told:
-            merged(tmp_path / "both", first, made)
+            imported(tmp_path / "both", first, made)
         assert str(made) in str(told.value)
 
 

@@ -1,4 +1,4 @@
-"""What documents tell their reader to run, on small stand-ins: every page's commands, the README's paths, notebooks."""
+"""What documents tell their reader to run, on small stand-ins: every page's commands and outputs, and notebooks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import contextlib
 import io
 import json
 import re
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,13 +23,17 @@ from groundling.cli import main
 from groundling.studies.xdbert.diversity import compare_maps
 
 NOT_RUN = {
-    "groundling quickstart --full": "renders 32,000 images; test_quickstart.py has fewer",
     "groundling bench-real --student minilm": "needs real data; another command of the page runs the same",
     "runs/carries/l1": "reads the folder of a bench, which takes hours; clip_td.md adapts to the same oracle",
     "recipes/real.py --out runs/real": "results.md runs it, behind the commands whose outputs it reads",
     "recipes/table3_world.py --out runs/table3": "results.md runs it",
+    "recipes/real.py --processes 2": "results.md runs it",
+    "groundling quickstart": "renders thousands of images; test_quickstart.py has fewer",
 }
 """What commands that do not run here have in them, and the reason."""
+
+
+NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?(e-?\d+)?")
 
 
 def is_run(command: TypedCommand) -> bool:
@@ -69,6 +70,7 @@ def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypat
     few = partial(compare_maps, draws=50, min_texts=standins.SENTENCES)
     monkeypatch.setattr("groundling.studies.xdbert.diversity.compare_maps", few)
     monkeypatch.setattr("groundling.studies.attention.figures.DPI", 60)
+    monkeypatch.setattr("groundling.studies.bench.judge.DRAWS", 20)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -85,20 +87,19 @@ def run_typed(words: list[str]) -> tuple[object, str]:
 
 
 @pytest.mark.parametrize(
-    "page",
-    # The README's are walked below.
-    [page for page in PAGES if documents.commands(page) and page.name != "README.md"],
-    ids=lambda p: p.name,
+    "page", [page for page in PAGES if documents.commands(page)], ids=lambda p: p.name
 )
 @pytest.mark.usefixtures("in_process", "few_asked")  # a process costs five seconds of imports
-def test_every_command_of_a_document_runs(page: Path, place: Path) -> None:
+def test_every_command_of_a_document_runs_and_prints_what_it_shows(page: Path, place: Path) -> None:
     failures = []
+    printed: dict[str, str] = {}
     planned: set[str] = set()
     for command in documents.commands(page):
         if not is_run(command) or _is_planned(command.line, planned):
             continue
         words = smaller(command)
         status, said = run_typed(words)
+        printed[command.line] = said
         if status != 0:
             failures.append(f"{command.line}\n    {said.strip()[-500:]}")
         elif (
@@ -108,6 +109,36 @@ def test_every_command_of_a_document_runs(page: Path, place: Path) -> None:
         ):
             failures.append(f"{command.line}\n    wrote nothing to its --out")
     assert not failures, "\n" + "\n".join(failures)
+    for first, *lines in documents.blocks(page, "console"):
+        if head := re.fullmatch(r"\$ head -\d+ (\S+)", first):
+            written = (place / head[1]).read_text(encoding="utf-8").splitlines()
+            assert written[0] == lines[0] and len(written) >= len(lines)
+            continue
+        line = first.removeprefix("$ ").removesuffix("...").strip()
+        (said,) = [text for command, text in printed.items() if command.startswith(line)]
+        missing = missing_lines(lines, said)
+        assert not missing, (line, missing, said)
+    for name, header, *_ in documents.blocks(page, "text"):
+        if re.fullmatch(r"\w+\.\w+", name):  # a file that the reader brings
+            rows = (place / name).read_text(encoding="utf-8").splitlines()
+            assert rows[0] == header or not name.endswith(".csv")
+
+
+def missing_lines(shown: list[str], printed: str) -> list[str]:
+    """Lines of a document that were not printed in this order, but for numbers and what is left out (`...`)."""
+    rest = iter([masked(line) for line in printed.splitlines()])
+    missing = []
+    for line in shown:
+        wanted, dots, _ = masked(line).partition("...")
+        is_there = any(one == wanted or (dots and one.startswith(wanted)) for one in rest)
+        if wanted and not is_there:
+            missing.append(line)
+    return missing
+
+
+def masked(line: str) -> str:
+    """A line without spaces, and without its numbers and how many a list has."""
+    return re.sub(r"\[N+\]", "[N]", NUMBER.sub("N", line).replace(" ", ""))
 
 
 @cache
@@ -179,137 +210,6 @@ def test_the_same_with_another_flag_means_the_last_full_command(tmp_path: Path) 
         "groundling adapt ...",
     ]
     assert [command.is_whole for command in found] == [True] * 7 + [False] * 2
-
-
-# -- the README's three paths --------------------------------------------------------------------------------
-
-README = ROOT / "README.md"
-MODELS = ("bert-base-uncased", "openai", "microsoft", "PekingU")
-PHOTOS = ("my_photos", "my_captions.tsv", "my_questions.csv", "new_photos", "new_questions.csv")
-PATHS = {
-    "I have a text encoder": ("my_text.txt", "my.csv", "glue_data"),
-    "I have photos and questions": PHOTOS,
-    "I want to test a claim": ("my_text.txt", "glue_data"),
-}
-"""What each path's reader brings, beside models of the hub."""
-ELSEWHERE = {
-    "groundling run recipes/real.py --processes 2 --out runs/real": "results.md runs it",
-    "groundling data make-tasks --out runs/vision": "vision.md runs it",
-    "groundling quickstart": "renders 32,000 images; test_quickstart.py has fewer",
-}
-"""The README's commands that do not run here, with the reason."""
-BLOCK = re.compile(r"^```(text|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?(e-?\d+)?")
-
-
-@dataclass
-class Ran:
-    """A path that was walked."""
-
-    place: Path
-    failed: list[str] = field(default_factory=list)
-    said: dict[str, str] = field(default_factory=dict)
-    """What each command printed, on both channels."""
-
-
-def section(title: str) -> str:
-    text = README.read_text(encoding="utf-8")
-    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-
-
-def blocks(title: str, kind: str) -> list[list[str]]:
-    """Lines of a section's blocks of a kind: files to bring and to find (text), what is printed (console)."""
-    return [body.splitlines() for name, body in BLOCK.findall(section(title)) if name == kind]
-
-
-@pytest.fixture(scope="module")
-def walked(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ran]:
-    """Runs the commands of a path, once, in a folder with nothing but what the README tells its reader to bring."""
-    done: dict[str, Ran] = {}
-
-    def walk(title: str) -> Ran:
-        if title not in done:
-            done[title] = ran = Ran(tmp_path_factory.mktemp("path"))
-            for name in (*MODELS, *PATHS[title]):
-                source = shelf / "all" / name
-                (shutil.copytree if source.is_dir() else shutil.copy)(source, ran.place / name)
-            if title == "I want to test a claim":  # it judges the two encoders of the first path
-                shutil.copytree(walk("I have a text encoder").place / "runs", ran.place / "runs")
-            page = ran.place.parent / f"{ran.place.name}.md"
-            page.write_text(section(title), encoding="utf-8")
-            with contextlib.chdir(ran.place):
-                for command in documents.commands(page):
-                    run(command, ran)
-        return done[title]
-
-    return walk
-
-
-def run(command: documents.TypedCommand, ran: Ran) -> None:
-    if not command.is_whole or command.line in ELSEWHERE:
-        return
-    words = smaller(command)
-    if command.name == "compare":  # one seed has no list of seeds to show
-        words[words.index("--seeds") + 1] = "2"
-    status, ran.said[command.line] = run_typed(words)
-    if status != 0:
-        ran.failed.append(f"{command.line}\n    {ran.said[command.line][-500:]}")
-
-
-def test_every_command_is_on_a_path() -> None:
-    whole = {one.line for one in documents.commands(README) if one.is_whole}
-    on_paths = {line for line in whole if any(line in section(title) for title in PATHS)}
-    assert whole - on_paths <= set(ELSEWHERE) <= whole
-
-
-@pytest.mark.usefixtures("in_process", "few_asked")
-@pytest.mark.parametrize("title", PATHS)
-def test_a_path_is_walked(title: str, walked: Callable[[str], Ran]) -> None:
-    ran = walked(title)
-    assert len(ran.said) >= 2
-    assert not ran.failed, "\n" + "\n".join(ran.failed)
-
-
-@pytest.mark.usefixtures("in_process", "few_asked")
-@pytest.mark.parametrize("title", PATHS)
-def test_what_the_readme_shows_is_printed(title: str, walked: Callable[[str], Ran]) -> None:
-    """Line by line, but for numbers and what is left out (`...`)."""
-    ran = walked(title)
-    shown = blocks(title, "console")
-    assert shown
-    for first, *lines in shown:
-        if head := re.fullmatch(r"\$ head -\d+ (\S+)", first):  # of a file that was written
-            written = (ran.place / head[1]).read_text(encoding="utf-8").splitlines()
-            assert written[0] == lines[0] and len(written) >= len(lines)
-            continue
-        typed = first.removeprefix("$ ").removesuffix("...").strip()
-        (said,) = [text for line, text in ran.said.items() if line.startswith(typed)]
-        rest = [masked(line) for line in said.splitlines()]
-        for line in lines:
-            wanted, dots, _ = masked(line).partition("...")
-            found = [
-                n
-                for n, one in enumerate(rest)
-                if one == wanted or (dots and one.startswith(wanted))
-            ]
-            assert found, (typed, line, said)
-            rest = rest[found[0] + bool(wanted) :]
-
-
-def masked(line: str) -> str:
-    """A line without spaces, and without its numbers and how many a list has."""
-    return re.sub(r"\[N+\]", "[N]", NUMBER.sub("N", line).replace(" ", ""))
-
-
-@pytest.mark.usefixtures("in_process", "few_asked")
-@pytest.mark.parametrize("title", PATHS)
-def test_files_are_as_the_readme_shows_them(title: str, walked: Callable[[str], Ran]) -> None:
-    """Each block names a file; a table's header is that of the stand-in, or of what was written."""
-    ran = walked(title)
-    for name, header, *_ in blocks(title, "text"):
-        assert (ran.place / name).is_file(), name
-        if name.endswith(".csv"):
-            assert (ran.place / name).read_text(encoding="utf-8").splitlines()[0] == header
 
 
 # -- the notebooks, cell by cell --------------------------------------------------------------------------------

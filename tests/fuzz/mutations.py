@@ -263,20 +263,6 @@ def other_spaces(content: bytes, draw: Draw) -> bytes:
         return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
 
 
-def another_prediction(content: bytes, draw: Draw) -> bytes:
-    """A class that is not the best of its line's outputs, or none at all; or an output that is higher than its own."""
-    lines = content.split(b"\n")
-    place = one_of(draw, *[n for n, line in enumerate(lines) if b'"prediction"' in line])
-    line = json.loads(lines[place])
-    others = [n for n in range(len(line["outputs"])) if n != line["prediction"]]
-    if draw(st.booleans()):
-        line["prediction"] = one_of(draw, *others, -1, 99, line["prediction"] + 0.5)
-    else:
-        line["outputs"][one_of(draw, *others)] = max(line["outputs"]) + one_of(draw, 0.1, 10, 1e9)
-    lines[place] = json.dumps(line).encode()
-    return b"\n".join(lines)
-
-
 # -- by file -----------------------------------------------------------------------------------------------------------
 
 BYTES = (flipped_bits, replaced_bytes, cut, another_whole)
@@ -300,8 +286,6 @@ def mutations(draw: Draw, path: Path, content: bytes, only: Change | None = None
         offered += [AS_JSON] * 3
     if path.suffix == ".mdb":  # LMDB follows lengths inside of pages unchecked, and may end
         offered = [(cut, another_whole)]
-    if path.suffix == ".jsonl" and b'"outputs"' in content:
-        offered.append((another_prediction,))
     change = only or one_of(draw, None, *one_of(draw, *offered))
     if change is None:
         return Mutation("gone", Effect.EDIT, None)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import pickle
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -46,23 +45,18 @@ from groundling.models.loading import load_processor, load_tokenizer, weights_sh
 from groundling.models.text_encoder import load_text_encoder
 from groundling.models.visual_token import VisualTokenEncoder
 from groundling.prediction.fine_tuned import load
-from groundling.prediction.model_description import FILE as DESCRIPTION
 from groundling.prediction.model_description import ModelDescription, read_description
 from groundling.prediction.predictions import read_predictions
-from groundling.runs.folder import open_run, read_json, read_log, read_result
-from groundling.runs.run import Checkpoints, Counters, RunFolder
+from groundling.runs.folder import read_json, read_result
+from groundling.runs.run import Checkpoints, Counters
 from groundling.settings.input_settings import (
     CaptionSettings,
     ClipAdapterSettings,
     TableTaskSettings,
 )
 from groundling.stats import finished_runs
-from groundling.stats import verdict_report as judging
 from groundling.stats.linear_probes import read_nouns
-from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models import load_clip_towers
-from groundling.studies.clip_td import combined_runs as combined
-from groundling.studies.clip_td import shift as implicit
 from groundling.studies.clip_td.explicit_mitigation import WordNet
 from groundling.studies.clip_td.shortcut_mitigation import read_losses
 from groundling.studies.clip_td.vcr_files import read_lines
@@ -71,21 +65,13 @@ from groundling.studies.knowledge.visual_facts import open_facts
 from groundling.studies.knowledge.winoground import read_winoground
 from groundling.studies.knowledge.word_similarity import read_word_pairs
 from groundling.studies.worlds.tasks import questions_in
-from groundling.studies.xdbert.grounded import (
-    GroundedTokens,
-    count_tokens,
-    vocabulary_hash,
-)
 from groundling.tasks import Task
 from groundling.tasks.grounding import read_captions as entity_captions
 from groundling.tasks.splits import partition_manifest, read_manifest, write_manifest
 from groundling.tasks.table import table_task
-from groundling.tasks.vcr import ANSWER
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import read_weights
-from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
-from groundling.vision_language.vlbert import vlbert
 
 
 @dataclass(frozen=True)
@@ -316,23 +302,14 @@ def _tasks(shelf: LazyFixture) -> dict[str, Reader]:
         lambda place: vcr_files.folder(place, 4, 4), _of_task("vcr", "train", "val")
     )
     for name, (header, row) in GLUE.items():
-        splits = ("train", "dev_matched" if name == "MNLI" else "dev")
-        make = partial(_glue, name=name, header=header, row=row, splits=splits)
-        made[f"glue/{name.lower()}"] = Reader(make, _of_task(f"glue/{name.lower()}", *splits))
-    for name, file, content in (("swag", "", SWAG), ("swag/full", "_full", SWAG_FULL)):
-        made[name] = Reader(
-            partial(_two_splits, ending=f"{file}.csv", content=content),
-            _of_task(name, "train", "val"),
+        make = partial(_glue, name=name, header=header, row=row)
+        made[f"glue/{name.lower()}"] = Reader(
+            make, _of_task(f"glue/{name.lower()}", "train", "dev")
         )
+    made["swag"] = Reader(_swag, _of_task("swag", "train", "val"))
     made["VQA lists of LXMERT"] = Reader(
         _lxmert_lists, _of_task("vqa/minival", "minival", "nominival")
     )
-    for name, by, held in (("refcocog", "umd", "test"), ("refcocog/google", "google", "val")):
-        made[name] = Reader(
-            partial(_refs, shelf=shelf, by=by, held=held),
-            _of_task(name, "train", held),
-            kept=PIXELS,
-        )
     rows = [(f"p{n}", text, n / 10) for n, text in enumerate(toys.sentences()[:20])]
     clear = table(("id", "excerpt", "target"), *rows)
     losses = [{"annot_id": f"val-{n}", "answer_losses": [[0.5, 1.0]] * 4} for n in range(3)]
@@ -364,20 +341,11 @@ GLUE = {
     "CoLA": ("", "x\t{odd}\t\t{a}\n"),
     "STS-B": ("sentence1\tsentence2\tscore\n", "{a}\t{b}\t{n}\n"),
     "QQP": ("id\tquestion1\tquestion2\tis_duplicate\n", "{n}\t{a}\t{b}\t{odd}\n"),
-    "MRPC": ("\ufeffQuality\t#1 String\t#2 String\n", "{odd}\t{a}\t{b}\n"),
-    "SST-2": ("sentence\tlabel\n", "{a}\t{odd}\n"),
-    "QNLI": ("index\tquestion\tsentence\tlabel\n", "{n}\t{a}\t{b}\t{no}entailment\n"),
-    "WNLI": ("index\tsentence1\tsentence2\tlabel\n", "{n}\t{a}\t{b}\t{odd}\n"),
-    "MNLI": ("sentence1\tsentence2\tgold_label\n", "{a}\t{b}\tneutral\n"),
 }
-"""By folder: the first line of a split, and what all others look like."""
+"""By folder: the first line of a split, and what all others look like; the other tasks have the same reader."""
 SWAG = """sent1,sent2,ending0,ending1,ending2,ending3,label
 A dog ran.,He,"barks, twice.",b,c,d,2
 A cat sat.,It,a,b,c,d,0
-"""
-SWAG_FULL = """sent1,sent2,gold-ending,distractor-0,distractor-1,distractor-2,distractor-3
-A dog ran.,He,"barks, twice.",b,c,d,
-A cat sat.,It,a,b,c,d,e
 """
 
 
@@ -385,9 +353,9 @@ def _of_task(name: str, *splits: str) -> Callable[[Path], object]:
     return partial(_task, name=name, splits=splits)
 
 
-def _two_splits(place: Path, ending: str, content: str) -> None:
+def _swag(place: Path) -> None:
     for split in ("train", "val"):
-        put(place / f"{split}{ending}", content)
+        put(place / f"{split}.csv", SWAG)
 
 
 def _task(place: Path, name: str, splits: tuple[str, ...]) -> object:
@@ -406,23 +374,12 @@ def _lxmert_lists(place: Path) -> None:
     put(place / "trainval_label2ans.json", json.dumps(["yes", "no"]))
 
 
-def _refs(place: Path, shelf: LazyFixture, by: str, held: str) -> None:
-    """The same expressions under another partition's name, in the form of pickles that are text."""
-    copied(shelf.tasks, "refcoco+")(place)
-    path = place / "refs(unc).p"
-    refs = pickle.loads(path.read_bytes())
-    path.unlink()
-    for ref in refs:
-        ref["split"] = "train" if ref["split"] == "train" else held
-    put(place / f"refs({by}).p", pickle.dumps(refs, 0))
-
-
-def _glue(place: Path, name: str, header: str, row: str, splits: tuple[str, ...]) -> None:
+def _glue(place: Path, name: str, header: str, row: str) -> None:
     said = toys.sentences()
     rows = [
         row.format(n=n, a=said[n], b=said[-n], odd=n % 2, no="not_" * (n % 2)) for n in range(4)
     ]
-    for split in splits:
+    for split in ("train", "dev"):
         put(place / name / f"{split}.tsv", header + "".join(rows))
 
 
@@ -514,22 +471,11 @@ def _models(shelf: LazyFixture) -> dict[str, Reader]:
     made = {
         "text encoder": (homes.student, load_encoder),
         "sentence encoder": (homes.sentence_encoder, load_encoder),
-        "newer sentence encoder": (partial(homes.sentence_encoder, layout=6), load_encoder),
         "CLIP": (homes.seeing_clip, _both_towers),
         "CLIP with looks": (homes.seeing_clip, load_clip_towers),
         "ViLT": (homes.vilt, load_encoder),
-        "VisualBERT": (partial(_single_stream, make=visualbert), load_encoder),
-        "VL-BERT": (partial(_single_stream, make=vlbert), load_encoder),
-        "UNITER": (partial(_single_stream, make=uniter), load_encoder),
+        "VisualBERT": (_visualbert, load_encoder),
         "LXMERT": (_lxmert, load_encoder),
-        "RoBERTa": (
-            lambda place: homes.home(place, toys.roberta(600), toys.roberta_words()),
-            load_encoder,
-        ),
-        "ModernBERT": (
-            lambda place: homes.home(place, toys.modernbert(len(homes.words())), homes.words()),
-            load_encoder,
-        ),
         "XDBERT": (_crossmodal, load_encoder),
         "CLIP-BERT": (_clip_bert, load_encoder),
         "adapter": (partial(_adapter, shelf=shelf), load_encoder),
@@ -548,10 +494,6 @@ def _models(shelf: LazyFixture) -> dict[str, Reader]:
         ),
         "what a model answers": (_describe, read_description),
         "fine-tuned model": (partial(_tuned, shelf=shelf), _opened_model),
-        "fine-tuned model of another's task": (
-            partial(_tuned, shelf=shelf, told=False),
-            _opened_model,
-        ),
     }
     return {name: Reader(*one, checked=False) for name, one in made.items()}
 
@@ -578,9 +520,9 @@ def _both_towers(place: Path) -> object:
     return weights_sha256(towers)
 
 
-def _single_stream(place: Path, make: Callable[..., Any]) -> None:
+def _visualbert(place: Path) -> None:
     torch.manual_seed(0)
-    make(toys.bert(len(homes.words())), homes.words(), 8).export(place)
+    visualbert(toys.bert(len(homes.words())), homes.words(), 8).export(place)
 
 
 def _lxmert(place: Path) -> None:
@@ -636,12 +578,8 @@ def _fine_tuned(place: Path) -> None:
     main(["finetune", *words, "--steps", "1", "--batch", "4", "--cpu", "--out", str(place / "run")])
 
 
-def _tuned(place: Path, shelf: LazyFixture, told: bool = True) -> None:
-    """A model with its head; if its answers are not `told`, the task's module alone knows their form."""
+def _tuned(place: Path, shelf: LazyFixture) -> None:
     shutil.copytree(shelf.once("fine-tuned", _fine_tuned) / "run/seed-0/model", place)
-    if not told:
-        path = place / DESCRIPTION
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"form": None}))
 
 
 def _opened_model(place: Path) -> object:
@@ -667,41 +605,15 @@ def _describe(place: Path) -> None:
 
 
 def _runs(shelf: LazyFixture) -> dict[str, Reader]:
-    heads = {
-        "measure": "accuracy",
-        "heads": [
-            {"attention": "self", "layer": n, "head": n, "accuracy": 10.0 * n, "active": True}
-            for n in range(3)
-        ],
-        "confidence": {"value": 7.5},
-        "chance": {"value": 3.0},
+    made = {
+        "predictions": of_file("p.jsonl", rows_of(*ANSWERS), read_predictions),
+        "result": of_file(
+            "result.json", '{"task": "a", "seed": 0}', lambda path: read_result(path.parent)
+        ),
+        "finished runs": Reader(_finished, partial(finished_runs.collect_runs, "a")),
+        "checkpoint": Reader(_checkpoint, _resumed),
     }
-    row = {
-        kind: {"mean": 0.2, "low": 0.1, "high": 0.3} for kind in ("visual", "textual", "special")
-    }
-    model = {"model": "a", "layers": [0], "by_layer": [{"layer": 0, **row}], "uniform": row}
-    model["by_head"] = {kind: [[0.2, 0.1]] for kind in row}
-    syntax = {"relations": [{"relation": "det", "phrase_is": "head", **heads}]}
-    logged = rows_of(*[{"step": n, "loss": 1 / n} for n in (2, 4, 6)])
-    files = {
-        "predictions": ("p.jsonl", rows_of(*ANSWERS), read_predictions),
-        "log": ("log.jsonl", logged, read_log),
-        "figures of heads": ("result.json", json.dumps(heads), _drawn),
-        "figures of syntax": ("result.json", json.dumps(syntax), _drawn),
-        "figures of modality": ("result.json", json.dumps({"models": [model]}), _drawn),
-        "counts": ("counts.json", _counts, _counted),
-    }
-    folders = {
-        "checkpoint": (_checkpoint, _resumed),
-        "result": (written("result.json", json.dumps(heads)), read_result),
-        "finished runs": (_finished, partial(finished_runs.collect_runs, "a")),
-        "run folder": (_run_folder, _opened),
-        "a run's settings": (_run_folder, _about_run),
-        "finished seeds": (_finished, _resumed_seeds),
-        "answers and rationales": (partial(_vcr_run, shelf=shelf), partial(_vcr_read, shelf=shelf)),
-    }
-    made = {name: of_file(*one, checked=False) for name, one in files.items()}
-    return made | {name: Reader(*one, checked=False) for name, one in folders.items()}
+    return {name: replace(reader, checked=False) for name, reader in made.items()}
 
 
 def _checkpoint(place: Path) -> None:
@@ -731,61 +643,7 @@ def _finished(place: Path) -> None:
         about |= {"scores": {"dev": {"accuracy": 0.5}}, "best": {"dev": {"accuracy": 0.5}}}
         about |= {"truncated_tokens": 0, "trained_on": ["dev"]}
         put(place / f"seed-{seed}/result.json", json.dumps(about))
-        put(place / f"seed-{seed}/log.jsonl", rows_of({"step": 1, "loss": 0.5}))
         put(place / f"seed-{seed}/predictions_dev.jsonl", rows_of(*ANSWERS))
-
-
-def _run_folder(place: Path) -> None:
-    open_run(place, "adapt", {"steps": 3, "train": {"lr": 0.5}}, {"text": "somebody/text"})
-    put(place / "log.jsonl", "")
-    put(place / "seed-0/result.json", json.dumps({"task": ANSWER.name, "seed": 0}))
-
-
-def _opened(place: Path) -> object:
-    """Whether the same command goes on there."""
-    settings = {"steps": 3, "train": {"lr": 0.5}}
-    return open_run(place, "adapt", settings, {"text": "somebody/text"}).name == place.name
-
-
-def _about_run(place: Path) -> object:
-    """What other commands want to know of a run: the page of a verdict, and `data shift`."""
-    seed = implicit.text_only_run(place / "seed-0" / "predictions_val.jsonl")
-    return [judging._source(place / "seed-0"), seed]
-
-
-def _vcr_run(place: Path, shelf: LazyFixture) -> None:
-    """A finished seed of a run on VCR's answers."""
-    data = shelf.once("vcr files", vcr_files.folder)
-    rows = [
-        {"id": one.id, "official": one.official_id, "prediction": 1, "outputs": [0.0, 1.5, 1, -2]}
-        for one in ANSWER.read(data, "val")
-    ]
-    put(place / "seed-0/result.json", json.dumps({"task": ANSWER.name, "seed": 0}))
-    put(place / "seed-0/predictions_val.jsonl", rows_of(*rows))
-
-
-def _vcr_read(place: Path, shelf: LazyFixture) -> object:
-    seeds = combined.finished_seeds(str(place), ANSWER.name)
-    if not seeds:
-        raise InputError(f"{place}: no finished seed")  # as the command, of both runs
-    data = shelf.once("vcr files", vcr_files.folder)
-    file = "predictions_val.jsonl"
-    return [
-        [
-            combined._trained_on(seed, "val"),
-            combined._predictions("", ANSWER, seed / file, data, "val"),
-        ]
-        for seed in seeds.values()
-    ]
-
-
-def _resumed_seeds(place: Path) -> object:
-    """What a fine-tuning takes of the seeds that it did before, and an ensemble and a verdict of those of any run."""
-    task = resolve("tasks", Task, "glue/rte")
-    places = sorted(place.glob("seed-*"))
-    runs = [RunFolder(one).result for one in places]
-    collected = finished_runs.collect_runs("a", place)
-    return [runs, collected, combined.finished_seeds(str(place), task.name)]
 
 
 ANSWERS = [
@@ -793,24 +651,6 @@ ANSWERS = [
     | {"outputs": [0.5, n % 2]}
     for n in range(4)
 ]
-
-
-def _drawn(path: Path) -> object:
-    """As the command, which names the file."""
-    with prefix_errors(path):
-        return sorted(figures_of(read_json(path)))
-
-
-def _counts(place: Path) -> None:
-    said = toys.sentences()[:8]
-    about = {"tokenizer": {"source": "x", "vocabulary_sha256": vocabulary_hash(homes.words())}}
-    content = {"provenance": about, "tokens": count_tokens(said, homes.words())}
-    put(place / "counts.json", json.dumps(content))
-
-
-def _counted(path: Path) -> object:
-    read = GroundedTokens.read(path, homes.words(), 1)
-    return [dict(read.counts), read.ratio(toys.sentences()[0], None)]
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------

@@ -40,12 +40,9 @@ FINDINGS = {
 
 
 @pytest.mark.parametrize("kind", FINDINGS)
-def test_a_careless_reader_is_found(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_careless_reader_is_found(kind: str, tmp_path: Path) -> None:
     read, change = FINDINGS[kind]
     reader = readers.Reader(readers.written("a.json", '{"kind": "json:THING", "size": 1}'), read)
-    monkeypatch.chdir(tmp_path)  # and back, with the search path of before
-    trials.plant(tmp_path)
-    (finding,) = trials.Bench("one", reader, tmp_path / "bench").fuzz(200, 0, change).findings
+    with trials.planted(tmp_path / "work"):
+        (finding,) = trials.Bench("one", reader, tmp_path / "bench").fuzz(200, 0, change).findings
     assert finding.startswith(f"{kind}: one ")

@@ -1,11 +1,9 @@
-"""Mutations tried on readers by hypothesis, in a process that may end, and what came of them."""
+"""Mutations tried on readers by hypothesis, and what came of them."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import multiprocessing
-import os
 import resource
 import signal
 import sys
@@ -13,7 +11,6 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,10 +23,8 @@ from groundling.core.errors import InputError, flatten_message
 
 PATIENCE = 5
 """Seconds of computing for one reading of files that take milliseconds."""
-STUCK = 300
-"""Seconds without any word from the process that reads, which waits, for a pipe perhaps."""
 MEMORY = 6 << 30
-"""Bytes that a process may have: a reader that asks for more gets a MemoryError in place of all there is."""
+"""Bytes that the process may have: a reader that asks for more gets a MemoryError in place of all there is."""
 FINE = ("as before", "refused", "reported", "edited")
 """What may come of a mutation; all else is a finding."""
 
@@ -187,54 +182,43 @@ def run(
     folder: Path,
     say: Callable[[str], None] = lambda finding: None,
 ) -> Outcomes:
-    """So many mutations of each reader, in a process of its own: what ends it is a finding, and the next goes on."""
+    """So many mutations of each reader."""
     shelf = LazyFixture(folder / "shelf")
     offered = readers(shelf)
     with quiet():
         for make in (shelf.tasks, shelf.world, shelf.shop):
             make()
-    context = multiprocessing.get_context("fork")  # what is imported and made stays so
-    counts, findings, waiting = Counter[str](), [], list(names)
-    while waiting:
-        ours, theirs = context.Pipe()
-        own = folder / f"from-{len(names) - len(waiting)}"
-        todo = {name: offered[name] for name in waiting}
-        process = context.Process(target=_work, args=(theirs, todo, own, count, seed), daemon=True)
-        process.start()
-        theirs.close()
-        try:
-            while waiting:
-                if not ours.poll(STUCK):
-                    raise EOFError
-                found: Outcomes = ours.recv()
-                waiting.pop(0)
-                counts += found.counts
-                findings += found.findings
-                for finding in found.findings:
-                    say(finding)
-        except (EOFError, ConnectionResetError):
-            process.kill()
-            process.join()
-            findings.append(f"the process ended: {waiting.pop(0)}: status {process.exitcode}")
-            say(findings[-1])
-        process.join()
+    counts = Counter[str]()
+    findings: list[str] = []
+    with little_memory(), planted(folder / "work"):
+        for number, name in enumerate(names):
+            found = Bench(name, offered[name], folder / f"reader-{number}").fuzz(count, seed)
+            counts += found.counts
+            findings += found.findings
+            for finding in found.findings:
+                say(finding)
     return Outcomes(counts, findings)
 
 
-def _work(
-    pipe: Connection, offered: dict[str, Reader], folder: Path, count: int, seed: int
-) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    folder.mkdir(parents=True)
-    plant(folder)
-    for number, (name, reader) in enumerate(offered.items()):
-        pipe.send(Bench(name, reader, folder / str(number)).fuzz(count, seed))
+@contextlib.contextmanager
+def little_memory() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def plant(folder: Path) -> None:
+@contextlib.contextmanager
+def planted(folder: Path) -> Iterator[None]:
     """A module that everybody can import, in the working directory: whoever does was told to by a file."""
     path = folder / f"{FOREIGN.replace('.', '/')}.py"
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_text("THING = 1\n")
-    os.chdir(folder)
-    sys.path.append(str(folder))
+    with contextlib.chdir(folder):
+        sys.path.append(str(folder))
+        try:
+            yield
+        finally:
+            sys.path.remove(str(folder))

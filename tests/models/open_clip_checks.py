@@ -23,10 +23,10 @@ from groundling.data.samples import TextDataset
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter, load_adapter_backbone
 from groundling.models.frozen_clip import has_text_tower, load_frozen_clip
 from groundling.settings.input_settings import ClipAdapterSettings
-from groundling.settings.objectives import TargetedDistillationSettings
-from groundling.teachers import add_features
+from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
+from groundling.teachers import TeacherContext, add_features
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet
-from groundling.teachers.loading import load_clip_teacher
+from groundling.teachers.loading import make_clip_teacher
 
 TEXTS = ["two dogs chase a cat", "A red_ball, isn't it?"]
 WIDTHS = {"resnet": (24, 24), "timm": (512, 24), "siglip": (64, 64), "coca": (24, 24)}
@@ -109,10 +109,12 @@ def test_a_squashed_image_keeps_its_border(tmp_path: Path) -> None:
 def test_a_teacher_of_image_text_and_words(kind: str, folders: Path, tmp_path: Path) -> None:
     picture(tmp_path / "photos/0.png", (40, 24), 0)
     options = TargetedDistillationSettings(teacher_images=str(tmp_path / "photos"))
+    settings = ObjectiveSettings(targeted_distillation=options)
     names = {"clip_image", "clip_text", "clip_words", "clip_word", "clip_similarity"}
     found = []
     for limit in (1.0, 0.0):
-        teacher = load_clip_teacher(str(folders / kind), names, options, None)
+        context = TeacherContext(str(folders / kind), frozenset(names), settings)
+        teacher = make_clip_teacher(context)
         data = TextDataset([Example(text, text, images=("0",)) for text in TEXTS], None)
         wrapped, live = TeacherSet([teacher], FeatureCache(tmp_path / "cache", limit)).wrap(data)
         batch = collate(wrapped.get([0, 1], [np.random.default_rng(0)] * 2))

@@ -30,9 +30,7 @@ from groundling.objectives.contrastive import pool_sentences
 from groundling.objectives.feature_distillation import ContrastiveDistillation, EmbeddingRetention
 from groundling.prediction.similarity import sentence_vectors
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.training import TrainingArguments
 from groundling.teachers.text import FrozenCopy
-from groundling.training.optimizers import make_optimizer, set_learning_rates
 
 SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")
 TEXTS = toys.sentences()[:8]
@@ -370,21 +368,6 @@ def test_pairs_are_sts_b_or_ones_own(tmp_path: Path) -> None:
 )
 def test_other_pairs_are_refused(tmp_path: Path, content: str, complaint: str) -> None:
     assert complaint in refused(read_pairs, put(tmp_path / "pairs.tsv", content))
-
-
-def test_a_share_of_the_steps_is_a_head_start() -> None:
-    rates = []
-    for head_start in ({"freeze_encoder_ratio": 0.2}, {"freeze_encoder_steps": 4}):
-        config = TrainingArguments(lr=1.0, **head_start)
-        module = torch.nn.Module()
-        module.model, module.objectives = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-        optimizer = make_optimizer(module, config)
-        rates.append([])
-        for step in range(20):
-            set_learning_rates(optimizer, config, step, 20, 20.0)
-            rates[-1].append({group["head"]: group["lr"] for group in optimizer.param_groups})
-    assert rates[0] == rates[1]
-    assert [rate[False] > 0 for rate in rates[0]] == [False] * 4 + [True] * 16
 
 
 def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch) -> None:

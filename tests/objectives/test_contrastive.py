@@ -22,7 +22,7 @@ from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives.contrastive import pool_sentences
 from groundling.objectives.lexi_contrastive import LexiContrastiveGrounding
-from groundling.objectives.mcse import MCSE, SimCSE, pool_again
+from groundling.objectives.mcse import MCSE, SimCSE
 from groundling.settings.fields import replace_settings
 
 TO_IMAGE, TO_TEXT = "lexi_contrastive_to_image", "lexi_contrastive_to_text"
@@ -240,12 +240,6 @@ def test_what_a_run_refuses(change: dict[str, Any], told: str, tmp_path: Path) -
         adapt(replace_settings(config, **change), STEPS, tmp_path / "run")
 
 
-def test_a_teacher_without_images_is_refused() -> None:
-    for kind, name in ((LexiContrastiveGrounding, "lexi_contrastive"), (MCSE, "mcse")):
-        with pytest.raises(InputError, match=f"{name}: the teacher reads no images"):
-            kind(OutputSizes(text=2))
-
-
 # -- SimCSE and MCSE ---------------------------------------------------------------------------------------------------
 
 
@@ -343,7 +337,8 @@ def test_the_mean_leaves_out_special_tokens_and_padding() -> None:
     output = EncoderOutput(text=states, encode_again=lambda *_: 2 * states)
     expected = torch.tensor([[3.0, 4.0], [8.0, 9.0]])
     assert torch.equal(pool_sentences(output, batch, OutputSizes(), "mean", "x"), expected)
-    assert torch.equal(pool_again(output, batch, "mean", "x"), 2 * expected)
+    again = SimCSE(TWO, pooling="mean").second_pass(output, batch)
+    assert torch.equal(again, 2 * expected)
     assert torch.equal(pool_sentences(output, batch, OutputSizes(), "cls", "x"), states[:, 0])
     assert torch.equal(pool_sentences(output, batch, OutputSizes(), "own", "x"), states[:, 0])
 
@@ -356,8 +351,10 @@ def test_a_sentence_encoder_pools_both_passes_itself(tmp_path: Path) -> None:
     with torch.no_grad():
         output = model(batch)
         one = pool_sentences(output, batch, model.sizes, "own", "x")
-        two = pool_again(output, batch, "own", "x")
-        first = pool_again(output, batch, "cls", "x")
+        two, first = (
+            SimCSE(model.sizes, pooling=pooling).second_pass(output, batch)
+            for pooling in ("own", "cls")
+        )
     assert output.sentence_embedding is not None
     torch.testing.assert_close(one, output.sentence_embedding)
     torch.testing.assert_close(two, one)

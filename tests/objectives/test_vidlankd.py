@@ -283,12 +283,12 @@ def test_bad_settings_are_named() -> None:
 
 
 def test_a_run_names_its_teacher_and_is_refused_without_it(tmp_path: Path) -> None:
-    teacher = str(homes.student(tmp_path / "teacher"))
-    config = make_settings(
-        AdaptConfig, student=teacher, text=(str(homes.text(tmp_path / "text.txt")),), arm="mlm+nst"
-    )
+    text = (str(homes.text(tmp_path / "text.txt")),)
+    student = str(homes.student(tmp_path / "student"))
+    config = make_settings(AdaptConfig, student=student, text=text, arm="mlm+nst")
     with pytest.raises(InputError, match=r"arm=mlm\+nst needs kd_teacher"):
         adapt(config, STEPS, tmp_path / "out")
-    adapt(replace_settings(config, kd_teacher=teacher), STEPS, tmp_path / "out")
-    card = (tmp_path / "out" / "model" / "README.md").read_text()
-    assert f"- teacher: `{tmp_path.name}/teacher`" in card
+    taught = replace_settings(config, kd_teacher=student)
+    adapt(taught, replace(STEPS, steps=1), tmp_path / "out")
+    card = (tmp_path / "out/model/README.md").read_text()
+    assert f"- teacher: `{tmp_path.name}/student`" in card

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -58,7 +57,6 @@ from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
-from groundling.tasks.glue import GlueLayout
 from groundling.vision_language.end_to_end import make_end_to_end_model
 from groundling.vision_language.loading import (
     ADAPTER,
@@ -75,15 +73,13 @@ TASKS = registered("tasks", Task)
 VISION = {
     "vqa": "vqa",
     "nlvr2": "nlvr2",
-    "snli-ve": "snli_ve",
-    "vcr": "vcr",
-    "refcoco": "refcoco+",
+    "vcr/answer": "vcr",
+    "refcoco+": "refcoco+",
     "flickr30k": "flickr30k",
 }
-"""Where the rendered world's files of a task are, by the beginning of its name."""
-PROBE = ("index", "sentence", "label")
-"""Columns of the probes' files."""
-PARTITION = {"refcocog": "umd", "refcocog/mattnet": "umd", "refcocog/google": "google"}
+"""Where the files of tasks with images are."""
+TYPICAL = {**VISION, "glue/rte": "glue", "readability": "readability"}
+"""Of every kind of task one, and its files."""
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -99,93 +95,31 @@ def scores_of(**settings: Any) -> dict[str, Any]:
     return evaluate(make_settings(EvaluateConfig, cpu=True, **settings))
 
 
-# -- every task --------------------------------------------------------------------------------------------------------
+# -- every kind of task -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of every task, a text encoder, a UNITER, and a store of all images."""
+    """Files of typical tasks, a text encoder, a UNITER, and a store of all images."""
     folder = tmp_path_factory.mktemp("predict")
-    names = {"vqa", "nlvr2", "snli-ve", "refcoco+", "flickr30k"}
+    names = {"vqa", "nlvr2", "refcoco+", "flickr30k"}
     write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 24, 24, names)
-    cut_val(folder / "vqa")
     new_encoder(folder / "texts.txt", folder / "bert", 0, 1, 64)
     listed = json.loads((folder / "instances.json").read_text())["images"]
     images = [image["file_name"].rpartition(".")[0] for image in listed]
     store(folder / "store", images, WIDTH, objects=2)
     vcr_files.folder(folder / "vcr", 4, 4)
     store(folder / "stills", [f"movie/{n}" for n in range(3)], WIDTH, objects=5)
-    for by in set(PARTITION.values()):
-        shutil.copy(folder / "refcoco+/refs(unc).p", folder / f"refcoco+/refs({by}).p")
-    for name, task in TASKS.items():
-        if name.startswith("glue/"):
-            glue(folder / "glue", task)
-    swag(folder / "swag")
-    for name in [name.partition("/")[2] for name in TASKS if name.startswith("world/")]:
-        probes = [(n, text, n % 2) for n, text in enumerate(toys.sentences()[:4])]
-        text = "\n".join("\t".join(map(str, row)) for row in (PROBE, *probes))
-        put(folder / f"world/probes/{name}_test.tsv", text + "\n")
+    homes.rte(folder / "glue")
     passages = [(f"p{n}", text, n / 10) for n, text in enumerate(toys.sentences()[:9])]
     put(folder / "readability/train.csv", table(("id", "excerpt", "target"), *passages))
     put(folder / "readability/test.csv", table(("id", "excerpt"), *(one[:2] for one in passages)))
     return folder
 
 
-def cut_val(folder: Path) -> None:
-    """LXMERT's lists, by which VQA's val is cut in two."""
-    answer = json.loads((folder / "trainval_label2ans.json").read_text())[0]
-    questions = json.loads((folder / "v2_OpenEnded_mscoco_val2014_questions.json").read_text())
-    listed = [
-        {
-            "answer_type": "other",
-            "img_id": f"COCO_val2014_{one['image_id']:012d}",
-            "label": {answer: 1.0},
-            "question_id": one["question_id"],
-            "question_type": "what",
-            "sent": one["question"],
-        }
-        for one in questions["questions"]
-    ]
-    for name, part in (("minival", listed[::2]), ("nominival", listed[1::2])):
-        put(folder / f"{name}.json", json.dumps(part))
-
-
-def glue(folder: Path, task: Task) -> None:
-    """Dev and test files of a GLUE task, with the columns that its reader wants."""
-    reader = task.read
-    assert isinstance(reader, GlueLayout)
-    (folder / reader.folder).mkdir(parents=True)
-    texts = toys.sentences()
-    for split in (*task.dev, *task.test):
-        labelled = split not in task.test
-        columns = [*reader.texts, reader.label if labelled else reader.index]
-        lines = [] if labelled and reader.columns_without_header else ["\t".join(columns)]
-        if labelled and reader.columns_without_header:
-            columns = list(reader.columns_without_header)
-        for number in range(4):
-            row = dict.fromkeys(columns, str(number))
-            row |= {name: texts[number + place] for place, name in enumerate(reader.texts)}
-            spelt = task.form.labels[number % 2] if isinstance(task.form, Classification) else "2.5"
-            row |= {reader.label: spelt} if labelled else {}
-            lines.append("\t".join(row[name] for name in columns))
-        put(reader.path(folder, split), "\n".join(lines) + "\n")
-
-
-def swag(folder: Path) -> None:
-    endings = [f"ending{n}" for n in range(4)]
-    rows = [("a dog", "it", *(f"{word} {n}" for word in "abcd"), n % 4) for n in range(4)]
-    put(folder / "val.csv", table(("sent1", "sent2", *endings, "label"), *rows))
-    put(folder / "test.csv", table(("sent1", "sent2", *endings), *(row[:-1] for row in rows)))
-    wrong = [f"distractor-{n}" for n in range(4)]
-    full = [("a dog", "it", "a", "b", "c", "d", "e") for _ in range(4)]
-    put(folder / "val_full.csv", table(("sent1", "sent2", "gold-ending", *wrong), *full))
-
-
-def data_of(world: Path, name: str) -> Path:
-    for beginning, folder in VISION.items():
-        if name.startswith(beginning):
-            return world / folder
-    return world / name.partition("/")[0]
+def test_every_kind_of_task_is_among_these() -> None:
+    kinds = {name: (type(task.form), task.form.head_input) for name, task in TASKS.items()}
+    assert {kinds[name] for name in TYPICAL} == set(kinds.values())
 
 
 def saved(folder: Path, exported: Path, student: Encoder, about: ModelDescription) -> Path:
@@ -210,22 +144,22 @@ def students(world: Path) -> dict[bool, Encoder]:
     return {False: text, True: load_encoder(world / "uniter")}
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_every_task_is_answered_and_scored(
+@pytest.mark.parametrize("name", TYPICAL)
+def test_a_task_is_answered_and_scored(
     name: str, world: Path, students: dict[bool, Encoder], tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(
         "groundling.prediction.fine_tuned.load", cache(load)
     )  # as each command would
-    data = data_of(world, name)
+    data = world / TYPICAL[name]
     task = TASKS[name].with_answers_of(data)
-    sees = data.name in VISION.values()
+    sees = name in VISION
     reads: dict[str, Any] = {"max_length": 48, "reads_regions": sees}
     reads["images"] = 2 if name == "nlvr2" else int(sees)
     about = ModelDescription(task=name, form=task.form, head=PLAIN, **reads)
     exported = world / ("uniter" if sees else "bert")
     model = saved(tmp_path / "model", exported, students[sees], about)
-    images = "stills" if name.startswith("vcr") else "store"
+    images = "stills" if name == "vcr/answer" else "store"
     where = {"regions": str(world / images)} if sees else {}
     settings: dict[str, Any] = {"model": str(model), "data": str(data), **where}
 
@@ -358,39 +292,25 @@ def test_a_run_is_asked_as_it_was_evaluated(own: Path, tmp_path: Path, capsys: A
     assert after[2]["answer"] == after[3]["answer"]
 
 
-def answer_elsewhere(place: str) -> None:
-    """What a process of its own does in a folder of its own."""
-    os.chdir(place)
+def test_from_a_folder_that_was_moved(own: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Photos and the backbone are elsewhere, and there is neither run nor store."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(own / "run/seed-0/model", "given")
+    shutil.copy(own / "new.csv", ".")
+    shutil.copytree(own / "photos/trip", "photos/trip")
+    shutil.copytree(own / "vit", "vit")
+    about = json.loads(Path("given", FILE).read_text())
+    about["regions"]["made_with"]["backbone"] = str(tmp_path / "gone")
+    put(Path("given", FILE), json.dumps(about))
     flags = "--model given --data new.csv --images photos --backbone vit --cpu --top-k 2"
     assert main(["predict", *flags.split(), "--out", "answers.csv"]) == 0
+    answers = rows(Path("answers.csv"))
     model = load("given", backbone="vit", device="cpu")
-    photo = "photos/trip/1.png"
-    one = model.predict(text="what is it", image=photo)
-    shapes = [model.encode(texts=["a dog", "it"]).shape, model.encode("it", photo).shape]
-    said = {"answer": one.answer, "probability": one.probability, "shapes": shapes}
-    put(Path("said.json"), json.dumps(said))
-
-
-def test_from_an_empty_folder_in_another_process(own: Path, tmp_path: Path, processes: Any) -> None:
-    """Nothing of the training is there any more: run, data, store and encoder are gone."""
-    place = tmp_path / "elsewhere"
-    place.mkdir()
-    shutil.copytree(own / "run/seed-0/model", place / "given")
-    shutil.copy(own / "new.csv", place)
-    shutil.copytree(own / "photos/trip", place / "photos/trip")
-    shutil.copytree(own / "vit", place / "vit")
-    about = json.loads((place / "given" / FILE).read_text())
-    about["regions"]["made_with"]["backbone"] = str(tmp_path / "gone")
-    put(place / "given" / FILE, json.dumps(about))
-    process = processes.Process(target=answer_elsewhere, args=(str(place),))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    answers = rows(place / "answers.csv")
-    said = json.loads((place / "said.json").read_text())
-    assert said["answer"] == answers[2]["answer"]
-    assert said["probability"] == pytest.approx(float(answers[2]["probability"]), abs=1e-4)
-    assert said["shapes"] == [[2, 32], [32]]
+    one = model.predict(text="what is it", image="photos/trip/1.png")
+    assert one.answer == answers[2]["answer"]
+    assert one.probability == pytest.approx(float(answers[2]["probability"]), abs=1e-4)
+    assert model.encode(texts=["a dog", "it"]).shape == (2, 32)
+    assert model.encode("it", "photos/trip/1.png").shape == (32,)
     run = str(own / "run")
     stored = config_of(
         model=run, model_seed=0, data=str(own / "new.csv"), regions=str(own / "store")
@@ -402,7 +322,7 @@ def test_from_an_empty_folder_in_another_process(own: Path, tmp_path: Path, proc
     with pytest.raises(
         InputError, match=r"^new images need the models of .*backbone.*gone: no model"
     ):
-        load(place / "given", device="cpu").predict("what", image=own / "photos/trip/1.png")
+        load("given", device="cpu").predict("what", image="photos/trip/0.png")
 
 
 def test_python_answers_one_and_many(own: Path) -> None:
@@ -552,19 +472,6 @@ def test_no_column_and_no_row_of_the_data_is_lost(own: Path, tmp_path: Path) -> 
         predict(config_of(**{**settings, "data": str(half)}), tmp_path / "no.jsonl")
 
 
-def test_a_killed_prediction_leaves_no_half_file(
-    own: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
-    def killed(*_: Any) -> None:
-        raise homes.Killed
-
-    monkeypatch.setattr(os, "replace", killed)
-    settings = {"model": str(own / "run"), "data": str(own / "new.csv")}
-    with pytest.raises(homes.Killed):
-        predict(config_of(**settings, regions=str(own / "store")), tmp_path / "a.csv")
-    assert not (tmp_path / "a.csv").exists()
-
-
 @pytest.fixture(scope="module")
 def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """The one line that a prediction is refused with; values may name `own`."""
@@ -624,9 +531,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
             {"data": "above.csv", "regions": "", "images": "photos", "backbone": "vit"},
             "photos/trip/0: no such image in",
         ),
-        ({"text": "a,b,c"}, "expected one column, or two"),
         ({"split": "dev"}, "is a file and has no splits"),
-        ({"out": "answers.txt"}, "ending in .csv, .tsv, .jsonl"),
         ({"model": "bert"}, f"{FILE}: no such file"),
         ({"model_seed": 7}, "no saved model of seed 7; there are: 0, 1"),
         (
@@ -691,12 +596,11 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
 
 
 DAMAGED: list[tuple[dict[str, Any], str]] = [
-    ({"format": 9}, "another version of groundling; fine-tune again (ValidationError"),
     ({"form": {"is": "riddle"}}, "damaged"),
     ({"form": {"is": "classify", "labels": ["a"]}}, "lacks the head"),
     ({"head": "vqa"}, "lacks the head"),
     ({"modules": {"a:b": 1}}, "modules.a:b Input should be a valid string"),
-    ({"more": 1}, "damaged"),
+    ({"more": 1}, "another version of groundling; fine-tune again (ValidationError"),
     ({"regions": {"made_with": {"grid": "two"}}}, "expected settings of `groundling regions`"),
     ({"regions": {"boxes_from": "a"}}, "regions from a cannot be detected on other photos"),
 ]

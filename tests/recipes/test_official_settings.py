@@ -171,31 +171,24 @@ ABLATION = {
     "epochs": 0.5,
 }
 
-# VL-BERT's first version, in its own terms and units.
-PAPER_PRETRAIN = {
-    **{"dataset": "Conceptual Captions", "pairs of a mini-batch": 256, "epochs": 10},
-    **{"RoIs at most": 100, "detector": "ResNet-101", "tasks": 3, "category label": "predicted"},
-    **{"words masked": 0.15, "base rate": 1e-4, "beta": (0.9, 0.999), "weight decay": 1e-4},
-    **{"warmed up over": 8000, "decay": "linear"},
+VLBERT_PAPER = facts("""
+section                batch epochs lr   betas     weight_decay warmup_steps schedule optimizer momentum milestones milestone_factor
+pretrain(3.3,4.1)      256   10     1e-4 0.9,0.999 1e-4         8000         linear   -         -        -          -
+VCR(4.2.1)             256   20     2e-3 -         1e-4         1000         steps    sgd       0.9      14,18      0.1
+VQA(4.2.2)             256   20     1e-4 0.9,0.999 1e-4         2000         linear   -         -        -          -
+RefCOCO+(4.2.3)        256   20     2e-4 0.9,0.999 1e-4         500          linear   -         -        -          -
+""")  # noqa: E501
+"""The paper's first version; VCR with "basic mini-batch gradient descent"."""
+VLBERT_FIRST = {"related": True, "mask_rate": 0.15, "region_classes": "hard", "text": ""}
+"""3.3: three tasks, masked words and predicted category labels."""
+VLBERT_PRETRAIN = {"captions": "Conceptual Captions", "max_regions": 100}
+VLBERT_DETECTOR = "ResNet-101"
+VLBERT_REGIONS = {
+    "VCR": "VCR's annotated boxes",  # ground-truth annotations in the dataset
+    "VQA": "bottom-up attention's features of COCO",  # BUTD
+    # ground-truth RoIs, and detected boxes in MAttNet
+    **{"RefCOCO+ annotated": "annotated boxes", "RefCOCO+ detected": "detected boxes"},
 }
-"""Sections 3.3 and 4.1."""
-PAPER_VCR = {
-    **{"triplets": 256, "epochs": 20, "base rate": 2e-3, "momentum": 0.9, "weight decay": 1e-4},
-    **{"warmed up over": 1000, "decayed by": 0.1, "at epochs": (14, 18)},
-    **{"RoIs": "ground-truth annotations in the dataset", "masked RoI classification too": True},
-}
-"""Section 4.2.1: basic mini-batch gradient descent."""
-PAPER_VQA = {
-    **{"triplets": 256, "epochs": 20, "base rate": 1e-4, "beta": (0.9, 0.999)},
-    **{"weight decay": 1e-4, "warmed up over": 2000, "decay": "linear", "RoIs": "BUTD"},
-}
-"""Section 4.2.2."""
-PAPER_REFCOCO = {
-    **{"pairs": 256, "epochs": 20, "base rate": 2e-4, "beta": (0.9, 0.999)},
-    **{"weight decay": 1e-4, "warmed up over": 500, "decay": "linear"},
-    "tracks": {"annotated": "ground-truth RoIs", "detected": "detected boxes in MAttNet"},
-}
-"""Section 4.2.3."""
 
 # -- uclanlp/visualbert, visualbert/configs/*.json ---------------------------------------------------------------------
 
@@ -370,18 +363,11 @@ def vlbert(step: Step) -> Settings:
 
 
 def vlbert_pretrained(step: Step) -> Settings:
-    paper = PAPER_PRETRAIN
-    settings: Settings = {"captions": paper["dataset"], "max_regions": paper["RoIs at most"]}
+    settings: Settings = dict(VLBERT_PRETRAIN)
     name = step.name.removeprefix("pretrain ")
     if name.startswith("first"):
-        settings |= {
-            **{"epochs": paper["epochs"], "batch": paper["pairs of a mini-batch"]},
-            **{"lr": paper["base rate"], "betas": paper["beta"], "schedule": paper["decay"]},
-            **{"weight_decay": paper["weight decay"], "warmup_steps": paper["warmed up over"]},
-            **{"mask_rate": paper["words masked"], "related": paper["tasks"] == 3},
-            **{"region_classes": {"predicted": "hard"}[str(paper["category label"])], "text": ""},
-        }
-        return settings | ({"backbone": paper["detector"]} if name.endswith("pixels") else {})
+        settings |= vlbert_paper("pretrain") | VLBERT_FIRST
+        return settings | ({"backbone": VLBERT_DETECTOR} if name.endswith("pixels") else {})
     if name in ABLATION:
         file = "pretrain/base_prec_withouttextonly_4x16G_fp32"
         tasks = ABLATION[name]
@@ -447,62 +433,39 @@ def vlbert_tuned_by_code(step: Step) -> Settings:
         settings["epochs"] *= share
         if "milestones" in settings:
             settings["milestones"] = tuple(each * share for each in settings["milestones"])
-    if "vcr" in file:
-        settings["longest_edge"] = numbers(VLBERT[file]["SCALES"])[1]
-        settings["auxiliary_losses"] = NETWORK["vcr"]["ENABLE_CNN_REG_LOSS"]
-        settings["max_length"] = SEQ_LEN["vcr/data/datasets/vcr.py"] + 3
-        settings["regions"] = {"ground-truth annotations in the dataset": "VCR's annotated boxes"}[
-            str(PAPER_VCR["RoIs"])
-        ]
-    elif "vqa" in file:
-        settings["max_regions"] = int(re.findall(r"\d+", str(BOXES["vqa"]))[1])
-        settings["regions"] = {"BUTD": "bottom-up attention's features of COCO"}[
-            str(PAPER_VQA["RoIs"])
-        ]
-    else:
-        track = "gt_boxes" if "gt_boxes" in file else "detected_regions"
-        boxes: Any = BOXES[f"refcoco {track}"]
-        learned, scored = (BOXES_CALLED[boxes[name]] for name in ("TRAIN_BOXES", "VAL_BOXES"))
-        settings |= boxes_of_tracks(scored, learned)
-    return settings
+    if "refcoco" not in file:
+        return settings | vlbert_inputs(task)
+    boxes: Any = BOXES["refcoco gt_boxes" if "gt_boxes" in file else "refcoco detected_regions"]
+    learned, scored = (BOXES_CALLED[boxes[name]] for name in ("TRAIN_BOXES", "VAL_BOXES"))
+    return settings | boxes_of_tracks(scored, learned)
 
 
 def vlbert_tuned_by_paper(step: Step) -> Settings:
-    if task_of(step).startswith("VCR"):
-        paper: Settings = PAPER_VCR
-        more = {
-            **{"optimizer": "sgd", "momentum": paper["momentum"], "schedule": "steps"},
-            **{"milestones": paper["at epochs"], "milestone_factor": paper["decayed by"]},
-            "auxiliary_losses": paper["masked RoI classification too"],
-            "regions": {"ground-truth annotations in the dataset": "VCR's annotated boxes"}[
-                paper["RoIs"]
-            ],
-            # from the code, as the paper does not give it
-            "longest_edge": numbers(VLBERT["vcr/base_q2a_4x16G_fp32"]["SCALES"])[1],
-            "max_length": SEQ_LEN["vcr/data/datasets/vcr.py"] + 3,
-        }
-    elif task_of(step) == "VQA":
-        paper = PAPER_VQA
-        more = {
-            **{"schedule": paper["decay"], "betas": paper["beta"]},
-            "regions": {"BUTD": "bottom-up attention's features of COCO"}[paper["RoIs"]],
-            "max_regions": int(re.findall(r"\d+", str(BOXES["vqa"]))[1]),
-        }
+    task = task_of(step)
+    if task.startswith("RefCOCO+"):
+        inputs = boxes_of_tracks(VLBERT_REGIONS[task], VLBERT_REGIONS[task])
     else:
-        paper = PAPER_REFCOCO
-        track = paper["tracks"][task_of(step).removeprefix("RefCOCO+ ")]
-        called = {
-            "ground-truth RoIs": "annotated boxes",
-            "detected boxes in MAttNet": "detected boxes",
-        }
-        more = {
-            **{"schedule": paper["decay"], "betas": paper["beta"]},
-            **boxes_of_tracks(called[track], called[track]),
-        }
-    batch = paper.get("triplets") or paper["pairs"]
-    return more | {
-        **{"batch": batch, "epochs": paper["epochs"], "lr": paper["base rate"]},
-        **{"weight_decay": paper["weight decay"], "warmup_steps": paper["warmed up over"]},
+        inputs = vlbert_inputs(task)
+    return vlbert_paper(task.split()[0]) | inputs
+
+
+def vlbert_paper(section: str) -> Settings:
+    (row,) = [row for name, row in VLBERT_PAPER.items() if name.startswith(f"{section}(")]
+    words = {name: row[name] for name in ("schedule", "optimizer") if name in row}
+    values = {name: numbers(text) for name, text in row.items() if name not in words}
+    return words | {name: one if len(one) > 1 else one[0] for name, one in values.items()}
+
+
+def vlbert_inputs(task: str) -> Settings:
+    """Regions and lengths of VCR and VQA, in the paper and, where it is silent, in the code."""
+    if task == "VQA":
+        most = int(re.findall(r"\d+", str(BOXES["vqa"]))[1])
+        return {"max_regions": most, "regions": VLBERT_REGIONS[task]}
+    return {
+        "regions": VLBERT_REGIONS["VCR"],
+        "auxiliary_losses": NETWORK["vcr"]["ENABLE_CNN_REG_LOSS"],  # as in the paper
+        "longest_edge": numbers(VLBERT["vcr/base_q2a_4x16G_fp32"]["SCALES"])[1],
+        "max_length": SEQ_LEN["vcr/data/datasets/vcr.py"] + 3,
     }
 
 

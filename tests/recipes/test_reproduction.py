@@ -116,48 +116,36 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
     assert tuned_steps[:2] == ["plain: few", "pretrained: few"]
 
 
+WITHOUT_REASON = ('("48", 64, "rounder")', '("48", 64, "")')
+OTHER_BATCH = ("max_length=40", "max_length=40, batch=32")
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "flags", "message"),
     [
-        (
-            ('("48", 64, "rounder")', '("48", 64, "")'),
-            "captions: batch = 64, but the paper has 48 (code); use",
-        ),
-        (
-            ("max_length=40", "max_length=40, batch=32"),
-            "batch = 32, but the paper has 64 (Sec. 4); use the",
-        ),
-        (("TABLES = [", "NONE = ["), "s.py: KeyError: 'TABLES'"),
-        (("TABLES = [", "TABLES = [["), "s.py"),
+        (WITHOUT_REASON, "", "captions: batch = 64, but the paper has 48 (code); use"),
+        (OTHER_BATCH, "", "batch = 32, but the paper has 64 (Sec. 4); use the"),
+        (("TABLES = [", "NONE = ["), "", "s.py: KeyError: 'TABLES'"),
+        ((), "--table Table9", "no table is called 'Table9'; there are: Table 1, Table 2"),
+        ((), "--rows plan", "no row is called 'plan'; there are: plain, pretrained"),
+        (("Table 2", "T2"), "--table T2 --rows plain", "no row is called 'plain'; there are: pre"),
     ],
 )
-def test_values_without_reasons_and_files_without_tables_are_one_line(
-    change: tuple[str, str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
+def test_mistakes_of_a_recipe_and_its_flags_are_one_line(
+    change: tuple[str, ...],
+    flags: str,
+    message: str,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    text = (place / "s.py").read_text()
-    assert change[0] in text
-    (place / "s.py").write_text(text.replace(*change, 1))
-    assert main(["run", "s.py", "--plan", "--out", "out"]) == 2
+    if change:
+        assert change[0] in FILE
+        (place / "s.py").write_text(FILE.replace(*change, 1))
+    assert main(["run", "s.py", "--plan", "--out", "out", *flags.split()]) == 2
     error = capsys.readouterr().err
     assert error.startswith("groundling: ") and message in error, error
     assert error.count("\n") == 1
     assert not (place / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--table", "Table 9"], "no table is called 'Table 9'; there are: Table 1, Table 2"),
-        (["--rows", "plan"], "no row is called 'plan'; there are: plain, pretrained"),
-        (["--table", "Table 2", "--rows", "plain"], "no row is called 'plain'; there are: pre"),
-    ],
-)
-@pytest.mark.usefixtures("place")
-def test_a_table_or_row_that_there_is_not(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", "s.py", "--plan", *flags]) == 2
-    assert capsys.readouterr().err.startswith(f"groundling: {message}")
 
 
 @pytest.mark.parametrize(
@@ -614,11 +602,6 @@ def test_xdberts_plan_has_the_papers_numbers(plans: Any) -> None:
         "0.0001",
     ]
     assert "ELECTRA-l: READ, large" in plan and "BERT-b: READ" not in plan
-
-
-"""Rows of a file with a long miniature, one of each kind; the others have the same jobs with other
-settings.
-"""
 
 
 FEWER = {

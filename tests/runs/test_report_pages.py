@@ -10,14 +10,9 @@ from typing import Any
 import browsing
 import pytest
 from PIL import Image
-from tiny import homes
-from tiny.homes import STEPS
 from tiny.results import ROWS, both, full, judge_folders, write_runs
 
-from groundling.commands.adapt import COMMAND as adapt
-from groundling.commands.adapt import AdaptConfig
 from groundling.runs.folder import write_json
-from groundling.settings.fields import make_settings
 from groundling.stats.verdict import SeedRuns
 from groundling.studies.bench.quickstart import write_report
 from groundling.studies.bench.report import NO_PROBE
@@ -26,23 +21,15 @@ NASTY = "<b>arm</b> & $x$ <script>alert(1)</script>"
 LONG = "an-arm-" + 12 * "with-a-long-name-"
 
 
-def _settings(folder: Path, model: str, **more: object) -> None:
-    """What a run says of itself."""
-    config = {"config": {"model": model, "data": "sets/glue_data"}, **more}
-    write_json(folder / "config.json", config)
-
-
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A verdict on names that no page must trip over, two metrics, and runs with and without settings."""
+    """A verdict on names that no page must trip over, and two metrics."""
     folder = tmp_path_factory.mktemp("judged")
     groups = {"BERT": folder / "a", NASTY: folder / "b", LONG: folder / "c"}
     for gain, place in zip((0.0, 0.1, 0.0), groups.values(), strict=True):
         for task, metric in (("glue/rte", "accuracy"), ("readability", "rmse")):
             made: SeedRuns = both(gain)[1]
             write_runs(place, made, task, metric)
-    _settings(folder / "a", "bert-base", commit="0123456789abcdef", versions={"groundling": "1.2"})
-    _settings(folder / "b" / "glue-rte", "runs/b/model")
     judge_folders(groups, folder / "out", lambda _: None, published={"BERT": {"glue/rte": 66.43}})
     return folder / "out" / "verdict.html"
 
@@ -128,8 +115,7 @@ def test_ink_is_readable_in_light_and_dark(
 def test_a_verdict_says_what_was_compared(judged: Path, browser: Any) -> None:
     page = shown(browser, judged, 1600)
     text = page("document.body.innerText")
-    for said in ["bert-base", "runs/b/model", "sets/glue_data", "0123456789ab", "unknown", "66.43"]:
-        assert said in text, said
+    assert "66.43" in text
     assert "277 examples, 5 seeds" in page(
         "document.querySelector('svg').outerHTML + document.body.innerHTML"
     )
@@ -167,28 +153,3 @@ def test_texts_stay_texts_and_nothing_is_loaded(judged: Path, quick: Path, brows
     ]
     assert {url.partition(":")[0] for url in sent} == {"file", "data"}
     assert browser.get_log("browser") == []
-
-
-# -- reports of runs ---------------------------------------------------------------------------------
-
-
-def adds_up(result: dict[str, Any]) -> None:
-    """The loss is made of its terms and their weights, all of which are told."""
-    last, weights = result["train_metrics"], result["loss_weights"]
-    assert set(weights) == set(last) - {"loss"}
-    total = sum(weights[term] * mean for term, mean in last.items() if term != "loss")
-    assert total == pytest.approx(last["loss"], rel=1e-4)
-
-
-def test_a_result_names_weights_other_than_one(tmp_path: Path) -> None:
-    student = homes.sentence_encoder(tmp_path / "student")
-    config = make_settings(
-        AdaptConfig,
-        student=str(student),
-        text=(str(homes.text(tmp_path / "text.txt", 40)),),
-        arm="mlm",
-        max_length=24,
-    )
-    result = adapt(config, STEPS, tmp_path / "out")
-    adds_up(result)
-    assert result["loss_weights"] == {"mlm": 1.0, "retain": 10.0}

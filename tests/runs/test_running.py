@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import huggingface_hub.constants
 import pytest
@@ -22,7 +20,6 @@ from tiny import homes, standins, toys
 from tiny.homes import put, table
 from tiny.jobs import note, refuse
 from torch import nn
-from tqdm import tqdm
 from transformers import (
     AutoImageProcessor,
     AutoTokenizer,
@@ -45,7 +42,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs import progress
 from groundling.runs.folder import whole_folder
 from groundling.runs.jobs import Job, run_jobs
-from groundling.runs.progress import Progress, print_line, track
+from groundling.runs.progress import Progress, print_line
 from groundling.runs.run import Checkpoints, Counters
 from groundling.settings.training import TrainingArguments
 from groundling.training.loop import train
@@ -83,27 +80,6 @@ def test_d2_without_a_terminal_whole_lines_come_now_and_then(capsys: Any) -> Non
     assert not [line for line in lines if not line.strip() or "\r" in line]
 
 
-def test_a_short_phase_says_nothing(capsys: Any) -> None:
-    assert list(track(range(5), "reading", "image")) == [0, 1, 2, 3, 4]
-    assert capsys.readouterr().err == ""
-
-
-def test_a_terminal_has_a_bar_and_whole_lines_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    out = Terminal()
-    monkeypatch.setattr("sys.stderr", out)
-    monkeypatch.setattr(tqdm, "_instances", WeakSet())  # bars that refused commands left open
-    shown = Progress("training", 10, "step")
-    shown.update()
-    print_line("step 1: dev accuracy 0.5")
-    shown.close()
-    assert "1/10" in out.getvalue()
-    assert "\rstep 1: dev accuracy 0.5\n" in out.getvalue()
-
-
 @pytest.mark.usefixtures("soon")
 def test_other_processes_are_silent(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("RANK", "1")
@@ -111,40 +87,6 @@ def test_other_processes_are_silent(monkeypatch: pytest.MonkeyPatch, capsys: Any
     shown.update()
     print_line("a line")
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.usefixtures("soon")
-def test_training_tells_its_loss(student: Any, text_only: Any, tmp_path: Path, capsys: Any) -> None:
-    model = student()
-    train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, CPU, tmp_path)
-    lines = [line for line in capsys.readouterr().err.splitlines() if "training: " in line]
-    losses = [f"loss={line['loss']:.3f}" for line in homes.log_of(tmp_path)]
-    assert [line.split(" of 3")[0] for line in lines[1:]] == [f"training: {n}" for n in (1, 2, 3)]
-    assert all(loss in line for loss, line in zip(losses, lines[1:], strict=True))
-
-
-# -- names that are not there ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("finetune --model M --data D --task rte", "did you mean glue/rte?"),
-        ("finetune --model m --data d --task glue/rte --objectives contrastiv", "contrastive?"),
-        ("adapt --student s --arm mlm+matsh", "did you mean match?"),
-        ("adapt --student M --arm mlm --text T --training-step vila", "did you mean villa?"),
-        ("info xdbert-bert-bse", "did you mean xdbert-bert-base?"),
-    ],
-)
-def test_commands_offer_it(words: str, expected: str, tmp_path: Path, capsys: Any) -> None:
-    homes.student(tmp_path / "model")
-    places = {"M": tmp_path / "model", "D": tmp_path, "T": homes.text(tmp_path / "t.txt")}
-    words = " ".join(str(places.get(word, word)) for word in words.split())
-    capsys.readouterr()  # transformers' own bars
-    out = [] if words.startswith("info") else ["--out", str(tmp_path / "out")]
-    assert main([*words.split(), *out]) == 2
-    line = capsys.readouterr().err.strip()
-    assert expected in line and "\n" not in line
 
 
 # -- a hub that is not there -----------------------------------------------------------------------------------------
@@ -418,34 +360,28 @@ def test_workers_run_nothing_of_the_working_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-def test_jobs_run_in_order_and_the_first_mistake_is_named(tmp_path: Path) -> None:
-    path, said = str(tmp_path / "order"), []
+@pytest.mark.parametrize("processes", [1, 3])
+def test_jobs_wait_for_those_before_them_and_the_first_mistake_is_named(
+    processes: int, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "order")
+    said: list[str] = []
     jobs = [
         Job("late", note, (path, "late"), after=("second", "first")),
         Job("first", note, (path, "first")),
-        Job("second", note, (path, "second")),
-        Job("wrong", refuse, ("x.txt: no such file",), after=("late",)),
-        Job("never", note, (path, "never"), after=("wrong",)),
+        Job("second", note, (path, "second"), after=("first",)),
     ]
-    with pytest.raises(InputError, match=r"^wrong: x.txt: no such file$"):
-        run_jobs(jobs, 1, said.append)
+    found = run_jobs(jobs, processes, said.append)
+    assert found == {name: name for name in ("first", "second", "late")}
     assert Path(path).read_text().split() == ["first", "second", "late"]
     assert [line.split(":")[0] for line in said] == ["first", "second", "late"]
-
-
-@pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("processes", [1, 3])
-def test_jobs_give_results_by_name(processes: int, tmp_path: Path) -> None:
-    path = str(tmp_path / "order")
-    jobs = [
-        Job(name, note, (path, name), after=after)
-        for name, after in (("c", ("b",)), ("a", ()), ("b", ()))
-    ]
-    assert run_jobs(jobs, processes, lambda _: None) == {"a": "a", "b": "b", "c": "c"}
-    order = Path(path).read_text().split()
-    assert order.index("b") < order.index("c")  # `a` may come anywhere
     with pytest.raises(ValueError, match=r"names that do not exist: \['x'\]"):
-        run_jobs([Job("x", note, (path, "x"), after=("nothing",))], processes, lambda _: None)
+        run_jobs([Job("x", note, (path, "x"), after=("nothing",))], processes, said.append)
+    wrong = Job("wrong", refuse, ("x.txt: no such file",))
+    never = Job("never", note, (path, "never"), after=("wrong",))
+    with pytest.raises(InputError, match=r"^wrong: x.txt: no such file$"):
+        run_jobs([wrong, never], processes, said.append)
+    assert "never" not in Path(path).read_text()
 
 
 # -- dry run -----------------------------------------------------------------------------------------

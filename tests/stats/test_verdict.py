@@ -191,16 +191,15 @@ def test_more_tasks_need_more_seeds() -> None:
     assert "times 8 tasks" in verdicts[0].sentence
 
 
-def test_collapsed_missing_and_unfinished_seeds_are_named_and_kept() -> None:
+def test_collapsed_and_missing_seeds_are_named_and_kept() -> None:
     control, other = both(0.0)
     broken = np.array(other.predictions)
     broken[2] = 1
-    other = replace(other, predictions=broken, unfinished=(7,))
+    other = replace(other, predictions=broken)
     lame = replace(control, seeds=control.seeds[:4], predictions=control.predictions[:4])
     found = judge(lame, other, ACCURACY)
     assert found.notes == [
         "control, missing: seed 4",
-        "other, not finished: seed 7",
         "other, degenerate (one answer to nearly all examples) but included: seed 2",
     ]
     assert found.difference == pytest.approx(
@@ -353,7 +352,6 @@ def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:
     judge_folders({"a": a, "b": b}, tmp_path / "out", said.append)
     lines = "\n".join(said).splitlines()
     assert "note: glue/rte, b, missing: seed 3" in lines
-    assert "note: glue/rte, b, not finished: seed 3" in lines
 
 
 ROW = '{"id": "x", "prediction": 1, "label": 1}\n'
@@ -450,7 +448,7 @@ def test_page_and_text_have_the_same_content(tmp_path: Path) -> None:
     alone = "control: no finished run of swag, so this task is not compared"
     for line in (sentence, "277 examples, 3 seeds", alone):
         assert line in said and line in shown
-    for heading in ("Scores", "Differences", "What was compared"):
+    for heading in ("Scores", "Differences"):
         assert f"\n{heading}\n" in said and f"<h2>{heading}</h2>" in shown
     assert said.splitlines()[-1] == f"page: {page}"
 

@@ -15,27 +15,18 @@ from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.tasks import Task
 from groundling.tasks.readability import READABILITY
-from groundling.tasks.swag import FORM, FULL, REGULAR
+from groundling.tasks.swag import FORM, REGULAR
 from groundling.training.evaluation import evaluate
 
 # -- SWAG ------------------------------------------------------------------------------------------------------------
 
-WRONG = [f"distractor-{i}" for i in range(4)]
-HEAD_FULL = ["video-id", "startphrase", "gold-ending", *WRONG, "gold-source", "sent1", "sent2"]
 LABELLED = [*SWAG_HEAD, "label"]
-
-
-def full(number: int, *wrong: str) -> list[object]:
-    start = f"A cat sat {number}."
-    return ["lsmdc1", f"{start} It", f"slept {number}.", *wrong, "gold0-orig", start, "It"]
 
 
 @pytest.fixture
 def swag(tmp_path: Path) -> Path:
     for split, size in (("train", 12), ("val", 8)):
         put(tmp_path / f"{split}.csv", table(LABELLED, *(swag_row(n, n % 4) for n in range(size))))
-        rows = [full(n, COMMA, "flew.", "ran.", "" if n % 2 else "sang.") for n in range(40)]
-        put(tmp_path / f"{split}_full.csv", table(HEAD_FULL, *rows))
     put(tmp_path / "test.csv", table(SWAG_HEAD, *(swag_row(n) for n in range(5))))
     return tmp_path
 
@@ -53,24 +44,7 @@ def test_swag_reads_its_regular_files(swag: Path) -> None:
     sent = REGULAR.submission("test", [e.official_id for e in test[:2]], [3, 0])
     assert sent == "index\tprediction\n0\t3\n1\t0\n"
     assert (REGULAR.train, REGULAR.dev) == ("train", ("val",))
-    assert (resolve("tasks", Task, "swag"), resolve("tasks", Task, "swag/full")) == (REGULAR, FULL)
-
-
-def test_full_swag_puts_the_gold_ending_where_its_id_says(swag: Path) -> None:
-    found = FULL.read(swag, "train")
-    for number, example in enumerate(found):
-        assert example.choices[example.label] == f"It slept {number}."
-        rest = [c for i, c in enumerate(example.choices) if i != example.label]
-        assert rest == [f"It {COMMA}", "It flew.", "It ran."]  # never the fourth, of lesser quality
-    places = [e.label for e in found]
-    assert min(places.count(i) for i in range(4)) >= 4
-    rows = [full(n, "a", "b", "c", "") for n in range(9)]
-    path = put(swag / "train_full.csv", table(HEAD_FULL, *rows))
-    assert [e.label for e in FULL.read(swag, "train")] == places[:9]
-    assert [e.label for e in FULL.read(swag, "val")] != places
-    put(path, table(HEAD_FULL, full(0, "a", "b", "c", ""), full(1, "a", "b", "", "")))
-    message = refused(FULL.read, swag, "train")
-    assert message == f"{path}, line 3: 2 distractors, expected at least 3"
+    assert resolve("tasks", Task, "swag") is REGULAR
 
 
 GOOD = table(LABELLED, swag_row(0, 1))

@@ -240,7 +240,6 @@ def test_vqa_reads_official_files(folder: Path, student: Any) -> None:
     assert np.array_equal(batch.labels["label"].numpy(), np.stack([found[3].label, found[0].label]))
     test = VQA.read(folder, "test-dev")
     assert [(e.label, e.images) for e in test] == [(None, ("COCO_test2015_000000000007",))] * 3
-    assert vqa.read(folder, "train", image="{number}")[0].images == ("40",)
     for path in folder.glob("*val2014*"):
         content = json.loads(path.read_text())
         put(path, json.dumps(content.get("questions") or content["annotations"]))  # a bare list
@@ -302,9 +301,7 @@ NOTED, OTHER = [noted(ASKED[0], "a")], noted(asking(2, 0), "a")
         (ASKED, [*NOTED, OTHER], "Q, N: question_id 2000 is in one of them only"),
         (ASKED * 2, NOTED, "Q: repeated question_id"),
         (ASKED, [NOTED[0] | {"answers": []}], "N: question_id 1000 has no answers"),
-        (ASKED, [NOTED[0] | {"answers": [3]}], "N: cannot be read (TypeError"),
         ([ASKED[0] | {"image_id": "x"}], NOTED, "Q: cannot be read (ValueError"),
-        ([{"image_id": 3}], NOTED, "Q: cannot be read (KeyError: 'question_id')"),
         ([], NOTED, "Q: contains no questions"),
     ],
 )
@@ -429,8 +426,6 @@ TRUE = pair("dev-1-0-0", "True")
         (NLVR2, json_lines(pair("dev-1-0-0", "yes")), ", line 1: label 'Yes' is not one of False"),
         (NLVR2, json_lines(TRUE, pair("dev-1-0-1", None)), ", line 2: label 'None' is not one of"),
         (NLVR2, "[3]\n", ", line 1: expected an object"),
-        (NLVR2, '{"n": ' + "9" * 5000 + "}\n", ", line 1: not valid JSON"),  # E14
-        (NLVR2, "[" * 100_000 + "\n", ", line 1: not valid JSON"),
     ],
 )
 def test_faults_of_json_lines_name_file_and_line(

@@ -21,12 +21,8 @@ from tiny.homes import noise as image
 from tiny.regions import store
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, SiglipImageProcessorPil
 
-from groundling.commands.adapt import COMMAND as adapt
-from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.pretrain import COMMAND as pretrain
-from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer
@@ -36,14 +32,14 @@ from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.data.shards import Record, ShardStore
 from groundling.data.text import word_spans
 from groundling.data.text.keywords import Keyword, select_random_tokens, select_tokens, token_scores
-from groundling.models.clip import ClipImageTower, ClipTextTower, load_clip_image_tower
+from groundling.models.clip import ClipImageTower, ClipTextTower
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.settings.objectives import TargetedDistillationSettings
-from groundling.teachers import add_features, loading
+from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
+from groundling.teachers import TeacherContext, add_features
 from groundling.teachers import feature_cache as cache
 from groundling.teachers.clip import FEATURES, ClipTeacher, text_for_clip
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet
-from groundling.teachers.loading import load_clip_teacher
+from groundling.teachers.loading import load_teachers, make_clip_teacher
 
 TEXTS = [
     "a dog runs in a park",
@@ -88,7 +84,10 @@ def options(place: Path, **changes: object) -> TargetedDistillationSettings:
 
 def teacher(place: Path, name: str = "clip", wants: Sequence[str] = ALL, **changes) -> ClipTeacher:
     form = changes.pop("form", None)
-    return load_clip_teacher(str(place / name), frozenset(wants), options(place, **changes), form)
+    settings = ObjectiveSettings(targeted_distillation=options(place, **changes))
+    return make_clip_teacher(
+        TeacherContext(str(place / name), frozenset(wants), settings, output_type=form)
+    )
 
 
 def examples() -> list[Example]:
@@ -416,6 +415,15 @@ def test_cached_and_live_features_are_equal(name, data, place, tmp_path, monkeyp
     assert reads.seen["pictures"] == {"clip": 3, "siglip": 4}[name], "once for all its choices"
 
 
+def test_of_texts_that_are_drawn_anew_only_images_are_cached(place, tmp_path):
+    one = teacher(place)
+    drawn, live = TeacherSet([one], FeatureCache(tmp_path)).wrap(samples(examples()), fixed=False)
+    assert teachers_in(tmp_path.iterdir()) == ["clip_images"]
+    kept = wrapped(one, examples(), tmp_path / "all").features
+    for name, features in by_row(drawn, live).features.items():
+        close(features.double(), kept[name].double(), 1e-4)
+
+
 def test_an_images_contents_are_its_identity(place, tmp_path):
     photos = shutil.copytree(place / "photos", tmp_path / "photos")
     found = []
@@ -588,8 +596,6 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
         "a teacher of clip_image needs teacher_images=FOLDER": lambda: teacher(
             place, wants=["clip_image"], teacher_images=""
         ),
-        "no image processor found": lambda: load_clip_image_tower(homes.teacher(tmp_path / "bare")),
-        "a bert model has no": lambda: load_clip_image_tower(homes.student(tmp_path / "bert")),
         "returns uint8 (3, 26, 16), expected uint8 (3, 16, 16)": lambda: wrapped(
             uncropped, examples(), tmp_path / "c"
         ),
@@ -601,6 +607,12 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
         "to a word is not finite": lambda: wrapped(nan, examples(), tmp_path / "c", 0.0),
     }.items():
         assert message in refused(call)
+
+
+def test_images_that_no_objective_reads_are_refused(place):
+    settings = make_settings(ObjectiveSettings, teacher_images=str(place / "photos"))
+    context = TeacherContext(str(place / "clip"), frozenset({"sentence"}), settings)
+    assert "photos: no objective reads images" in refused(load_teachers, context)
 
 
 # -- whole runs ------------------------------------------------------------------------------------------------------
@@ -635,10 +647,7 @@ BRIEF = replace(homes.STEPS, batch=4)
 def test_a_run_reads_everything_once_for_all_its_seeds(tune, tmp_path, monkeypatch):
     reads = Reads(monkeypatch)
     made = Counter()
-    load = loading.load_clip_teacher
-    monkeypatch.setattr(
-        loading, "load_clip_teacher", lambda *a: made.update(["teacher"]) or load(*a)
-    )
+    monkeypatch.setattr(ClipTeacher, "to", lambda one, device: made.update(["teacher"]) or one)
     result = finetune(replace_settings(tune, seeds=2), BRIEF, tmp_path / "run")
     assert result["seeds"] == [0, 1] and made["teacher"] == 1
     # texts once for themselves and once for their words
@@ -670,49 +679,3 @@ def test_the_papers_terms_and_gate_are_the_same_kept_and_live(tune, tmp_path):
         assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
     wide = replace_settings(config, teacher_space="pre_projection")
     assert "text features of two widths, [24, 32]" in refused(finetune, wide, BRIEF, tmp_path / "w")
-
-
-def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp_path, monkeypatch):
-    names = [f"some/{n}" for n in range(4)]
-    store(tmp_path / "store", names)
-    captions = [f"{text} {n}\t{name}.png" for n, name in enumerate(names) for text in TEXTS[:3]]
-    put(tmp_path / "captions.tsv", "\n".join(captions) + "\n")
-    config = make_settings(
-        PretrainConfig,
-        architecture="uniter",
-        model=tune.model,
-        regions=str(tmp_path / "store"),
-        captions=str(tmp_path / "captions.tsv"),
-        max_length=48,
-        objectives=TERMS,
-        teacher=tune.extra_objectives.teacher,
-        teacher_images=str(place / "photos"),
-        teacher_cache=str(tmp_path / "cache"),
-    )
-    reads = Reads(monkeypatch)
-    result = pretrain(config, BRIEF, tmp_path / "captions")
-    assert {*TERMS} < {*result["objectives"]}
-    assert reads.seen["pictures"] == 4 and reads.seen["texts"] == 3 * 4
-    assert teachers_in((tmp_path / "cache").iterdir()) == ["clip_images"]
-
-
-def test_targeted_terms_of_text_alone(tune, place, tmp_path):
-    homes.text(tmp_path / "text.txt", 12)
-    config = make_settings(
-        AdaptConfig,
-        student=tune.model,
-        teacher=tune.extra_objectives.teacher,
-        text=(str(tmp_path / "text.txt"),),
-        arm="mlm+td_text+td_words",
-        word_selection="random",
-    )
-    result = adapt(config, BRIEF, tmp_path / "out")
-    assert {"td_text", "td_words"} < result["train_metrics"].keys()
-    assert not (tmp_path / "out/teacher").exists()
-    photos = str(place / "photos")
-    for message, changes in {
-        "clip_words, clip_word needs teacher_images=FOLDER": {"word_selection": "top"},
-        "photos: no objective reads images": {"arm": "l1", "teacher_images": photos},
-    }.items():
-        changed = replace_settings(config, **changes)
-        assert message in refused(adapt, changed, BRIEF, tmp_path / "refused")

@@ -16,10 +16,7 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.core.batch import Sample, collate
-from groundling.core.errors import InputError
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.teachers import Teacher, compute_features
 from groundling.teachers.feature_cache import TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
 
@@ -156,18 +153,3 @@ def test_the_teacher_reads_the_caption_that_was_drawn(seeing, tmp_path, monkeypa
     pretrain(seeing, replace(STEPS, steps=8, batch=4), tmp_path)
     assert {text for text, _ in read} > {f"caption 1 of {PHOTOS[0]} cats"}
     assert len(read) > len(PHOTOS)
-
-
-# -- mistakes --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("returned", [{"x": [1.0]}, {"x": torch.tensor(1.0)}, None])
-def test_a_teacher_that_returns_no_tensors_is_one_line(returned: object) -> None:
-    class Mine(Teacher):
-        name = "mine"
-
-        def features(self, batch: object) -> object:
-            return returned
-
-    with pytest.raises(InputError, match="the teacher mine: expected tensors by name"):
-        compute_features(Mine(), collate([Sample("a")]))

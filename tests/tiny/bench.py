@@ -52,12 +52,12 @@ READ: list[Path] = []
 """Models that the bench that is killed has read."""
 
 
-def read_few(model: Path, out: Path, world: Path) -> object:
+def read_few(model: Path, out: Path, world: Path, encoder: Path) -> object:
     """Stands for `read_encoder` until the bench is killed."""
     READ.append(model)
     if len(READ) > STOP_AT:
         raise Killed
-    return read_encoder(model, out, world)
+    return read_encoder(model, out, world, encoder)
 
 
 def write_few_pairs(world: Path) -> None:

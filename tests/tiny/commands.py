@@ -131,12 +131,14 @@ REPRODUCTIONS = [path.name for path in PAPERS]
 def smaller(command: TypedCommand) -> list[str]:
     """The words to run a command with."""
     flags = list(SMALLER.get(command.name, ()))
+    if command.name == "compare" and command.page == "README.md":  # which shows a list of seeds
+        flags += ["--seeds", str(SEEDS)]
     seeds = re.search(r"--seeds (\d+)", command.line)
     if command.name == "finetune" and seeds:
         flags += ["--seeds", str(min(SEEDS, int(seeds[1])))]
-    hours = command.name == "bench" and " --plan " not in command.line + " "
-    if hours or any(f"recipes/{name}" in command.line for name in REPRODUCTIONS):
-        return documents.words(documents.changed(command.line, ["--plan"]))
+    if command.name == "bench" or any(f"recipes/{name}" in command.line for name in REPRODUCTIONS):
+        flags = ["--plan", *(["--worlds", "0"] if command.name == "bench" else [])]
+        return documents.words(documents.changed(command.line, flags))
     flags += next((["--rows", *rows] for file, rows in ROWS.items() if file in command.line), [])
     if "token_image_matching" in command.line and "--vokenizer-layers" not in command.line:
         flags += ["--vokenizer-layers", "2"]  # the stand-in has no more

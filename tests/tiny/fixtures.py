@@ -247,8 +247,8 @@ def _loaded_once() -> Iterator[None]:
 @pytest.fixture
 def few_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs ask trained models of few samples in place of hundreds, for tests that run whole documents."""
-    monkeypatch.setattr("groundling.commands.pretrain.run.BASELINE_SAMPLES", 16)
-    monkeypatch.setattr("groundling.commands.pretrain.run.BASELINE_PIXEL_SAMPLES", 8)
+    monkeypatch.setattr("groundling.commands.pretrain.data.BASELINE_SAMPLES", 16)
+    monkeypatch.setattr("groundling.commands.pretrain.data.BASELINE_PIXEL_SAMPLES", 8)
     monkeypatch.setattr("groundling.commands.adapt.evaluation.REPORT_TEXTS", 32)
 
 

@@ -151,9 +151,9 @@ def teacher(folder: Path) -> Path:
     return home(folder, toys.clip(tokens()), tokens())
 
 
-def vilt(folder: Path, **options: Any) -> Path:
+def vilt(folder: Path) -> Path:
     """A ViLT with its tokenizer and image processor, which makes photos of 32 pixels on their short side."""
-    home(folder, toys.vilt(len(words()), **options), words())
+    home(folder, toys.vilt(len(words())), words())
     ViltImageProcessorPil(size={"shortest_edge": 32}, size_divisor=8).save_pretrained(folder)
     return folder
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from groundling.data.regions import ImageRegions, RegionWriter
+from groundling.commands.regions import COMMAND as regions
+from groundling.commands.regions import RegionsConfig
+from groundling.data.regions import ImageRegions, RegionStore, RegionWriter
+from groundling.settings.fields import make_settings
+from tiny.homes import put
 
 
 def store(
@@ -128,3 +133,30 @@ def lmdb(folder: Path, values: Mapping[str, bytes]) -> Path:
         for name, value in values.items():
             view.put(name.encode(), value)
     return folder
+
+
+def imported(out: Path, *paths: Path, **settings: Any) -> tuple[RegionStore, dict[str, Any]]:
+    """The store that the command makes of others' files or stores, and its result."""
+    result = regions(make_settings(RegionsConfig, imports=tuple(map(str, paths)), **settings), out)
+    return RegionStore(out), result
+
+
+def instances(
+    path: Path,
+    images: Mapping[int, str],
+    *notes: tuple[int, int, Sequence[float]],
+    size: tuple[int, int] = (40, 30),
+) -> Path:
+    """COCO's json of dogs (18) and cars (3): image files by id; image, class and box of every annotation."""
+    content = {
+        "images": [
+            {"id": number, "file_name": name, "width": size[0], "height": size[1]}
+            for number, name in images.items()
+        ],
+        "annotations": [
+            {"id": number, "image_id": image, "category_id": kind, "bbox": box}
+            for number, (image, kind, box) in enumerate(notes)
+        ],
+        "categories": [{"id": 18, "name": "dog"}, {"id": 3, "name": "car"}],
+    }
+    return put(path, json.dumps(content))

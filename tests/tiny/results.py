@@ -81,7 +81,7 @@ def entry(method: str, arm: str, visual: float, odd: Sequence[float | None]) -> 
     linear = {"train": visual, "dev": visual, "test": visual, "chance": 0.25}
     names = ("visual", "linear/colour", "linear/category", "readout odd")
     readings = {name: linear for name in names} | {"odd": tuned(*odd), "category": tuned(0.9)}
-    place = {"family": "objects", "world": 0, "seed": 0, "texts": "abc", "remarks": []}
+    place = {"family": "objects", "world": 0, "seed": 0, "texts": "abc"}
     return {"method": method, "arm": arm, **place, "readings": readings}
 
 

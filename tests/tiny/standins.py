@@ -37,16 +37,8 @@ SENTENCES = 16
 WORLD = ["--nouns", "24", "--dev-nouns", "6", "--test-nouns", "8", "--scenes", "12"]
 WORLD += ["--dev-scenes", "4", "--sentences", "300", "--dev-sentences", "8"]
 """Flags of `data make-world` that make it small."""
-TASKS = [
-    "--limit-train",
-    "32",
-    "--limit-dev",
-    "40",
-    "--world.scenes",
-    "0",
-    "--world.dev-scenes",
-    "0",
-]
+TASKS = ["--limit-train", "32", "--limit-dev", "40"]
+TASKS += ["--world.scenes", "0", "--world.dev-scenes", "0"]
 """Flags of `data make-tasks` that make it small."""
 
 
@@ -216,7 +208,7 @@ def own_images(folder: Path) -> None:
     rows = [(f"is it a dog {n} ?", "pier.jpg") for n in range(3)]
     put(folder / "new_questions.csv", table(("question", "photo"), *rows))
     dogs(folder / "my_dogs")
-    vcr_files.folder(folder / "vcr_data", train=35)
+    vcr_files.folder(folder / "vcr_data", train=35, val=7)
     wordnets.write(folder / "WordNet-3.0/dict")
     for number in range(3):
         place = folder / "vcr1images/movie" / f"{number}"

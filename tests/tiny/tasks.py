@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from groundling.commands.pretrain import TrainTexts
-from groundling.commands.pretrain.run import TaskAnswers
-from groundling.commands.pretrain.run import task_texts as pretraining_texts
+from groundling.commands.pretrain.data import TaskAnswers
+from groundling.commands.pretrain.data import task_texts as pretraining_texts
 from groundling.tasks import Task
 from tiny.homes import put
 

@@ -230,11 +230,11 @@ def vit() -> ViTModel:
     return ViTModel(ViTConfig(image_size=16, patch_size=8, **SMALL))
 
 
-def vilt(vocabulary: int, **options: Any) -> ViltForMaskedLM:
+def vilt(vocabulary: int) -> ViltForMaskedLM:
     """Patches of 8 pixels, with places for a square of 4 x 4."""
     torch.manual_seed(11)
     sizes = {"image_size": 32, "patch_size": 8, "max_position_embeddings": 40, **SMALL, **SPREAD}
-    model = ViltForMaskedLM(ViltConfig(vocab_size=vocabulary, **sizes, **options))
+    model = ViltForMaskedLM(ViltConfig(vocab_size=vocabulary, **sizes))
     with torch.no_grad():  # transformers starts positions and the class token at 0
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -296,7 +296,7 @@ def cross_modal(dropout: float | None = None) -> CrossModalEncoder:
     text = TextEncoder(bert(len(words), **options), words)
     tower = make_clip_text_tower(clip(tokens))
     torch.manual_seed(8)
-    return CrossModalEncoder(text, tower, clip_tokenizer=tokens)
+    return CrossModalEncoder(text, tower, 2, tokens)
 
 
 def both_sides(count: int = 64, max_length: int = 40, max_windows: int = 0) -> TextDataset:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tiny.homes import Killed, dying, log_of
+from tiny.objectives import weights
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, OutputSizes
@@ -189,23 +190,35 @@ def test_warmup_steps_are_steps(ran: Any) -> None:
 # -- a killed run ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "bertadam"])
-def test_a_killed_run_resumes_bit_equal(
-    optimizer: str, student: Any, text_only: Any, tmp_path: Path
-) -> None:
-    config = replace(CPU, optimizer=optimizer, save_every=2, lr=1e-2, schedule="constant")
+RESUMED = replace(CPU, save_every=2, lr=1e-2, schedule="constant")
+TOKENS = replace(RESUMED, steps=7, batch_tokens=150, gradient_accumulation_steps=2)
 
-    def resume(out: Path, inner: PlainTrainingStep) -> dict[str, Tensor]:
+
+@pytest.mark.parametrize(
+    ("config", "at"),
+    [
+        (replace(RESUMED, optimizer="sgd"), 4),
+        (replace(RESUMED, optimizer="bertadam"), 4),
+        (TOKENS, 12),  # in the middle of the second epoch
+    ],
+)
+def test_a_killed_run_resumes_bit_equal(
+    config: TrainingArguments, at: int, student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    """With a worker that loads its data, or none."""
+
+    def resume(out: Path, inner: PlainTrainingStep, workers: int = 0) -> dict[str, Tensor]:
         model = student()
         torch.manual_seed(4)
         objective = MaskedLM(model.sizes, mask_id=4)
-        train(model, [objective], text_only, config, out, training_step=inner)
-        return {name: value.detach().clone() for name, value in model.named_parameters()}
+        own = replace(config, workers=workers)
+        train(model, [objective], text_only, own, out, training_step=inner)
+        return weights(model, [objective])
 
     whole = resume(tmp_path / "whole", PlainTrainingStep())
     with pytest.raises(Killed):
-        resume(tmp_path / "killed", dying(4))
-    again = resume(tmp_path / "killed", PlainTrainingStep())
+        resume(tmp_path / "killed", dying(at))
+    again = resume(tmp_path / "killed", PlainTrainingStep(), int(config is TOKENS))
     assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 from tiny import toys
-from tiny.homes import Killed, dying, log_of
+from tiny.homes import log_of
 from tiny.objectives import still, three_choices
-from torch import Tensor
 
 from groundling.core.batch import Batch, Example, collate
 from groundling.data.captions import CaptionedImage
@@ -205,28 +204,6 @@ def test_what_stands_beside_has_room(text_only: Any) -> None:
 
 
 # -- training on them --------------------------------------------------------------------------------------------------
-
-
-def trained(
-    student: Any, data: Any, config: TrainingArguments, out: Path, at: int = 0
-) -> dict[str, Tensor]:
-    model = student()
-    torch.manual_seed(4)
-    objective = MaskedLM(model.sizes, mask_id=4)
-    train(model, [objective], data, config, out, training_step=dying(at))
-    return {name: value.detach().clone() for name, value in model.named_parameters()}
-
-
-def test_a_killed_run_resumes_bit_equal(student: Any, text_only: Any, tmp_path: Path) -> None:
-    """Workers or none: the second epoch is resumed in the middle."""
-    config = replace(CONFIG, gradient_accumulation_steps=2)
-    whole = trained(student, text_only, config, tmp_path / "whole")
-    steps = log_of(tmp_path / "whole")[-1]["step"]
-    with pytest.raises(Killed):
-        trained(student, text_only, config, tmp_path / "killed", at=int(2 * steps - 2))
-    again = trained(student, text_only, replace(config, workers=1), tmp_path / "killed")
-    assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
-    assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
 
 
 def test_the_loss_is_a_mean_over_the_step(student: Any, text_only: Any, tmp_path: Path) -> None:

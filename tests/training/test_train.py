@@ -185,9 +185,10 @@ def test_every_trainable_parameter_changes_and_frozen_ones_do_not(cross, samples
     assert same == frozen | unread
 
 
-def test_head_start_leaves_the_encoder_alone(run):
+@pytest.mark.parametrize("head_start", [{"freeze_encoder_steps": 4}, {"freeze_encoder_ratio": 0.2}])
+def test_head_start_leaves_the_encoder_alone(run, head_start):
     for steps, moved in ((4, False), (5, True)):
-        done = run(str(steps), steps=steps, freeze_encoder_steps=4, schedule_steps=20, lr=1e-3)
+        done = run(str(steps), steps=steps, schedule_steps=20, lr=1e-3, **head_start)
         same = {name for name in done.before if torch.equal(done.before[name], done.after[name])}
         encoder = {name for name in done.before if name.startswith("model.")}
         assert (same == encoder) is not moved
@@ -439,24 +440,18 @@ def test_a_run_says_that_its_negatives_are_fewer(tmp_path: Path) -> None:
     assert [note for note in notes if note.startswith("gradient_accumulation_steps=2")]
 
 
-@pytest.mark.parametrize(
-    ("objectives", "steps", "named"),
-    [
-        ([ClipContrastiveLoss(WIDTHS)], 4, "contrast"),
-        (
-            [ClipContrastiveLoss(WIDTHS), ContrastiveDistillation(WIDTHS)],
-            2,
-            "contrast, contrastive",
-        ),
-        ([ClipContrastiveLoss(WIDTHS)], 1, ""),
+def test_which_negatives_are_fewer() -> None:
+    clip, distilled = ClipContrastiveLoss(WIDTHS), ContrastiveDistillation(WIDTHS)
+    for objectives, steps, named in (
+        ([clip], 4, "contrast"),
+        ([clip, distilled], 2, "contrast, contrastive"),
+        ([clip], 1, ""),
         ([L1Distillation(WIDTHS), MaskedLM(WIDTHS)], 4, ""),
-    ],
-)
-def test_what_is_said(objectives: list, steps: int, named: str) -> None:
-    settings = TrainingArguments(gradient_accumulation_steps=steps)
-    notes = in_batch_negatives_note(objectives, settings)
-    assert len(notes) == bool(named)
-    assert all(f": {named} takes its negatives from one micro-batch" in note for note in notes)
+    ):
+        settings = TrainingArguments(gradient_accumulation_steps=steps)
+        notes = in_batch_negatives_note(objectives, settings)
+        assert len(notes) == bool(named)
+        assert all(f": {named} takes its negatives from one micro-batch" in note for note in notes)
 
 
 # -- resume ------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from torch import nn
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main
+from groundling.commands.regions import COMMAND as regions
+from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Batch, EncoderOutput, Example, collate
 from groundling.core.output_types import Classification
 from groundling.core.rng import generator
@@ -33,6 +35,7 @@ from groundling.objectives.grounded_space import GroundedSpace
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
+from groundling.settings.fields import make_settings
 from groundling.settings.objectives import TargetedDistillationSettings, TrainingStepSettings
 from groundling.settings.training import TrainingArguments
 from groundling.teachers import feature_cache as cache
@@ -191,6 +194,24 @@ def read(out: Path) -> None:
     homes.put(out / f"rows-{rank}.json", json.dumps(rows))
 
 
+def given_photos(folder: Path) -> None:
+    homes.home(folder / "vit", toys.vit(), None)
+    CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder / "vit")
+    for number in range(5):
+        homes.noise(folder / f"photos/{number}.png", (40, 30), number)
+
+
+def extract(out: Path) -> None:
+    """A store of regions, of which each machine writes every other shard."""
+    given = out.parent / "given"
+    sizes = {"grid": 2, "batch": 2, "shard_size": 2, "cpu": torch.accelerator.is_available()}
+    config = make_settings(
+        RegionsConfig, images=str(given / "photos"), backbone=str(given / "vit"), **sizes
+    )
+    result = regions(config, out)
+    homes.put(Path(f"{out}-{os.environ.get('RANK', 0)}.json"), json.dumps(result))
+
+
 def _rank(folder: str) -> None:
     assert os.environ["LOCAL_WORLD_SIZE"] == "1"
     PartialState(cpu=True)  # as every run begins
@@ -202,6 +223,7 @@ def _rank(folder: str) -> None:
     villa(Path(folder) / "villa")
     gate(Path(folder) / "gate")
     read(Path(folder) / "read")
+    extract(Path(folder) / "extract")
     assert torch.distributed.get_world_size() == 2
     torch.distributed.destroy_process_group()
 
@@ -209,6 +231,7 @@ def _rank(folder: str) -> None:
 @pytest.fixture(scope="module")
 def two(two_machines, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("two")
+    given_photos(folder / "given")
     two_machines(_rank, str(folder))
     return folder
 
@@ -258,6 +281,14 @@ def test_two_machines_read_what_one_reads_and_make_no_shard_twice(two, tmp_path)
     made = [file.name for file in (two / "read").glob("made-*/*")]
     assert sorted(made) == sorted(file.name for file in (tmp_path / "made-0").iterdir())
     assert len(made) > 5
+
+
+def test_two_machines_extract_the_same_bytes_as_one(two):
+    extract(two / "alone")
+    alone, together = homes.digests(two / "alone"), homes.digests(two / "extract")
+    assert alone | {"result.json": ""} == together | {"result.json": ""}
+    results = [json.loads((two / f"extract-{rank}.json").read_text()) for rank in (0, 1)]
+    assert results[0] == results[1] == json.loads((two / "extract/result.json").read_text())
 
 
 def test_torchrun_starts_a_command_that_trains_as_one_process_does(tmp_path):

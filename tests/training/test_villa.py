@@ -15,7 +15,6 @@ from tiny.homes import Killed, log_of
 from tiny.objectives import JOINS, still, three_choices, two_classes, weights
 from torch import Tensor, nn
 
-from groundling.cli import main
 from groundling.core.batch import Batch
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, RegionSelection
@@ -195,29 +194,6 @@ def test_it_is_what_a_plain_restatement_does(settings: dict[str, Any], tmp_path:
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=2e-6)
 
 
-@pytest.mark.parametrize("norm", ["l2", "linf"])
-def test_every_row_climbs_by_a_step_of_its_own(norm: str, tmp_path: Path) -> None:
-    """The choices of a question are rows, and the words and the regions of a row have a step each."""
-    watching = WatchedSteps(villa(lr=0.25, norm=norm))
-    model, task, data = vcr()
-    once = replace(SGD, steps=1)
-    train(still(model), [still(task)], data, once, tmp_path, training_step=watching)
-    clean, zero, once, twice = watching.changes
-    assert clean == {} and len(watching.losses) == 4 and watching.backwards == 3
-    order = 2.0 if norm == "l2" else float("inf")
-    for name in ("text", "regions"):
-        assert not zero[name].any()
-        moved = once[name].detach().flatten(1)
-        assert len(moved) == SGD.batch * CHOICES
-        lengths = torch.linalg.vector_norm(moved, order, dim=1)
-        torch.testing.assert_close(lengths, torch.full_like(lengths, 0.25))
-        again = (twice[name] - once[name]).detach().flatten(1)
-        lengths = torch.linalg.vector_norm(again, order, dim=1)
-        torch.testing.assert_close(lengths, torch.full_like(lengths, 0.25), rtol=1e-4, atol=1e-6)
-    assert watching.losses[0] == pytest.approx(watching.losses[1], abs=1e-5)
-    assert watching.losses[3] > watching.losses[2] > watching.losses[1]
-
-
 def test_no_two_passes_share_a_dropout_mask(tmp_path: Path) -> None:
     """With nothing added the passes differ by dropout alone, and so do their answers."""
     watching = WatchedSteps(villa(lr=0.0))
@@ -346,12 +322,3 @@ def test_regions_that_are_not_there_do_not_diverge(tmp_path: Path) -> None:
 
 
 # -- by name -----------------------------------------------------------------------------------------------------------
-
-
-def test_villa_by_flag(tmp_path: Path) -> None:
-    student, data = homes.student(tmp_path / "bert"), homes.rte(tmp_path / "data")
-    words = ["finetune", "--model", str(student), "--task", "glue/rte", "--data", str(data)]
-    words += ["--steps", "2", "--batch", "4", "--cpu", "--log-every", "1"]
-    words += ["--training-step", "villa", "--adversarial-modality", "text"]
-    assert main([*words, "--out", str(tmp_path / "out")]) == 0
-    assert all(line["divergence"] > 0 for line in log_of(tmp_path / "out/seed-0"))

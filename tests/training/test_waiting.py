@@ -1,6 +1,6 @@
 """The loop does not wait for the device: between two lines of the log nothing is read from it."""
 
-import traceback
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -89,8 +89,10 @@ class Watch(TorchDispatchMode):
         self.made.__exit__(*error)
 
     def note(self, what: str) -> None:
-        frames = [one for one in traceback.extract_stack() if one.filename.startswith(str(PACKAGE))]
-        self.waits.append(f"{what}: {frames[-1].name}: {frames[-1].line}")
+        frame = sys._getframe()
+        while not frame.f_code.co_filename.startswith(str(PACKAGE)):
+            frame = frame.f_back
+        self.waits.append(f"{what}: {frame.f_code.co_name}, line {frame.f_lineno}")
 
 
 class Made(TorchFunctionMode):
@@ -236,6 +238,23 @@ def test_a_step_that_waits_is_found(waits):
         return {**parts, "objectives": [Curious(parts["model"].sizes, looks)]}
 
     assert len(waits(2, make)) == len(waits(1, make)) + len(looks)
+
+
+class CountsTaught(Curious):
+    """Counts by a feature that its teacher computes in every step, and whose inputs do not carry it."""
+
+    required_fields = ("text", "features.sentence")
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        return {"curious": int((batch.features["sentence"].norm(dim=-1) > 0).sum())}
+
+
+def test_a_count_of_a_live_feature_waits(waits):
+    def make() -> dict[str, Any]:
+        parts = contrastive()
+        return {**parts, "objectives": [CountsTaught(parts["model"].sizes, [])]}
+
+    assert len(waits(2, make)) > len(waits(1, make))
 
 
 def test_a_mask_that_picks_rows_is_found(waits):

@@ -23,7 +23,7 @@ from groundling.core.rng import generator
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.models.heads import HEADS, init_lm_head
 from groundling.models.task_heads import HeadContext
-from groundling.objectives import MaskingVocabulary, ObjectiveContext
+from groundling.objectives import ObjectiveContext
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.objectives import PretrainingVariantSettings
 from groundling.tasks.vqa import VQA
@@ -113,8 +113,7 @@ def test_states_and_attention_are_transformers_own(
 def test_losses_are_transformers_own(folder: Path, model: Lxmert) -> None:
     """All five tasks on one corrupted batch; transformers takes means over all positions, times 6.67."""
     sizes = model.sizes._replace(classes=5, background=False)
-    vocabulary = MaskingVocabulary.of(model.text_tokenizer)
-    context = ObjectiveContext(sizes, vocabulary, output_type=ANSWERS)
+    context = ObjectiveContext(sizes, model.text_tokenizer, output_type=ANSWERS)
     chosen = ARCHITECTURE.pretraining.objectives(context, PretrainingVariantSettings())
     names = ["masked_lm", "sentence_image", "masked_objects", "image_qa"]
     assert [one.name for one in chosen] == names

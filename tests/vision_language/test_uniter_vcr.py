@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny import homes, toys
-from tiny.homes import STEPS, log_of, put, whole_and_resumed
+from tiny.homes import STEPS, log_of, put
 from tiny.regions import store
 from tiny.tasks import VCR_OBJECTS, task_texts, unlabelled_texts, vcr_line
 from transformers import BertConfig, BertModel
@@ -296,20 +296,26 @@ def test_heads_have_no_dropout_as_in_the_release(task: str, form: Any) -> None:
 
 
 def test_pairs_of_images_are_pooled_as_released() -> None:
-    """Dropout on the pooling weights, too; Linears N(0, 0.02), the attentions' input as PyTorch's."""
+    """Linears N(0, 0.02), the attentions' input as PyTorch's; dropout on the pooling weights, too."""
     torch.manual_seed(0)
     pooler = PairPooler(256, dropout=0.5)
     spread = (2 / (256 + 3 * 256)) ** 0.5  # Xavier's
     linears = [part.weight for part in (pooler.mix[0], pooler.score, pooler.read[0].out_proj)]
     for weight, std in (*((one, 0.02) for one in linears), (pooler.read[1].in_proj_weight, spread)):
         assert float(weight.detach().std()) == pytest.approx(std, rel=0.2)
-    states, mask = torch.randn(2, 4, 256), torch.ones(2, 4, dtype=torch.bool)
+    states, mask = torch.randn(4, 5, 256), torch.ones(4, 5, dtype=torch.bool)
+    mask[1, 3:] = mask[2, 4:] = False
     steady = pooler.eval()(states, mask)
+    for row in range(4):  # one of a pair reads the other, both without padding
+        mine, theirs = (states[number][mask[number]] for number in (row, row ^ 1))
+        read, _ = pooler.read[row % 2](mine, theirs, theirs)
+        mixed = pooler.mix(torch.cat([mine, read], 1))
+        pooled = pooler.score(mixed).relu().softmax(0).T @ mixed
+        half = steady[row // 2].view(2, 256)[row % 2]
+        torch.testing.assert_close(half, pooled[0], rtol=0, atol=1e-5)
     for part in (*pooler.read, pooler.mix[2]):  # nothing but the pooling weights is dropped
         part.dropout = part.p = 0.0
-    torch.testing.assert_close(pooler(states, mask), steady)
-    pooler.train()
-    runs = torch.stack([pooler(states, mask)[0] for _ in range(200)])
+    runs = pooler.train()(states[:2].repeat(200, 1, 1), mask[:2].repeat(200, 1))
     assert runs.std(0).amax() > 0
     torch.testing.assert_close(runs.mean(0), steady[0], atol=0.05, rtol=0.3)
 
@@ -337,11 +343,7 @@ def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
     def refusal(config: VcrJointScoreConfig) -> str:
         return homes.refused(vcr, config, tmp_path / "out")
 
-    assert refusal(runs).startswith(f"both={tmp_path / 'run'}: no such file or folder")
-    (tmp_path / "run").mkdir()
-    assert refusal(runs).endswith("finished seeds are [] and []")
     assert "has both; leave it out" in refusal(replace(runs, answers="a"))
-    assert refusal(replace(runs, both="")) == "vcr needs answers"
     put(tmp_path / "run/seed-0/result.json", json.dumps({"task": "vcr/answer", "seed": 0}))
     assert "a run of vcr/answer, expected one of vcr" in refusal(runs)
     put(tmp_path / "run/seed-0/result.json", json.dumps({"task": "vcr", "seed": 0}))
@@ -402,21 +404,10 @@ def test_any_answer_is_drawn_evenly_and_no_label_is_told(place: Path, tmp_path: 
     assert len(drawn) == 16 and min(drawn.values()) > 15 and max(drawn.values()) < 75
 
 
-def test_a_killed_second_stage_ends_with_the_same_weights(
-    place: Path, first_stage: Path, tmp_path: Path
-) -> None:
-    config = second_stage(place, first_stage, task_answers="any", step_mix=(10.0, 1.0, 1.0))
-    steps = replace(STEPS, steps=5, batch=4, save_every=2)
-    whole, killed = whole_and_resumed(pretrain, config, steps, tmp_path, "model", at=4)
-    assert whole == killed and len(whole) > 3
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"step_mix": (2.0, 1.0)}, "masked_lm, regress_regions, masked_regions or hard_"),
-        ({"step_mix": (1.0, 0.0, 1.0)}, "step_mix = 0.0: expected"),
-        ({"step_mix": (1.0, float("nan"), 1.0)}, "step_mix = nan: expected"),
         ({"caption_splits": ("train",)}, "caption_splits=train: applies only to captions"),
         ({"image_list": "list.txt"}, "image_list=list.txt: applies only to captions"),
         (

@@ -213,16 +213,6 @@ def test_captions_alone_see_no_image(
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
-def test_boxes_are_appended_to_features(
-    on_captions: PretrainConfig, first: Path, tmp_path: Path
-) -> None:
-    result = pretrain(replace_settings(on_captions, region_boxes=True), BRIEF, tmp_path / "out")
-    join = load_encoder(tmp_path / "out/model").join
-    assert join.boxes and join.projection.in_features == 12 + 6
-    count = sum(parameter.numel() for parameter in load_encoder(first).parameters())
-    assert result["parameters"] == count + 6 * join.projection.out_features
-
-
 @torch.no_grad()
 def test_r2cs_regions_in_plain_words() -> None:
     words = toys.bert_words()
@@ -285,7 +275,7 @@ def test_from_bert_to_vcr_through_both_phases(
 ) -> None:
     images = str(place / "images")
     seeing = {"images": images, "backbone": str(place / "resnet"), "shortest_edge": 32}
-    joining = {"object_classes": True, "early_fusion": False, "flip": False}
+    joining = {"object_classes": True, "early_fusion": False, "region_boxes": True, "flip": False}
     pretrain(replace_settings(on_captions, **seeing, **joining), BRIEF, tmp_path / "captions")
     config = on_task(place, "vcr", mentioned_objects_only=True, images=images)
     config = replace_settings(config, model=str(tmp_path / "captions/model"))
@@ -295,7 +285,10 @@ def test_from_bert_to_vcr_through_both_phases(
     stages = ("captions/model", "task/model", "tuned/seed-0/model")
     models = [load_encoder(tmp_path / stage) for stage in stages]
     for model in models:
-        assert (model.side, model.reads_whole_image, model.fusion is None) == (32, True, False)
+        assert model.image_sides[0] == 32 and model.reads_whole_image and model.fusion is not None
+        assert model.join.projection.in_features == 512 + 6
+    described = json.loads((tmp_path / "tuned/seed-0/model/groundling_task.json").read_text())
+    assert described["region_settings"]["mentioned_objects_only"] is True
     last = "cnn.encoder.stages.3.layers.0.layer.1.convolution.weight"
     learned = [model.state_dict()[last] for model in models]
     assert not torch.equal(learned[0], learned[1]) and not torch.equal(learned[1], learned[2])
@@ -317,12 +310,6 @@ def tuning(place: Path) -> FinetuneConfig:
         regions=str(place / "store"),
         mentioned_objects_only=True,
     )
-
-
-def test_the_flag_travels_with_the_model(tuning: FinetuneConfig, tmp_path: Path) -> None:
-    finetune(replace_settings(tuning, object_classes=True), BRIEF, tmp_path / "out")
-    described = tmp_path / "out/seed-0/model/groundling_task.json"
-    assert json.loads(described.read_text())["region_settings"]["mentioned_objects_only"] is True
 
 
 def test_what_does_not_go_together(

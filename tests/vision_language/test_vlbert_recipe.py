@@ -156,7 +156,7 @@ def test_a_new_end_to_end_model_learns_vcr_as_the_paper_does(
     result = json.loads((tmp_path / "paper/seed-0/result.json").read_text())
     assert result["objectives"] == ["supervised", "region_classes"] and "notes" not in result
     model = load_encoder(tmp_path / "paper/seed-0/model")
-    assert isinstance(model, EndToEndModel) and (model.side, model.longest_edge) == (40, 50)
+    assert isinstance(model, EndToEndModel) and model.image_sides == (40, 50)
     assert model.regions_provenance
     alone = run("alone", auxiliary_losses=False)
     assert "region_classes" not in alone
@@ -178,7 +178,7 @@ def test_sides_change_when_a_model_is_fine_tuned(settings: FinetuneConfig, tmp_p
     finetune(again, TWO, tmp_path / "again")
     for run, longest in (("first", 0), ("again", 60)):
         model = load_encoder(tmp_path / run / "seed-0/model")
-        assert (model.side, model.longest_edge) == (40, longest)
+        assert model.image_sides == (40, longest)
     for config, message in (
         (replace_settings(again, longest_edge=30), "longest_edge=30: less than the short side, 40"),
         (replace_settings(settings, architecture="uniter"), "uniter reads stored features"),

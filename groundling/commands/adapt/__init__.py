@@ -10,7 +10,7 @@ from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.command_line.names import (
-    check_unread,
+    check_training_step,
     input_paths,
     parse_arm,
     teacher_settings,
@@ -104,7 +104,7 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
         refuse_settings(config, reason, "student_layers", "student_width")
     if not any(one.needs_cross_modal or one.wraps_encoder() for one in arm.values()):
         refuse_settings(config, f"arm={config.arm} has no cross-modal model", "save_joint")
-    check_unread(config, list(arm))
+    check_training_step(config)
 
 
 COMMAND = Command(

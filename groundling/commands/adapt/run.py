@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from groundling.command_line.names import parse_arm
 from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.data import (
+    Layout,
+    clip_windows,
+    read_texts,
+    text_layout_of,
+    training_data,
+)
 from groundling.commands.adapt.evaluation import (
     evaluate_objectives,
     length_note,
@@ -25,9 +29,7 @@ from groundling.commands.adapt.evaluation import (
 from groundling.core.batch import OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
-from groundling.data.captions import IS_PAIR, CaptionPairs
-from groundling.data.corpora import CorpusDataset, corpus_samples, stores_folder
-from groundling.data.samples import ClipRowEncoder, SampleDataset, TextRowEncoder
+from groundling.data.samples import ClipRowEncoder
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.heads import LMHead, init_lm_head, save_with_lm_head
@@ -35,7 +37,6 @@ from groundling.models.loading import Encoder
 from groundling.models.sentence_modules import SentenceModules, make_sentence_modules
 from groundling.models.text_encoder import TextEncoder, load_text_encoder, new_text_encoder
 from groundling.objectives import (
-    MaskingVocabulary,
     Objective,
     ObjectiveContext,
     find_objective,
@@ -46,44 +47,13 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.prediction.similarity import text_length_limit
 from groundling.runs.run import Run
 from groundling.settings.fields import replace_settings
-from groundling.settings.input_settings import WeightedFile, parse_weighted_files
+from groundling.settings.input_settings import parse_weighted_files
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
-from groundling.teachers import Teacher
-from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
-from groundling.training.batch_sampler import DataSource, split_by_file
-from groundling.training.fit import Data, fit, save_trained, taught_objectives
-from groundling.training.held_out_loss import BASELINE_SHARE, training_overlap_note
-
-# Text layout: lines, or the blocks of XDBERT's paper.
-
-LINE = 128
-"""Default maximum tokens of a line."""
-BLOCK = 512
-"""Tokens of a block, as in XDBERT's paper (Appendix B)."""
-SLOTS = 9 * 77
-"""Positions of a block's CLIP side in the paper: nine windows of 77; other window sizes get as \
-many positions."""
-
-
-Layout = Literal["lines", "blocks"]
-"""lines: each line by itself; blocks: the lines of a file joined and cut into blocks."""
-
-
-def text_layout_of(config: AdaptConfig, joint: bool, student_max_length: int) -> tuple[Layout, int]:
-    """The layout of an arm's texts, blocks for a `joint` arm such as XDBERT, and the tokens of a line or block."""
-    layout: Layout = "blocks" if joint else "lines"
-    if config.text_layout != "auto":
-        layout = config.text_layout
-    length = config.max_length or (BLOCK if layout == "blocks" else LINE)
-    return layout, min(length, student_max_length)
-
-
-def clip_windows(layout: Layout, max_windows: int, size: int) -> int:
-    """Maximum CLIP windows of `size` tokens per text; 0: as many as needed."""
-    return max_windows or (math.ceil(SLOTS / size) if layout == "blocks" else 0)
+from groundling.training.fit import fit, save_trained, taught_objectives
+from groundling.training.held_out_loss import BASELINE_SHARE
 
 
 def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
@@ -103,13 +73,12 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     settings = _objective_settings(config, text)
     layout, max_length = text_layout_of(config, is_cross_modal, text_length_limit(text, sentence))
     model, windows = _model(config, is_cross_modal, text, layout, seed)
-    texts, eval_texts = _texts(config, layout, max_length, text, windows, run)
-    vocabulary = MaskingVocabulary.of(text.tokenizer)
-    context = ObjectiveContext(model.sizes, vocabulary, settings, config.cross_modal)
+    texts, eval_texts = read_texts(config, layout, max_length, text, windows, run)
+    context = ObjectiveContext(model.sizes, text.tokenizer, settings, config.cross_modal)
     teacher = config.teacher if "teacher" in {one.needed_teacher() for one in arm.values()} else ""
     extra = [FrozenCopy(text)] if retains else []
     teacher_set = load_teacher_set(
-        teacher, names, context, run.state.device, run.folder, seed, extra, text.tokenizer
+        teacher, names, context, run.state.device, run.folder, seed, extra
     )
     sizes = teacher_set.sizes(context.sizes)
     model = _wrapped(model, names, sizes, seed)
@@ -120,7 +89,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     projection = _projection(objectives) if config.keep_projection else None
     by_length = match_by_length(objectives, texts, seed)
     run.note(*_student_notes(config, heads, text), *length_note(by_length, layout))
-    data, held_out = _data(config, texts, eval_texts, teacher_set, objectives)
+    data, held_out = training_data(config, texts, eval_texts, teacher_set, objectives)
     result = fit(
         model,
         objectives,
@@ -146,22 +115,6 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         result["retention"] = retention_report(text, sentence, pairs, before)
     run.save(lambda folder: _save(folder, text, model, objectives, config, training, result))
     return result
-
-
-def _data(
-    config: AdaptConfig,
-    texts: CorpusDataset,
-    eval_texts: CorpusDataset | None,
-    teacher_set: TeacherSet,
-    objectives: Sequence[Objective],
-) -> tuple[Data, Data | None]:
-    """Training data, and held-out data or None, with the same teachers."""
-    files = parse_weighted_files(config.text, "text")
-    data = text_sources(texts, files, teacher_set, objectives, "text")
-    if eval_texts is None:
-        return data, None
-    files = [WeightedFile(path) for path in config.eval_text]
-    return data, text_sources(eval_texts, files, teacher_set, objectives, "eval_text")
 
 
 def _student(config: AdaptConfig, seed: int) -> TextEncoder:
@@ -194,32 +147,6 @@ def _guessing_notes(
     ]
 
 
-def _texts(
-    config: AdaptConfig,
-    layout: Layout,
-    max_length: int,
-    text: TextEncoder,
-    windows: ClipRowEncoder | None,
-    run: Run,
-) -> tuple[CorpusDataset, CorpusDataset | None]:
-    """Training texts, and held-out texts or None; tokenised texts are stored in the run folder."""
-    tokens = TextRowEncoder(text.tokenizer, max_length)
-
-    def read(paths: Sequence[str], limit: int = 0) -> CorpusDataset:
-        folder = stores_folder(run.folder)
-        return corpus_samples(
-            paths, layout, tokens, folder, windows, limit, config.caption_settings
-        )
-
-    eval_texts = read(config.eval_text) if config.eval_text else None
-    files = [each.file for each in parse_weighted_files(config.text, "text")]
-    texts = read(files, config.limit)
-    held, trained = (list(map(os.path.normpath, paths)) for paths in (config.eval_text, files))
-    run.note(*training_overlap_note(held, trained, "files"))
-    run.counts |= {"texts": len(texts), "eval texts": len(eval_texts or ())}
-    return texts, eval_texts
-
-
 def _save(
     folder: Path,
     text: TextEncoder,
@@ -234,7 +161,8 @@ def _save(
     result["fills_masks"] = _save_lm_head(folder / "model", objectives, config, text)
     if config.cross_modal.save_joint and model is not text:
         save_trained(folder / "joint", model, objectives)
-    card = _card(config, training, result, library_of(folder / "model"))
+    library = "sentence-transformers" if text.sentence else "transformers"
+    card = _card(config, training, result, library)
     (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -352,97 +280,20 @@ def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-# -- data sources: texts, and captions whose images some objectives read ----------------------------------------------
-
-
-def text_sources(
-    texts: CorpusDataset,
-    files: Sequence[WeightedFile],
-    teacher_set: TeacherSet,
-    objectives: Sequence[Objective],
-    setting: str,
-) -> Data:
-    """The sources of a run's texts with teacher features, and the teachers that run in every step.
-
-    If a teacher reads images, each file is a source of its own: texts without images train only objectives
-    that read no features of images, and objectives on pairs of captions pair each caption of an image with another.
-    """
-    if not any(teacher.image_features for teacher in teacher_set.teachers):
-        samples, teachers = teacher_set.wrap(texts)
-        return split_by_file(DataSource(samples, name=setting), texts.bounds, files), teachers
-    if not any(texts.images):
-        raise InputError(f"{setting}: no file has images, which an objective reads")
-    if not sum(each.weight for each in files):
-        spans = zip(texts.bounds[:-1], texts.bounds[1:], strict=True)
-        files = [
-            each._replace(weight=stop - start)
-            for each, (start, stop) in zip(files, spans, strict=True)
-        ]
-    sources = []
-    live: dict[str, Teacher] = {}
-    for source in split_by_file(DataSource(texts, name=setting), texts.bounds, files):
-        if not len(source.samples):
-            continue
-        sees = _has_images(source.samples, source.name)
-        samples, teachers = teacher_set.wrap(source.samples, texts_only=not sees)
-        live |= {teacher.name: teacher for teacher in teachers}
-        source = replace(source, samples=samples)
-        sources.append(_readable(source, sees, objectives, teacher_set))
-    return sources, list(live.values())
-
-
-def _has_images(samples: SampleDataset, name: str) -> bool:
-    """Whether the lines of a file have images; raises InputError if only some have."""
-    has_image = [bool(images) for images in samples.images]
-    if any(has_image) and not all(has_image):
-        lacking = samples.ids[has_image.index(False)]
-        raise InputError(f"{name}: {lacking} has no image, but other lines have")
-    return all(has_image)
-
-
-def _readable(
-    source: DataSource, sees: bool, objectives: Sequence[Objective], teacher_set: TeacherSet
-) -> DataSource:
-    """The source with the objectives that its texts can train, and with pairs of captions if one reads them."""
-    if sees:
-        pairing = [one.name for one in objectives if f"labels.{IS_PAIR}" in one.required_fields]
-        if not pairing:
-            return source
-        return replace(source, samples=CaptionPairs(source.samples, f"{source.name}: {pairing[0]}"))
-    of_images = {
-        f"features.{name}" for teacher in teacher_set.teachers for name in teacher.image_features
-    }
-    textual = tuple(one.name for one in objectives if of_images.isdisjoint(one.required_fields))
-    if not textual:
-        raise InputError(f"{source.name}: its lines have no images, which every objective reads")
-    return replace(source, objectives=textual)
-
-
 # -- model card -------------------------------------------------------------------------------------------------------
 
-HEAD = "`AutoModelForMaskedLM` loads {}. `AutoModel`, which needs no head, reports its weights as UNEXPECTED."
 MLM_HEAD_TEXTS = {
-    "this run's": HEAD.format("the masked-LM head that was trained in this run"),
-    "the student's": HEAD.format("the student's own masked-LM head, which was not trained here"),
+    "this run's": "`AutoModelForMaskedLM` loads the masked-LM head that was trained in this run.",
+    "the student's": "`AutoModelForMaskedLM` loads the student's own masked-LM head, not trained here.",
     "none": "There is no masked-LM head: `AutoModelForMaskedLM` would initialise one randomly.",
 }
 """Text of a model card on the masked-LM head, by the head's origin."""
 
 
-def end_of_path(place: str) -> str:
+def _end_of_path(place: str) -> str:
     """The last two parts of a local path, without the folders of this machine; a hub id as it is."""
-    if not Path(place).exists():
-        return place
-    path = Path(os.path.abspath(place))
-    top = Path.home() if path.is_relative_to(Path.home()) else Path(path.anchor)
-    return "/".join(path.relative_to(top).parts[-2:])
-
-
-def library_of(folder: Path) -> str:
-    """The library that loads a model folder."""
-    if (folder / "modules.json").exists():
-        return "sentence-transformers"
-    return "transformers" if (folder / "config.json").exists() else "groundling"
+    path = Path(place)
+    return "/".join(path.absolute().parts[-2:]) if path.exists() else place
 
 
 def _card(
@@ -451,8 +302,7 @@ def _card(
     files = parse_weighted_files(config.text, "text")
     texts = "\n".join(f"- `{Path(each.file).name}`" for each in files)
     kd_teacher = config.objective_settings.state_distillation.kd_teacher
-    places = filter(None, (config.teacher, kd_teacher))
-    teachers = "`, `".join(map(end_of_path, places))
+    teachers = [_end_of_path(one) for one in (config.teacher, kd_teacher) if one]
     return f"""---
 library_name: {library}
 tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
@@ -462,8 +312,8 @@ tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 A stock `transformers` encoder with {result["parameters"]:,} parameters; for {library}.
 {MLM_HEAD_TEXTS[result["fills_masks"]]}
 
-- student: `{end_of_path(config.student)}`{", new weights" if config.from_scratch else ""}
-- teacher: `{teachers or "none (control)"}`
+- student: `{_end_of_path(config.student)}`{", new weights" if config.from_scratch else ""}
+- teacher: `{"`, `".join(teachers) or "none (control)"}`
 - objectives: {", ".join(result["objectives"])}
 - text ({result["texts"]} texts, {result["truncated_tokens"]} truncated tokens):
 {texts}

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
-from groundling.command_line.names import check_teacher, check_unread, input_paths
+from groundling.command_line.names import check_teacher, check_training_step, input_paths
 from groundling.models.hub import is_adapter
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, Settings, refuse_settings, required, settings
@@ -127,7 +127,7 @@ def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) 
         reason = "an adapter over CLIP trains only the task's loss; leave it out"
         refuse_settings(config, reason, "objectives", "training_step")
     check_teacher(extra, step.training_step)
-    check_unread(config, extra.objectives)
+    check_training_step(config)
 
 
 EXTENDABLE_SETTINGS = ("seeds", "text_only_baseline", "train.seed")

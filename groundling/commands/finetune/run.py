@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,11 @@ from groundling.commands.finetune.result import (
     summary,
     without_images,
 )
-from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
 from groundling.core.registry import files_of_object, is_import_path, resolve
 from groundling.core.rng import derive_seed
 from groundling.data.regions import RegionStore
-from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.samples import SampleDataset
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.heads import init_layer
@@ -46,7 +44,6 @@ from groundling.models.hub import is_adapter
 from groundling.models.loading import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import (
-    MaskingVocabulary,
     Objective,
     ObjectiveContext,
     unused_settings_note,
@@ -200,9 +197,9 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     for one in trained_on:
         run.note(f"{one} is a training split, so its scores are not on held-out data")
 
-    run_seed = _seed_runner(task, config, training, run)
+    tuning = FineTuning(task, config, training, run)
     seeds = range(training.seed, training.seed + config.seeds)
-    runs = [run.part(f"seed-{seed}", partial(run_seed, seed)) for seed in seeds]
+    runs = [run.part(f"seed-{seed}", partial(tuning.run_seed, seed)) for seed in seeds]
     result = summary(task, runs, config.model, trained_on)
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
     if config.text_only_baseline:
@@ -213,161 +210,136 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     return result
 
 
-def _seed_runner(
-    task: Task, config: FinetuneConfig, training: TrainingArguments, run: Run
-) -> Callable[[int, RunFolder], dict[str, Any]]:
-    """A function that fine-tunes and evaluates with one seed.
+class FineTuning:
+    """A task's fine-tunings: seeds share examples, regions and teachers, which the first unfinished one loads."""
 
-    Seeds share examples, regions and teachers, which the first one that is not finished loads.
-    """
-    inputs = region_inputs(config)
-    splits = cache(partial(read_splits, task, config))
-    teacher_sets: list[TeacherSet] = []
+    def __init__(
+        self,
+        task: Task,
+        config: FinetuneConfig,
+        training: TrainingArguments,
+        run: Run,
+        splits: Splits | None = None,
+    ) -> None:
+        """`splits`: the task's examples, by default those of `config.data`."""
+        self.task = task
+        self.config = config
+        self.training = training
+        self.run = run
+        self.inputs = region_inputs(config)
+        self._teacher_set: TeacherSet | None = None
+        if splits is not None:
+            self.splits = splits
 
-    def run_seed(seed: int, part: RunFolder) -> dict[str, Any]:
-        run.counts |= {split: len(examples) for split, examples in splits().items()}
-        student = student_of(config, seed, inputs.training_store)
-        if not teacher_sets:
-            store = inputs.training_store
-            teacher_sets.append(_teachers(student, task, config, training.seed, store, run))
-        own = replace(training, seed=seed)
-        return one_run(student, task, splits(), own, part, config, teacher_sets[0], inputs)
+    @cached_property
+    def splits(self) -> Splits:
+        """Examples of every split."""
+        return read_splits(self.task, self.config)
 
-    return run_seed
+    def run_seed(self, seed: int, part: RunFolder) -> dict[str, Any]:
+        """Train with one seed, evaluate on every dev split, write predictions; returns scores by split and metric."""
+        task, config, splits = self.task, self.config, self.splits
+        self.run.counts |= {split: len(examples) for split, examples in splits.items()}
+        student = student_of(config, seed, self.inputs.training_store)
+        teacher_set = self._teachers(student)
+        check_regions_read(student, task, self.inputs, config.model)
+        torch.manual_seed(derive_seed(seed, "init", task.name))
+        name = head_name(student, task, config)
+        head = head_of(student, task, splits, name, not config.linear_head)
+        student.word_embeddings().requires_grad_(not config.freeze_word_embeddings)
+        samples, teachers = samples_of(
+            splits, head, student, task, self.inputs, teacher_set, config.max_length
+        )
+        supervised, auxiliary = self._objectives(student, head, teacher_set, seed)
+        objectives = [supervised, *auxiliary]
+        part.note(*missing_segments_note(student, head, self.inputs))
+        for split, examples in splits.items():
+            part.note(*list_oddities(task.file(Path(config.data), split), examples))
+        source = training_source(samples[task.train], splits[task.train], objectives, config)
+        trained = fit(
+            student,
+            objectives,
+            ([source], teachers),
+            replace(self.training, seed=seed),
+            part,
+            training_step=config.training_step,
+            evaluator=evaluator_of(student, supervised, task, samples, config.examining),
+        )
+        result = describe_seed(task, config, seed, objectives, source)
+        result |= self._evaluate(student, supervised, samples, part.folder)
+        result |= trained
+        if config.save_model:
+            description = describe_model(task, splits, config, name, self.inputs.training_store)
 
+            def save(folder: Path) -> None:
+                save_trained(folder / "model", student, objectives)
+                description.write(folder / "model")
 
-def _teachers(
-    student: Encoder,
-    task: Task,
-    config: FinetuneConfig,
-    seed: int,
-    store: RegionStore | None,
-    run: Run,
-) -> TeacherSet:
-    device = run.state.device
-    if student.clip_backbone is not None:
-        targeted = config.objective_settings.targeted_distillation
-        return load_adapter_teacher_set(student.clip_backbone, targeted, device, run.folder)
-    extra = config.extra_objectives
-    context = _objective_context(student, config, task.form, store)
-    return load_teacher_set(extra.teacher, extra.objectives, context, device, run.folder, seed)
+            part.save(save)
+        return result
 
+    def _teachers(self, student: Encoder) -> TeacherSet:
+        """The teachers of the auxiliary objectives, or an adapter's CLIP, the same for every seed."""
+        if self._teacher_set is None:
+            device, folder = self.run.state.device, self.run.folder
+            extra = self.config.extra_objectives
+            if student.clip_backbone is not None:
+                targeted = self.config.objective_settings.targeted_distillation
+                self._teacher_set = load_adapter_teacher_set(
+                    student.clip_backbone, targeted, device, folder
+                )
+            else:
+                context = self._context(student, self.task.form)
+                seed = self.training.seed
+                self._teacher_set = load_teacher_set(
+                    extra.teacher, extra.objectives, context, device, folder, seed
+                )
+        return self._teacher_set
 
-def one_run(
-    student: Encoder,
-    task: Task,
-    splits: Splits,
-    training: TrainingArguments,
-    part: RunFolder,
-    config: FinetuneConfig,
-    teacher_set: TeacherSet | None = None,
-    inputs: ImageSampleBuilder | None = None,
-) -> dict[str, Any]:
-    """Train one seed, evaluate on every dev split, write predictions; returns scores by split and
-    metric.
+    def _objectives(
+        self, student: Encoder, head: TaskHead, teacher_set: TeacherSet, seed: int
+    ) -> tuple[SupervisedObjective, list[Objective]]:
+        """The task's loss; and the auxiliary objectives of the paper, if its head is used, and of the settings."""
+        task, config = self.task, self.config
+        loss = "" if config.head_loss == "paper" else config.head_loss
+        supervised = SupervisedObjective(student.sizes, output_type=task.form, head=head, loss=loss)
+        paper_objectives: tuple[str, ...] = ()
+        is_paper = config.auxiliary_losses and not config.linear_head and config.regions.regions
+        if is_paper and isinstance(student, RegionEncoder):
+            paper_objectives = student.architecture.auxiliary_objectives.get(task.name, ())
+        names = tuple(dict.fromkeys([*paper_objectives, *config.extra_objectives.objectives]))
+        context = self._context(student, supervised.output_type)
+        auxiliary = taught_objectives(names, context, teacher_set, seed)
+        if student.sizes.visual:
+            for objective in (supervised, *auxiliary):
+                for layer, name in objective.pretrained_layers():
+                    init_layer(layer, config.model, name)
+        return supervised, auxiliary
 
-    `teacher_set`: teachers of the auxiliary objectives, none by default. `inputs`: opened region
-    stores, by default those of `config`.
-    """
-    teacher_set = teacher_set or TeacherSet()
-    inputs = inputs or region_inputs(config)
-    check_regions_read(student, task, inputs, config.model)
-    torch.manual_seed(derive_seed(training.seed, "init", task.name))
-    name = head_name(student, task, config)
-    head = head_of(student, task, splits, name, not config.linear_head)
-    student.word_embeddings().requires_grad_(not config.freeze_word_embeddings)
-    samples, teachers = samples_of(
-        splits, head, student, task, inputs, teacher_set, config.max_length
-    )
-    supervised, auxiliary = _objectives(
-        student, task, head, teacher_set, inputs.training_store, config, training.seed
-    )
-    objectives = [supervised, *auxiliary]
-    part.note(*missing_segments_note(student, head, inputs))
-    for split, examples in splits.items():
-        part.note(*list_oddities(task.file(Path(config.data), split), examples))
-    train_examples = splits[task.train]
-    source = training_source(samples[task.train], train_examples, objectives, config)
-    trained = fit(
-        student,
-        objectives,
-        ([source], teachers),
-        training,
-        part,
-        training_step=config.training_step,
-        evaluator=evaluator_of(student, supervised, task, samples, config.examining),
-    )
-    result = describe_seed(task, config, training.seed, objectives, source)
-    result |= _evaluate_splits(
-        student, supervised, task, samples, train_examples, Path(config.data), part.folder
-    )
-    result |= trained
-    if config.save_model:
-        description = describe_model(task, splits, config, name, inputs.training_store)
+    def _context(self, student: Encoder, form: OutputType) -> ObjectiveContext:
+        sizes = student.sizes
+        store = self.inputs.training_store
+        if store is not None:
+            sizes = sizes._replace(classes=store.classes, background=store.background)
+        settings = self.config.objective_settings
+        return ObjectiveContext(sizes, student.text_tokenizer, settings, output_type=form)
 
-        def save(folder: Path) -> None:
-            save_trained(folder / "model", student, objectives)
-            description.write(folder / "model")
-
-        part.save(save)
-    return result
-
-
-def _objectives(
-    student: Encoder,
-    task: Task,
-    head: TaskHead,
-    teacher_set: TeacherSet,
-    store: RegionStore | None,
-    config: FinetuneConfig,
-    seed: int,
-) -> tuple[SupervisedObjective, list[Objective]]:
-    """The task's loss; and the auxiliary objectives of the paper, if its head is used, and of the settings."""
-    loss = "" if config.head_loss == "paper" else config.head_loss
-    supervised = SupervisedObjective(student.sizes, output_type=task.form, head=head, loss=loss)
-    context = _objective_context(student, config, supervised.output_type, store)
-    paper_objectives: tuple[str, ...] = ()
-    is_paper = config.auxiliary_losses and not config.linear_head and config.regions.regions
-    if is_paper and isinstance(student, RegionEncoder):
-        paper_objectives = student.architecture.auxiliary_objectives.get(task.name, ())
-    names = tuple(dict.fromkeys([*paper_objectives, *config.extra_objectives.objectives]))
-    auxiliary = taught_objectives(names, context, teacher_set, seed)
-    if student.sizes.visual:
-        for layer, name in [
-            start for one in (supervised, *auxiliary) for start in one.pretrained_layers()
-        ]:
-            init_layer(layer, config.model, name)
-    return supervised, auxiliary
-
-
-def _evaluate_splits(
-    student: Encoder,
-    objective: SupervisedObjective,
-    task: Task,
-    samples: Mapping[str, SampleDataset],
-    train_examples: Sequence[Example],
-    data: Path,
-    out: Path,
-) -> dict[str, Any]:
-    """Scores of every labelled split and of the majority answer in training; writes all predictions."""
-    splits = [split for split in samples if split != task.train]
-    answers = {split: evaluate(student, objective, task, samples[split]) for split in splits}
-    if PartialState().is_main_process:
-        for split, some in answers.items():
-            write_predictions(some, task, split, out)
-    labelled = {split: some for split, some in answers.items() if some.labels is not None}
-    scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
-    counts = {split: len(some.examples) for split, some in labelled.items()}
-    return {"scores": scores, "n": counts, **majority_baseline(task, train_examples, answers)}
-
-
-def _objective_context(
-    student: Encoder, config: FinetuneConfig, form: OutputType, store: RegionStore | None
-) -> ObjectiveContext:
-    sizes = student.sizes
-    if store is not None:
-        sizes = sizes._replace(classes=store.classes, background=store.background)
-    vocabulary = None
-    if student.text_tokenizer is not None and config.extra_objectives.objectives:
-        vocabulary = MaskingVocabulary.of(student.text_tokenizer)
-    return ObjectiveContext(sizes, vocabulary, config.objective_settings, output_type=form)
+    def _evaluate(
+        self,
+        student: Encoder,
+        objective: SupervisedObjective,
+        samples: Mapping[str, SampleDataset],
+        out: Path,
+    ) -> dict[str, Any]:
+        """Scores of every labelled split and of the majority answer in training; writes all predictions."""
+        task, data = self.task, Path(self.config.data)
+        splits = [split for split in samples if split != task.train]
+        answers = {split: evaluate(student, objective, task, samples[split]) for split in splits}
+        if PartialState().is_main_process:
+            for split, some in answers.items():
+                write_predictions(some, task, split, out)
+        labelled = {split: some for split, some in answers.items() if some.labels is not None}
+        scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
+        counts = {split: len(some.examples) for split, some in labelled.items()}
+        majority = majority_baseline(task, self.splits[task.train], answers)
+        return {"scores": scores, "n": counts, **majority}

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt
 
 from groundling.command_line import Command
-from groundling.command_line.names import check_teacher, check_unread, input_paths
+from groundling.command_line.names import check_teacher, check_training_step, input_paths
 from groundling.core.errors import InputError
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
@@ -138,7 +138,7 @@ def check(config: PretrainConfig, training: TrainingArguments, out: str | Path) 
     refuse_settings(config, reason, *names)
     extra, step = config.extra_objectives, config.training_step
     check_teacher(extra, step.training_step)
-    check_unread(config, extra.objectives)
+    check_training_step(config)
 
 
 COMMAND = Command(

@@ -4,7 +4,6 @@ space.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Annotated
 
 from annotated_types import Ge
@@ -12,32 +11,16 @@ from annotated_types import Ge
 from groundling.command_line import Command
 from groundling.command_line.names import input_paths
 from groundling.runs.outputs import ResumableRun
-from groundling.settings.fields import (
-    InputKind,
-    Settings,
-    required,
-    settings,
-)
-from groundling.settings.input_settings import CaptionSettings
+from groundling.settings.fields import InputKind, required, settings
+from groundling.settings.input_settings import CaptionedImageSettings
 
 
 @settings
-class RetrieveConfig(Settings):
+class RetrieveConfig(CaptionedImageSettings):
     """Image-text retrieval: captions, images, CLIP, and a student text encoder."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
     """CLIP-like model with both towers: hub id or folder."""
-    captions: Annotated[str, InputKind.PATH, required] = ""
-    """Captions of images, in a format of docs/vision.md ("Captions and photos as you have them")."""
-    caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
-    images: Annotated[str, InputKind.FOLDER, required] = ""
-    """Folder of the images."""
-    image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the images to use, one name per line, or as karpathy_test_images.txt does; \
-empty: all."""
-    skip_missing: bool = False
-    """Skip captions whose image is missing, and count these images; otherwise a missing image is \
-an error."""
     skip_bad: bool = False
     """Skip images that do not decode, and name and count them; otherwise the first is an error."""
     student: Annotated[str, InputKind.MODEL] = ""

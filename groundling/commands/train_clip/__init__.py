@@ -13,15 +13,17 @@ from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError
 from groundling.models.hub import VECTORS
 from groundling.runs.outputs import ResumableRun
-from groundling.settings.fields import InputKind, Settings, refuse_settings, required, settings
-from groundling.settings.input_settings import CaptionSettings
+from groundling.settings.fields import InputKind, refuse_settings, settings
+from groundling.settings.input_settings import CaptionedImageSettings
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 
 
 @settings
-class TrainClipConfig(Settings):
+class TrainClipConfig(CaptionedImageSettings):
     """Training of a small CLIP, from scratch or from an existing CLIP."""
 
+    images: Annotated[str, InputKind.FOLDER] = ""
+    """Folder of the images, searched recursively; not with --image-model vectors:FOLDER."""
     model: Annotated[str, InputKind.MODEL] = ""
     """CLIP to continue from, hub id or folder, which keeps its sizes and its tokenizer; empty: a new \
 CLIP."""
@@ -34,14 +36,6 @@ Its features are computed once; texts and a head on the features are trained."""
     """--text-model: train only a head on the encoder."""
     head_layers: Annotated[int, Interval(ge=1, le=2)] = 1
     """--image-model: layers of the heads on features and on --text-model; 2: with a GELU between them."""
-    captions: Annotated[str, InputKind.PATH, required] = ""
-    """Captions of images, in a format of docs/vision.md ("Captions and photos as you have them")."""
-    caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
-    images: Annotated[str, InputKind.FOLDER] = ""
-    """Folder of the images, searched recursively; not with vectors:FOLDER."""
-    image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the training images, one name per line, or as karpathy_train_images.txt \
-does; empty: all."""
     eval_image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the images on which retrieval is reported, of --eval-captions or else of \
 --captions."""
@@ -51,9 +45,6 @@ does; empty: all."""
     """Karpathy's json: splits on which retrieval is reported, of --eval-captions or else of \
 --captions."""
     examining: EvaluationSettings = field(default_factory=EvaluationSettings)
-    skip_missing: bool = False
-    """Skip captions whose image is missing, and count them; otherwise a missing image is an \
-error."""
     size: Annotated[int, Ge(1)] = 64
     """Image side in pixels."""
     patch_size: Annotated[int, Ge(1)] = 8

@@ -52,22 +52,21 @@ class VcrObjects:
     polygons: tuple[tuple[np.ndarray, ...], ...]
     """The polygons (K, 2) of each object's segmentation, in shares of width and height."""
 
-    def mask(self, number: int, side: int = CELLS) -> np.ndarray:
-        """The cells (side, side) of a grid over the object's box whose centre is inside its segmentation.
+    def mask(self, number: int) -> np.ndarray:
+        """The cells (14, 14) of a grid over the object's box whose centre is inside its segmentation.
 
         An object without a polygon fills its box. The release (jackroos/VL-BERT, common/utils/mask.py) tests the upper
         left corners of cells instead of their centres, and an object without a polygon fills nothing.
         """
         if not self.polygons[number]:
-            return np.ones((side, side), bool)
-        fine = side * FINE
+            return np.ones((CELLS, CELLS), bool)
+        fine = CELLS * FINE
         corner = self.boxes[number, :2]
         extent = self.boxes[number, 2:] - corner
         canvas = Image.new("1", (fine, fine))
         for polygon in self.polygons[number]:
-            points = (
-                polygon - corner
-            ) / extent * fine - 0.5  # Pillow's coordinates are pixel centres
+            # Pillow's coordinates are pixel centres.
+            points = (polygon - corner) / extent * fine - 0.5
             ImageDraw.Draw(canvas).polygon(points.reshape(-1).tolist(), fill=1)
         return np.asarray(canvas)[FINE // 2 :: FINE, FINE // 2 :: FINE]
 
@@ -158,46 +157,54 @@ class CocoInstances:
     """Boxes by annotation id, also those of unlisted classes."""
 
 
-def read_instances(path: Path, content: Any, classless: bool = False) -> CocoInstances:
-    """The boxes of COCO's instances json, which is `content`; with `classless`, also those of unlisted classes."""
+def read_instances(
+    path: str | Path, content: Any, classless: bool = False, every: CocoInstances | None = None
+) -> CocoInstances:
+    """The boxes of COCO's instances json, which is `content`, added to those of `every`, if given.
+
+    With `classless`, boxes of unlisted classes are kept in `objects`. Raises InputError for another layout, and for an
+    image file or id that is listed twice.
+    """
+    every = every or CocoInstances()
+    listed = set(every.files.values())
+    corners = []
     with convert_errors(f"{path}: not COCO's instances, nor a list of detections"):
-        classes, images = content["categories"], content["images"]
-        names = _by_id((one["id"], str(one.get("name", one["id"]))) for one in classes)
-        files = _by_id((one["id"], str(one["file_name"])) for one in images)
-        sizes = {one["id"]: (int(one["width"]), int(one["height"])) for one in images}
-        sides = [side for size in sizes.values() for side in size]
-        if len(set(files.values())) < len(files) or not all(
-            0 < side <= MOST_PIXELS for side in sides
-        ):
-            raise ValueError("a file_name twice, or an image without a size in pixels")
-        instances = CocoInstances(names, files, sizes, {number: [] for number in files})
+        for one in content["categories"]:
+            _add_class(every, path, one["id"], str(one.get("name", one["id"])))
+        for one in content["images"]:
+            number, file = one["id"], str(one["file_name"])
+            if number in every.files or file in listed:
+                raise InputError(f"{path}: {file} is listed twice")
+            size = (int(one["width"]), int(one["height"]))
+            if not all(0 < side <= MOST_PIXELS for side in size):
+                raise ValueError("an image without a size in pixels")
+            listed.add(file)
+            every.files[number] = file
+            every.sizes[number] = size
+            every.annotations[number] = []
         for annotation in content["annotations"]:
-            _add_annotation(instances, annotation, classless)
-    _require_pixels(
-        path, [box.corners for boxes in instances.annotations.values() for box in boxes]
-    )
-    return instances
+            corners.append(_add_annotation(every, annotation, classless))
+    _require_pixels(path, corners)
+    return every
 
 
-def _by_id(pairs: Iterable[tuple[Any, str]]) -> dict[Any, str]:
-    named: dict[Any, str] = {}
-    for number, name in pairs:
-        if named.setdefault(number, name) != name:
-            raise ValueError(f"{named[number]} and {name} have the id {number}")
-    return named
+def _add_class(every: CocoInstances, path: str | Path, category: int, name: str) -> None:
+    known = every.names.setdefault(category, name)
+    if known != name:
+        raise InputError(f"{path}: class {category} is {name!r} here and {known!r} elsewhere")
 
 
-def _add_annotation(instances: CocoInstances, annotation: Any, classless: bool) -> None:
-    image, category = annotation["image_id"], annotation["category_id"]
-    boxes = instances.annotations[image]
-    is_listed = category in instances.names
-    if not is_listed and not classless:
-        raise ValueError(f"category_id {category} is not among the categories")
-    box = ImageBox(image, box_corners(annotation["bbox"]), category)
+def _add_annotation(every: CocoInstances, annotation: Any, classless: bool) -> Sequence[float]:
+    category = annotation["category_id"]
+    boxes = every.annotations[annotation["image_id"]]
+    box = ImageBox(annotation["image_id"], box_corners(annotation["bbox"]), category)
     if "id" in annotation:
-        instances.objects[annotation["id"]] = box
-    if is_listed:
+        every.objects[annotation["id"]] = box
+    if category in every.names:
         boxes.append(box)
+    elif not classless:
+        raise ValueError(f"category_id {category} is not among the categories")
+    return box.corners
 
 
 # -- detected ----------------------------------------------------------------------------------------------------------
@@ -312,7 +319,7 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxes], l
         if are_detections(content):
             detections.append((source, read_detections(source, content)))
         else:
-            _add_instances(every, source, read_instances(Path(source), content))
+            read_instances(source, content, every=every)
     has_annotations = bool(every.files)
     detected: set[Hashable] = set()
     for source, boxes in detections:
@@ -335,18 +342,6 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxes], l
     return found, [every.names[category] for category in order]
 
 
-def _add_instances(every: CocoInstances, path: str | Path, more: CocoInstances) -> None:
-    for category, name in more.names.items():
-        _add_class(every, path, category, name)
-    listed = set(every.files.values())
-    for number, file in more.files.items():
-        if number in every.files or file in listed:
-            raise InputError(f"{path}: {file} is listed twice")
-    every.files.update(more.files)
-    every.sizes.update(more.sizes)
-    every.annotations.update(more.annotations)
-
-
 def _add_detections(
     every: CocoInstances, path: str | Path, boxes: Sequence[ImageBox], has_annotations: bool
 ) -> None:
@@ -363,13 +358,6 @@ def _add_detections(
         _add_class(every, path, category, box.name or known)
         every.files.setdefault(image, f"COCO_train2014_{image:012d}.jpg")
         every.annotations.setdefault(image, []).append(box)
-
-
-def _add_class(every: CocoInstances, path: str | Path, category: int, name: str) -> None:
-    if every.names.setdefault(category, name) != name:
-        raise InputError(
-            f"{path}: class {category} is {name!r} here and {every.names[category]!r} elsewhere"
-        )
 
 
 def _of_vcr(folder: Path) -> tuple[dict[str, ImageBoxes], list[str]]:

@@ -122,18 +122,10 @@ def import_regions(
     (layout,) = layouts.values()
     facts = {
         "source": str(paths[0]) if len(paths) == 1 else [str(path) for path in paths],
-        "model": "as the source says",
         **layout,
         "identity": hashlib.sha256(json.dumps(layout, sort_keys=True).encode()).hexdigest(),
         "made_by": f"imported: {layout['layout']}",
     }
-    if ids_as:
-        facts["ids_as"] = list(ids_as)
-    if box_filter is not None:
-        facts["kept_boxes"] = (
-            f"confidence above {box_filter.score_threshold:g}, at least "
-            f"{box_filter.min_boxes} and at most {box_filter.max_boxes} per image"
-        )
     rename = read_names(ids_as) if ids_as else None
     images = (
         _item(path, found, rename, box_filter) for path, _, entries in opened for found in entries

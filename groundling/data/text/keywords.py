@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from html import unescape
@@ -40,8 +40,9 @@ def keyword_stop_words() -> frozenset[str]:
     return frozenset(line for line in lines if not line.startswith("#"))
 
 
-def is_stop_word(word: str, stopwords: Collection[str]) -> bool:
+def is_stop_word(word: str) -> bool:
     """Whether a word in lower case is a stop word for YAKE: it or its singular is listed, or it is short."""
+    stopwords = keyword_stop_words()
     if word in stopwords:
         return True
     singular = _singular(word)
@@ -115,52 +116,47 @@ class _TermStatistics:
         return related * position / (case + (frequency + spread) / related)
 
 
-class YakeExtractor:
-    """YAKE's published formulas, for English; keywords are listed best first, ties in order of the text."""
+def extract_yake_keywords(text: str) -> list[Keyword]:
+    """All keywords by YAKE's published formulas, for English: best first, ties in order of the text.
 
-    def __init__(self, stopwords: Collection[str] | None = None) -> None:
-        """`stopwords` in lower case; by default YAKE's."""
-        self.stopwords = keyword_stop_words() if stopwords is None else stopwords
+    There are none if the text contains only stop words, numbers and marks.
+    """
+    plain = _plain(text)
+    sentences = _sentences(plain)
+    runs: list[list[_Word]] = []
+    for number, spans in enumerate(sentences):
+        runs += _runs(plain, number, spans)
+    terms = _count_terms(runs)
+    known = {name: term for name, term in terms.items() if not term.is_stop_word}
+    if not known:
+        return []
+    counts = [term.count for term in known.values()]
+    mean = fmean(counts)
+    typical = mean + sqrt(fmean((count - mean) ** 2 for count in counts))
+    most = max(term.count for term in terms.values())
+    scores = {name: term.score(typical, most, len(sentences)) for name, term in known.items()}
+    keywords = []
+    for found in _candidates(runs, terms).values():
+        score = _phrase_score(found, scores, terms)
+        places = tuple((tokens[0].span[0], tokens[-1].span[1]) for tokens in found)
+        start, stop = places[0]
+        keywords.append(Keyword(text[start:stop], places, score))
+    return sorted(keywords, key=lambda keyword: (keyword.score, keyword.spans[0]))
 
-    def __call__(self, text: str) -> list[Keyword]:
-        """All keywords of a text; none if it contains only stop words, numbers and marks."""
-        plain = _plain(text)
-        sentences = _sentences(plain)
-        runs = [
-            run for number, spans in enumerate(sentences) for run in _runs(plain, number, spans)
-        ]
-        terms = self._counted(runs)
-        known = [term.count for term in terms.values() if not term.is_stop_word]
-        if not known:
-            return []
-        mean = fmean(known)
-        typical = mean + sqrt(fmean((count - mean) ** 2 for count in known))
-        most = max(term.count for term in terms.values())
-        scores = {
-            name: term.score(typical, most, len(sentences))
-            for name, term in terms.items()
-            if not term.is_stop_word
-        }
-        keywords = []
-        for found in _candidates(runs, terms).values():
-            score = _phrase_score(found, scores, terms)
-            spans = tuple((tokens[0].span[0], tokens[-1].span[1]) for tokens in found)
-            keywords.append(Keyword(text[slice(*spans[0])], spans, score))
-        return sorted(keywords, key=lambda keyword: (keyword.score, keyword.spans[0]))
 
-    def _counted(self, runs: Iterable[Sequence[_Word]]) -> dict[str, _TermStatistics]:
-        terms: dict[str, _TermStatistics] = {}
-        for run in runs:
-            before: _Word | None = None
-            for word in run:
-                if word.term not in terms:
-                    terms[word.term] = _TermStatistics(is_stop_word(word.surface, self.stopwords))
-                terms[word.term].add(word)
-                if before is not None and not (before.is_odd or word.is_odd):
-                    terms[before.term].right_neighbours[word.term] += 1
-                    terms[word.term].left_neighbours[before.term] += 1
-                before = word
-        return terms
+def _count_terms(runs: Iterable[Sequence[_Word]]) -> dict[str, _TermStatistics]:
+    terms: dict[str, _TermStatistics] = {}
+    for run in runs:
+        before: _Word | None = None
+        for word in run:
+            if word.term not in terms:
+                terms[word.term] = _TermStatistics(is_stop_word(word.surface))
+            terms[word.term].add(word)
+            if before is not None and not (before.is_odd or word.is_odd):
+                terms[before.term].right_neighbours[word.term] += 1
+                terms[word.term].left_neighbours[before.term] += 1
+            before = word
+    return terms
 
 
 def _plain(text: str) -> str:
@@ -265,22 +261,16 @@ def _phrase_score(
     return product / (len(keyword) * (1 + total))
 
 
-def keyword_importance(
-    text: str,
-    words: np.ndarray,
-    keywords: KeywordExtractor,
-    stopwords: Collection[str] | None = None,
-) -> np.ndarray:
+def keyword_importance(text: str, words: np.ndarray, keywords: KeywordExtractor) -> np.ndarray:
     """The importance of each raw word (K,) float64: 1 / (1 + score) of its best keyword, 0 for stop words and marks.
 
     CLIP-TD Section 3.1.2 adds YAKE's score itself, of which lower is better; the decreasing transform is this
     library's choice. `words` (K, 2) are character spans.
     """
-    stops = keyword_stop_words() if stopwords is None else stopwords
     plain = _plain(text)
     says = np.zeros(len(text), bool)
     for start, stop in chain.from_iterable(_sentences(plain)):
-        says[start:stop] = not is_stop_word(plain[start:stop].lower(), stops)
+        says[start:stop] = not is_stop_word(plain[start:stop].lower())
     counts = np.array([text[start].isalnum() and says[start] for start, _ in words], bool)
     worth = np.zeros(len(words))
     for keyword in keywords(text):

@@ -29,11 +29,11 @@ from groundling.core.output_types import (
 )
 from groundling.core.rng import generator
 from groundling.data.samples import MappedDataset, SampleDataset
-from groundling.models.heads import init_lm_head, load_head
-from groundling.models.loading import Encoder
+from groundling.models.heads import init_lm_head
 from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.prediction.similarity import load_match_head
 from groundling.studies.attention.commands import ModalityConfig
 from groundling.studies.attention.importance import Bootstrap, intervals
 from groundling.studies.attention.inspected_models import (
@@ -220,8 +220,10 @@ def outcome_of(
         return RightAnswerOutcome(subject.fitted.objective, subject.fitted.task.metrics)
     model, folder = subject.model, Path(subject.config.model)
     match = None if config.outcome == "words" else load_match_head(model, folder, device)
-    if match is not None or config.outcome == "match":
-        return match
+    if match is not None:
+        return MatchOutcome(match)
+    if config.outcome == "match":
+        return None
     mask = getattr(model.text_tokenizer, "mask_token_id", None)
     if mask is None:
         return None
@@ -229,16 +231,6 @@ def outcome_of(
     if init_lm_head(head.head, folder) == "new":
         return None
     return HiddenWordsOutcome(head.to(device).eval(), config.seed)
-
-
-def load_match_head(
-    model: Encoder, folder: str | Path, device: torch.device | str
-) -> MatchOutcome | None:
-    """The image-text matching head that `pretrain` saved with a model; None if there is none."""
-    head = ImageTextMatching(model.sizes)
-    if not all(load_head(Path(folder), part, name) for name, part in head.saved_modules().items()):
-        return None
-    return MatchOutcome(head.to(device).eval())
 
 
 # -- ablation ----------------------------------------------------------------------------------------------------------
@@ -375,14 +367,11 @@ def ablate_inputs(
     examples: Sequence[Example],
     config: ModalityConfig,
     bootstrap: Bootstrap,
-) -> tuple[dict[str, Any], list[str]]:
-    """A model's answers with ablated inputs, as `inputs` in `result.json`, and notes on them.
-
-    `bootstrap` over the examples.
-    """
+) -> dict[str, Any]:
+    """A model's answers with ablated inputs, as `inputs` in `result.json`; `bootstrap` over the examples."""
     if outcome is None:
-        return {"undefined": "the model has no image-text matching head"}, []
-    values: dict[str, np.ndarray] = {}
+        return {"undefined": "the model has no image-text matching head"}
+    unchanged = np.zeros(0)
     rows = []
     for name, condition in INPUT_CONDITIONS.items():
         row: dict[str, Any] = {"given": name, **condition._asdict()}
@@ -391,18 +380,13 @@ def ablate_inputs(
             rows.append(row | {"undefined": reason})
             continue
         samples = _samples_under(condition, subject, outcome, examples, config.seed)
-        values[name] = measure_outcomes(subject.model, outcome, samples, config.batch)
-        row["values"] = intervals(bootstrap.means(values[name]))
-        row["changes"] = intervals(bootstrap.means(values[name] - values["as it is"]))
+        values = measure_outcomes(subject.model, outcome, samples, config.batch)
+        if condition == InputCondition():
+            unchanged = values
+        row["values"] = intervals(bootstrap.means(values))
+        row["changes"] = intervals(bootstrap.means(values - unchanged))
         rows.append(row)
-    shuffled, swapped = values["image shuffled"], values.get("image swapped")
-    notes = []
-    if swapped is not None and np.array_equal(shuffled, swapped, equal_nan=True):
-        notes.append(
-            "image shuffled and image swapped give this model the same input: boxes are equal, or it reads none"
-        )
-    without = int((~np.isfinite(values["as it is"][:, 0])).sum())
-    return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}, notes
+    return {"measures": list(outcome.names), "rows": rows}
 
 
 def _samples_under(

@@ -170,29 +170,19 @@ def attribution_summary(
     `cls_attention`: [CLS]'s attention in the same samples, which are `rows`; `bootstrap` over their
     examples.
     """
-    agreeing = np.stack(
-        [
-            attribution_agreement(*one)
-            for one in zip(cls_attention.attention.by_sample(), attributions, rows, strict=True)
-        ]
-    )
+    agreements = [
+        attribution_agreement(*one)
+        for one in zip(cls_attention.means(), attributions, rows, strict=True)
+    ]
+    words, regions = intervals(bootstrap.means(np.array(agreements)))
     change = np.abs([one.change for one in attributions])
     residuals = np.abs([one.residual for one in attributions])
-    layers = cls_attention.attention.layers
+    is_complete = residuals <= np.maximum(COMPLETE_RELATIVE * change, COMPLETE_ABSOLUTE)
     return {
         "examples": len(attributions),
-        "complete": round(
-            float((residuals <= np.maximum(COMPLETE_RELATIVE * change, COMPLETE_ABSOLUTE)).mean()),
-            6,
-        ),
-        "rest_median": round(float(np.median(residuals)), 6),
-        "rest_worst": round(float(residuals.max()), 6),
-        "change_mean_size": round(float(change.mean()), 6),
+        "complete": round(float(is_complete.mean()), 6),
         "text_share": mean_with_interval(bootstrap.means(text_share(attributions))),
-        "agreement": {
-            "words": bootstrap.by_layer(agreeing[..., 0], layers),
-            "regions": bootstrap.by_layer(agreeing[..., 1], layers),
-        },
+        "agreement": {"words": words, "regions": regions},
     }
 
 
@@ -220,22 +210,16 @@ def rank_correlation(values: np.ndarray, other_values: np.ndarray) -> float:
 
 def attribution_agreement(
     attention: np.ndarray, attribution: Attribution, sample: Sample
-) -> np.ndarray:
-    """Rank correlation of [CLS]'s attention (layers, T + R) with absolute attributions.
-
-    (layers + 1, 2): Spearman's correlation over words and over regions, for each layer and, last,
-    for the mean of layers.
-    """
+) -> tuple[float, float]:
+    """Spearman's correlation of [CLS]'s attention (T + R,) with absolute attributions: over words, over regions."""
     row = sample.rows[right_choice_row(sample)]
     word = require(row.text, "text", "an attribution").word_ids
     tokens = len(word)
     size_of_words = np.abs(sum_by_word(attribution.tokens, word))
-    size_of_regions = np.abs(attribution.regions)
-    correlations = []
-    for layer in (*attention, attention.mean(0)):
-        words = rank_correlation(sum_by_word(layer[:tokens], word), size_of_words)
-        correlations.append([words, rank_correlation(layer[tokens:], size_of_regions)])
-    return np.array(correlations)
+    return (
+        rank_correlation(sum_by_word(attention[:tokens], word), size_of_words),
+        rank_correlation(attention[tokens:], np.abs(attribution.regions)),
+    )
 
 
 # -- the words that CLIP-TD's teacher selects (Figure 2) ---------------------------------------------------------------
@@ -279,87 +263,73 @@ def teacher_word_scores(
 def selection_agreement(
     attention: np.ndarray, words: TeacherWordScores, num_words: int
 ) -> np.ndarray:
-    """Agreement of attention (layers, K) with scores, by layer and for their mean: (layers + 1, 3).
+    """Agreement (3,) of attention (K,) with scores, over candidates; NaN without any.
 
-    Over candidates: Spearman's correlation with the scores; the overlap of the `num_words` selected
-    words with the words that get the most attention, as a share; and the overlap expected by
-    chance. NaN with too few candidates.
+    Spearman's correlation with the scores; the overlap of the `num_words` selected words with the
+    words that get the most attention, as a share; and the overlap expected by chance.
     """
     places = np.flatnonzero(words.candidates)
+    if not len(places):
+        return np.full(3, np.nan)
     many = min(num_words, len(places))
-    agreement = []
-    for row in (*attention, attention.mean(0)):
-        if not many:
-            agreement.append([np.nan] * 3)
-            continue
-        chosen = select_tokens(words.scores, words.candidates, num_words)
-        attended = select_tokens(row, words.candidates, num_words)
-        shared = len(np.intersect1d(chosen, attended)) / many
-        ranks = rank_correlation(row[places], words.scores[places])
-        agreement.append([ranks, shared, many / len(places)])
-    return np.array(agreement)
+    chosen = select_tokens(words.scores, words.candidates, num_words)
+    attended = select_tokens(attention, words.candidates, num_words)
+    shared = len(np.intersect1d(chosen, attended)) / many
+    ranks = rank_correlation(attention[places], words.scores[places])
+    return np.array([ranks, shared, many / len(places)])
 
 
 def attention_to_words(
     cls_attention: ClsAttention, rows: Sequence[Sample], texts: Sequence[TeacherWordScores]
 ) -> list[np.ndarray]:
-    """[CLS]'s attention (layers, K) to each raw word of each text, which the model reads as `rows`.
+    """[CLS]'s attention (K,) to each raw word of each text, which the model reads as `rows`.
 
     The sum over a word's tokens; 0 for truncated words.
     """
     found = []
-    for own, sample, text in zip(cls_attention.attention.by_sample(), rows, texts, strict=True):
+    for attention, sample, text in zip(cls_attention.means(), rows, texts, strict=True):
         row = sample.rows[right_choice_row(sample)]
         word = require(row.text, "text", "a student").word_ids
         inside = (word >= 0) & (word < len(text.words))
-        of_words = np.zeros((len(own), len(text.words)))
-        np.add.at(of_words.T, word[inside], own[:, : len(word)][:, inside].T)
-        found.append(of_words)
+        of_tokens = attention[: len(word)][inside]
+        found.append(np.bincount(word[inside], weights=of_tokens, minlength=len(text.words)))
     return found
 
 
 def selected_words_summary(
     texts: Sequence[TeacherWordScores],
     attentions: Sequence[Sequence[np.ndarray]],
-    layers: Sequence[Sequence[int]],
     num_words: int,
     bootstrap: Bootstrap,
 ) -> dict[str, Any]:
     """Agreement of attention with the `num_words` words that the teacher selects, as in `result.json`.
 
-    `attentions` of each model to the words of each text, and numbers of its `layers`; `bootstrap` over
-    the examples of the texts.
+    `attentions` of each model to the words of each text; `bootstrap` over the examples of the texts.
     """
-    scores = [
-        np.stack([selection_agreement(*one, num_words) for one in zip(each, texts, strict=True)])
-        for each in attentions
-    ]
-    difference = None
-    if len(scores) == 2:
-        change = bootstrap.means(scores[1][:, -1, :2] - scores[0][:, -1, :2])
-        difference = dict(zip(("ranks", "overlap"), intervals(change), strict=True))
+    scores = []
+    for of_model in attentions:
+        pairs = zip(of_model, texts, strict=True)
+        scores.append(np.stack([selection_agreement(*pair, num_words) for pair in pairs]))
+
+    def summary(values: np.ndarray) -> dict[str, Any]:
+        ranks, overlap = intervals(bootstrap.means(values[:, :2]))
+        return {"ranks": ranks, "overlap": overlap}
+
     place = next((n for n, one in enumerate(texts) if one.candidates.sum() >= MIN_CANDIDATES), 0)
     return {
         "examples": len(texts),
-        "models": [
-            {
-                "ranks": bootstrap.by_layer(one[..., 0], own),
-                "overlap": bootstrap.by_layer(one[..., 1], own),
-            }
-            for one, own in zip(scores, layers, strict=True)
-        ],
-        "overlap_by_chance": mean_with_interval(bootstrap.means(scores[0][:, -1, 2])),
-        "difference": difference,
+        "models": [summary(own) for own in scores],
+        "overlap_by_chance": mean_with_interval(bootstrap.means(scores[0][:, 2])),
+        "difference": summary(scores[1] - scores[0]) if len(scores) == 2 else None,
         "shown": example_scores(texts[place], [each[place] for each in attentions]),
     }
 
 
 def example_scores(text: TeacherWordScores, attentions: Sequence[np.ndarray]) -> dict[str, Any]:
-    """JSON of a text's words, the teacher's scores and the models' mean attention (Figure 2)."""
-    means = [attention.mean(0) for attention in attentions]
+    """JSON of a text's words, the teacher's scores and each model's attention (K,) (Figure 2)."""
     rows = []
     for number, word in enumerate(text.words):
         score = round(float(text.scores[number]), 6) if text.candidates[number] else None
-        attention = [round(float(mean[number]), 6) for mean in means]
-        rows.append({"word": word, "score": score, "attention": attention})
+        shares = [round(float(attention[number]), 6) for attention in attentions]
+        rows.append({"word": word, "score": score, "attention": shares})
     return {"text": text.text, "words": rows}

@@ -32,7 +32,19 @@ TITLE = "Attention: what heads of vision-language models attend to"
 
 
 @settings
-class AnalysedModelSettings(Settings):
+class LoadingSettings(Settings):
+    """How and where models are loaded."""
+
+    model_format: Annotated[str, InputKind.OBJECT] = ""
+    """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
+    architecture: Annotated[str, InputKind.OBJECT] = ""
+    """MODULE:NAME of your own `Architecture` that the model was made with."""
+    cpu: bool = False
+    """Run on the CPU even if an accelerator is available."""
+
+
+@settings
+class AnalysedModelSettings(LoadingSettings):
     """Model whose attention is analysed, and its inputs."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
@@ -50,12 +62,6 @@ other regions, such as a grid. A fine-tuned model keeps its setting from trainin
     """Texts per forward pass."""
     seed: Annotated[int, Ge(0)] = 0
     """Seed of the controls, the halves of the data and the bootstrap resamples."""
-    model_format: Annotated[str, InputKind.OBJECT] = ""
-    """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
-    architecture: Annotated[str, InputKind.OBJECT] = ""
-    """MODULE:NAME of your own `Architecture` that the model was made with."""
-    cpu: bool = False
-    """Run on the CPU even if an accelerator is available."""
 
     @property
     def model_inputs(self) -> Inputs:
@@ -148,7 +154,7 @@ GOLD_PARSES = "parses.conllu"
 
 
 @settings
-class VisualizeConfig(Settings):
+class VisualizeConfig(LoadingSettings):
     """Models, images and texts of the page."""
 
     model: Annotated[tuple[str, ...], InputKind.MODEL, required, may_repeat] = ()
@@ -186,14 +192,8 @@ folder of a --task."""
     heat_maps: tuple[str, ...] = ()
     """Also draw heat maps of these heads, LAYER-HEAD such as 2-0, of the first model on the first \
 pair, as SVG, PDF and PNG."""
-    model_format: Annotated[str, InputKind.OBJECT] = ""
-    """MODULE:NAME of your own `ModelFormat` that loads --model; empty: detected from the folder."""
-    architecture: Annotated[str, InputKind.OBJECT] = ""
-    """MODULE:NAME of your own `Architecture` that the model was made with."""
     trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
     """MODULE:NAME of each of your own objects that a fine-tuned model's folder needs."""
-    cpu: bool = False
-    """Run on the CPU even if an accelerator is available."""
 
 
 VISUALIZE = Command(
@@ -206,7 +206,7 @@ VISUALIZE = Command(
     common_flags="model image text data images regions cpu",
     positional=("--model",),
     file="look.html",
-    out_help="Output HTML page; an older page is replaced, any other file is refused.",
+    out_help="Output HTML page; an existing file is replaced.",
     validate=lambda config, out: (
         None if config.data else require_settings(config, "visualize", "text")
     ),
@@ -302,8 +302,6 @@ spacy or spacy:MODEL, if it is installed, or gold: those of a rendered world."""
     labels: Literal["stanford", "as-is"] = "stanford"
     """Relation labels and structure: stanford: converted to Stanford dependencies (the paper); as-is: \
 the parser's."""
-    include_other_phrases: bool = False
-    """Also use query words inside other phrases with boxes, which have a region of their own."""
     min_arcs: Annotated[int, Ge(1)] = 50
     """Minimum number of arcs of a relation; for rarer relations only the number is reported."""
 

@@ -73,8 +73,6 @@ class PhraseSpan:
     """The character after its last one."""
     group: int = 0
     """Groups are scored separately."""
-    kinds: tuple[str, ...] = ()
-    """Its entity types, such as people; empty if not annotated."""
 
 
 def query_tokens(phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
@@ -115,8 +113,6 @@ class PhraseBaselines(NamedTuple):
     """(Q,) share of the regions that are right."""
     has_confidence: np.ndarray
     """(Q,) bool: regions of its image differ in their confidence."""
-    region_count: np.ndarray
-    """(Q,) number of regions, whole images not counted."""
 
 
 class GroundingResult(NamedTuple):
@@ -139,12 +135,12 @@ def _baselines_of(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
     """The `PhraseBaselines` of one phrase, without its state; `right` (R,)."""
     candidates = np.flatnonzero(~regions.is_whole_image)
     if not len(candidates):
-        return 0, 0, 0, 0, 0
+        return 0, 0, 0, 0
     confidence = regions.confidence[candidates]
     own = right[candidates]
     best = int(confidence.argmax())
     ranked = bool((confidence != confidence[0]).any())
-    return float(own.any()), float(own[best]), float(own.mean()), float(ranked), len(candidates)
+    return float(own.any()), float(own[best]), float(own.mean()), float(ranked)
 
 
 class _Query(NamedTuple):
@@ -182,7 +178,7 @@ class HeadGrounding:
         self.layers: list[tuple[str, int]] = []
         # Allocated at once: many small arrays would fragment memory between batches.
         self.baselines = PhraseBaselines(
-            *(np.zeros(count, kind) for kind in (int, bool, bool, float, bool, int))
+            *(np.zeros(count, kind) for kind in (int, bool, bool, float, bool))
         )
         self.hits: list[np.ndarray] = []
         self.sums: list[np.ndarray] = []
@@ -304,14 +300,12 @@ def score_heads(
         passes.append(scores)
     number = {image: place for place, image in enumerate(half_of)}
     image = np.repeat([number[one] for one in images], [len(own) for own in phrases])
-    kinds = [one.kinds for own in phrases for one in own]
     boards = []
     for group in range(1 + passes[0].groups.max(initial=0)):
-        own = np.flatnonzero(passes[0].groups == group)
+        own_images = image[passes[0].groups == group]
         result, *shuffled = (scores.result(group) for scores in passes)
-        own_kinds = [kinds[place] for place in own.tolist()]
         share = config.min_region_attention
-        boards.append(HeadLeaderboard(result, image[own], own_kinds, share, config.seed, *shuffled))
+        boards.append(HeadLeaderboard(result, own_images, share, config.seed, *shuffled))
     return passes[0].baselines, boards
 
 
@@ -329,8 +323,6 @@ class HeadLeaderboard:
     result: GroundingResult
     image: np.ndarray
     """(Q,) int: index of its image, from 0."""
-    kinds: Sequence[tuple[str, ...]]
-    """(Q) types of its entity, such as people; empty if not annotated."""
     min_region_share: float
     """Heads whose share of attention from phrases to regions is not above this are not selected."""
     seed: int
@@ -361,15 +353,14 @@ class HeadLeaderboard:
         """(M,) bool: the active heads of all phrases."""
         return np.asarray(self.means[:, 0] > self.min_region_share)
 
-    def best_heads(self, hits: np.ndarray, rows: np.ndarray, among: np.ndarray) -> list[int | None]:
-        """The best active head of each half by `hits` (Q, M), for masks of phrases and heads.
+    def best_heads(self, hits: np.ndarray, among: np.ndarray) -> list[int | None]:
+        """The best active head of each half by `hits` (Q, M), of the heads `among` (M,) bool.
 
-        `rows` (Q,) and `among` (M,) are bool. None for a half without a phrase or an active head.
-        Ties go to the first head.
+        None for a half without a phrase or an active head. Ties go to the first head.
         """
         best: list[int | None] = []
         for half in (0, 1):
-            own = rows & (self.result.half == half)
+            own = self.scored_phrases & (self.result.half == half)
             heads = np.flatnonzero(among & self.active[half])
             if not own.any() or not len(heads):
                 best.append(None)
@@ -384,19 +375,17 @@ class HeadLeaderboard:
             return None
         return np.where(self.result.half == 0, hits[:, second], hits[:, first])
 
-    def intervals(
-        self, columns: Mapping[str, np.ndarray], rows: np.ndarray
-    ) -> dict[str, dict[str, Any]]:
-        """Means of columns (Q,) over phrases `rows`, per cent, with 95 % intervals over images.
+    def intervals(self, columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+        """Means of columns (Q,) over scored phrases, per cent, with 95 % intervals over images.
 
         All columns share the draws, so the interval of a column of differences is that of a paired
         comparison.
         """
-        values = [np.where(rows, column, 0.0) for column in columns.values()]
-        values.append(rows.astype(float))
+        values = [np.where(self.scored_phrases, column, 0.0) for column in columns.values()]
+        values.append(self.scored_phrases.astype(float))
         sums = np.stack([np.bincount(self.image, weights=one) for one in values], 1)
         drawn = bootstrap_sums(sums, generator(self.seed, "heads", "bootstrap"))
-        drawn = drawn[drawn[:, -1] > 0]  # a resample may lack a rare type
+        drawn = drawn[drawn[:, -1] > 0]  # a resample may lack a rare relation
         shares = 100 * drawn[:, :-1] / drawn[:, -1:]
         total = 100 * sums[:, :-1].sum(0) / sums[:, -1].sum()
         low, high = interval(shares)
@@ -409,25 +398,16 @@ class HeadLeaderboard:
     # -- the report ----------------------------------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """All numbers: overall, by layer, type and head; raises InputError without phrases."""
+        """All numbers: overall, by layer and by head; raises InputError without phrases."""
         if not self.scored_phrases.any():
             raise InputError("no phrase is left on which a head can be scored")
         heads = self.result.heads
-        all_heads = np.ones(len(heads), bool)
-        kinds = {
-            kind: self.scored_phrases & np.array([kind in own for own in self.kinds])
-            for kind in sorted({kind for own in self.kinds for kind in own})
-        }
         return {
             "measure": self.result.measure,
             "active_heads": int(self.is_active.sum()),
-            **self._summary(self.scored_phrases, all_heads),
+            **self._summary(np.ones(len(heads), bool)),
             "layers": [self._layer(layer) for layer in dict.fromkeys(one[:2] for one in heads)],
-            "kinds": {
-                kind: self._summary(rows, all_heads) if rows.any() else {"phrases": 0}
-                for kind, rows in kinds.items()
-            },
-            "heads": self._heads(kinds),
+            "heads": self._heads(),
         }
 
     def name(self, head: int) -> str:
@@ -436,8 +416,8 @@ class HeadLeaderboard:
         several = len({name for name, _, _ in self.result.heads}) > 1
         return f"{name} {layer}-{number}" if several else f"{layer}-{number}"
 
-    def _summary(self, rows: np.ndarray, among: np.ndarray) -> dict[str, Any]:
-        """Accuracies of heads `among` and baselines on phrases `rows`, and the selected heads."""
+    def _summary(self, among: np.ndarray) -> dict[str, Any]:
+        """Baselines, accuracies of heads `among` (M,), and the selected heads."""
         facts = self.result.baselines
         columns: dict[str, np.ndarray] = {
             "upper_bound": facts.has_matching_region,
@@ -445,7 +425,7 @@ class HeadLeaderboard:
         }
         if facts.has_confidence.any():
             columns["confidence"] = facts.confident_is_right
-        chosen = self.best_heads(self.result.is_right, rows, among)
+        chosen = self.best_heads(self.result.is_right, among)
         best = self.held_out(self.result.is_right, chosen)
         if best is not None:
             rule = columns.get("confidence", facts.chance)
@@ -454,26 +434,26 @@ class HeadLeaderboard:
         if self.shuffled_result is not None:
             hits = self.shuffled_result.is_right
             own = self.held_out(hits, chosen)
-            other = self.held_out(hits, self.best_heads(hits, rows, among))
+            other = self.held_out(hits, self.best_heads(hits, among))
             if best is not None and own is not None and other is not None:
                 columns["other_images"] = own
                 columns["other_images_best"] = other
                 columns["held_out_less_other_images"] = best.astype(float) - own
         return {
-            "phrases": int(rows.sum()),
             **dict.fromkeys(COLUMNS),
-            **self.intervals(columns, rows),
+            **self.intervals(columns),
             "chosen": [None if head is None else self.name(head) for head in chosen],
-            "best": self._best(rows, among),
+            "best": self._best(among),
         }
 
-    def _best(self, rows: np.ndarray, among: np.ndarray) -> dict[str, Any] | None:
+    def _best(self, among: np.ndarray) -> dict[str, Any] | None:
         """The best active head on all phrases, selected and scored on the same phrases."""
         heads = np.flatnonzero(among & self.is_active)
-        if not len(heads) or not rows.any():
+        if not len(heads):
             return None
-        head = int(heads[self.result.is_right[rows][:, heads].sum(0).argmax()])
-        estimate = self.intervals({"best": self.result.is_right[:, head]}, rows)["best"]
+        hits = self.result.is_right[self.scored_phrases]
+        head = int(heads[hits[:, heads].sum(0).argmax()])
+        estimate = self.intervals({"best": self.result.is_right[:, head]})["best"]
         return {
             "head": self.name(head),
             **estimate,
@@ -482,7 +462,7 @@ class HeadLeaderboard:
 
     def _layer(self, layer: tuple[str, int]) -> dict[str, Any]:
         among = np.array([(name, number) == layer for name, number, _ in self.result.heads])
-        summary = self._summary(self.scored_phrases, among)
+        summary = self._summary(among)
         accuracy = self.result.is_right[self.scored_phrases][:, among].mean(0)
         shares = self.means[among].mean(0)
         return {
@@ -490,19 +470,18 @@ class HeadLeaderboard:
             "layer": layer[1],
             "active_heads": int(self.is_active[among].sum()),
             "mean": _round(100 * accuracy.mean()),
-            **{name: summary[name] for name in ("best", "chosen", "held_out", "other_images")},
+            **{name: summary[name] for name in ("best", "held_out", "other_images")},
             **_rounded_measures(shares),
         }
 
-    def _heads(self, kinds: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-        """The accuracy of every head, also with other images and by type, and its `MEASURES`."""
-        columns: dict[str, np.ndarray] = {
-            self.result.measure: self.result.is_right[self.scored_phrases]
-        }
+    def _heads(self) -> list[dict[str, Any]]:
+        """The accuracy of every head, also with other images, and its `MEASURES`."""
+        columns: dict[str, np.ndarray] = {self.result.measure: self.result.is_right}
         if self.shuffled_result is not None:
-            columns["other_images"] = self.shuffled_result.is_right[self.scored_phrases]
-        columns |= {kind: self.result.is_right[rows] for kind, rows in kinds.items() if rows.any()}
-        accuracies = {name: 100 * right.mean(0) for name, right in columns.items()}
+            columns["other_images"] = self.shuffled_result.is_right
+        accuracies = {
+            name: 100 * right[self.scored_phrases].mean(0) for name, right in columns.items()
+        }
         return [
             {
                 **{"attention": name, "layer": layer, "head": head, "other_images": None},
@@ -551,18 +530,16 @@ LEFT_OUT = {
 
 
 def count_phrases(baselines: PhraseBaselines) -> dict[str, int]:
-    """Number of scored phrases (`asked`), of those in `LEFT_OUT`, and of those without a region."""
+    """Number of scored phrases (`asked`), and of those in `LEFT_OUT`."""
     statuses = Counter(baselines.status.tolist())
     names = ("asked", *LEFT_OUT)
-    counts = {name: statuses[status] for name, status in zip(names, PhraseStatus, strict=True)}
-    return counts | {"in_images_without_regions": int((baselines.region_count == 0).sum())}
+    return {name: statuses[status] for name, status in zip(names, PhraseStatus, strict=True)}
 
 
 def notes_of_reports(
     counts: Mapping[str, Any],
     left_out: Mapping[str, str],
     reports: Sequence[Mapping[str, Any]],
-    min_share: float,
 ) -> list[str]:
     """Notes on counts (`LEFT_OUT`, and more that are `left_out`), and on the groups' reports."""
     notes = [
@@ -570,24 +547,10 @@ def notes_of_reports(
         for name, what in {**left_out, **LEFT_OUT}.items()
         if counts[name]
     ]
-    if counts["in_images_without_regions"]:
-        notes.append(
-            f"counted as wrong: {counts['in_images_without_regions']:,} in images without regions"
-        )
-    if all(one["confidence"] is None for one in reports):
-        notes.append(
-            "these regions have no detector confidence, so there is no confidence baseline; chance is the accuracy "
-            "of a random region"
-        )
     if any(one["measure"] == "pointing" for one in reports):
         notes.append(
             "regions are patches of the photo, and a head is right if the centre of its patch is in a gold box "
             "(pointing): do not compare with accuracies by IoU"
-        )
-    if not any(one["active_heads"] for one in reports):
-        notes.append(
-            f"no head sends more than {min_share:.0%} of its attention from phrases to regions; "
-            "min_region_attention=0 includes all heads"
         )
     return notes
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +45,8 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
         **count_phrases(baselines),
         "without_box": skipped,
     }
-    run.note(*notes_of_reports(counts, {}, [report], config.min_region_attention))
-    if not report["upper_bound"]["value"]:
-        run.note(
-            "no region matches any phrase's box, so no head can be right; use a store with smaller or other boxes"
-        )
+    run.note(*notes_of_reports(counts, {}, [report]))
     return {
-        "task": config.task,
-        "split": config.split,
-        "model": config.model,
-        "untrained": config.untrained,
-        "counted": COUNTED,
-        "query": config.query,
         "active_above": config.min_region_attention,
         "counts": counts,
         **report,
@@ -71,8 +59,8 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
 
 def read_phrases(
     task: Task, folder: Path, split: str, unrelated: bool
-) -> tuple[list[list[PhraseSpan]], dict[str, int]]:
-    """The phrases of each text of a split, and the number of those without a box by reason.
+) -> tuple[list[list[PhraseSpan]], int]:
+    """The phrases of each text of a split, and the number of those without a box.
 
     `unrelated`: with Flickr30k's UNRELATED_CAPTIONS. Raises InputError for a task without boxes.
     """
@@ -86,35 +74,22 @@ def read_phrases(
             f"include_unrelated_captions=False is for Flickr30k Entities, not for {task.name}"
         )
     examples = task.read(folder, split)
-    kinds: dict[str, tuple[str, ...]] = {}
-    skipped: Counter[str] = Counter()
+    skipped = 0
     if is_entities:
-        for caption in entities.read_captions(folder, split, unrelated=unrelated):
-            for number, phrase in enumerate(caption.phrases):
-                kinds[f"{caption.id}/{number}"] = phrase.types
-            skipped.update(_skip_reason(phrase) for phrase in caption.skipped)
-        examples = [example for example in examples if example.official_id in kinds]
+        captions = entities.read_captions(folder, split, unrelated=unrelated)
+        skipped = sum(len(caption.skipped) for caption in captions)
+        ids = {caption.id for caption in captions}
+        examples = [one for one in examples if one.official_id.rpartition("/")[0] in ids]
     if not examples:
         raise InputError(f"{folder}: {split!r} has no phrase with a box")
-    return _by_text(examples, kinds), dict(sorted(skipped.items()))
-
-
-def _skip_reason(phrase: entities.EntityPhrase) -> str:
-    """Why a phrase has no box: nothing visible, a scene, or not annotated."""
-    return next((kind for kind in ("notvisual", "scene") if kind in phrase.types), "nobox")
-
-
-def _by_text(
-    examples: Sequence[Example], kinds: dict[str, tuple[str, ...]]
-) -> list[list[PhraseSpan]]:
-    """Merge examples of the same text and image, so that each text is read once."""
+    # Examples of the same text and image are merged, so that each text is read once.
     phrases: dict[tuple[str, tuple[str, ...]], list[PhraseSpan]] = {}
     for example in examples:
         # Without a tag, the whole text is the phrase, as in RefCOCO.
         (start, stop, _), *_ = example.region_tags or ((0, len(example.text), 0),)
-        phrase = PhraseSpan(example, start, stop, kinds=kinds.get(example.official_id, ()))
-        phrases.setdefault((example.text, example.images), []).append(phrase)
-    return list(phrases.values())
+        span = PhraseSpan(example, start, stop)
+        phrases.setdefault((example.text, example.images), []).append(span)
+    return list(phrases.values()), skipped
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -123,7 +98,6 @@ def _by_text(
 def format_heads(result: dict[str, Any]) -> str:
     """The result as text: accuracies, and a table of layers."""
     counts = result["counts"]
-    skipped = sum(counts["without_box"].values())
     accuracies = [
         {"": label, "%": format_value(result[key]), "95 % interval": format_interval(result[key])}
         for key, label in ROWS.items()
@@ -131,7 +105,8 @@ def format_heads(result: dict[str, Any]) -> str:
     first, second = (name or "none" for name in result["chosen"])
     return "\n\n".join(
         [
-            f"{counts['asked']:,} phrases of {counts['images']:,} images; {skipped:,} more have no box; {COUNTED}",
+            f"{counts['asked']:,} phrases of {counts['images']:,} images; {counts['without_box']:,} more have no box; "
+            f"{COUNTED}",
             format_table(accuracies),
             f"heads selected on each half: {first}, {second}; {result['active_heads']} of {len(result['heads'])} "
             f"heads send more than {result['active_above']:.0%} of their attention from phrases to regions",

@@ -161,6 +161,10 @@ class ClsAttention:
         shares = [attention[row][is_input[row]] for row in rows]
         self.attention.put(batch.places, attention_map.layer, shares)
 
+    def means(self) -> list[np.ndarray]:
+        """Each sample's attention (T + R,), mean over layers, in the samples' order."""
+        return [layers.mean(0) for layers in self.attention.by_sample()]
+
 
 def right_choice_row(sample: Sample) -> int:
     """Index of the row that is analysed: the right choice's, or the first if that is unknown."""
@@ -206,17 +210,6 @@ class Bootstrap:
         with np.errstate(invalid="ignore", divide="ignore"):
             means = total / count
         return np.asarray(means.reshape(len(drawn), *values.shape[1:]))
-
-    def by_layer(self, values: np.ndarray, layers: Sequence[int]) -> dict[str, Any]:
-        """Means of values (N, layers + 1) as JSON; the last column is for the mean of layers."""
-        *by_layer, mean = intervals(self.means(values))
-        return {
-            "by_layer": [
-                {"layer": layer, **number} for layer, number in zip(layers, by_layer, strict=True)
-            ],
-            "mean_of_layers": mean,
-            "examples": int(np.isfinite(values[:, -1]).sum()),
-        }
 
 
 def mean_with_interval(draws: np.ndarray) -> dict[str, float | None]:
@@ -265,7 +258,10 @@ class ImportanceEstimate:
         return {
             "layers": self.layers,
             "heads": self.by_head.shape[1],
-            "by_head": _by_head(self.by_head),
+            "by_head": {
+                name: self.by_head[..., place].round(6).tolist()
+                for place, name in enumerate(ATTENTION_TARGETS)
+            },
             "by_layer": _by_layer(self.layers, self.by_layer),
             "overall": _by_name(self.overall),
             "uniform": _by_name(self.uniform),
@@ -282,17 +278,10 @@ def _by_layer(layers: Sequence[int], draws: np.ndarray) -> list[dict[str, Any]]:
     return [{"layer": layer, **_by_name(draws[:, place])} for place, layer in enumerate(layers)]
 
 
-def _by_head(values: np.ndarray) -> dict[str, Any]:
-    return {
-        name: [[_round(share) for share in heads] for heads in values[..., place]]
-        for place, name in enumerate(ATTENTION_TARGETS)
-    }
-
-
 def compare_importance(first: ImportanceEstimate, second: ImportanceEstimate) -> dict[str, Any]:
     """The second model less the first: by layer, overall, and CLIP-TD's two relative changes.
 
-    Layers and heads are compared if both models have the same ones.
+    Layers are compared if both models have the same ones.
     """
     overall = second.overall - first.overall
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -303,6 +292,4 @@ def compare_importance(first: ImportanceEstimate, second: ImportanceEstimate) ->
     }
     if first.layers == second.layers:
         result["by_layer"] = _by_layer(first.layers, second.by_layer - first.by_layer)
-    if first.by_head.shape == second.by_head.shape:
-        result["by_head"] = _by_head(second.by_head - first.by_head)
     return result

@@ -116,25 +116,13 @@ def is_fine_tuned(source: str) -> bool:
     return any(any(Path(source).glob(pattern)) for pattern in patterns)
 
 
-def open_region_model(
-    config: AnalysedModelSettings, device: torch.device, trust: Sequence[str] = ()
-) -> RegionModel:
-    """Load the model; raises InputError if it reads no regions, or the stores do not fit it.
-
-    `trust`: the user's own objects (MODULE:NAME) that a fine-tuned model's folder may import.
-    """
-    if is_fine_tuned(config.model):
-        return FineTunedRegionModel(config, device, trust)
-    return RegionModel(config, device)
-
-
 class FineTunedRegionModel(RegionModel):
     """A model that `finetune` wrote, evaluated as in its training run."""
 
     def __init__(
-        self, config: AnalysedModelSettings, device: torch.device, trust: Sequence[str] = ()
+        self, config: AnalysedModelSettings, device: torch.device, trust: Sequence[str]
     ) -> None:
-        """Raises InputError if it reads text alone."""
+        """`trust`: as in `load`. Raises InputError if it reads text alone."""
         self.fitted: FineTunedModel = load(config.model, device=str(device), trust=trust)
         student = self.fitted.student
         if not isinstance(student, RegionEncoder) or not self.fitted.description.reads_regions:

@@ -34,9 +34,10 @@ from groundling.studies.attention.importance import (
 )
 from groundling.studies.attention.inspected_models import (
     AttentionConsumer,
+    FineTunedRegionModel,
     RegionModel,
     consume_attention,
-    open_region_model,
+    is_fine_tuned,
     read_analysis_examples,
 )
 from groundling.teachers.clip import ClipTeacher
@@ -57,7 +58,12 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
     models = [config]
     if config.other:
         models.append(replace(config, model=config.other, untrained=False))
-    subjects = [open_region_model(one, device, config.trust) for one in models]
+    subjects = [
+        FineTunedRegionModel(one, device, config.trust)
+        if is_fine_tuned(one.model)
+        else RegionModel(one, device)
+        for one in models
+    ]
     examples = _read_examples(config, subjects, run)
     analyses = [
         _ModelAnalysis(one, subject, examples, device)
@@ -75,12 +81,9 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
             )
     run.note(*dict.fromkeys(notes))
     return {
-        "data": config.data,
-        "task": config.task,
         "query": config.query,
         "examples": len(examples.every),
         "images": len(set(examples.bootstrap.images)),
-        "counted": COUNTED,
         "models": [analysis.to_json() for analysis in analyses],
         "difference": difference,
         "selected_words": _selected_words(config, analyses, device) if config.teacher else None,
@@ -156,10 +159,9 @@ class _ModelAnalysis:
         self.inputs: JsonObject | None = None
         """Its answers with ablated inputs."""
         if config.perturbed_inputs:
-            self.inputs, notes = ablate_inputs(
+            self.inputs = ablate_inputs(
                 subject, self.outcome, examples.every, config, examples.bootstrap
             )
-            self.notes += [f"{config.model}: {note}" for note in notes]
         self.attribution = self._attribute(self.outcome) if config.ig_examples else None
 
     def _read(self, examples: Sequence[Example], consumer: AttentionConsumer) -> None:
@@ -218,9 +220,8 @@ def _selected_words(
     attentions = [
         attribution.attention_to_words(one.cls_attention, one.rows, texts) for one in analyses
     ]
-    layers = [one.cls_attention.attention.layers for one in analyses]
     summary = attribution.selected_words_summary(
-        texts, attentions, layers, config.num_words, examples.word_level_bootstrap
+        texts, attentions, config.num_words, examples.word_level_bootstrap
     )
     header = {"teacher": config.teacher, "words": config.num_words, "relevance": config.relevance}
     return {**header, **summary}
@@ -314,8 +315,8 @@ def _of_attribution(summary: JsonObject) -> str:
         "examples": f"{summary['examples']:,}",
         "complete": f"{100 * summary['complete']:.1f} %",
         "words' share, %": _percent(summary["text_share"]),
-        "rank correlation, words": _cell(summary["agreement"]["words"]["mean_of_layers"]),
-        "regions": _cell(summary["agreement"]["regions"]["mean_of_layers"]),
+        "rank correlation, words": _cell(summary["agreement"]["words"]),
+        "regions": _cell(summary["agreement"]["regions"]),
     }
     return f"{title}\n\n{format_table([row])}"
 
@@ -336,8 +337,8 @@ def _of_words(summary: JsonObject, names: Sequence[str]) -> str:
     rows: list[TableRow] = [
         {
             "": name,
-            "rank correlation": _cell(model["ranks"]["mean_of_layers"]),
-            "overlap": _percent(model["overlap"]["mean_of_layers"]),
+            "rank correlation": _cell(model["ranks"]),
+            "overlap": _percent(model["overlap"]),
         }
         for name, model in zip(names, summary["models"], strict=True)
     ]

@@ -36,7 +36,7 @@ from groundling.core.batch import (
 from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.images import ImageInput, read_image
 from groundling.data.regions import RegionSource
-from groundling.data.samples import TextRowEncoder, check_vocabulary, subsample
+from groundling.data.samples import TextRowEncoder, check_vocabulary
 from groundling.models.attention import (
     AttentionCallback,
     SequencePositions,
@@ -200,16 +200,8 @@ class Vilt(PatchReader):
         return table
 
     def patches(self, photo: Image.Image) -> RegionRow:
-        """Every patch of the photo, or `max_image_length` evenly spaced ones if there are more.
-
-        In this case transformers draws a random subset in every forward pass.
-        """
-        row = cut_patches(preprocess_photo(self.processor, photo), self.side)
-        limit = self.model.config.max_image_length
-        if limit > 0:
-            chosen = subsample(range(1, len(row)), limit)
-            row = row.take(np.array([0, *chosen]))
-        return row
+        """Every patch of the photo, also of a ViLT with `max_image_length` (no released one)."""
+        return cut_patches(preprocess_photo(self.processor, photo), self.side)
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, H), and `visual` (N, R, H) of class token and patches.

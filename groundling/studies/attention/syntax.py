@@ -48,14 +48,12 @@ from groundling.studies.attention.grounding import (
     notes_of_reports,
     score_heads,
 )
-from groundling.tasks.grounding import FLICKR30K, PROTOCOLS, EntitiesCaption, read_captions
+from groundling.tasks.grounding import FLICKR30K, EntitiesCaption, read_captions
 from groundling.tasks.grounding import EntityPhrase as Entity
 
 LabelScheme = Literal["stanford", "as-is"]
 ArcEnd = Literal["head", "dependent"]
 """The end of an arc that is the phrase."""
-BOX_PROTOCOL = "any-box"
-"""A region is right if it matches any of a phrase's boxes."""
 TABLE_2: dict[str, ArcEnd] = {
     "det": "head",
     "pobj": "dependent",
@@ -94,12 +92,8 @@ class MatchedParses(NamedTuple):
 
     parsed: list[ParsedCaption]
     """In the order of the captions."""
-    unparsed: list[str]
-    """Ids of captions without a parse."""
     unaligned: list[str]
     """File and line of sentences that name a caption or image but do not have its words."""
-    other_sentences: int
-    """Number of sentences of other captions or images."""
 
 
 def match_parses(
@@ -119,7 +113,6 @@ def match_parses(
         by_image[caption.image].append(caption)
     found: dict[str, ParsedCaption] = {}
     unaligned = []
-    elsewhere = 0
     # Parses that name their caption come first.
     for parse in sorted(parses, key=lambda parse: parse.id not in by_id):
         if parse.id in by_id:
@@ -128,7 +121,6 @@ def match_parses(
             candidates = by_image.get(parse.image, [])
         else:
             candidates = by_text.get(parse.characters, [])
-        elsewhere += not candidates
         fits = False
         for caption in candidates:
             spans = align_parse(parse, caption.text)
@@ -140,18 +132,14 @@ def match_parses(
         if candidates and not fits:
             unaligned.append(f"{parse.where}: {' '.join(parse.tokens)[:60]!r}")
     parsed = [found[caption.id] for caption in captions if caption.id in found]
-    unparsed = [caption.id for caption in captions if caption.id not in found]
-    return MatchedParses(parsed, unparsed, unaligned, elsewhere)
+    return MatchedParses(parsed, unaligned)
 
 
-def arcs_of(
-    parsed: ParsedCaption, include_other_phrases: bool = False
-) -> tuple[list[tuple[Relation, PhraseSpan]], Counter[str]]:
+def arcs_of(parsed: ParsedCaption) -> tuple[list[tuple[Relation, PhraseSpan]], Counter[str]]:
     """The arcs at the head words of a caption's phrases with boxes, and counts of what was skipped.
 
     The span of an arc is the other word, its gold boxes are those of the phrase. Arcs inside a phrase
-    are included. `include_other_phrases`: include arcs to words in another phrase with boxes, which
-    may attend to their own region.
+    are included; a word in another phrase with boxes is skipped, as it may attend to its own region.
     """
     skip_counts: Counter[str] = Counter()
     caption = parsed.caption
@@ -163,11 +151,12 @@ def arcs_of(
         if len(tops) != 1:
             skip_counts["phrases_of_several_heads"] += 1
             continue
-        gold = GoldBoxes(PROTOCOLS[BOX_PROTOCOL](phrase.boxes), caption.size)
+        # A region is right if it matches any of the phrase's boxes.
+        gold = GoldBoxes(phrase.boxes, caption.size)
         example = Example(caption.id, caption.text, images=(caption.image,), gold_boxes=gold)
         other_members = set().union(*members[:number], *members[number + 1 :]) - own
         for relation, place in _arcs_at(parsed.words, tops[0]):
-            if place in other_members and not include_other_phrases:
+            if place in other_members:
                 skip_counts["arcs_to_other_phrases"] += 1
                 continue
             arcs.append((relation, PhraseSpan(example, *parsed.spans[place].tolist())))
@@ -205,15 +194,13 @@ class ArcQuestions(NamedTuple):
     """Counts of what was skipped."""
 
 
-def make_arc_questions(
-    parsed: Sequence[ParsedCaption], include_other_phrases: bool = False
-) -> ArcQuestions:
+def make_arc_questions(parsed: Sequence[ParsedCaption]) -> ArcQuestions:
     """The arcs of all captions, see `arcs_of`."""
     skip_counts: Counter[str] = Counter()
     examples = []
     arcs_of_captions = []
     for one in parsed:
-        arcs, skipped = arcs_of(one, include_other_phrases)
+        arcs, skipped = arcs_of(one)
         skip_counts += skipped
         if arcs:
             caption = one.caption
@@ -362,7 +349,7 @@ class _Tree:
 
 
 SHOWN = 20
-"""Most captions per list in the result."""
+"""Number of unaligned sentences in the result."""
 
 
 def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
@@ -383,7 +370,7 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
     if not parsed.parsed:
         first = parsed.unaligned or ["no sentence has the words of a caption"]
         raise InputError(f"{parses}: none of the {len(every):,} captions has a parse; {first[0]}")
-    arcs = make_arc_questions(parsed.parsed, config.include_other_phrases)
+    arcs = make_arc_questions(parsed.parsed)
     relations: list[dict[str, Any]] = []
     rare: dict[str, int] = {}
     if arcs.relations:
@@ -403,21 +390,11 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
             f"no relation has {config.min_arcs} arcs at a phrase with boxes, the most frequent has "
             f"{max(rare.values(), default=0)}; lower min_arcs"
         )
-    run.note(*notes_of_reports(counts, LEFT_OUT, relations, config.min_region_attention))
+    run.note(*notes_of_reports(counts, LEFT_OUT, relations))
     return {
-        "task": FLICKR30K.name,
-        "split": config.split,
-        "model": config.model,
-        "untrained": config.untrained,
-        "parses": config.parses,
         "labels": config.labels,
-        "protocol": BOX_PROTOCOL,
-        "counted": COUNTED,
-        "query": "mean over the other word's tokens",
-        "active_above": config.min_region_attention,
         "counts": counts,
         "unaligned": parsed.unaligned[:SHOWN],
-        "unparsed": parsed.unparsed[:SHOWN],
         "relations": relations,
         "rare": rare,
         "notes": run.notes,
@@ -459,9 +436,8 @@ def _counts(
     return {
         "captions": captions,
         "parsed": len(matched.parsed),
-        "unparsed": len(matched.unparsed),
+        "unparsed": captions - len(matched.parsed),
         "unaligned_sentences": len(matched.unaligned),
-        "sentences_of_other_captions": matched.other_sentences,
         "phrases": sum(len(one.caption.phrases) for one in matched.parsed),
         "phrases_of_several_heads": arcs.skip_counts["phrases_of_several_heads"],
         "arcs": len(baselines.status),
@@ -474,7 +450,7 @@ LEFT_OUT = {
     "unparsed": "captions without a parse",
     "unaligned_sentences": "sentences whose words differ from the caption that they name",
     "phrases_of_several_heads": "phrases with more than one head word",
-    "arcs_to_other_phrases": "arcs to another phrase with boxes (include_other_phrases)",
+    "arcs_to_other_phrases": "arcs to another phrase with boxes",
 }
 """Counts of what is left out, and the notes on them."""
 

@@ -49,8 +49,8 @@ class ComparisonSettings(Settings):
     """What every bench compares, and what is done now."""
 
     method: tuple[str, ...] = ()
-    """Methods: names of the package's, or MODULE:NAME of your own `BenchMethod` or objective; empty: \
-all of the package."""
+    """Methods: names of the package's, or MODULE:NAME of your own `BenchMethod`; empty: all of \
+the package."""
     adapt_seeds: Annotated[int, Ge(1)] = 2
     """Adaptation seeds of each method and control; a verdict on a real encoder needs at least three."""
     processes: Annotated[int, Ge(1)] = 2

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from groundling.command_line.names import parse_arm, teacher_settings
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
-from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import data_hash, read_object, write_json
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.report import format_count
@@ -35,7 +34,7 @@ from groundling.studies.bench.methods import (
     Stage,
     resolve_stage_paths,
 )
-from groundling.studies.bench.protocol import BenchFolder, BenchWorld, Files, key_of
+from groundling.studies.bench.protocol import REDRAWN, BenchFolder, BenchWorld, Files, key_of
 
 BEFORE = "before"
 """The encoder as the user gave it."""
@@ -50,7 +49,7 @@ MASKING = (
 )
 """Settings of a method that its text control shares."""
 SWAPS = {
-    SHUFFLED: {"captions": "shuffled captions", "teacher": "teacher-redrawn"},
+    SHUFFLED: {"captions": "shuffled captions", "teacher": REDRAWN},
     RANDOM: {"images": "noise images", "teacher": "teacher-untrained"},
 }
 """What a control reads in place of what is handed to the method, by name."""
@@ -78,31 +77,30 @@ class Arm:
     """The tuned setting's value, if it is not the chosen one."""
 
     @property
+    def own_method(self) -> BenchMethod | None:
+        """The method that it runs; None for a text control, which methods share."""
+        return None if self.arm == TEXT_CONTROL else self.method
+
+    @property
     def name(self) -> str:
         """The job's name."""
         place = "" if self.world is None else f"{self.world}: "
         if self.method is None:
             return f"{place}{self.arm}"
-        if self.arm == TEXT_CONTROL:
+        if self.own_method is None:
             return f"{place}text control {text_key(self.method)}, seed {self.seed}"
         tuned = "" if self.weight is None else f", {self.method.weight} {self.weight}"
         return f"{place}{self.method.name}, {self.arm}{tuned}, seed {self.seed}"
 
     def as_json(self) -> dict[str, Any]:
         """Which run an entry is."""
-        is_owned = self.method is not None and self.arm != TEXT_CONTROL
-        about = {
-            "method": self.method.name if self.method is not None and is_owned else "",
+        return {
+            "method": self.own_method.name if self.own_method else "",
             "arm": self.arm,
             **({} if self.method is None else {"texts": text_key(self.method)}),
             **({} if self.world is None else self.world.as_json()),
+            "seed": self.seed,
         }
-        return about | {"seed": self.seed}
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether it runs the user's own code, which could change what later jobs of its process do."""
-        return self.method is not None and self.arm != TEXT_CONTROL and self.method.is_foreign
 
 
 @dataclass(frozen=True)
@@ -194,10 +192,6 @@ class Experiment:
         """The chosen value of the method's weight; None: the default of `adapt`."""
         return None
 
-    def inspect(self, arm: Arm, model: Path) -> dict[str, Any]:
-        """Facts and `remarks` on a trained model, beside its first reading."""
-        return {"parameters_after": parameters_of(model) - parameters_of(self.encoder(arm))}
-
     def encoder(self, arm: Arm) -> Path:
         """The encoder that an arm starts from."""
         return self.files(arm).places["encoder"]
@@ -205,11 +199,11 @@ class Experiment:
     def stage_folder(self, arm: Arm, weight: Weight, number: int) -> Path:
         """Run folder of a stage, counted from 1."""
         parts = [] if arm.world is None else [str(arm.world)]
-        if arm.method is not None and arm.arm == TEXT_CONTROL:
-            parts += [arm.arm, text_key(arm.method)]
-        elif arm.method is not None:
+        if arm.own_method is not None:
             value = "weight" if weight is None else f"weight-{weight}"
-            parts += [arm.method.name, arm.arm, value]
+            parts += [arm.own_method.name, arm.arm, value]
+        elif arm.method is not None:
+            parts += [arm.arm, text_key(arm.method)]
         return self.folder.runs(*parts, f"seed-{arm.seed}", f"stage-{number}")
 
     def reading_folder(self, arm: Arm, reading: Reading) -> Path:
@@ -220,18 +214,15 @@ class Experiment:
 
     def key(self, arm: Arm) -> str:
         """Hash of everything that an arm's result depends on."""
-        about: object = arm.arm
-        if arm.method is not None:
-            is_text = arm.arm == TEXT_CONTROL
-            about = text_key(arm.method) if is_text else arm.method.description()
+        # The name of a text control contains the hash of its texts.
+        about = arm.own_method.description() if arm.own_method else arm.arm
         return key_of(self.fixed, about, arm.name)
 
     def jobs(self, arms: Sequence[Arm] | None = None) -> list[Job]:
         """All jobs of these arms, by default of all, done or not, in starting order."""
         jobs: dict[str, Job] = {}
         for arm in self.arms() if arms is None else arms:
-            chosen_by = self.grid(arm.method) if arm.method and arm.arm != TEXT_CONTROL else []
-            grid = chosen_by if arm.weight is None else []
+            grid = self.grid(arm.own_method) if arm.own_method and arm.weight is None else []
             for one in (*grid, arm):
                 after = tuple(f"{each.name}: {self.readings(each)[0].name}" for each in grid)
                 jobs |= self._jobs_of(one, after if one is arm else ())
@@ -243,13 +234,40 @@ class Experiment:
         after = (*(job.name for job in jobs), *after)
         key = self.key(arm)
         if arm.method is not None:
-            jobs.append(Job(arm.name, self.train, (arm, key), after, arm.is_foreign))
+            # The user's own code could change what later jobs of its process do.
+            is_foreign = arm.own_method is not None and arm.own_method.is_foreign
+            jobs.append(self.job(arm.name, key, partial(self.train, arm), after, is_foreign))
             after = (arm.name,)
         for number, reading in enumerate(self.readings(arm)):
             name = f"{arm.name}: {reading.name}"
-            jobs.append(Job(name, self.read, (arm, reading, key_of(key, reading.key)), after))
+            call = partial(self.read, arm, reading)
+            jobs.append(self.job(name, key_of(key, reading.key), call, after))
             after = after if number else (*after, name)
         return {job.name: job for job in jobs}
+
+    def job(
+        self,
+        name: str,
+        key: str,
+        call: Callable[[], dict[str, Any] | None],
+        after: tuple[str, ...] = (),
+        isolated: bool = False,
+    ) -> Job:
+        """A job whose result is in the folder; `key`: hash of everything that it depends on."""
+        return Job(name, self.run_once, (name, key, call), after, isolated)
+
+    def run_once(
+        self, name: str, key: str, call: Callable[[], dict[str, Any] | None]
+    ) -> dict[str, Any]:
+        """A job's result as stored, which `call` makes if there is none."""
+        done = self.finished(name, key)
+        if done is not None:
+            return done
+        path = self.folder.job(name)
+        result = {"key": key, **(call() or {})}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, result)
+        return read_object(path)
 
     def missing(self, arms: Sequence[Arm] | None = None) -> list[Job]:
         """Jobs that are not done; what they wait for is left out if it is done.
@@ -265,7 +283,7 @@ class Experiment:
         ]
 
     def _done(self, jobs: Sequence[Job]) -> set[str]:
-        return {job.name for job in jobs if self.finished(job.name, job.arguments[-1])}
+        return {job.name for job in jobs if self.finished(*job.arguments[:2])}
 
     def run(self, processes: int, arms: Sequence[Arm] | None = None) -> None:
         """Run everything that is missing."""
@@ -294,38 +312,16 @@ class Experiment:
             for seed in range(1 if arm == RANDOM else seeds)
         ]
 
-    def finish(self, name: str, result: dict[str, Any]) -> dict[str, Any]:
-        """Write a job's result, and return it as stored."""
-        path = self.folder.job(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, result)
-        return read_object(path)
-
-    def make(self, name: str, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-        """Make something that is handed over, unless it exists; the last argument is the job's key."""
-        *given, key = arguments
-        done = self.finished(name, key)
-        if done is not None:
-            return done
-        began = time.perf_counter()
-        made = call(*given)
-        seconds = round(time.perf_counter() - began, 1)
-        return self.finish(name, {"key": key, **(made or {}), "seconds": seconds})
-
-    def train(self, arm: Arm, key: str) -> dict[str, Any]:
+    def train(self, arm: Arm) -> dict[str, Any]:
         """Train an arm; the result has its weight, its costs and its model."""
-        done = self.finished(arm.name, key)
-        if done is not None or arm.method is None:
-            return done or {}
-        method, is_text = arm.method, arm.arm == TEXT_CONTROL
-        weight = self.choose(method) if arm.weight is None and not is_text else arm.weight
-        stages = control_stages(method) if is_text else method.stages
+        assert arm.method is not None
+        method = arm.method
+        weight = self.choose(method) if arm.own_method and arm.weight is None else arm.weight
+        stages = method.stages if arm.own_method else control_stages(method)
         factor = 1.0 if arm.world is None else arm.world.condition.steps
         steps = method.stage_steps(self.training.steps, factor)
         began = time.process_time()
-        with suppress(OSError):  # where Linux allows it, a new measurement of peak memory
-            Path("/proc/self/clear_refs").write_text("5")
-        done_stages = []
+        trained = []
         for number, (stage, count) in enumerate(zip(stages, steps, strict=True), 1):
             settings = self.stage_settings(arm, stage, weight)
             if number == len(stages):
@@ -334,24 +330,18 @@ class Experiment:
             own = batch if stage.batch else self.training.batch
             training = replace(self.training, steps=count, batch=own, seed=arm.seed)
             out = self.stage_folder(arm, weight, number)
-            trained = ADAPT(make_settings(AdaptConfig, **settings), training, out)
-            done_stages.append({**trained, "samples": trained["steps"] * own})
+            found = ADAPT(make_settings(AdaptConfig, **settings), training, out)
+            trained.append({**found, "samples": found["steps"] * own})
         model = self.stage_folder(arm, weight, len(stages)) / "model"
-        result = {
-            "key": key,
+        return {
             "name": arm.name,
             "run": arm.as_json(),
-            "about": None if is_text else self.describe(method),
+            "about": arm.own_method and arm.own_method.description(),
             "control": self.control(arm).name,
             "weight": weight,
-            "cost": cost_of(done_stages, began),
+            "cost": cost_of(trained, began),
             "model": {"path": str(model.relative_to(self.folder.root)), "sha256": data_hash(model)},
         }
-        return self.finish(arm.name, result)
-
-    def describe(self, method: BenchMethod) -> dict[str, Any]:
-        """A method in `bench.json`, from which commands with other methods judge it too."""
-        return method.description() | {"texts": text_key(method)}
 
     def stage_settings(self, arm: Arm, stage: Stage, weight: Weight) -> dict[str, Any]:
         """Settings of `adapt` for a stage of an arm; the tuned setting is not among them."""
@@ -385,26 +375,17 @@ class Experiment:
                 settings["teacher_cache"] = str(files.features)
         return settings
 
-    def read(self, arm: Arm, reading: Reading, key: str) -> dict[str, Any]:
+    def read(self, arm: Arm, reading: Reading) -> dict[str, Any]:
         """Read an arm's model."""
-        name = f"{arm.name}: {reading.name}"
-        done = self.finished(name, key)
-        if done is not None:
-            return done
         model = self.encoder(arm)
         if arm.method is not None:
             model = self.folder.root / read_object(self.folder.job(arm.name))["model"]["path"]
-        out = self.reading_folder(arm, reading)
-        result = {
-            "key": key,
+        return {
             "name": arm.name,
             "run": arm.as_json(),
             "reading": reading.name,
-            "readings": reading.read(model, out),
+            "readings": reading.read(model, self.reading_folder(arm, reading)),
         }
-        if arm.method is not None and reading.name == self.readings(arm)[0].name:
-            result |= self.inspect(arm, model)
-        return self.finish(name, result)
 
     # Results.
 
@@ -463,15 +444,12 @@ def _with_weight(settings: dict[str, Any], method: BenchMethod, weight: Weight) 
 
 def _entry(name: str, trained: Entry, read: Sequence[Entry]) -> dict[str, Any]:
     """What an arm's jobs say; of two results of one name the first."""
-    kept = {part: trained[part] for part in ("about", "control", "weight", "model") if trained}
+    kept = {
+        part: trained[part] for part in ("about", "control", "weight", "cost", "model") if trained
+    }
     entry: dict[str, Any] = {"name": name, **read[0]["run"], **kept, "readings": {}}
     for job in read:
         entry["readings"] = {**entry["readings"], **job["readings"], **entry["readings"]}
-    if trained:
-        after = [job["parameters_after"] for job in read if "parameters_after" in job]
-        entry["cost"] = trained["cost"] | {"parameters_after": max(after, default=0)}
-        remarks = [remark for job in read for remark in job.get("remarks", ())]
-        entry["remarks"] = list(dict.fromkeys(remarks))
     return entry
 
 
@@ -506,32 +484,13 @@ def entries_of(entries: Sequence[Entry], method: str, arm: str) -> list[Entry]:
     return [one for one in entries if one["arm"] == TEXT_CONTROL and one["texts"] in keys]
 
 
-def parameters_of(model: Path) -> int:
-    """Number of parameters of an encoder, wherever its folder keeps it."""
-    return sum(one.numel() for one in load_text_encoder(str(model)).encoder.parameters())
-
-
-# -- what training costs -----------------------------------------------------------------------------------------------
-
-
 def cost_of(stages: Sequence[Mapping[str, Any]], began: float) -> dict[str, Any]:
     """What an arm's stages cost since `began`; `core_seconds` does not count what an interrupted run did before."""
     return {
         "steps": sum(one["steps"] for one in stages),
-        "stage_steps": [one["steps"] for one in stages],
         "samples": sum(one["samples"] for one in stages),
-        "epochs": [one["epochs"] for one in stages],
+        "epochs": sum(one["epochs"] for one in stages),
         "seconds": round(sum(one["seconds"] for one in stages), 1),
         "core_seconds": round(time.process_time() - began, 1),
-        "memory_mb": _peak(),
         "extra_parameters": max(one["training_parameters"] - one["parameters"] for one in stages),
     }
-
-
-def _peak() -> int | None:
-    """Peak resident memory of this process in MB; None where the system does not tell."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) // 1024
-    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from collections import Counter
@@ -24,11 +23,10 @@ from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.captions import CaptionedImage, find_images, read_captions
 from groundling.data.corpora import plain_lines
-from groundling.data.images import open_image
 from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, make_clip_text_tower
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.models.text_encoder import new_encoder
-from groundling.runs.folder import json_text, read_json, sha256_of, whole_folder, write_whole
+from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.stats import derangement
@@ -39,6 +37,7 @@ from groundling.studies.bench.protocol import (
     MAX_LENGTH,
     PRETRAINING,
     PRETRAINING_MASK_RATE,
+    REDRAWN,
     REDRAWN_TEACHING,
     TEACHER,
     TEACHING,
@@ -58,22 +57,19 @@ SEED = 0
 """Seed of the controls' captions and teacher; the same for all methods and adaptation seeds."""
 
 
-def make_part(part: str, files: Files, world: BenchWorld, scale: float) -> dict[str, Any]:
+def make_part(part: str, files: Files, world: BenchWorld, scale: float) -> None:
     """Make one of the things that every method of a world shares: `render`, `captions`, `encoder`, or a teacher."""
     if part == "render":
-        return render(files, world, scale)
-    if part == "captions":
-        return thin(files, world)
-    if part == "encoder":
+        render(files, world, scale)
+    elif part == "captions":
+        thin(files, world)
+    elif part == "encoder":
         sizes = {**ENCODER, **world.condition.encoder}
-        return make_encoder(files, scaled(PRETRAINING, scale, world.seed), sizes)
-    redrawn = part == "teacher-redrawn"
-    training = REDRAWN_TEACHING if redrawn else world.condition.teaching or TEACHING
-    captions = files.private / f"captions{'_redrawn' if redrawn else ''}_train.json"
-    if "captions" in world.condition.makes:
-        captions = files.places["captions"]
-    images = files.private / "images_redrawn" if redrawn else files.places["images"]
-    return make_teacher(files, part, captions, images, scaled(training, scale, world.seed))
+        make_encoder(files, scaled(PRETRAINING, scale, world.seed), sizes)
+    else:
+        own = REDRAWN_TEACHING if part == REDRAWN else world.condition.teaching or TEACHING
+        captions = files.places["captions"] if "captions" in world.condition.makes else None
+        make_teacher(files, part, scaled(own, scale, world.seed), captions)
 
 
 def make_world(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -82,7 +78,7 @@ def make_world(folder: Path, settings: Mapping[str, Any]) -> None:
     command(replace_settings(command.settings["_own"], **settings), folder)
 
 
-def render(files: Files, world: BenchWorld, scale: float) -> dict[str, Any]:
+def render(files: Files, world: BenchWorld, scale: float) -> None:
     """Render a world, hand over its texts and images, and make the controls' captions and images."""
     handed = files.places["corpus"].parent
     if not handed.exists():
@@ -101,7 +97,6 @@ def render(files: Files, world: BenchWorld, scale: float) -> dict[str, Any]:
     write_whole(files.places["shuffled captions"], shuffled + "\n")
     _write_noise(content, files.places["noise images"], world.seed)
     write_grammar_pairs(files.private)
-    return {"world": _world_hash(files)}
 
 
 def shuffle_images(captions: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -126,38 +121,26 @@ def _write_noise(captions: Mapping[str, Any], folder: Path, seed: int) -> None:
         write_whole(folder / image["file_name"], drawn.getvalue())
 
 
-def _world_hash(files: Files) -> str:
-    """Hash of a world's texts, nouns and pixels, which does not depend on the version of a PNG library."""
-    digest = hashlib.sha256()
-    for path in (
-        *(files.places["corpus"], files.places["captions"], files.private / "world.json"),
-        *sorted((files.private / "probes").iterdir()),
-    ):
-        digest.update(sha256_of(path).encode())
-    for path in sorted(files.places["images"].iterdir()):
-        with open_image(path) as image:
-            digest.update(np.asarray(image).tobytes())
-    return digest.hexdigest()
-
-
 def make_teacher(
-    files: Files, name: str, captions: Path, images: Path, training: TrainingArguments
+    files: Files, name: str, training: TrainingArguments, captions: Path | None = None
 ) -> dict[str, Any]:
-    """Train a teacher, one with redrawn attributes, or save one untrained; returns its retrieval scores."""
-    suffix = "_redrawn" if name == "teacher-redrawn" else ""
+    """Train a teacher, one with redrawn attributes, or save one untrained; returns its retrieval scores.
+
+    `captions`: other ones than the world's.
+    """
+    is_redrawn = name == REDRAWN
+    suffix = "_redrawn" if is_redrawn else ""
     settings = replace(
         TEACHER,
-        captions=str(captions),
-        images=str(images),
+        captions=str(captions or files.private / f"captions{suffix}_train.json"),
+        images=str(files.private / "images_redrawn" if is_redrawn else files.places["images"]),
         eval_captions=str(files.private / f"captions{suffix}_dev.json"),
         untrained=name == "teacher-untrained",
     )
     return {"retrieval": TRAIN_CLIP(settings, training, files.run(name)).get("retrieval")}
 
 
-def make_encoder(
-    files: Files, training: TrainingArguments, sizes: Mapping[str, int]
-) -> dict[str, Any]:
+def make_encoder(files: Files, training: TrainingArguments, sizes: Mapping[str, int]) -> None:
     """Pre-train the small text encoder that every method starts from, by masked LM on the corpus."""
     untrained = files.run("encoder").with_name("new")
     new_encoder(files.places["corpus"], untrained, training.seed, **sizes)
@@ -169,14 +152,14 @@ def make_encoder(
         max_length=MAX_LENGTH,
         mask_rate=PRETRAINING_MASK_RATE,
     )
-    return {"parameters": ADAPT(settings, training, files.run("encoder"))["parameters"]}
+    ADAPT(settings, training, files.run("encoder"))
 
 
 # -- fewer images or captions ------------------------------------------------------------------------------------------
 
 
-def thin(files: Files, world: BenchWorld) -> dict[str, Any]:
-    """Hand over those of a world's captions that its condition leaves; returns their numbers."""
+def thin(files: Files, world: BenchWorld) -> None:
+    """Hand over those of a world's captions that its condition leaves."""
     content = read_json(files.private / "captions_train.json")
     condition = world.condition
     if condition.images != 1:
@@ -185,7 +168,6 @@ def thin(files: Files, world: BenchWorld) -> dict[str, Any]:
         content = thin_captions(content, world.seed, condition.captions)
     files.places["captions"].parent.mkdir(parents=True, exist_ok=True)
     write_whole(files.places["captions"], json_text(content) + "\n")
-    return {"images": len(content["images"]), "captions": len(content["annotations"])}
 
 
 def thin_images(
@@ -243,7 +225,7 @@ def real_files(root: Path, settings: RealBenchConfig) -> Files:
     places = {
         "encoder": Path(settings.student),
         "teacher": Path(settings.teacher),
-        "teacher-redrawn": folder / "teacher-permuted",
+        REDRAWN: folder / "teacher-permuted",
         "images": Path(settings.images),
         "captions": folder / "captions.json",
         "shuffled captions": folder / "shuffled" / "captions.json",
@@ -313,7 +295,7 @@ def permute_teacher(files: Files, settings: RealBenchConfig) -> None:
     Its text tower reads each word of the corpus and of the captions as another word of similar frequency, the
     same one everywhere; its image tower is unchanged. Raises InputError for a teacher that is no CLIP-like model.
     """
-    folder = files.places["teacher-redrawn"]
+    folder = files.places[REDRAWN]
     if folder.exists() and any(folder.glob("*.safetensors")):
         return
     source = settings.teacher

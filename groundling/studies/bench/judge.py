@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import isfinite, nan, sqrt
 from typing import Any
@@ -37,8 +37,6 @@ MIN_UNITS = 3
 """Minimum number of worlds, or on a real encoder of adaptation seeds, for a verdict."""
 PRICES = (MASKED_LM, PAIRS, "category", "order", "linear/category")
 """Readings that text alone teaches: what a method may cost."""
-NOT_PLAIN = "its model is not the handed-over one with other weights"
-"""What every remark on a run means."""
 ROUNDING = 1e-12
 """A standard error up to which units agree, apart from rounding."""
 DRAWS = 1000
@@ -68,13 +66,6 @@ class Difference:
     """Two-sided p of a paired t-test, 1 for a loss; NaN for fewer than `MIN_UNITS`, and for units that all agree."""
     items: tuple[float, float] = (nan, nan)
     """95 % interval over a set's items (bootstrap) of the mean over seeds; NaN in worlds and for a task."""
-
-    def as_json(self, unit: str) -> dict[str, Any]:
-        """For `bench.json`; `unit`: `world` or `seed`."""
-        kept = {name: value for name, value in vars(self).items() if "unit" not in name}
-        if not isfinite(self.items[0]):
-            del kept["items"]
-        return {f"{unit}s": self.units, f"by_{unit}": self.by_unit, **kept}
 
 
 def value_of(entry: Entry, reading: str, split: str = "test") -> float | None:
@@ -196,20 +187,31 @@ def words_of(one: Difference, digits: int = 2) -> str:
 
 @dataclass(kw_only=True)
 class BenchVerdict:
-    """A method against its controls."""
+    """A method against its controls in one reading."""
 
     method: str
     data: str
+    family: str = ""
+    """Family of worlds; empty on a real encoder."""
+    reading: str
+    measure: str = ""
+    """Of a published set."""
+    gain: bool
+    """Whether it is a reading in which methods may gain; else it is the price, which has no test."""
     text: Difference
     """Against the text control."""
-    shuffled: Difference | None
-    """Against shuffled images, or a teacher with other attributes; None if the method reads no teacher."""
+    shuffled: Difference | None = None
+    """Against shuffled images, or a teacher with other attributes; None if it is not compared with them."""
+    before: Difference | None = None
+    """On a real encoder: against the unadapted one."""
     p: float = nan
     """The larger p of both controls: both must be beaten."""
     holm: float = nan
     """p after Holm's correction over the verdicts that are made together."""
     is_beyond: bool = False
-    """Whether the method is beyond its controls."""
+    """Whether the method is beyond its controls; in worlds also whether it transfers."""
+    sentence: str = ""
+    """What a gain in worlds amounts to."""
 
     @property
     def controls(self) -> list[Difference]:
@@ -217,51 +219,8 @@ class BenchVerdict:
         return [self.text, *([self.shuffled] if self.shuffled is not None else [])]
 
 
-@dataclass(kw_only=True)
-class MethodVerdict(BenchVerdict):
-    """What the bench finds of a method in a family of worlds."""
-
-    family: str
-    """Family of worlds."""
-    prices: dict[str, Difference] = field(default_factory=dict)
-    """By reading: against the text control."""
-    remarks: list[str] = field(default_factory=list)
-    """Why models are not plain."""
-    sentence: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """For `bench.json`."""
-        names = ("method", "family", "data", "p", "holm", "remarks", "sentence")
-        return {
-            **{name: vars(self)[name] for name in names},
-            "visual": self.text.as_json("world"),
-            "shuffled": self.shuffled and self.shuffled.as_json("world"),
-            "prices": {name: one.as_json("world") for name, one in self.prices.items()},
-            "transfers": self.is_beyond,
-        }
-
-
-@dataclass(kw_only=True)
-class SetVerdict(BenchVerdict):
-    """What a bench on a real encoder finds of a method on one set."""
-
-    reading: str
-    gain: bool
-    """Whether the set is one on which methods may gain; else it is the price, which has no test."""
-    measure: str
-    before: Difference
-    """Against the unadapted encoder."""
-
-    def as_json(self) -> dict[str, Any]:
-        """For `bench.json`."""
-        return {
-            name: value.as_json("seed") if isinstance(value, Difference) else value
-            for name, value in vars(self).items()
-        }
-
-
 def decide(verdicts: Sequence[BenchVerdict]) -> None:
-    """Correct p over verdicts, and set `is_beyond` of each."""
+    """Correct p over verdicts on gains, and set `is_beyond` of each."""
     for one in verdicts:
         one.p = float(np.max([each.p for each in one.controls]))
     for one, p in zip(verdicts, holm([one.p for one in verdicts]), strict=True):
@@ -274,52 +233,54 @@ def families_of(entries: Sequence[Entry]) -> list[str]:
     return sorted({one["family"] for one in entries}, key=lambda name: (name != TUNED, name))
 
 
-def remarks_of(entries: Sequence[Entry], method: str) -> list[str]:
-    """Remarks on a method's runs and controls, in every family and on every curve.
-
-    A control reads with the method's code, and what is read of one world can be kept for a run on another.
-    """
-    own = [one for one in entries if one["method"] == method]
-    return list(dict.fromkeys(remark for one in own for remark in one.get("remarks", ())))
-
-
-def judge_methods(entries: Sequence[Entry], methods: Methods) -> list[MethodVerdict]:
-    """The verdict of every method in every family of worlds; entries of curves have no part in it.
+def judge_methods(entries: Sequence[Entry], methods: Methods) -> list[BenchVerdict]:
+    """The verdict of every method in every family of worlds, and its prices; entries of curves have no part in it.
 
     p is corrected over the methods of a family.
     """
     verdicts = []
     for family in families_of(base_entries(entries)):
         in_family = [one for one in base_entries(entries) if one["family"] == family]
-        noise = noise_of(in_family, VISUAL)
-        found = []
-        for name, about in methods.items():
-            own = entries_of(in_family, name, METHOD)
-            if not own:
-                continue
-            text = entries_of(in_family, name, TEXT_CONTROL)
-            shuffled = entries_of(in_family, name, SHUFFLED)
-            reads_teacher = about["data"] != TEXT
-            verdict = MethodVerdict(
-                method=name,
-                family=family,
-                data=about["data"],
-                text=difference(own, text, VISUAL, noise),
-                shuffled=difference(own, shuffled, VISUAL, noise) if reads_teacher else None,
-                remarks=remarks_of(entries, name),
-            )
-            for reading in PRICES:
-                if any(value_of(one, reading) is not None for one in own):
-                    price = difference(own, text, reading, noise_of(in_family, reading))
-                    verdict.prices[reading] = price
-            found.append(verdict)
-        decide(found)
-        for verdict in found:
-            verdict.is_beyond &= verdict.shuffled is not None and not verdict.remarks
-            finding = _finding(verdict, sum(isfinite(one.p) for one in found))
-            remarks = "".join(f" {remark[0].upper()}{remark[1:]}." for remark in verdict.remarks)
-            verdict.sentence = f"{_place(family)}{verdict.method}: {finding}.{remarks}"
+        found = [
+            verdict
+            for name, about in methods.items()
+            for verdict in _verdicts_in_worlds(in_family, family, name, about["data"])
+        ]
+        gains = [one for one in found if one.gain]
+        decide(gains)
+        for one in gains:
+            one.is_beyond &= one.shuffled is not None
+            finding = _finding(one, sum(isfinite(each.p) for each in gains))
+            one.sentence = f"{_place(family)}{one.method}: {finding}."
         verdicts += found
+    return verdicts
+
+
+def _verdicts_in_worlds(
+    entries: Sequence[Entry], family: str, method: str, data: str
+) -> list[BenchVerdict]:
+    """A method's visual reading against both controls, and its prices against text; empty if it was not run."""
+    own = entries_of(entries, method, METHOD)
+    text = entries_of(entries, method, TEXT_CONTROL)
+    shuffled = entries_of(entries, method, SHUFFLED)
+    verdicts = []
+    for reading in (VISUAL, *PRICES):
+        if all(value_of(one, reading) is None for one in own):
+            continue
+        noise = noise_of(entries, reading)
+        is_gain = reading == VISUAL
+        has_shuffled = is_gain and data != TEXT
+        verdicts.append(
+            BenchVerdict(
+                method=method,
+                data=data,
+                family=family,
+                reading=reading,
+                gain=is_gain,
+                text=difference(own, text, reading, noise),
+                shuffled=difference(own, shuffled, reading, noise) if has_shuffled else None,
+            )
+        )
     return verdicts
 
 
@@ -327,7 +288,7 @@ def _place(family: str) -> str:
     return "" if family == TUNED else f"In {family}, where no setting was tuned: "
 
 
-def _finding(one: MethodVerdict, methods: int) -> str:
+def _finding(one: BenchVerdict, methods: int) -> str:
     text, images = f"text control ({words_of(one.text)})", ""
     if one.shuffled is not None:
         word = "a teacher with redrawn attributes" if one.data == TEACHER else SHUFFLED
@@ -337,8 +298,6 @@ def _finding(one: MethodVerdict, methods: int) -> str:
     minus = f"visual attributes minus those of its {both}"
     if any(len(each.units) < MIN_UNITS for each in one.controls):
         return f"no verdict over worlds is possible with {worlds} of them, it takes {MIN_UNITS}; {minus}"
-    if one.remarks:
-        return f"no verdict, since {NOT_PLAIN}"
     if not isfinite(one.holm):
         return f"no verdict is possible without repeated adaptation seeds, which show their noise; {minus}"
     count = format_count(methods, "method")
@@ -361,7 +320,7 @@ def _finding(one: MethodVerdict, methods: int) -> str:
 # -- published sets ----------------------------------------------------------------------------------------------------
 
 
-def judge_sets(entries: Sequence[Entry], methods: Methods) -> list[SetVerdict]:
+def judge_sets(entries: Sequence[Entry], methods: Methods) -> list[BenchVerdict]:
     """Every method on every set that it and its controls are read on; p is corrected over all gains.
 
     Raises InputError for arms that were read on other items.
@@ -379,14 +338,14 @@ def judge_sets(entries: Sequence[Entry], methods: Methods) -> list[SetVerdict]:
             if not all(one.units for one in found.values()):
                 continue
             verdicts.append(
-                SetVerdict(
+                BenchVerdict(
                     method=method,
                     data=about["data"],
+                    reading=name,
+                    measure=first["measure"],
+                    gain=first["gain"],
                     text=found[TEXT_CONTROL],
                     shuffled=found.get(SHUFFLED),
-                    reading=name,
-                    gain=first["gain"],
-                    measure=first["measure"],
                     before=difference(own, unadapted, name),
                 )
             )
@@ -394,7 +353,7 @@ def judge_sets(entries: Sequence[Entry], methods: Methods) -> list[SetVerdict]:
     return verdicts
 
 
-def set_sentences(verdicts: Sequence[SetVerdict]) -> list[str]:
+def set_sentences(verdicts: Sequence[BenchVerdict]) -> list[str]:
     """One sentence for each method that has a gain: on which sets it is beyond its controls."""
     sentences = []
     tests = sum(isfinite(one.holm) for one in verdicts)
@@ -427,11 +386,6 @@ class MethodCurve:
     """By value, ascending: the method minus its text control, in the visual reading of test nouns."""
     sentence: str
     """From which value on the method works."""
-
-    def as_json(self) -> dict[str, Any]:
-        """For `bench.json`."""
-        gains = [one.as_json("world") for one in self.gains.values()]
-        return {**vars(self), "values": list(self.gains), "gains": gains}
 
 
 def entries_at(entries: Sequence[Entry], axis: CurveAxis, value: int) -> list[Entry]:
@@ -467,9 +421,7 @@ def judge_curves(entries: Sequence[Entry], methods: Methods) -> list[MethodCurve
                         bound = noise if isfinite(noise) else 0.0
                         gains[value] = difference(own, control, VISUAL, bound)
                 if gains.keys() - {axis.base}:
-                    is_plain = not remarks_of(entries, method)
-                    words = _since(axis, gains) if is_plain else f"no statement, since {NOT_PLAIN}"
-                    sentence = f"{_place(family)}{method}: {words}."
+                    sentence = f"{_place(family)}{method}: {_since(axis, gains)}."
                     curves.append(MethodCurve(axis.name, family, method, gains, sentence))
     return curves
 

@@ -17,10 +17,9 @@ from groundling.core.errors import InputError, prefix_errors, require_known
 from groundling.core.registry import (
     IMPORT_PATH,
     files_of_object,
-    import_object,
     is_import_path,
     registered,
-    resolve_builtin,
+    resolve,
 )
 from groundling.runs.folder import sha256_of
 from groundling.settings.fields import replace_settings, setting_fields, settings_of
@@ -154,23 +153,19 @@ class BenchMethod:
         parts = [part for stage in self.stages for part in stage.arm.split("+")]
         return [one for one in (self.place, *parts) if IMPORT_PATH.fullmatch(one)]
 
-    def why_not(self) -> str:
-        """Why it cannot run with this installation; empty if it can."""
-        try:
-            for stage in self.stages:
-                arm = parse_arm(stage.arm)
-                replace_settings(AdaptConfig(), **stage.settings)
-                if self.data == TEXT and "teacher" in teacher_settings(arm):
-                    return f"{stage.arm} reads a teacher, so the data class is not `{TEXT}`"
-            if self.weight.startswith(OPTION):
-                option = self.weight.removeprefix(OPTION)
-                read = {name for one in arm.values() for name in setting_fields(one.Settings)}
-                require_known(option, sorted(read), f"no objective reads the option {option!r}")
-            elif self.weight:
-                replace_settings(AdaptConfig(), **{self.weight: self.grid[0]})
-        except InputError as error:
-            return str(error)
-        return ""
+    def check(self) -> None:
+        """Raises InputError for settings that `adapt` does not know, and a teacher of a method that reads text."""
+        for stage in self.stages:
+            arm = parse_arm(stage.arm)
+            replace_settings(AdaptConfig(), **stage.settings)
+            if self.data == TEXT and "teacher" in teacher_settings(arm):
+                raise InputError(f"{stage.arm} reads a teacher, so the data class is not `{TEXT}`")
+        if self.weight.startswith(OPTION):
+            option = self.weight.removeprefix(OPTION)
+            read = {name for one in arm.values() for name in setting_fields(one.Settings)}
+            require_known(option, sorted(read), f"no objective reads the option {option!r}")
+        elif self.weight:
+            replace_settings(AdaptConfig(), **{self.weight: self.grid[0]})
 
 
 def _check_stage(stage: Stage, number: int, data: DataClass) -> None:
@@ -181,16 +176,14 @@ def _check_stage(stage: Stage, number: int, data: DataClass) -> None:
         raise InputError(f"reads captions or images, so its data class is not `{data}`")
     if stage.batch > BATCH:
         raise InputError(f"batch = {stage.batch}, the bench's is {BATCH}")
-    kinds = {one.name: one.input for one in settings_of(AdaptConfig())}
-    foreign = [*sorted(names - set(TEXTS)), *(name for name in stage.settings if name in GIVEN)]
-    for name, value in {"start": stage.student, **stage.settings}.items():
-        values = value if isinstance(value, list | tuple) else (value,)
-        is_path = kinds.get(name) not in NAMES or name == "start"
-        paths = [str(one) for one in values if one and (is_path or "/" in str(one))]
-        foreign += [path for path in paths if not _is_earlier(path, number)]
-    if foreign:
+    refused = [*sorted(names - set(TEXTS)), *(name for name in stage.settings if name in GIVEN)]
+    inputs = [one.name for one in settings_of(AdaptConfig()) if one.input not in NAMES]
+    for value in (stage.student, *(stage.settings.get(name, "") for name in inputs)):
+        paths = value if isinstance(value, list | tuple) else (value,)
+        refused += [path for path in paths if path and not _is_earlier(str(path), number)]
+    if refused:
         raise InputError(
-            f"{foreign[0]}: a method reads the bench's texts and models, and outputs of its earlier stages "
+            f"{refused[0]}: a method reads the bench's texts and models, and outputs of its earlier stages "
             "(`stage-1/model`)"
         )
 
@@ -218,83 +211,27 @@ def resolve_stage_paths(settings: Mapping[str, Any], folder: Path) -> dict[str, 
 
 
 def built_in_methods() -> dict[str, BenchMethod]:
-    """The methods of the package by name, also those whose objectives are not installed."""
+    """The methods of the package by name."""
     return registered("methods", BenchMethod)
 
 
-def left_out_methods() -> dict[str, str]:
-    """The methods of the package that cannot run with this installation, with the reason."""
-    offered = built_in_methods().items()
-    return {name: reason for name, one in offered if (reason := one.why_not())}
-
-
 def find_methods(names: Sequence[str]) -> list[BenchMethod]:
-    """Methods by name or MODULE:NAME; without names, all of the package that can run.
+    """Methods by name or MODULE:NAME; without names, all of the package.
 
     Raises InputError for an unknown method, one that cannot run, and two of one name.
     """
-    offered = built_in_methods().values()
-    if not names:
-        return [one for one in offered if not one.why_not()]
-    found = [
-        outside_method(name)
-        if is_import_path(name)
-        else resolve_builtin("methods", BenchMethod, name)
-        for name in names
-    ]
-    titles = [one.name for one in (*found, *(one for one in offered if one not in found))]
-    for method in found:
-        reason = method.why_not()
-        if titles.count(method.name) > 1:
-            reason = "another method has this name; give yours another"
-        if reason:
-            raise InputError(f"method={method.name}: cannot run ({reason})")
+    offered = built_in_methods()
+    found = []
+    for name in names or offered:
+        method = resolve("methods", BenchMethod, name)
+        if is_import_path(name):
+            method = replace(method, place=name)
+        with prefix_errors(f"method={method.name}"):
+            method.check()
+            if method.place and method.name in offered:
+                raise InputError("another method has this name; give yours another")
+        found.append(method)
     return found
-
-
-def outside_method(place: str) -> BenchMethod:
-    """The user's own method MODULE:NAME: a `BenchMethod`, or an objective, which is trained beside masked LM.
-
-    Raises InputError for anything else.
-    """
-    value = import_object(place, object)
-    if isinstance(value, BenchMethod):
-        return BenchMethod(**{**vars(value), "place": place})
-    data, reads_text_tower = _data_of_objective(place)
-    texts = (CAPTIONS,) if data == IMAGES else (CORPUS,)
-    return BenchMethod(
-        name=place.rpartition(":")[2],
-        paper=f"masked LM and {place}",
-        data=data,
-        stages=(Stage(f"mlm+{place}", texts),),
-        reads_text_tower=reads_text_tower,
-        place=place,
-    )
-
-
-IMAGE_FEATURES = {
-    *("clip_image", "clip_similarity", "clip_words", "clip_word", "clip_confidence"),
-}
-"""Features of stock teachers that are computed from images."""
-
-
-def _data_of_objective(place: str) -> tuple[DataClass, bool]:
-    """The data class of an objective by the features that it requires, and whether it reads the text tower."""
-    from groundling.objectives import find_objective
-    from groundling.teachers import TeacherSpec
-
-    if find_objective(place).needs_cross_modal:
-        return TEACHER, False
-    features = find_objective(place).features()
-    of_images = set(IMAGE_FEATURES)
-    for spec in registered("teachers", TeacherSpec).values():
-        if not of_images.isdisjoint(spec.reads):
-            of_images |= set(spec.features)
-    if not features:
-        return TEXT, False
-    if features.isdisjoint(of_images):
-        return TEACHER, False
-    return IMAGES, bool(features - of_images)
 
 
 # -- the package's methods ---------------------------------------------------------------------------------------------

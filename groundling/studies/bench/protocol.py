@@ -302,7 +302,9 @@ TEXTS_AND_IMAGES = {
     "images": "images",
     "noise images": "noise",
 }
-MODELS = ("encoder", "teacher", "teacher-redrawn", "teacher-untrained")
+REDRAWN = "teacher-redrawn"
+"""A teacher for which nouns look different in every image."""
+MODELS = ("encoder", "teacher", REDRAWN, "teacher-untrained")
 
 
 @dataclass(frozen=True)

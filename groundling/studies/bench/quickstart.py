@@ -45,6 +45,7 @@ from groundling.studies.bench.protocol import (
     MODELS,
     PRETRAINING,
     PROBING,
+    REDRAWN,
     REDRAWN_TEACHING,
     TEACHING,
     BenchFolder,
@@ -115,24 +116,21 @@ class Quickstart(Experiment):
         """The world, its encoder, and the arm's teacher."""
         files, seed, full = self.files(arm), self.config.seed, self.config.full
         own = partial(scaled, scale=self.config.scale, seed=seed)
+        key = key_of(self.fixed)
         world = {"family": self.config.family, "seed": seed, "control_images": full, **WORLD}
-        jobs = [self._making("world", (), make_world, files.private, world)]
-        encoder = own(PRETRAINING)
-        jobs.append(self._making("encoder", ("world",), make_encoder, files, encoder, ENCODER))
-        if arm.arm != TEXT_CONTROL:
-            is_redrawn = arm.arm == SHUFFLED
-            name, suffix = ("teacher-redrawn", "_redrawn") if is_redrawn else ("teacher", "")
-            teaching = REDRAWN_TEACHING if is_redrawn else TEACHING if full else SHORT_TEACHING
-            places = (
-                files.private / f"captions{suffix}_train.json",
-                files.private / f"images{suffix}",
-            )
-            arguments = (files, name, *places, own(teaching))
-            jobs.append(self._making(name, ("world",), make_teacher, *arguments))
+        rendering = partial(make_world, files.private, world)
+        encoder = partial(make_encoder, files, own(PRETRAINING), ENCODER)
+        jobs = [
+            self.job("world", key, rendering),
+            self.job("encoder", key, encoder, ("world",)),
+        ]
+        if arm.own_method:
+            name = REDRAWN if arm.arm == SHUFFLED else "teacher"
+            longer = TEACHING if full else SHORT_TEACHING
+            training = own(REDRAWN_TEACHING if name == REDRAWN else longer)
+            teacher = partial(make_teacher, files, name, training)
+            jobs.append(self.job(name, key, teacher, ("world",)))
         return jobs
-
-    def _making(self, name: str, after: tuple[str, ...], *call: Any) -> Job:
-        return Job(name, self.make, (name, *call, key_of(self.fixed)), after)
 
     def arms(self) -> list[Arm]:
         """Every method and its text control; in full also contrastive with its teacher's attributes redrawn."""
@@ -178,7 +176,7 @@ def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
     own = Quickstart(BenchFolder(run.folder), methods, config)
     own.run(config.processes)
     result = {
-        "methods": {method.name: own.describe(method) for method in methods},
+        "methods": {method.name: method.description() for method in methods},
         "runs": own.entries(),
         "retrieval": read_json(own.folder.job("teacher"))["retrieval"],
         "seconds": round(time.perf_counter() - began, 1),
@@ -230,7 +228,7 @@ def write_report(out: Path, result: Mapping[str, Any]) -> str:
     ]
     about = read_json(out / "config.json")
     warning = scale_warning(result["scale"])
-    sentences = [one.sentence for one in judge_methods(entries, methods)]
+    sentences = [one.sentence for one in judge_methods(entries, methods) if one.gain]
     report = Report(
         "Does a text encoder learn visual attributes?",
         sections,

@@ -8,7 +8,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +20,7 @@ from groundling.commands.adapt.evaluation import read_pairs
 from groundling.core.batch import require
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
-from groundling.core.registry import import_object, resolve_builtin
+from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
 from groundling.data.images import open_image
 from groundling.data.tables import lines_of
@@ -121,11 +120,13 @@ def read_nouns_of(model: Path, out: Path, world: Path) -> dict[str, Reading]:
     return linear_readings(noun_states(encoder, rows, MAX_LENGTH), rows, world)
 
 
-def read_encoder(model: Path, out: Path, world: Path) -> dict[str, Reading]:
-    """Linear readings of an encoder; its held-out masked-LM loss and minimal pairs, None without a head.
+def read_encoder(model: Path, out: Path, world: Path, encoder: Path) -> dict[str, Reading]:
+    """Linear readings of a model; its held-out masked-LM loss and minimal pairs, None without a head.
 
-    `out`: folder of the run that scores the pairs.
+    `out`: folder of the run that scores the pairs. Raises InputError for a model that is not the handed-over `encoder`
+    with other weights.
     """
+    check_plain(model, encoder)
     readings = read_nouns_of(model, out, world)
     loss = masked_lm_loss(model, world / "corpus" / "dev.txt")
     readings[MASKED_LM] = {"test": loss}
@@ -291,29 +292,24 @@ def fine_tuned(
 
 # -- is what a method exports the handed-over encoder with other weights? ----------------------------------------------
 
-NOT_COMPARED = {"auto_map", "architectures", "dtype", "transformers_version", "_name_or_path"}
-"""Settings of a model's configuration that do not change its states, or are compared apart."""
+NOT_COMPARED = {"architectures", "dtype", "transformers_version", "_name_or_path"}
+"""Settings of a model's configuration that do not change its states."""
 
 
-def plain_faults(model: Path, encoder: Path, more: int) -> list[str]:
-    """Why an exported model with `more` parameters is no plain encoder like the handed-over one; empty if it is."""
-    faults: list[str] = []
-    own, handed = (AutoTokenizer.from_pretrained(one) for one in (model, encoder))
-    if own.get_vocab() != handed.get_vocab():
-        faults.append("another vocabulary")
-    elif own.backend_tokenizer.to_str() != handed.backend_tokenizer.to_str():
-        faults.append("another tokenizer")
+def check_plain(model: Path, encoder: Path) -> None:
+    """Raises InputError for an exported model that is not the handed-over encoder with other weights."""
     changed, config = (AutoConfig.from_pretrained(one).to_dict() for one in (model, encoder))
-    if changed.get("auto_map"):
-        faults.append("code of its own")
-    names = sorted(
+    differing = [
         name for name in {*changed, *config} - NOT_COMPARED if changed.get(name) != config.get(name)
-    )
-    if names:
-        faults.append(f"another configuration ({', '.join(names)})")
-    if more > 0:
-        faults.append(f"{more:,} more parameters")
-    return faults
+    ]
+    own, handed = (AutoTokenizer.from_pretrained(one) for one in (model, encoder))
+    if own.backend_tokenizer.to_str() != handed.backend_tokenizer.to_str():
+        differing.append("the tokenizer")
+    if differing:
+        raise InputError(
+            f"{model}: is not the handed-over encoder with other weights, since it differs in "
+            f"{', '.join(sorted(differing))}; no verdict is possible"
+        )
 
 
 # -- published sets ----------------------------------------------------------------------------------------------------
@@ -321,13 +317,6 @@ def plain_faults(model: Path, encoder: Path, more: int) -> list[str]:
 SetKind = Literal["facts", "words", "retention", "pairs", "task"]
 KEY = 6
 """Characters of a set's hash in its name."""
-KNOWLEDGE = "groundling.studies.knowledge"
-FILE_READERS = {
-    "facts": f"{KNOWLEDGE}.visual_facts:open_facts",
-    "words": f"{KNOWLEDGE}.word_similarity:read_word_pairs",
-    "pairs": f"{KNOWLEDGE}.minimal_pairs:read_minimal_pairs",
-}
-"""By kind: who reads its file, by MODULE:NAME, since no study imports another."""
 GAINS = ("facts", "words")
 """Kinds of readings in which a method may gain; the others are its price."""
 SPEARMANS = "Spearman of cosine"
@@ -359,13 +348,6 @@ class SetReader:
     def key(self) -> str:
         """Hash of its content, and of how it is read."""
         return key_of(self.kind, data_hash(self.data or self.source), self.settings)
-
-    def check(self) -> None:
-        """Raises InputError for a file that no reader knows; a task is read with the unadapted encoder, first."""
-        if self.kind == "retention":
-            read_pairs(self.source)
-        if self.kind in FILE_READERS:
-            import_object(FILE_READERS[self.kind], FunctionType)(self.source)
 
     def read(self, model: Path, out: Path, cpu: bool) -> dict[str, Reading]:
         """The readings of an encoder by name; `out` is the folder of the command that reads it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from groundling.studies.bench.engine import (
 )
 from groundling.studies.bench.handed import make_part
 from groundling.studies.bench.judge import judge_curves, judge_methods
-from groundling.studies.bench.methods import TEXT, BenchMethod, find_methods, left_out_methods
+from groundling.studies.bench.methods import TEXT, BenchMethod, find_methods
 from groundling.studies.bench.protocol import (
     ADAPTING,
     BASE,
@@ -57,16 +57,12 @@ from groundling.studies.bench.readings import (
     CHOICE,
     VISUAL,
     fine_tuned,
-    plain_faults,
     read_encoder,
     read_image_tower,
     read_text_tower,
 )
 from groundling.studies.bench.report import make_report, publish
 
-FORMAT = "groundling bench"
-VERSION = 3
-"""Increases with every change of the file's layout."""
 TOWERS = {TOWER: read_text_tower, IMAGE_TOWER: read_image_tower}
 """Readings of the teacher, without an encoder: a ceiling for what it can teach."""
 CURVE_METHODS = ("xdbert", "contrastive", "l1")
@@ -82,10 +78,11 @@ class RenderedBench(Experiment):
     def __post_init__(self) -> None:
         """Raises InputError for an unknown axis, and one that changes nothing for any method."""
         for axis in self.axes:
-            reasons = [why_no_curve(axis, method) for method in self.methods]
-            if all(reasons):
-                text = "; ".join(reasons)
-                raise InputError(f"curve={axis.name}: {text}; add another method")
+            condition = axis.conditions()[0]
+            if not any(is_changed(condition, method, METHOD) for method in self.methods):
+                raise InputError(
+                    f"curve={axis.name}: changes nothing for these methods; add another one"
+                )
 
     @property
     def axes(self) -> list[CurveAxis]:
@@ -119,9 +116,8 @@ class RenderedBench(Experiment):
         assert arm.world is not None
         world = arm.world.shared
         models = ("encoder", "teacher") if world == TUNING_WORLD else MODELS
-        parts = ("render", *models)
         jobs: list[Job] = []
-        for part in parts:
+        for part in ("render", *models):
             jobs.append(self._making(world.base, part, *(job.name for job in jobs[:1])))
         for part in world.condition.makes:
             # A teacher is trained on the condition's captions, which come first.
@@ -129,10 +125,8 @@ class RenderedBench(Experiment):
         return jobs
 
     def _making(self, world: BenchWorld, part: str, *after: str) -> Job:
-        name = f"{world}: {part}"
-        files, scale = self.folder.world(world), self.config.scale
-        key = key_of(self.fixed, str(world))
-        return Job(name, self.make, (name, make_part, part, files, world, scale, key), after)
+        call = partial(make_part, part, self.folder.world(world), world, self.config.scale)
+        return self.job(f"{world}: {part}", key_of(self.fixed, str(world)), call, after)
 
     # Arms.
 
@@ -198,7 +192,8 @@ class RenderedBench(Experiment):
         files = self.files(arm)
         if arm.method is None:
             return [Reading("nouns", partial(_read_tower, tower=arm.arm, files=files))]
-        nouns = Reading("nouns", partial(read_encoder, world=files.private), "pairs")
+        linear = partial(read_encoder, world=files.private, encoder=self.encoder(arm))
+        nouns = Reading("nouns", linear, "pairs")
         names = self._questions(arm)
         if not names:
             return [nouns]
@@ -220,21 +215,10 @@ class RenderedBench(Experiment):
         is_priced = arm.arm in (METHOD, TEXT_CONTROL)
         return tuple(one for one in self.config.probes if is_priced or one not in ONE_SEED)
 
-    def inspect(self, arm: Arm, model: Path) -> dict[str, Any]:
-        """Also why a model is not plain."""
-        found = super().inspect(arm, model)
-        faults = plain_faults(model, self.encoder(arm), found["parameters_after"])
-        return found | {"remarks": [f"not plain: {one}" for one in faults]}
-
     # Results.
 
-    def without_curve(self) -> list[str]:
-        """Why methods have no curve on some of the axes."""
-        reasons = [why_no_curve(axis, method) for axis in self.axes for method in self.methods]
-        return [reason for reason in reasons if reason]
-
-    def collect(self) -> dict[str, Any]:
-        """Everything that the folder's finished runs say, as `bench.json`."""
+    def conclude(self) -> dict[str, Any]:
+        """Judge everything in the folder, write `bench.json` and the page, and print the report."""
         found = self.entries()
         grids = [one for one in found if one["world"] == TUNING_WORLD.seed and "weight" in one]
         grids = [one for one in grids if one["family"] == TUNING_WORLD.family]
@@ -242,38 +226,24 @@ class RenderedBench(Experiment):
         if not entries:
             raise InputError(f"{self.folder.root}: nothing is finished yet")
         methods = methods_of(entries, self.methods)
-        for one in entries:
-            if one["arm"] == METHOD:
-                tuning = [each for each in grids if each["method"] == one["method"]]
-                notes = [note for each in tuning for note in each["remarks"]]
-                one["remarks"] = list(dict.fromkeys([*one["remarks"], *notes]))
         untuned = [name for name, about in methods.items() if not about["grid"]]
-        return {
-            "format": FORMAT,
-            "version": VERSION,
+        untuned_notes = [
+            f"{name} has no tuned setting; others chose among three" for name in untuned
+        ]
+        verdicts = judge_methods(entries, methods)
+        curves = judge_curves(entries, methods)
+        result = {
             "groundling": groundling.__version__,
             "protocol": self.fixed,
             "methods": methods,
-            "worlds": self._worlds(entries),
             "weights": weights_of(grids, methods),
             "runs": [summary_of(one) for one in entries],
-            "notes": [
-                *self.notes(methods),
-                *(f"{name} has no tuned setting; others chose among three" for name in untuned),
-                *self.without_curve(),
-            ],
+            "notes": [*self.notes(methods), *untuned_notes],
+            "verdicts": [asdict(one) for one in verdicts],
+            "curves": [asdict(one) for one in curves],
         }
-
-    def _worlds(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        """The hash of each world's data, and its teacher's retrieval."""
-        worlds = dict.fromkeys(BenchWorld(one["family"], one["world"]) for one in entries)
-        made = {}
-        for world in worlds:
-            render, teacher = (
-                read_object(self.folder.job(f"{world}: {part}")) for part in ("render", "teacher")
-            )
-            made[str(world)] = {"world": render["world"], "retrieval": teacher["retrieval"]}
-        return made
+        publish(result, make_report(result, verdicts, curves), self.folder.root)
+        return result
 
 
 def _read_tower(model: Path, out: Path, tower: str, files: Files) -> dict[str, Any]:
@@ -328,16 +298,6 @@ def is_changed(condition: BenchCondition, method: BenchMethod, arm: str) -> bool
     return is_longer or not read.isdisjoint(condition.makes)
 
 
-def why_no_curve(axis: CurveAxis, method: BenchMethod) -> str:
-    """Why a method has no curve on an axis; empty if it has one."""
-    condition = axis.conditions()[0]
-    if is_changed(condition, method, METHOD):
-        return ""
-    if condition.steps != 1:
-        return f"{method.name} asks for {method.steps} steps of its own, so it has no curve over {axis.unit}"
-    return f"{method.name} reads nothing that changes with {axis.unit}"
-
-
 def with_controls(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Entries with those controls again, under a method's condition, that the condition does not change."""
     by_name = {one["name"]: one for one in entries}
@@ -363,26 +323,8 @@ def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         # What the folder's commands have not run is not missing.
         has_run = {one["method"] for one in own.entries()}
         own = replace(own, methods=[one for one in methods if one.name in has_run])
-    elif not config.method and not config.curve:
-        for name, reason in left_out_methods().items():
-            print(f"note: {name} is left out: {reason}")
     if config.plan:
-        for axis in own.axes:
-            values = ", ".join(f"{value:,}" for value in axis.values)
-            print(f"{values} {axis.unit} (the bench has {axis.base:,}): {axis.about}")
-        for reason in own.without_curve():
-            print(f"note: {reason}")
         return own.print_plan()
     if not config.report:
         own.run(config.processes)
-    return conclude(own.collect(), work.out)
-
-
-def conclude(found: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Judge, write bench.json and the page, and print the report."""
-    verdicts = judge_methods(found["runs"], found["methods"])
-    curves = judge_curves(found["runs"], found["methods"])
-    found["verdicts"] = [one.as_json() for one in verdicts]
-    found["curves"] = [one.as_json() for one in curves]
-    publish(found, make_report(found, verdicts, curves), out)
-    return found
+    return own.conclude()

@@ -41,8 +41,7 @@ from groundling.studies.bench.judge import (
     Difference,
     MethodCurve,
     Methods,
-    MethodVerdict,
-    SetVerdict,
+    base_entries,
     entries_at,
     families_of,
     is_reliable,
@@ -98,8 +97,7 @@ TERMS = CONTROL_TERMS | {
     "masked LM loss": "Mean loss of masked tokens of held-out text, in nats; lower is better.",
     "minimal pairs": "Share of test sentences that the masked LM prefers: to themselves with two words swapped, and to "
     "the same noun with a verb and an ending of another category; the mean of both.",
-    "extra parameters": "Parameters trained beside the encoder's, and those that its exported model has beyond the "
-    "handed-over encoder.",
+    "extra parameters": "Parameters trained beside the encoder's.",
 }
 """Glossary of the page."""
 CURVE_RULE = (
@@ -194,41 +192,23 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None or not isfinite(value) else f"{value:{form}}"
 
 
-def _difference_cells(one: BenchVerdict, unit: str, digits: int = 2) -> dict[str, str]:
-    """The differences behind a verdict, and what is decided."""
-    return {
-        f"beyond {TEXT_CONTROL}": words_of(one.text, digits),
-        f"beyond {SHUFFLED}": "-" if one.shuffled is None else words_of(one.shuffled, digits),
-        unit: str(len(one.text.units)),
-        "p after Holm": _number(one.holm, ".2g"),
-        "beyond controls": ("yes" if one.is_beyond else "no") if isfinite(one.holm) else "-",
-    }
-
-
-def verdict_rows(verdicts: Sequence[MethodVerdict]) -> list[TableRow]:
-    """The differences behind the verdicts in a family of worlds, and the price."""
-    return [
-        {
+def verdict_rows(verdicts: Sequence[BenchVerdict], digits: int = 2) -> list[TableRow]:
+    """The differences behind verdicts, and what is decided; of prices, without a test."""
+    rows: list[TableRow] = []
+    for one in verdicts:
+        row = {
             "method": one.method,
-            **_difference_cells(one, "worlds"),
-            "masked LM loss": words_of(one.prices.get(MASKED_LM, Difference())),
+            "reading": f"{one.reading}, {one.measure}" if one.measure else one.reading,
+            f"beyond {TEXT_CONTROL}": words_of(one.text, digits),
+            f"beyond {SHUFFLED}": "-" if one.shuffled is None else words_of(one.shuffled, digits),
+            "worlds or seeds": str(len(one.text.units)),
+            "p after Holm": _number(one.holm, ".2g"),
+            "beyond controls": ("yes" if one.is_beyond else "no") if isfinite(one.holm) else "-",
         }
-        for one in verdicts
-    ]
-
-
-def set_rows(verdicts: Sequence[SetVerdict]) -> list[TableRow]:
-    """The differences behind the verdicts on sets; of prices, without a test."""
-    return [
-        {
-            "method": one.method,
-            "set": one.reading,
-            "measure": one.measure,
-            **_difference_cells(one, "seeds", SET_DIGITS),
-            f"since {BEFORE}": f"{one.before.mean:+.{SET_DIGITS}f}",
-        }
-        for one in verdicts
-    ]
+        if one.before is not None:
+            row[f"since {BEFORE}"] = f"{one.before.mean:+.{digits}f}"
+        rows.append(row)
+    return rows
 
 
 def cost_rows(methods: Methods, runs: Sequence[Entry]) -> list[TableRow]:
@@ -239,17 +219,14 @@ def cost_rows(methods: Methods, runs: Sequence[Entry]) -> list[TableRow]:
             costs = [one["cost"] for one in entries_of(runs, name, arm)]
             if not costs:
                 continue
-            memory = [found for cost in costs if (found := cost.get("memory_mb"))]
             rows.append(
                 {
                     "arm": name if arm == METHOD else f"  {name}: {arm}",
                     "steps": f"{mean(cost['steps'] for cost in costs):,.0f}",
                     "samples": f"{mean(cost['samples'] for cost in costs):,.0f}",
-                    "epochs": f"{mean(sum(cost['epochs']) for cost in costs):.2f}",
+                    "epochs": f"{mean(cost['epochs'] for cost in costs):.2f}",
                     "seconds of training": f"{mean(cost['seconds'] for cost in costs):.1f}",
-                    "peak memory, MB": f"{max(memory):,}" if memory else "-",
-                    "extra parameters in training": f"{costs[0]['extra_parameters']:,}",
-                    "and after it": f"{max(cost['parameters_after'] for cost in costs):,}",
+                    "extra parameters": f"{costs[0]['extra_parameters']:,}",
                 }
             )
     return rows
@@ -259,18 +236,22 @@ def cost_rows(methods: Methods, runs: Sequence[Entry]) -> list[TableRow]:
 
 
 def make_report(
-    bench: Mapping[str, Any], verdicts: Sequence[MethodVerdict], curves: Sequence[MethodCurve]
+    bench: Mapping[str, Any], verdicts: Sequence[BenchVerdict], curves: Sequence[MethodCurve]
 ) -> Report:
     """The report of a bench in rendered worlds."""
     runs, methods = bench["runs"], bench["methods"]
-    base = [one for one in runs if "condition" not in one]
+    base = base_entries(runs)
     sections: list[ReportSection] = []
     for family in families_of(base):
-        in_family = [one for one in verdicts if one.family == family]
         entries = [one for one in base if one["family"] == family]
-        sections += _family_sections(family, entries, methods, in_family)
-    for axis, family, own in curve_groups(curves):
-        sections.append(_curve_section(axis, family, own, runs))
+        for data in CLASSES:
+            own = [one for one in verdicts if (one.family, one.data) == (family, data)]
+            of_class = {name: about for name, about in methods.items() if about["data"] == data}
+            title = f"{family.capitalize()}: methods that read {data}"
+            rows = table_rows(entries, of_class, headings_of(entries))
+            sections += _compared(title, rows, own) if own else []
+    for axis, family, of_axis in curve_groups(curves):
+        sections.append(_curve_section(axis, family, of_axis, runs))
     weights: list[TableRow] = [
         {
             "method": name,
@@ -282,31 +263,50 @@ def make_report(
         }
         for name, about in bench["weights"].items()
     ]
-    worlds: list[TableRow] = [
-        {
-            "world": name,
-            "hash of texts, nouns and pixels": about["world"][:16],
-            "teacher, text to image recall@1, %": _number(
-                (about["retrieval"] or {}).get("text_to_image_r@1"), ".1f"
-            ),
-        }
-        for name, about in bench["worlds"].items()
-    ]
     sections += [
         ReportSection("Cost of a run", rows=cost_rows(methods, base)),
         ReportSection("Chosen settings", rows=weights),
-        ReportSection("Worlds", rows=worlds),
     ]
     protocol = bench["protocol"]
     about = f"{protocol['steps']} steps of {protocol['batch']} samples per method; {_today()}"
     warning = scale_warning(protocol["scale"])
+    sentences = [one.sentence for one in verdicts if one.gain]
     return Report(
         "Which method gives a text encoder visual knowledge?",
         sections,
-        [*([warning] if warning else []), *(one.sentence for one in verdicts)],
+        [*([warning] if warning else []), *sentences],
         notes=[*bench["notes"], *([CURVE_RULE] if curves else []), about],
         terms=TERMS,
     )
+
+
+def make_set_report(
+    bench: Mapping[str, Any], verdicts: Sequence[BenchVerdict], sentences: Sequence[str]
+) -> Report:
+    """The report of a bench on a real encoder: readings, differences, price and cost."""
+    runs, methods = bench["runs"], bench["methods"]
+    (before,) = (one for one in runs if one["arm"] == BEFORE)
+    sections = []
+    for title, is_gain in (("Readings", True), ("Price", False)):
+        names = {name: name for name, one in before["readings"].items() if one["gain"] == is_gain}
+        own = [one for one in verdicts if one.gain == is_gain]
+        rows = table_rows(runs, methods, names, SET_DIGITS)
+        sections += _compared(title, rows, own, SET_DIGITS) if names else []
+    sections.append(ReportSection("Cost of a run", rows=cost_rows(methods, runs)))
+    notes = [*bench["notes"], _today()]
+    title = "Which method gives this encoder visual knowledge?"
+    return Report(title, sections, sentences, notes=notes, terms=CONTROL_TERMS)
+
+
+def _compared(
+    title: str, rows: list[TableRow], verdicts: Sequence[BenchVerdict], digits: int = 2
+) -> list[ReportSection]:
+    """A table of readings, and one of differences with the gains' figure."""
+    differences = verdict_rows(verdicts, digits)
+    return [
+        ReportSection(title, rows=rows),
+        ReportSection(f"{title}, differences", rows=differences, figures=_forest(verdicts)),
+    ]
 
 
 def publish(bench: Mapping[str, Any], report: Report, out: Path) -> None:
@@ -318,50 +318,6 @@ def publish(bench: Mapping[str, Any], report: Report, out: Path) -> None:
 
 def _today() -> str:
     return f"written on {datetime.now(UTC).date().isoformat()}"
-
-
-def _family_sections(
-    family: str, entries: Sequence[Entry], methods: Methods, verdicts: Sequence[MethodVerdict]
-) -> list[ReportSection]:
-    """Tables and figures of one family of worlds."""
-    sections: list[ReportSection] = []
-    name = family.capitalize()
-    for data in CLASSES:
-        own = [one for one in verdicts if one.data == data]
-        of_class = {one: about for one, about in methods.items() if about["data"] == data}
-        if own:
-            rows = table_rows(entries, of_class, headings_of(entries))
-            differences = f"{name}: differences of methods that read {data}"
-            forest = _forest({one.method: one for one in own}, "accuracy of linear visual readings")
-            sections += [
-                ReportSection(f"{name}: methods that read {data}", rows=rows),
-                ReportSection(differences, rows=verdict_rows(own), figures=forest),
-            ]
-    return sections
-
-
-def make_set_report(
-    bench: Mapping[str, Any], verdicts: Sequence[SetVerdict], sentences: Sequence[str]
-) -> Report:
-    """The report of a bench on a real encoder: readings, differences, price and cost."""
-    runs, methods = bench["runs"], bench["methods"]
-    (before,) = (one for one in runs if one["arm"] == BEFORE)
-    sections = []
-    for title, is_gain in (("Readings", True), ("Price", False)):
-        names = {name: name for name, one in before["readings"].items() if one["gain"] == is_gain}
-        own = {f"{one.method}, {one.reading}": one for one in verdicts if one.gain == is_gain}
-        forest = _forest(own, "the set's measure") if is_gain else []
-        if names:
-            rows = table_rows(runs, methods, names, SET_DIGITS)
-            differences = set_rows(list(own.values()))
-            sections += [
-                ReportSection(title, rows=rows),
-                ReportSection(f"{title}, differences", rows=differences, figures=forest),
-            ]
-    sections.append(ReportSection("Cost of a run", rows=cost_rows(methods, runs)))
-    notes = [*bench["notes"], _today()]
-    title = "Which method gives this encoder visual knowledge?"
-    return Report(title, sections, sentences, notes=notes, terms=CONTROL_TERMS)
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -437,7 +393,10 @@ def _curve_section(
     axes.minorticks_off()
     axes.axhline(0, color=BLACK, linestyle="dashed", linewidth=0.9, zorder=1)
     axes.legend(fontsize=8, frameon=False)
-    _label_axes(axes, axis.unit, "gain: visual reading beyond the text control")
+    axes.set_xlabel(axis.unit, fontsize=9)
+    axes.set_ylabel("gain: visual reading beyond the text control", fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
     heading = f"{family.capitalize()}: gain against {axis.unit}"
     return ReportSection(
         heading,
@@ -450,27 +409,21 @@ def _curve_section(
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def _forest(verdicts: Mapping[str, BenchVerdict], unit: str) -> list[str]:
-    """Both differences of each verdict that has an interval, by label."""
+def _forest(verdicts: Sequence[BenchVerdict]) -> list[str]:
+    """Both differences of each gain that has an interval."""
     rows = [
         ForestRow(
-            f"{label}, beyond {control}",
+            f"{one.method}, {one.reading}, beyond {control}",
             f"{len(found.units)} worlds or seeds, each a dot",
             found.mean,
             found.interval,
             found.by_unit,
             one.is_beyond,
         )
-        for label, one in verdicts.items()
+        for one in verdicts
+        if one.gain
         for control, found in zip((TEXT_CONTROL, SHUFFLED), one.controls, strict=False)
         if isfinite(found.error)
     ]
-    about = f"difference in {unit}; right of 0 is better than the control"
+    about = "difference in the reading's measure; right of 0 is better than the control"
     return [forest_svg(rows, about)] if rows else []
-
-
-def _label_axes(axes: Any, below: str, beside: str) -> None:
-    axes.set_xlabel(below, fontsize=9)
-    axes.set_ylabel(beside, fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)

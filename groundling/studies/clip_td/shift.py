@@ -130,10 +130,9 @@ def shift(config: VcrShiftConfig, run: Run) -> dict[str, Any]:
     if reads_wordnet(config.protocol, config.wordnet):
         wordnet = WordNet(wordnet_folder(config.wordnet))
     lemma: Lemmatizer = str.lower if wordnet is None else wordnet.lemma
-    result: dict[str, Any] = {"kind": config.protocol, "split": config.split}
-    result["lemmas"] = "none, forms in lower case"
-    if wordnet is not None:
-        result["lemmas"] = f"WordNet {wordnet.version}"
+    result: dict[str, Any] = {
+        "lemmas": "forms in lower case" if wordnet is None else f"WordNet {wordnet.version}"
+    }
     if config.protocol == "im":
         shifted, bias_summary = _mitigate_implicitly(config, lines, run.folder, lemma)
         result |= bias_summary
@@ -149,11 +148,9 @@ def shift(config: VcrShiftConfig, run: Run) -> dict[str, Any]:
         write_lines(run.folder / UNEDITED, config.split, shifted.originals)
         link_shared_files(folder, run.folder / UNEDITED)
     result["links"] = link_shared_files(folder, run.folder)
-    result |= {"items": {"read": len(lines), "written": len(shifted.lines)}}
-    result |= {
-        "edited choices": shifted.edited(),
-        "left": dict(sorted(shifted.unedited_counts.items())),
-    }
+    result["items"] = {"read": len(lines), "written": len(shifted.lines)}
+    result["edited choices"] = shifted.edited()
+    result["left"] = shifted.unedited_counts
     result["before"] = overlap_statistics(lines, lemma)
     if len(shifted.lines) < len(lines):
         result["before, of the items written"] = overlap_statistics(shifted.originals, lemma)
@@ -199,15 +196,15 @@ def _attack_losses(
         if not source:
             continue
         attack = AttackModel(Path(source), part, max_length, run.state.device)
-        cut = 0
+        truncated_texts = 0
         for row, line in zip(rows, lines, strict=True):
             row[f"{part}_losses"], truncated = attack.losses(line)
-            cut += truncated
-        if cut:
-            print_notes([f"{cut:,} texts of {part}s were truncated to {max_length} tokens"])
-    path = run.folder / LOSSES
-    write_log(path, rows)
-    return read_losses(path)
+            truncated_texts += truncated
+        if truncated_texts:
+            note = f"{truncated_texts:,} texts of {part}s were truncated to {max_length} tokens"
+            print_notes([note])
+    write_log(run.folder / LOSSES, rows)
+    return read_losses(run.folder / LOSSES)
 
 
 def _mitigate_implicitly(

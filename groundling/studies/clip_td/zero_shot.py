@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from groundling.prediction.similarity import (
     equalise_identical_texts,
     require_finite,
 )
-from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
 from groundling.settings.input_settings import RegionSettings
 from groundling.studies.clip_td.combined_runs import score_answers, write_single_seed
@@ -42,8 +41,6 @@ from groundling.training.evaluation import (
     find_top_classes,
 )
 
-ZeroShotProtocol = Literal["iqa", "ia"]
-"""Whether an image is compared with question and choice, or with the choice alone; for rationales IQR and IR."""
 RISING = ("contradiction", "neutral", "entailment")
 """Classes in the order of their cluster centres; the paper does not assign clusters to classes."""
 
@@ -87,6 +84,7 @@ class _ZeroShotModel:
     def __init__(self, config: ZeroShotConfig, task: Task, run: Run) -> None:
         self.config = config
         self.task = task
+        self.note = run.note
         self.fitted: Clusters | None = None
         self.match: Matcher
         device = run.state.device
@@ -97,17 +95,14 @@ class _ZeroShotModel:
         else:
             cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
             self.match = CosineMatcher(config.model, config.image_settings.images, device, cache)
-        self.summary: dict[str, Any] = {"notes": [], "truncated_tokens": 0}
-        self.summary["measure"] = self.match.measure
-        if isinstance(task.form, MultipleChoice):
-            self.summary["protocol"] = config.protocol
+        self.summary: dict[str, Any] = {"truncated_tokens": 0, "measure": self.match.measure}
 
     def answers(self, split: str) -> EvaluationOutput:
         """Predictions and scores of one split."""
         all_examples = self.task.read(Path(self.config.data), split)
         examples = subsample(all_examples, self.config.most_questions)
         if len(examples) < len(all_examples):
-            self._note(
+            self.note(
                 f"{split}: {len(examples):,} of {len(all_examples):,} examples, evenly spaced"
             )
         with prefix_errors(f"zero-shot, {split}"):
@@ -121,10 +116,6 @@ class _ZeroShotModel:
             raise InputError(
                 f"no rule for {self.task.name} with a match head; pass a CLIP and images"
             )
-
-    def _note(self, note: str) -> None:
-        self.summary["notes"].append(note)
-        print_notes([note])
 
     def _predict_choices(self, split: str, examples: Sequence[Example]) -> EvaluationOutput:
         """Predict the choice with the highest similarity; ties go to the first."""
@@ -160,10 +151,7 @@ class _ZeroShotModel:
     def _clusters(self, similarities: np.ndarray) -> Clusters:
         """Clusters of the given similarities, or of the training split's, which are computed once."""
         if self.config.fit_split == "split":
-            source = "of the predicted split's similarities, without its labels (transductive)"
-            self.summary["clusters"] = source
             return kmeans_1d(similarities, len(RISING))
-        self.summary["clusters"] = "of the training split's similarities, without its labels"
         if self.fitted is None:
             train = self.task.read(Path(self.config.data), self.task.train)
             train_scores = self._match(self.task.train, train).scores
@@ -221,20 +209,18 @@ class _ZeroShotModel:
         self.summary["truncated_tokens"] += int(matched.truncated_tokens.sum())
         truncated = int((matched.truncated_tokens > 0).sum())
         if truncated:
-            self._note(f"{split}: {truncated:,} of {len(rows):,} texts were truncated")
+            self.note(f"{split}: {truncated:,} of {len(rows):,} texts were truncated")
         return matched
 
     def _note_identical(self, split: str, identical: int, count: int, texts: str) -> None:
         self.summary.setdefault("cut_alike", {})[split] = identical
         if identical:
-            self._note(
-                f"{split}: in {identical:,} of {count:,} examples all {texts} are equal after truncation; the first "
-                "one is predicted"
-            )
+            alike = f"{identical:,} of {count:,} examples all {texts} are equal after truncation"
+            self.note(f"{split}: in {alike}; the first one is predicted")
 
 
-def choice_queries(example: Example, protocol: ZeroShotProtocol) -> Iterator[Example]:
-    """One example per choice, with its own id: question and choice, or the choice alone."""
+def choice_queries(example: Example, protocol: str) -> Iterator[Example]:
+    """One example per choice, with its own id: question and choice (`iqa`), or the choice alone (`ia`)."""
     for number, row in enumerate(rows_of(example)):
         name = f"{example.id}/{number}"
         if protocol == "iqa":

@@ -185,7 +185,7 @@ WINOGROUND = Command(
             "regions": region_manifest(config.image_settings.regions),
         }
     ),
-    formatter="groundling.studies.knowledge.winoground:format_winoground",
+    formatter="groundling.studies.knowledge.minimal_pairs:format_comparisons",
 )
 
 

@@ -255,25 +255,23 @@ def item_credits(rules: Sequence[PreferenceRule], scores: Iterable[np.ndarray]) 
     return np.stack([rule.item_score(of_model) for of_model in scores for rule in rules], 1)
 
 
-def format_comparisons(
-    chance: Mapping[str, float],
-    scores: Iterable[tuple[str, Any]],
-    other: Iterable[tuple[str, Any]],
-    difference: Iterable[tuple[str, Any]],
-) -> str:
-    """Groups of `compare_models` as text, in percentage points, below the rules' `chance`."""
-    rows = [{"": "chance", "items": ""} | {name: f"{100 * at:.2f}" for name, at in chance.items()}]
-    for what, groups, sign in (
-        ("", scores, ""),
-        (": other", other, ""),
-        (": other - model", difference, "+"),
+def format_comparisons(result: Mapping[str, Any], levels: Sequence[str] = ()) -> str:
+    """A result's groups as text, in percentage points; `levels`: those of its scores, none for groups alone."""
+    rows = [{"": "chance", "items": ""}]
+    rows[0] |= {name: f"{100 * at:.2f}" for name, at in result["chance"].items()}
+    for what, scores, sign in (
+        ("", result["scores"], ""),
+        (": other", result.get("other", {}).get("scores", {}), ""),
+        (": other - model", result.get("difference", {}), "+"),
     ):
-        for name, found in groups:
-            row = {"": f"{name}{what}", "items": f"{found['items']:,}"}
-            for rule in chance:
-                low, high = (100 * end for end in found[f"{rule}_interval"])
-                row[rule] = f"{100 * found[rule]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
-            rows.append(row)
+        for groups in [scores.get(level, {}) for level in levels] or [scores]:
+            for name, found in groups.items():
+                row = {"": f"{name}{what}", "items": f"{found['items']:,}"}
+                for rule in result["chance"]:
+                    low, high = (100 * end for end in found[f"{rule}_interval"])
+                    mean = 100 * found[rule]
+                    row[rule] = f"{mean:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+                rows.append(row)
     return format_table(rows)
 
 
@@ -303,12 +301,8 @@ def write_items(
             file.write(json_text(line | of_models) + "\n")
 
 
-SPLIT = "pairs"
-"""Split name of the answers, for `verdict`."""
 LEVELS = ("field", "phenomenon", "paradigm")
 """Groupings of items, from coarse to fine."""
-ITEMS = "items.jsonl"
-"""File with the scores of every item."""
 
 
 def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
@@ -325,8 +319,7 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
         for number in subsample(numbers.tolist(), config.limit)
     ]
     sources = [config.model, *([config.other] if config.other else [])]
-    scored_models = [_score_items(config, source, items, run.state.device) for source in sources]
-    facts, scores = zip(*scored_models, strict=True)
+    scores = [_score_items(config, source, items, run.state.device) for source in sources]
     items, scored, left_out = _scorable_items(config, items, np.stack(scores))
     rules = EWOK_RULES if items[0].of_ewok else BLIMP_RULES
     levels = _levels(items, item_credits(rules, scored)).items()
@@ -336,10 +329,6 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
         return {level: one[comparison] for level, one in compared.items()}
 
     result: dict[str, Any] = {
-        "model": config.model,
-        **facts[0],
-        "pll": config.pll,
-        "reduction": config.reduction,
         "items": len(items),
         "left_out": left_out,
         "chance": {rule.name: rule.chance for rule in rules},
@@ -347,33 +336,29 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
         "scores": by_level("scores"),
     }
     if config.other:
-        other = {"model": config.other, "ties": _ties(scored[1]), "scores": by_level("other")}
-        result |= {"other": other | facts[1], "difference": by_level("difference")}
+        result["other"] = {"ties": _ties(scored[1]), "scores": by_level("other")}
+        result["difference"] = by_level("difference")
     if run.state.is_main_process:
         lines: list[dict[str, Any]] = []
         for item in items:
             groups = {level: vars(item)[level] for level in LEVELS if vars(item)[level]}
             lines.append({"id": item.id, **groups})
-        write_items(run.folder / ITEMS, lines, rules, scored)
+        write_items(run.folder / "items.jsonl", lines, rules, scored)
         _write_answers(run.folder, config, items, scored, rules)
     return result
 
 
 def _score_items(
     config: PairsConfig, source: str, items: Sequence[MinimalPair], device: torch.device
-) -> tuple[dict[str, Any], np.ndarray]:
-    """Facts about a model for the result, and its scores (N, S) of each item's texts."""
+) -> np.ndarray:
+    """A model's scores (N, S) of each item's texts."""
     model = LanguageModel(source, device, config.max_length)
     likelihoods = model.score([text for item in items for text in item.texts], config.pll)
     values = likelihoods.sums
     if config.reduction == "mean":
         with np.errstate(invalid="ignore"):
             values = values / likelihoods.tokens
-    about = {
-        "kind": "causal" if model.causal else "masked",
-        "scored_tokens": int(likelihoods.tokens.sum()),
-    }
-    return about, values.reshape(len(items), -1)
+    return values.reshape(len(items), -1)
 
 
 def _scorable_items(
@@ -433,22 +418,15 @@ def _write_answers(
     examples = [Example(item.id, "") for item in items]
     metrics = {"accuracy": float(right.mean())}
     answers = EvaluationOutput(examples, right[:, None], right, np.ones(len(items)), metrics)
-    answers.write(place / f"predictions_{SPLIT}.jsonl")
-    name = f"pairs/{Path(config.data).stem}"
-    done: dict[str, Any] = {"seed": config.model_seed, "task": name, "metrics": ["accuracy"]}
-    write_json(place / "result.json", done | {"splits": [SPLIT], "scores": {SPLIT: metrics}})
+    answers.write(place / "predictions_pairs.jsonl")
+    done: dict[str, Any] = {"seed": config.model_seed, "task": f"pairs/{Path(config.data).stem}"}
+    done |= {"metrics": ["accuracy"], "splits": ["pairs"], "scores": {"pairs": metrics}}
+    write_json(place / "result.json", done)
 
 
 def format_pairs(result: Mapping[str, Any]) -> str:
     """The result as text, in percentage points; paradigms only if there are no phenomena."""
     has_phenomena = "phenomenon" in result["scores"]
     levels = [name for name in result["scores"] if name != "paradigm" or not has_phenomena]
-
-    def groups(of_levels: Mapping[str, Any]) -> list[tuple[str, Any]]:
-        return [one for level in levels for one in of_levels.get(level, {}).items()]
-
-    other = groups(result.get("other", {}).get("scores", {}))
-    difference = groups(result.get("difference", {}))
-    table = format_comparisons(result["chance"], groups(result["scores"]), other, difference)
     counts = f"{result['items']:,} items, {result['ties']:,} ties, {result['left_out']:,} left out"
-    return f"{table}\n{counts}"
+    return f"{format_comparisons(result, levels)}\n{counts}"

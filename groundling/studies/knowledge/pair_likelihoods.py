@@ -10,18 +10,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
 from groundling.core.batch import Batch, Example, Sample, TextRow, collate, require
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, prefix_errors
 from groundling.data.samples import TextDataset, mask_id_of
 from groundling.data.text import word_spans
-from groundling.models.heads import HEADS, LM_HEAD, LMHead, load_head
-from groundling.models.loading import load_config, load_tokenizer, load_weights
+from groundling.models.heads import LMHead, init_lm_head
+from groundling.models.loading import check_finite, load_config, load_tokenizer, load_weights
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.runs.progress import track
 
@@ -82,14 +82,12 @@ class LanguageModel:
         Raises InputError for a model without a language-model head or, if it is masked, without a
         mask token.
         """
-        config = load_config(source)
-        if config.is_encoder_decoder:
-            raise InputError(f"{source}: an encoder-decoder model; {NO_LANGUAGE_MODEL}")
-        self.causal = is_causal(config)
-        self.text, self.logits = _load(source, self.causal, device)
+        self.causal = _is_causal(load_config(source))
+        with prefix_errors(NO_LANGUAGE_MODEL):
+            self.text, self.logits = (_load_causal if self.causal else _load_masked)(source, device)
         tokenizer = self.text.tokenizer
-        self.mask = -1 if self.causal else mask_id_of(tokenizer, f"; {NO_LANGUAGE_MODEL}")
-        self.start = [] if not self.causal else _start(tokenizer)
+        self.mask = -1 if self.causal else mask_id_of(tokenizer)
+        self.start = _start(tokenizer) if self.causal else []
         self.device = device
         limit = self.text.max_length - len(self.start)
         self.window = min(max_length, limit) if max_length else limit
@@ -151,9 +149,8 @@ class LanguageModel:
         """The inputs that score tokens (T,) of a text: one, or one for each masked token."""
         places = np.flatnonzero(is_scored)
         every = np.arange(len(row.input_ids))
-        if (
-            self.causal
-        ):  # each token is predicted from the one before it; without one, it is not scored
+        if self.causal:
+            # Each token is predicted from the one before it; without one, it is not scored.
             before = len(self.start)
             ids = np.concatenate([np.array(self.start, np.int64), row.input_ids])
             longer = row.take(np.r_[np.zeros(before, np.int64), every])
@@ -178,12 +175,7 @@ class LanguageModel:
         targets = torch.from_numpy(np.concatenate([copy.targets for copy in copies]))
         logits = self.logits(batch, rows, places).float()
         logs = logits.log_softmax(-1).gather(1, targets.to(self.device)[:, None])[:, 0]
-        values = logs.double().cpu().numpy()
-        if not np.isfinite(values).all():
-            raise InputError(
-                "the model gives probabilities of NaN or infinity; its weights may be damaged"
-            )
-        return np.split(values, np.cumsum(sizes)[:-1])
+        return np.split(logs.double().cpu().numpy(), np.cumsum(sizes)[:-1])
 
 
 def _with_words(row: TextRow) -> TextRow:
@@ -206,7 +198,7 @@ def _fill_batches(copies: Iterator[ScoringInput], room: int) -> Iterator[list[Sc
         yield batch
 
 
-def is_causal(config: Any) -> bool:
+def _is_causal(config: Any) -> bool:
     """Whether a configuration is of a causal model; model types of both kinds have `is_decoder`."""
     if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return bool(config.to_dict().get("is_decoder"))
@@ -222,54 +214,42 @@ def _start(tokenizer: Any) -> list[int]:
     return [int(token) for token in tokens if token is not None][:1]
 
 
-def _load(source: str | Path, causal: bool, device: torch.device) -> tuple[TextEncoder, Logits]:
-    """The encoder with its tokenizer, and the logits of an earlier run's or transformers' head."""
-    if not causal:
-        adapted = _load_adapted(source, device)
-        if adapted is not None:
-            return adapted
-    try:
-        model = load_weights(AutoModelForCausalLM if causal else AutoModelForMaskedLM, source)
-    except InputError as error:
-        raise InputError(f"{error}; {NO_LANGUAGE_MODEL}") from None
-    model.to(device).eval()
-    text = TextEncoder(model.base_model, load_tokenizer(source))
+def _load_masked(source: str | Path, device: torch.device) -> tuple[TextEncoder, Logits]:
+    text = load_text_encoder(source).to(device).eval()
+    head, _ = load_lm_head(text, source)
 
     def logits(batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
-        tokens = require(batch.text, "text", "a language model")
-
-        def select_positions(module: Any, inputs: Any, out: Any) -> Any:
-            out.last_hidden_state = out.last_hidden_state[rows, places].unsqueeze(1)
-            return out
-
-        # The hook passes only the states of these positions to the head, whatever its type.
-        hook = model.base_model.register_forward_hook(select_positions)
-        try:
-            out = model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask.long())
-        finally:
-            hook.remove()
-        selected: Tensor = out.logits[:, 0]
+        encoded = text(batch)
+        states = require(encoded.text, "text", "a language model")[rows, places]
+        selected: Tensor = head(states, encoded.input_embeddings)
         return selected
 
     return text, logits
 
 
-def _load_adapted(source: str | Path, device: torch.device) -> tuple[TextEncoder, Logits] | None:
-    """A student with the masked-LM head that `adapt` saved with it; None if there is none."""
-    if not (Path(source) / HEADS).exists():
-        return None
-    text = load_text_encoder(source)
-    sizes = text.sizes
-    head = LMHead(sizes.text, sizes.input_embeddings, sizes.config)
-    if not load_head(Path(source), head, LM_HEAD):
-        return None
-    text.to(device).eval()
-    head.to(device).eval()
+def _load_causal(source: str | Path, device: torch.device) -> tuple[TextEncoder, Logits]:
+    model = load_weights(AutoModelForCausalLM, source)
+    model.to(device).eval()
 
     def logits(batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
-        encoded = text(batch)
-        states = require(encoded.text, "text", "a language model")[rows, places]
-        logits_of_tokens: Tensor = head(states, encoded.input_embeddings)
-        return logits_of_tokens
+        tokens = require(batch.text, "text", "a language model")
+        out = model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask.long())
+        selected: Tensor = out.logits[rows, places]
+        return selected
 
-    return text, logits
+    return TextEncoder(model.base_model, load_tokenizer(source)), logits
+
+
+def load_lm_head(text: TextEncoder, source: str | Path) -> tuple[LMHead, str]:
+    """The masked-LM head that is saved with a text encoder, on its device, and its origin (see `init_lm_head`).
+
+    Raises InputError without a mask token or such a head.
+    """
+    mask_id_of(text.tokenizer)
+    head = LMHead(text.sizes.text, text.sizes.input_embeddings, text.sizes.config)
+    origin = init_lm_head(head, source)
+    if origin == "new":
+        # A head trained on states after cross-modal layers does not fit these states.
+        raise InputError(f"{source}: no masked-LM head of this encoder is saved there")
+    check_finite(head, source)
+    return head.to(text.word_embeddings().weight.device).eval(), origin

@@ -17,7 +17,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.metrics import average_precision_score
 from sklearn.preprocessing import StandardScaler
 
-from groundling.core.batch import Example, require
+from groundling.core.batch import require
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
 from groundling.core.rng import generator
@@ -35,7 +35,6 @@ from groundling.studies.knowledge.probing_modes import (
     word_states,
 )
 from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
-from groundling.training.evaluation import EvaluationOutput
 
 LEAST = (2, 5, 10, 20, 30)
 """Production frequencies from which a label of feature norms counts as right, as in the release."""
@@ -65,16 +64,12 @@ class HumanAnswerDistributions:
 
     names: tuple[str, ...]
     """N distinct nouns."""
-    options: tuple[str, ...]
-    """O answers; all that occur, if facts differ in their options."""
     shares: np.ndarray
-    """(N, O) shares of answers, the mean over a noun's facts; each row sums to 1."""
+    """(N, O) shares of all answers that occur, the mean over a noun's facts; each row sums to 1."""
     of_fact: np.ndarray
     """(F,) int64: index of each fact's noun."""
     places: tuple[np.ndarray, ...]
     """Of each fact: indices of its options among all, (its options,) int64."""
-    same_options: bool
-    """Whether all facts have the same options; if not, a share of 0 may be a missing option."""
 
 
 def collect_nouns(facts: Sequence[VisualFact]) -> HumanAnswerDistributions:
@@ -95,8 +90,7 @@ def collect_nouns(facts: Sequence[VisualFact]) -> HumanAnswerDistributions:
     for fact, noun, place in zip(facts, of_fact, places, strict=True):
         shares[noun, place] += fact.target
     shares /= shares.sum(1, keepdims=True)
-    same = len({fact.options for fact in facts}) == 1
-    return HumanAnswerDistributions(tuple(names), tuple(options), shares, of_fact, places, same)
+    return HumanAnswerDistributions(tuple(names), shares, of_fact, places)
 
 
 def assign_folds(nouns: HumanAnswerDistributions, folds: int, seed: int) -> np.ndarray:
@@ -166,7 +160,7 @@ def score_nouns(
     for fact, noun, place in zip(facts, nouns.of_fact, nouns.places, strict=True):
         right[noun] += _best(fact)[roots[noun, place].argmax()]
     values = {}
-    if nouns.same_options:
+    if _have_same_options(facts):
         values["spearman"] = _correlations(rankdata(roots, axis=1), rankdata(nouns.shares, axis=1))
     return values | {"accuracy": right / counts}
 
@@ -186,40 +180,38 @@ def compare_states(
     states: Mapping[str, Mapping[str, np.ndarray]],
     folds: int,
     seed: int,
-) -> tuple[dict[str, Any], dict[str, list[np.ndarray]], dict[str, FactScores]]:
-    """Scores of one relation's facts for several kinds of `states`, and by kind: predictions, and each fact's scores.
+) -> tuple[dict[str, Any], list[np.ndarray], FactScores]:
+    """Scores of one relation's facts for several kinds of `states`; predictions and fact scores of the first kind.
 
     `states` holds the state (D,) of every noun by kind. A control is added, the kind `random`: normal random
     numbers, drawn for each noun, of the first kind's width.
     """
     nouns = collect_nouns(facts)
     fold = assign_folds(nouns, folds, seed)
-    kinds = {
+    first, *_ = states
+    features = {
         kind: np.stack([of_noun[name] for name in nouns.names]) for kind, of_noun in states.items()
     }
-    width = next(iter(kinds.values())).shape[1]
+    width = features[first].shape[1]
     draws = [generator(seed, "linear", name).standard_normal(width) for name in nouns.names]
-    kinds["random"] = np.stack(draws)
-    rows = {}
-    outputs = {}
-    of_facts = {}
-    for kind, kind_states in kinds.items():
-        roots, deviations = predict_by_ridge(kind_states, nouns.shares, fold)
-        values = {"deviations": deviations, **score_nouns(nouns, facts, roots)}
-        means = {name: _with_interval(scores, seed) for name, scores in values.items()}
-        rows[kind] = {"width": kind_states.shape[1], **means}
-        outputs[kind] = [
-            roots[noun, place] for noun, place in zip(nouns.of_fact, nouns.places, strict=True)
-        ]
-        of_facts[kind] = {name: scores[nouns.of_fact] for name, scores in values.items()}
-    summary = {"facts": len(facts), "nouns": len(nouns.names), "options": len(nouns.options)}
+    features["random"] = np.stack(draws)
+    predicted: dict[str, np.ndarray] = {}
+    scores: dict[str, FactScores] = {}
+    rows: dict[str, Any] = {}
+    for kind, of_kind in features.items():
+        predicted[kind], deviations = predict_by_ridge(of_kind, nouns.shares, fold)
+        scores[kind] = {"deviations": deviations, **score_nouns(nouns, facts, predicted[kind])}
+        means = {name: _with_interval(values, seed) for name, values in scores[kind].items()}
+        rows[kind] = {"width": of_kind.shape[1], **means}
+    places = zip(nouns.of_fact, nouns.places, strict=True)
+    outputs = [predicted[first][noun, place] for noun, place in places]
+    of_facts = {name: values[nouns.of_fact] for name, values in scores[first].items()}
+    summary = {"facts": len(facts), "nouns": len(nouns.names), "options": nouns.shares.shape[1]}
     return {**summary, "folds": int(fold.max()) + 1, "from": rows}, outputs, of_facts
 
 
 ALL = "all"
 """The group of all of a relation's facts."""
-STATE = "state"
-"""The kind of the noun's own state in the linear mode."""
 NAN = float("nan")
 
 
@@ -235,20 +227,16 @@ class ProbeScores(NamedTuple):
 
 
 def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
-    """Probe an encoder; writes `result.json` (returned), `predictions_MODE.jsonl` and `scores_MODE.jsonl`.
+    """Probe an encoder; writes `result.json` (returned) and, for each mode, `scores_MODE.jsonl` with a line per fact.
 
-    In the predictions, `prediction` and `label` are indices of the fact's options; the label is the first of
-    the most frequent answers. The scores are those of each fact. Raises InputError for a mode that the model
-    does not support, and malformed data.
+    Raises InputError for a mode that the model does not support, and malformed data.
     """
     file = open_facts(config.data)
-    facts = file.facts
-    result: dict[str, Any] = {"facts": len(facts), "left_out": file.left_out}
+    result: dict[str, Any] = {"facts": len(file.facts), "left_out": file.left_out}
     result |= describe_set(file.set_name)
     for mode in config.modes:
-        scores = MODES[mode](config, facts)
-        _predictions(facts, scores.outputs).write(run.folder / f"predictions_{mode}.jsonl")
-        _write_scores(run.folder / f"scores_{mode}.jsonl", facts, scores.of_facts)
+        scores = MODES[mode](config, file.facts)
+        _write_scores(run.folder / f"scores_{mode}.jsonl", file.facts, scores)
         result[mode] = scores.result
     return result
 
@@ -263,7 +251,7 @@ def _untrained(
     answers, notes = answer(config.model, facts, config.max_length)
     averaged = average_templates(answers)
     of_facts = score_facts(facts, averaged, logs)
-    if all(fact.frequencies is not None for fact in facts):
+    if _are_norms(facts):
         of_facts["map"] = average_precisions(facts, averaged, LEAST[0])
     result = {**notes, "relations": _summaries(facts, answers, logs)}
     return ProbeScores(result, averaged, of_facts)
@@ -278,17 +266,17 @@ def _linear(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScore
     """Ridge regression from nouns' states; controls: word embeddings and random numbers."""
     nouns = [fact.subject for fact in facts]
     noun = word_states(config.model, nouns, config.templates, config.layer, config.max_length)
-    kinds = {STATE: noun.states, "words": noun.word_embeddings}
+    kinds = {"state": noun.states, "words": noun.word_embeddings}
     relations: dict[str, dict[str, Any]] = {}
     outputs: dict[int, np.ndarray] = {}
     of_facts: FactScores = {}
     for relation in dict.fromkeys(fact.relation for fact in facts):
         numbers = [number for number, fact in enumerate(facts) if fact.relation == relation]
         own = [facts[number] for number in numbers]
-        scores, kind_outputs, kind_scores = compare_states(own, kinds, FOLDS, config.seed)
+        scores, own_outputs, own_scores = compare_states(own, kinds, FOLDS, config.seed)
         relations[relation] = {ALL: scores}
-        outputs |= dict(zip(numbers, kind_outputs[STATE], strict=True))
-        for name, values in kind_scores[STATE].items():
+        outputs |= dict(zip(numbers, own_outputs, strict=True))
+        for name, values in own_scores.items():
             of_facts.setdefault(name, np.full(len(facts), NAN))[numbers] = values
     result = {"unknown_tokens": noun.unknown, "relations": relations}
     return ProbeScores(result, [outputs[number] for number in range(len(facts))], of_facts)
@@ -324,25 +312,18 @@ def _summaries(
     }
 
 
-def _predictions(facts: Sequence[VisualFact], outputs: Sequence[np.ndarray]) -> EvaluationOutput:
-    ragged = np.empty(len(facts), object)  # facts may differ in how many options they have
-    ragged[:] = outputs
-    return EvaluationOutput(
-        examples=[Example(fact.id, "") for fact in facts],
-        outputs=ragged,
-        predictions=np.array([output.argmax() for output in outputs]),
-        labels=np.array([fact.target.argmax() for fact in facts]),
-        metrics={},
-    )
-
-
-def _write_scores(path: Path, facts: Sequence[VisualFact], of_facts: FactScores) -> None:
-    """One JSON line per fact: id, subject, relation, and its score by measure, null where undefined."""
+def _write_scores(path: Path, facts: Sequence[VisualFact], scores: ProbeScores) -> None:
+    """One JSON line per fact, with the answer, the score of each option, and measures, null where undefined."""
     with whole_file(path) as file:
-        for number, fact in enumerate(facts):
-            about = {"id": fact.id, "subject": fact.subject, "relation": fact.relation}
-            scores = {name: float(values[number]) for name, values in of_facts.items()}
-            file.write(json_text(about | scores) + "\n")
+        for number, (fact, outputs) in enumerate(zip(facts, scores.outputs, strict=True)):
+            line: dict[str, Any] = {
+                "id": fact.id,
+                "subject": fact.subject,
+                "relation": fact.relation,
+            }
+            line |= {"answer": fact.options[outputs.argmax()], "outputs": outputs.tolist()}
+            line |= {name: float(values[number]) for name, values in scores.of_facts.items()}
+            file.write(json_text(line) + "\n")
 
 
 def score_answers(
@@ -383,7 +364,7 @@ def score_facts(
 def summarize_relation(
     facts: Sequence[VisualFact], answers: OptionScores, logs: bool = False
 ) -> dict[str, Any]:
-    """`score_answers` by template, their mean, the best (selected on these facts), averaged scores.
+    """`score_answers` of scores averaged over templates, and by template.
 
     Of feature norms, `map` is `mean_average_precision` of averaged scores.
 
@@ -396,21 +377,15 @@ def summarize_relation(
         templates[name] = score_answers(
             [facts[i] for i in having], [answers[i][name] for i in having], logs
         )
-    best = max(templates, key=lambda name: templates[name]["accuracy"])
-    mean = {
-        measure: float(np.mean([values[measure] for values in templates.values()]))
-        for measure in templates[best]
-    }
     averaged = average_templates(answers)
-    is_norm = all(fact.frequencies is not None for fact in facts)
+    best_answers = [_best(fact) for fact in facts]
+    same_options = _have_same_options(facts)
     return {
-        **({"map": mean_average_precision(facts, averaged)} if is_norm else {}),
+        **({"map": mean_average_precision(facts, averaged)} if _are_norms(facts) else {}),
         "facts": len(facts),
-        "chance": float(np.mean([_best(fact).mean() for fact in facts])),
-        "majority": _majority(facts),
+        "chance": float(np.mean([best.mean() for best in best_answers])),
+        "majority": float(np.mean(best_answers, axis=0).max()) if same_options else NAN,
         "averaged_scores": score_answers(facts, averaged, logs),
-        "mean": mean,
-        "best": {"template": best, **templates[best]},
         "templates": templates,
     }
 
@@ -425,10 +400,13 @@ def _best(fact: VisualFact) -> np.ndarray:
     return fact.target == fact.target.max()
 
 
-def _majority(facts: Sequence[VisualFact]) -> float:
-    if len({fact.options for fact in facts}) > 1:
-        return NAN
-    return float(np.mean([_best(fact) for fact in facts], axis=0).max())
+def _have_same_options(facts: Sequence[VisualFact]) -> bool:
+    """Whether all facts have the same options; if not, a share of 0 may be a missing option."""
+    return len({fact.options for fact in facts}) == 1
+
+
+def _are_norms(facts: Sequence[VisualFact]) -> bool:
+    return all(fact.frequencies is not None for fact in facts)
 
 
 def _mean_of_defined(values: np.ndarray) -> float:
@@ -438,25 +416,18 @@ def _mean_of_defined(values: np.ndarray) -> float:
 def mean_average_precision(
     facts: Sequence[VisualFact], scores: Sequence[np.ndarray]
 ) -> dict[str, dict[str, float]]:
-    """MAP over all labels, by minimal production frequency: `map`, `queries`, and `chance`.
+    """MAP over all labels of F facts, by minimal production frequency: `map`, `queries`, and `chance`.
 
     A query counts if one of its labels has this frequency; these labels are its right ones. `chance` is
-    the mean share of right labels, the average precision of equal scores. As in the release,
+    the mean share of right labels, the average precision of equal scores (options,). As in the release,
     scikit-learn's average precision.
-
-    Args:
-        facts: F facts with frequencies.
-        scores: The model's score of each label (options,), by fact.
     """
     result = {}
     for least in LEAST:
         precisions = average_precisions(facts, scores, least)
         defined = np.isfinite(precisions)
-        shares = [
-            (fact.frequencies >= least).mean()
-            for fact, counts in zip(facts, defined, strict=True)
-            if counts and fact.frequencies is not None
-        ]
+        queries = zip(facts, defined, strict=True)
+        shares = [_is_label(fact, least).mean() for fact, counts in queries if counts]
         if shares:
             result[str(least)] = {
                 "map": float(precisions[defined].mean()),
@@ -472,7 +443,13 @@ def average_precisions(
     """The average precision of each fact's labels, (F,), for a minimal production frequency; NaN if none has it."""
     precisions = np.full(len(facts), np.nan)
     for number, (fact, score) in enumerate(zip(facts, scores, strict=True)):
-        right = require(fact.frequencies, "frequencies", "feature norms") >= least
+        right = _is_label(fact, least)
         if right.any():
             precisions[number] = average_precision_score(right, score)
     return precisions
+
+
+def _is_label(fact: VisualFact, least: int) -> np.ndarray:
+    """(options,) bool: the labels that enough people named."""
+    is_label: np.ndarray = require(fact.frequencies, "frequencies", "feature norms") >= least
+    return is_label

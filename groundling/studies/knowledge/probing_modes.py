@@ -20,15 +20,15 @@ from groundling.core.errors import InputError, prefix_errors
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, mask_id_of
 from groundling.data.text import word_spans
 from groundling.models.clip import CLIP_LIKE, load_clip_text_tower
-from groundling.models.heads import LMHead, init_lm_head
+from groundling.models.heads import LMHead
 from groundling.models.loading import Encoder, load_config
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.models.visual_token import (
-    ClipBertExplicit,
     is_visual_token_encoder,
     load_visual_token_encoder,
 )
 from groundling.runs.progress import track
+from groundling.studies.knowledge.pair_likelihoods import load_lm_head
 from groundling.studies.knowledge.visual_facts import MASK, VisualFact
 
 FRAMES = ("{}", "there is a {} .")
@@ -65,7 +65,7 @@ def score_by_embedding(
         words = (fact.subject, *fact.options)
         return {frame: [fill_slot(frame, "{}", word) for word in words] for frame in FRAMES}
 
-    return _cosines(make_embedder(source, max_length), [facts], spans_of), {}
+    return _cosines(load_word_reader(source, max_length=max_length), facts, spans_of), {}
 
 
 def score_by_stroop(
@@ -84,46 +84,38 @@ def score_by_stroop(
             for name, prompt in fact.prompts.items()
         }
 
-    return _cosines(make_embedder(source, max_length), _in_portions(facts), spans_of), {}
+    return _cosines(load_word_reader(source, max_length=max_length), facts, spans_of), {}
 
 
 def _cosines(
-    embed: Callable[[Iterable[CharSpan]], dict[CharSpan, np.ndarray]],
-    portions: Iterable[Sequence[VisualFact]],
+    reader: WordReader,
+    facts: Sequence[VisualFact],
     spans_of: Callable[[VisualFact], dict[str, list[CharSpan]]],
 ) -> OptionScores:
     """The cosine of a template's first span with each of the others, which are the options."""
     answers = []
-    for some in portions:
-        vectors = embed(
-            span for fact in some for spans in spans_of(fact).values() for span in spans
+    for some in _in_portions(facts):
+        spans = [spans_of(fact) for fact in some]
+        vectors = embed_spans(
+            reader, (span for of_fact in spans for one in of_fact.values() for span in one)
         )
-        for fact in some:
-            answers.append(
-                {
-                    name: np.stack([vectors[option] for option in options]) @ vectors[first]
-                    for name, (first, *options) in spans_of(fact).items()
-                }
-            )
+        for of_fact in spans:
+            scores = {}
+            for name, (first, *options) in of_fact.items():
+                scores[name] = np.stack([vectors[option] for option in options]) @ vectors[first]
+            answers.append(scores)
     return answers
 
 
-def make_embedder(
-    source: str | Path, max_length: int = 64
-) -> Callable[[Iterable[CharSpan]], dict[CharSpan, np.ndarray]]:
-    """A function from spans to their states (see `load_word_reader`) as unit vectors (D,)."""
-    reader = load_word_reader(source, max_length=max_length)
-
-    @torch.no_grad()
-    def embed(spans: Iterable[CharSpan]) -> dict[CharSpan, np.ndarray]:
-        embedded = {}
-        for batch in iterate_texts(list(dict.fromkeys(spans))):
-            states = reader.states(batch, reader.samples(batch))
-            for span, vector in zip(batch, states, strict=True):
-                embedded[span] = (vector / vector.norm()).numpy()
-        return embedded
-
-    return embed
+@torch.no_grad()
+def embed_spans(reader: WordReader, spans: Iterable[CharSpan]) -> dict[CharSpan, np.ndarray]:
+    """The states of different spans as unit vectors (D,)."""
+    embedded = {}
+    for batch in iterate_texts(list(dict.fromkeys(spans))):
+        states = reader.states(batch, reader.samples(batch))
+        for span, vector in zip(batch, states, strict=True):
+            embedded[span] = (vector / vector.norm()).numpy()
+    return embedded
 
 
 # -- by masked LM ------------------------------------------------------------------------------------------------------
@@ -132,15 +124,11 @@ def make_embedder(
 class _MaskedPrompt(NamedTuple):
     """A prompt with masks in place of an option, as the model reads it."""
 
-    fact: int
-    template: str
-    option: int
-    row: TextRow
-    """The filled prompt, the option's tokens replaced by masks."""
+    option: str
+    sample: Sample
+    """The filled prompt, the option's tokens replaced by masks; for a CLIP-BERT's CLIP the prompt as written."""
     tokens: np.ndarray
     """(masks,) int64: the option's token ids."""
-    clip: TextRow | None
-    """The prompt as a CLIP-BERT's CLIP reads it, in which `[MASK]` is as written."""
 
 
 @torch.no_grad()
@@ -162,26 +150,18 @@ def score_by_fill_mask(
     """
     model, text, head, origin = _load_with_head(source, visual_token_clip)
     windows = model.inputs(max_length)[1]
-    mask_id = mask_id_of(text.tokenizer)
     answers: OptionScores = []
     several: set[str] = set()
     unknown: set[str] = set()
     for some in _in_portions(facts):
         masked = _mask_options(some, text, max_length, windows)
-        scores: OptionScores = [
-            {template: np.empty(len(fact.options)) for template in fact.prompts} for fact in some
-        ]
-        for sharing, logs in _log_probabilities(model, head, masked, mask_id):
-            for one in sharing:
-                mean = logs[np.arange(len(one.tokens)), one.tokens].mean()
-                scores[one.fact][one.template][one.option] = mean
-        answers += scores
-        for one in masked:
-            option = some[one.fact].options[one.option]
-            if len(one.tokens) > 1:
-                several.add(option)
-            if text.tokenizer.unk_token_id in one.tokens:
-                unknown.add(option)
+        means = iter(_mean_log_probabilities(model, head, masked, mask_id_of(text.tokenizer)))
+        for fact in some:
+            answers.append({})
+            for template in fact.prompts:
+                answers[-1][template] = np.array([next(means) for _ in fact.options])
+        several.update(one.option for one in masked if len(one.tokens) > 1)
+        unknown.update(one.option for one in masked if text.tokenizer.unk_token_id in one.tokens)
     notes = {"several_tokens": sorted(several), "unknown_tokens": sorted(unknown)}
     return answers, {"head": origin, **notes}
 
@@ -200,83 +180,75 @@ def _in_portions(facts: Sequence[VisualFact]) -> Iterator[Sequence[VisualFact]]:
 
 
 def _load_with_head(
-    source: str | Path, clip: str | Path = ""
+    source: str | Path, clip: str | Path
 ) -> tuple[Encoder, TextEncoder, LMHead, str]:
     """The model, the text encoder in it, and its masked-LM head, in evaluation mode; the head's origin."""
     model: Encoder
-    if is_visual_token_encoder(source):
-        visual = load_visual_token_encoder(source)
-        model = ClipBertExplicit(visual, *load_clip_text_tower(clip)) if clip else visual
-        text = visual.text
-    else:
-        if clip:
+    with prefix_errors(NO_MLM_HEAD):
+        if is_visual_token_encoder(source):
+            model = visual = load_visual_token_encoder(source)
+            if clip:
+                visual.fill_from_text(*load_clip_text_tower(clip))
+            text = visual.text
+        elif clip:
             raise InputError(f"visual_token_clip={clip}: {source} is no CLIP-BERT; leave it out")
-        with prefix_errors(f"{source}: {NO_MLM_HEAD}"):
+        else:
             model = text = load_text_encoder(source)
-            mask_id_of(text.tokenizer)
-    sizes = text.sizes
-    head = LMHead(sizes.text, sizes.input_embeddings, sizes.config)
-    origin = init_lm_head(head, source)
-    if origin == "new":
-        # A head trained on states after cross-modal layers does not fit these states.
-        raise InputError(
-            f"{source}: no masked-LM head of this encoder is saved there; {NO_MLM_HEAD}"
-        )
-    device = PartialState().device
-    return model.to(device).eval(), text, head.to(device).eval(), origin
+        model.to(PartialState().device).eval()
+        head, origin = load_lm_head(text, source)
+    return model, text, head, origin
 
 
 def _mask_options(
     facts: Sequence[VisualFact], text: TextEncoder, max_length: int, windows: ClipRowEncoder | None
 ) -> list[_MaskedPrompt]:
-    """Every prompt of every fact with every option; raises InputError for a prompt that CLIP cannot read whole."""
+    """Each fact's prompts, each with every option; raises InputError for a prompt that CLIP cannot read whole."""
+    filled = [
+        (prompt, option)
+        for fact in facts
+        for prompt in fact.prompts.values()
+        for option in fact.options
+    ]
+    spans = [fill_slot(prompt, MASK, option) for prompt, option in filled]
+    samples = whole_texts([span.text for span in spans], text.inputs(max_length)[0])
     clip_rows: dict[str, TextRow | None] = {}
     if windows is not None:
-        prompts = dict.fromkeys(prompt for fact in facts for prompt in fact.prompts.values())
-        clip_rows = {one.id: one.clip for one in whole_texts(list(prompts), None, windows)}
-    places = [
-        (number, template, option)
-        for number, fact in enumerate(facts)
-        for template in fact.prompts
-        for option in range(len(fact.options))
-    ]
-    spans = [
-        fill_slot(facts[number].prompts[template], MASK, facts[number].options[option])
-        for number, template, option in places
-    ]
-    samples = whole_texts([span.text for span in spans], text.inputs(max_length)[0])
+        prompts = list(dict.fromkeys(prompt for prompt, _ in filled))
+        clip_rows = {one.id: one.clip for one in whole_texts(prompts, None, windows)}
     masked = []
-    for (number, template, option), span, sample in zip(places, spans, samples, strict=True):
+    for (prompt, option), span, sample in zip(filled, spans, samples, strict=True):
         row = require(sample.text, "text", "masked LM")
         inside = tokens_of_span(span, row)
         ids = np.where(inside, text.tokenizer.mask_token_id, row.input_ids)
-        tokens = row.input_ids[inside]
-        clip = clip_rows.get(facts[number].prompts[template])
-        row = replace(row, input_ids=ids)
-        masked.append(_MaskedPrompt(number, template, option, row, tokens, clip))
+        read = Sample(sample.id, replace(row, input_ids=ids), clip_rows.get(prompt))
+        masked.append(_MaskedPrompt(option, read, row.input_ids[inside]))
     return masked
 
 
-def _log_probabilities(
+def _mean_log_probabilities(
     model: Encoder, head: LMHead, masked: Sequence[_MaskedPrompt], mask: int
-) -> Iterator[tuple[list[_MaskedPrompt], np.ndarray]]:
-    """Prompts that read alike, as of options of equal length; their log-probabilities (masks, vocabulary)."""
-    same: dict[tuple[bytes, ...], list[_MaskedPrompt]] = {}
-    for one in masked:
-        rows = [one.row] if one.clip is None else [one.row, one.clip]
-        same.setdefault(tuple(row.input_ids.tobytes() for row in rows), []).append(one)
-    device = PartialState().device
+) -> np.ndarray:
+    """The mean log-probability of each option's tokens, (prompts,).
+
+    Prompts that read alike, as with options of equal length, share a forward pass.
+    """
+    same: dict[tuple[bytes, ...], list[int]] = {}
+    for number, one in enumerate(masked):
+        rows = (row for row in (one.sample.text, one.sample.clip) if row is not None)
+        same.setdefault(tuple(row.input_ids.tobytes() for row in rows), []).append(number)
+    means = np.empty(len(masked))
     for some in iterate_texts(list(same.values())):
-        samples = [
-            Sample(str(place), first.row, first.clip) for place, (first, *_) in enumerate(some)
-        ]
-        batch = collate(samples).to(device)
+        batch = collate([masked[first].sample for first, *_ in some]).to(PartialState().device)
         encoded = model(batch)
         states = require(encoded.text, "text", "masked LM")
         is_mask = require(batch.text, "text", "masked LM").input_ids == mask
         for place, sharing in enumerate(some):
             logits = head(states[place, is_mask[place]], encoded.input_embeddings)
-            yield sharing, logits.float().log_softmax(-1).cpu().numpy()
+            logs = logits.float().log_softmax(-1).cpu().numpy()
+            for number in sharing:
+                tokens = masked[number].tokens
+                means[number] = logs[np.arange(len(tokens)), tokens].mean()
+    return means
 
 
 # -- words and their states --------------------------------------------------------------------------------------------
@@ -425,6 +397,7 @@ def load_word_reader(
 def _encoder(source: str | Path, layer: int | None, max_length: int) -> WordReader:
     device = PartialState().device
     model = load_text_encoder(source).to(device).eval()
+    model.return_layers()
     count = model.encoder.config.num_hidden_layers
     if layer is not None and not LAST_LAYER <= layer <= count:
         raise InputError(
@@ -436,7 +409,7 @@ def _encoder(source: str | Path, layer: int | None, max_length: int) -> WordRead
         if layer == LAST_LAYER:
             layers = [require(model(batch).text, "text", "a state")]
         else:
-            every = list(model.hidden_states(batch))
+            every = list(require(model(batch).layers, "layers", "a state"))
             layers = every if layer is None else [every[layer]]
         padded = torch.stack([one.float().cpu() for one in layers])
         means = []

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -86,8 +86,8 @@ class FactsFile:
     """The published set that the file belongs to; empty: none."""
 
 
-RowReader = Callable[[Iterable[Row], FactsFile], Iterator[tuple[str, VisualFact]]]
-"""From all rows of a file to its facts, each with its file and line; facts without an id get one."""
+FactsReader = Callable[[Iterable[Row], FactsFile], Iterator[VisualFact]]
+"""From all rows of a file to its facts; facts without an id get one."""
 
 
 def open_facts(path: str | Path) -> FactsFile:
@@ -96,17 +96,12 @@ def open_facts(path: str | Path) -> FactsFile:
     Raises InputError for another format, or a damaged file, with its line.
     """
     file = FactsFile(Path(path))
+    columns = _layout_of(file.path)
     is_table = file.path.suffix not in JSON_LINES
-    first = (
-        dict.fromkeys(read_header(file.path), "")
-        if is_table
-        else next(read_json_lines(file.path))[1]
-    )
-    columns = _layout_of(file.path, first)
     rows = read_rows(file.path, columns) if is_table else read_json_lines(file.path)
     facts: dict[str, VisualFact] = {}
-    for number, (where, fact) in enumerate(LAYOUTS[columns](rows, file), 1):
-        with prefix_errors(where):
+    for number, fact in enumerate(LAYOUTS[columns](rows, file), 1):
+        with prefix_errors(path):
             _add(fact if fact.id else replace(fact, id=f"{number}:{fact.subject}"), facts)
     file.facts = list(facts.values())
     require_nonempty(file.facts, f"{path}: no fact is left")
@@ -120,15 +115,20 @@ def open_facts(path: str | Path) -> FactsFile:
     return file
 
 
-def _layout_of(path: Path, first: Mapping[str, Any]) -> tuple[str, ...]:
+def _layout_of(path: Path) -> tuple[str, ...]:
     """The columns by which a file's format is known from its first row; raises InputError for another one."""
-    if first and _is_distribution(first):
-        return DISTRIBUTION
+    if path.suffix not in JSON_LINES:
+        header = read_header(path)
+    else:
+        _, first = next(read_json_lines(path))
+        header = list(first)
+        if first and _is_distribution(first):
+            return DISTRIBUTION
     for columns in LAYOUTS:
-        if columns and set(columns) <= set(first):
+        if columns and set(columns) <= set(header):
             return columns
     known = "; ".join(", ".join(columns) for columns in LAYOUTS if columns)
-    raise InputError(f"{path}: columns are {', '.join(first)[:80]}; expected those of {known}")
+    raise InputError(f"{path}: columns are {', '.join(header)[:80]}; expected those of {known}")
 
 
 def _add(fact: VisualFact, facts: dict[str, VisualFact]) -> None:
@@ -138,9 +138,7 @@ def _add(fact: VisualFact, facts: dict[str, VisualFact]) -> None:
         return
     is_equal = earlier.options == fact.options and np.array_equal(earlier.target, fact.target)
     if not is_equal or earlier.prompts.keys() & fact.prompts.keys():
-        raise InputError(
-            f"{fact.id} is also on an earlier line, with other answers or the same sentence"
-        )
+        raise InputError(f"{fact.id} is on two lines, with different answers or the same sentence")
     earlier.prompts.update(fact.prompts)
 
 
@@ -151,15 +149,13 @@ def at_line(where: object) -> Iterator[None]:
         yield
 
 
-def row_by_row(convert: Callable[[dict[str, Any], FactsFile], Iterable[VisualFact]]) -> RowReader:
+def row_by_row(convert: Callable[[dict[str, Any], FactsFile], Iterable[VisualFact]]) -> FactsReader:
     """The reader of a format each of whose rows is a fact, or several."""
 
-    def read(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, VisualFact]]:
+    def read(rows: Iterable[Row], file: FactsFile) -> Iterator[VisualFact]:
         for where, row in rows:
             with at_line(where):
-                facts = list(convert(row, file))
-            for fact in facts:
-                yield where, fact
+                yield from convert(row, file)
 
     return read
 
@@ -173,11 +169,11 @@ def make_fact(
     prompts: Mapping[str, str],
     id: str = "",
     group: str = "",
-    frequencies: np.ndarray | None = None,
+    are_frequencies: bool = False,
 ) -> VisualFact:
     """A fact; raises InputError if it would be scored wrongly.
 
-    `shares` may be the right option, and is all 0 for one that is no option.
+    `shares` may be the right option, and is all 0 for one that is no option; `are_frequencies`: they count people.
     """
     if isinstance(shares, str):
         shares = [float(option == shares) for option in options]
@@ -200,7 +196,7 @@ def make_fact(
         target / target.sum(),
         group,
         dict(prompts),
-        frequencies,
+        target if are_frequencies else None,
         set_name,
     )
 
@@ -337,7 +333,7 @@ WORDS = ("object_s", "areis_s", "object_pl", "areis_pl")
 """Fields of an object: singular and plural, each with its verb; None if it has no such form."""
 
 
-def _raw_coda(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, VisualFact]]:
+def _raw_coda(rows: Iterable[Row], file: FactsFile) -> Iterator[VisualFact]:
     """The objects of CoDa's raw files, beside which are its objects and templates.
 
     As in nala-cub/coda, projects/coda/probing/dataset/dataset.py: answers that are not `included`
@@ -365,9 +361,7 @@ def _raw_coda(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, Visua
         mean = agreeing.mean(0).tolist()
         with at_line(where):
             prompts = _fill_words(sentences, row)
-            name, noun = row["class_id"], row["ngram"]
-            fact = make_fact("coda", "color", noun, COLOURS, mean, prompts, id=name)
-        yield where, fact
+            yield make_fact("coda", "color", row["ngram"], COLOURS, mean, prompts, row["class_id"])
     file.left_out["objects_not_listed"] += len(answers)
 
 
@@ -413,16 +407,12 @@ def _fill_words(sentences: Mapping[str, str], row: Mapping[str, Any]) -> dict[st
     """The sentences that an object has all words for; some objects have no singular."""
     words: dict[str, str] = {name: row[name] for name in WORDS if row[name]}
     for form in ("s", "pl"):
-        parts = [words.get(f"object_{form}"), words.get(f"areis_{form}")]
-        if None not in parts:
-            words[f"object_areis_{form}"] = " ".join(map(str, parts))
+        if f"object_{form}" in words and f"areis_{form}" in words:
+            words[f"object_areis_{form}"] = f"{words[f'object_{form}']} {words[f'areis_{form}']}"
     prompts = {}
     for number, sentence in sentences.items():
-        filled = sentence
-        for name, word in words.items():
-            filled = filled.replace(f"{{{name}}}", word)
-        if "{" not in filled:
-            prompts[number] = filled
+        with suppress(KeyError):
+            prompts[number] = sentence.format(**words)
     return prompts
 
 
@@ -455,7 +445,7 @@ def _commonsense_relation(row: Mapping[str, Any], path: Path) -> str:
     return fits[0]
 
 
-def _comparison(name: str, first: str, second: str) -> RowReader:
+def _comparison(name: str, first: str, second: str) -> FactsReader:
     def convert(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
         relation = _commonsense_relation(row, file.path)
         one, other = row[first].strip(), row[second].strip()
@@ -557,16 +547,18 @@ TYPES = ("visual", "tactile")
 """Types of features that are kept: those that begin so (CSLB: `visual perceptual`)."""
 NORM_PROMPTS = ("{} {} {}.", "Usually {} {} {}.")
 """Prompts of concept, start and mask."""
+NORMS = "norms"
+"""The relation of their facts."""
 RAREST = 2
 """Least production frequency of a feature that is kept, as in the release."""
 LABELS = "labels.txt"
 """File of all labels, in the folder of the queries or the one above it."""
 
 
-def _norms(name: str, columns: tuple[str, str, str, str]) -> RowReader:
+def _norms(name: str, columns: tuple[str, str, str, str]) -> FactsReader:
     """The reader of a table of norms: a fact for each concept and start of a feature."""
 
-    def read(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, VisualFact]]:
+    def read(rows: Iterable[Row], file: FactsFile) -> Iterator[VisualFact]:
         counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for where, row in rows:
             concept, feature, kind, pf = (row[column].strip() for column in columns)
@@ -590,8 +582,7 @@ def _norms(name: str, columns: tuple[str, str, str, str]) -> RowReader:
             phrase = f"{indefinite_article(concept.lower())} {concept}"
             prompts = {prompt: prompt.format(phrase, start, MASK) for prompt in NORM_PROMPTS}
             with at_line(file.path):
-                fact = _norm(name, concept, start, options, own, prompts)
-            yield str(file.path), fact
+                yield _norm(name, concept, start, options, own, prompts)
 
     return read
 
@@ -602,23 +593,14 @@ def _norm(
     start: str,
     options: Sequence[str],
     frequencies: Mapping[str, int],
-    prompts: dict[str, str],
+    prompts: Mapping[str, str],
 ) -> VisualFact:
-    numbers = np.array([frequencies.get(option, 0) for option in options], float)
-    return make_fact(
-        f"norms/{name}",
-        "norms",
-        concept,
-        options,
-        numbers.tolist(),
-        prompts,
-        id=f"{concept}/{start}",
-        group=start,
-        frequencies=numbers,
-    )
+    shares = [frequencies.get(option, 0) for option in options]
+    key = f"{concept}/{start}"
+    return make_fact(f"norms/{name}", NORMS, concept, options, shares, prompts, key, start, True)
 
 
-def _queries(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, VisualFact]]:
+def _queries(rows: Iterable[Row], file: FactsFile) -> Iterator[VisualFact]:
     """The queries that the release generates, in which all labels have the file's minimal frequency.
 
     The options are the labels of `labels.txt`, beside the file or in the folder above, or else all labels
@@ -640,8 +622,7 @@ def _queries(rows: Iterable[Row], file: FactsFile) -> Iterator[tuple[str, Visual
             frequencies = {label: int(row["pf"]) for label in row["labels"]}
             prompts = {row["query_template"]: row["query"]}
             concept, start = row["concept"], row["feature_starter"]
-            fact = _norm("queries", concept, start, sorted(options), frequencies, prompts)
-        yield where, fact
+            yield _norm("queries", concept, start, sorted(options), frequencies, prompts)
 
 
 OWN = ("subject", "relation", "options", "shares", "prompts")
@@ -657,7 +638,7 @@ def _own(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
 
 DISTRIBUTION = ()
 """ViComTe's lines of lists, whose fields are subjects."""
-LAYOUTS: dict[tuple[str, ...], RowReader] = {
+LAYOUTS: dict[tuple[str, ...], FactsReader] = {
     OWN: _own,
     ("class_id", "included", "action"): _raw_coda,
     ("item", "label"): _memory_colors,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from groundling.studies.knowledge.minimal_pairs import (
     WINOGROUND_RULES,
     bootstrap_means,
     compare_models,
-    format_comparisons,
     group_items,
     item_credits,
     write_items,
@@ -45,10 +44,6 @@ TEXTS = ("image_0", "image_1", "caption_0", "caption_1")
 """Required fields; tags are optional."""
 TAGS = ("collapsed_tag", "secondary_tag")
 """Fields of the paper's groups: what is swapped (Object, Relation, Both), and visual tags."""
-ALL = "all"
-"""The group of all examples."""
-TEST = "test"
-"""Hugging Face's name of the only split."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +101,7 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
         summaries.append({"model": source, "measure": match.measure, "cut_captions": cut})
         scores.append(own)
     credits = item_credits(WINOGROUND_RULES, scores)
-    groups = group_items([(ALL, *example.tags) for example in examples])
+    groups = group_items([("all", *example.tags) for example in examples])
     compared = compare_models(
         WINOGROUND_RULES,
         {name: bootstrap_means(credits[numbers], name) for name, numbers in groups.items()},
@@ -152,7 +147,7 @@ def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.n
             for caption in example.captions:
                 name = f"{example.id}/{len(rows) % 4}"
                 rows.append(Example(name, caption, images=(image,)))
-    matched = match(rows, TEST)
+    matched = match(rows, "test")
     cut = int((matched.truncated_tokens > 0).sum()) // 2
     if cut:
         print_notes([f"truncated {cut:,} of {2 * len(examples):,} captions at their end"])
@@ -162,10 +157,3 @@ def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.n
         require_finite(matched.scores.reshape(-1, 2)), token_digests
     )
     return equalised.reshape(-1, 4), cut
-
-
-def format_winoground(result: Mapping[str, Any]) -> str:
-    """The result as text, in percentage points."""
-    other = result.get("other", {}).get("scores", {}).items()
-    difference = result.get("difference", {}).items()
-    return format_comparisons(result["chance"], result["scores"].items(), other, difference)

@@ -8,7 +8,8 @@ paper, words with an age of acquisition below ten alone; here a word's state is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from groundling.runs.folder import json_text, write_whole
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.studies.knowledge.commands import ProbeWordsConfig
-from groundling.studies.knowledge.evaluation_sets import describe_set, find_same_items
+from groundling.studies.knowledge.evaluation_sets import describe_set
 from groundling.studies.knowledge.probing_modes import WordStates, word_states
 
 LEAST_LENGTH = 1e-12
@@ -109,6 +110,15 @@ def cosines_by_layer(pairs: WordPairs, states: WordStates) -> np.ndarray:
     return cosines
 
 
+def find_same_items(sets: Sequence[WordPairs]) -> str:
+    """Why a mean over sets would count pairs twice; empty if it would not."""
+    for one, other in combinations(sets, 2):
+        shared = one.items & other.items
+        if shared:
+            return f"{one.name} and {other.name} share {len(shared):,} items"
+    return ""
+
+
 def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
     """Correlate a model's cosines with ratings of word pairs; writes `result.json` (returned) and `pairs.jsonl`.
 
@@ -152,8 +162,7 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
     write_whole(run.folder / PAIRS, "".join(json_text(line) + "\n" for line in lines))
     result: dict[str, Any] = {"sets": sets}
     if len(sets) > 1:
-        items = {pairs.name: pairs.items for pairs in read.values()}
-        reason = find_same_items(sets, items)
+        reason = find_same_items(list(read.values()))
         last = [values["last"]["spearman"] for values in sets.values()]
         result |= {"no_mean": reason} if reason else {"mean_of_last": float(np.mean(last))}
     return result

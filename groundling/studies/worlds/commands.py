@@ -10,14 +10,10 @@ from annotated_types import Ge, Interval
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import OutputFile, ResumableRun
-from groundling.settings.fields import (
-    InputKind,
-    Settings,
-    required,
-    settings,
-)
+from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.training import TrainingArguments
 
+TITLE = "Worlds: the rendered world and the quickstart"
 DEV_IMAGES = 10**9
 """Offset of the ids of development images, larger than any number of training scenes."""
 OUT_HELP = (
@@ -37,9 +33,9 @@ pictograms (line drawings, another grammar), or MODULE:NAME of your own `WorldFa
     """Seed of everything: nouns, attributes, scenes, sentences."""
     nouns: Annotated[int, Interval(ge=4, le=1000)] = 162
     """Number of invented nouns."""
-    dev_nouns: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 18
+    dev_nouns: Annotated[int, Ge(1)] = 18
     """Number of nouns held out for choosing settings."""
-    test_nouns: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 36
+    test_nouns: Annotated[int, Ge(1)] = 36
     """Number of nouns held out for reported results; the rest are training nouns."""
     scenes: Annotated[int, Interval(ge=0, lt=DEV_IMAGES)] = 16000
     """Number of training images, with two captions each."""
@@ -68,18 +64,16 @@ image."""
             )
 
 
-def check_family(config: WorldConfig) -> None:
-    """Raises InputError for an unknown family."""
+def _check_family(config: WorldConfig, out: str) -> None:
     from groundling.studies.worlds.families import find_family
 
     find_family(config.family)
 
 
-def check_task_family(config: WorldConfig) -> None:
-    """Raises InputError for a family without vision-and-language data sets."""
-    if config.family != WorldConfig.family:
+def _check_tasks_family(tasks: TasksConfig, world: WorldConfig, out: str) -> None:
+    if world.family != WorldConfig.family:
         raise InputError(
-            f"world.family={config.family}: the six data sets speak of the family {WorldConfig.family} only; "
+            f"world.family={world.family}: the six data sets speak of the family {WorldConfig.family} only; "
             "`groundling data make-world` writes other families"
         )
 
@@ -89,11 +83,10 @@ DATA_WORLD = Command(
     "render a world whose nouns have visual attributes that only images show",
     "groundling.studies.worlds.data_sets:render_world",
     {"_own": WorldConfig()},
-    title="Worlds: the rendered world and the quickstart",
+    title=TITLE,
     example="groundling data make-world --out runs/world",
     common_flags="family seed scenes sentences stated-rate",
-    validate=lambda config, out: check_family(config),
-    prints_output=True,
+    validate=_check_family,
     out_help=OUT_HELP,
     output=OutputFile(("world.json*",)),
 )
@@ -119,11 +112,10 @@ DATA_TASKS = Command(
     "make six vision-and-language data sets of a rendered world, with captions and boxes",
     "groundling.studies.worlds.data_sets:render_tasks",
     {"_own": TasksConfig(), "world": WorldConfig()},
-    title="Worlds: the rendered world and the quickstart",
+    title=TITLE,
     example="groundling data make-tasks --out runs/vision",
     common_flags="limit-train limit-dev shortcut world.seed",
-    validate=lambda tasks, world, out: check_task_family(world),
-    prints_output=True,
+    validate=_check_tasks_family,
     out_help=OUT_HELP,
     output=OutputFile(("tasks.json*",)),
 )
@@ -146,7 +138,7 @@ DATA_TRUE_REGIONS = Command(
     "make a region store of a rendered world whose features are the objects' attributes",
     "groundling.studies.worlds.data_sets:make_store",
     {"_own": TrueRegionsConfig()},
-    title="Worlds: the rendered world and the quickstart",
+    title=TITLE,
     example="groundling data make-store --data runs/vision --out runs/vision/true_store",
     common_flags="data noise",
     output=ResumableRun(lambda config: {"data": Path(config.data) / "instances.json"}),
@@ -185,7 +177,7 @@ PROBE = Command(
     "probe an encoder's knowledge of a rendered world's nouns",
     "groundling.studies.worlds.probe:probe",
     {"_own": ProbeConfig(), "_train": PROBING},
-    title="Worlds: the rendered world and the quickstart",
+    title=TITLE,
     example="groundling probe --model bert-base-uncased --data runs/world --out runs/probe",
     common_flags="model data questions seeds steps cpu",
     output=ResumableRun(
@@ -194,9 +186,4 @@ PROBE = Command(
 )
 
 
-COMMANDS = (
-    DATA_TASKS,
-    DATA_TRUE_REGIONS,
-    DATA_WORLD,
-    PROBE,
-)
+COMMANDS = (DATA_TASKS, DATA_TRUE_REGIONS, DATA_WORLD, PROBE)

@@ -240,8 +240,6 @@ def order_rows(
     `random`: the generator of each attempt. `excluded`: sentences to exclude, such as those of the corpus.
     """
     rows: list[LabelledSentence] = []
-    if not nouns:
-        return rows
     names = {noun.name for noun in nouns}
     # Every other word forms a class of its own.
     classes: dict[str, str] = {}
@@ -281,7 +279,7 @@ def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> l
 
 def _triples(nouns: Sequence[Noun]) -> tuple[np.ndarray, np.ndarray]:
     """All (p, q, r) that each of the two `ODD_RULES` allows, as noun numbers (N, 3)."""
-    attributes = np.array([noun.attributes for noun in nouns]).reshape(len(nouns), -1)
+    attributes = np.array([noun.attributes for noun in nouns])
     shared = (attributes[:, None] == attributes[None]).sum(axis=2)
     shared_q = shared[:, :, None]
     shared_r = shared[:, None, :]

@@ -5,14 +5,13 @@ A positive control: where no oracle helps a student, that a CLIP does not help s
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from annotated_types import Ge, Interval
@@ -27,7 +26,7 @@ from groundling.data.text.keywords import select_random_tokens, select_tokens
 from groundling.settings.fields import Settings, make_settings, require_settings, settings
 from groundling.settings.objectives import parse_options
 from groundling.studies.worlds.world import Scene, SceneObject, read_world, world_settings
-from groundling.teachers import Teacher, TeacherContext, TeacherSpec, code_hash
+from groundling.teachers import Teacher, TeacherContext, TeacherSpec, code_hash, digest
 from groundling.teachers.clip import UNNORMALIZED_IMAGE, text_for_clip
 from groundling.teachers.text import StandardizedTextTeacher
 
@@ -45,6 +44,7 @@ IMAGE_FEATURES = (
     "clip_similarity",
     "clip_confidence",
 )
+Fact = TypeVar("Fact", str, bool)
 SCALE = 10.0
 """Similarity of an image with a right choice; that with a wrong one is 0. CLIP's own scale is at most 100."""
 
@@ -63,13 +63,6 @@ class OracleOptions(Settings):
     """Seed of the noise."""
     width: Annotated[int, Ge(1)] = 128
     """Width E of the features."""
-
-
-def read_options(given: Sequence[str]) -> OracleOptions:
-    """The options of an oracle from values of --option; raises InputError for a missing or an unknown one."""
-    options = make_settings(OracleOptions, **parse_options(given))
-    require_settings(options, "an oracle", "world")
-    return options
 
 
 class WorldFacts:
@@ -95,15 +88,11 @@ class WorldFacts:
 
     def key(self, teacher: Teacher) -> dict[str, object]:
         """The code and the options that a teacher's features depend on; the world by its settings, not its folder."""
-        options = self.options
         return {
+            **asdict(self.options),
             "teacher": code_hash(type(teacher)),
             "facts": code_hash(WorldFacts),
             "world": world_settings(self.world.config),
-            "knows": options.knows,
-            "noise": options.noise,
-            "seed": options.seed,
-            "width": options.width,
         }
 
     def sum(self, *groups: Sequence[str]) -> np.ndarray:
@@ -118,7 +107,7 @@ class WorldFacts:
         """`sum`, of unit length."""
         return _unit(self.sum(*groups))
 
-    def redraw(self, true: str, options: Sequence[str], *about: str | int) -> str:
+    def redraw(self, true: Fact, options: Sequence[Fact], *about: str | int) -> Fact:
         """The true value or, with probability `noise`, one of all `options`."""
         rng = generator(self.options.seed, "oracle", *about)
         is_redrawn = rng.random() < self.options.noise
@@ -227,12 +216,10 @@ class WorldFacts:
     def is_right(self, example: Example) -> bool:
         """Whether a row's choice is right, with noise: then it is right with probability 1 / choices."""
         thing, values = self._statement(example, self._true_scene(example))
-        rng = generator(self.options.seed, "oracle", "right", example.id, example.text_pair or "")
-        is_redrawn = rng.random() < self.options.noise
-        form = self.output_type
-        choices = len(form.labels) if isinstance(form, MultipleChoice) else 2
-        drawn = int(rng.integers(choices)) == 0
-        return drawn if is_redrawn else set(values) <= set(thing.attributes)
+        is_right = set(values) <= set(thing.attributes)
+        assert isinstance(self.output_type, MultipleChoice)
+        options = [True] + [False] * (len(self.output_type.labels) - 1)
+        return self.redraw(is_right, options, "right", example.id, example.text_pair or "")
 
     def seems_right(self, example: Example) -> bool:
         """Whether a row's choice agrees with the attributes in the image, with their noise."""
@@ -285,7 +272,7 @@ class OracleTextTeacher(StandardizedTextTeacher):
 
     def ids(self, rows: Sequence[Sample]) -> list[str]:
         """A hash of each row's text."""
-        return [_digest(text_for_clip(_example(row))) for row in rows]
+        return [digest(text_for_clip(_example(row)).encode()) for row in rows]
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """The features of each row, before they are standardised, and its words."""
@@ -306,10 +293,6 @@ class OracleTextTeacher(StandardizedTextTeacher):
     def raw_features(self, batch: Batch) -> dict[str, Tensor]:
         """The features that the inputs carry."""
         return {name: batch.features[name] for name in TEXT_FEATURES}
-
-    def countable_features(self, batch: Batch) -> Mapping[str, Tensor]:
-        """`has` (U, K)."""
-        return {"has": batch.features["has"]}
 
 
 class OracleTeacher(Teacher):
@@ -354,7 +337,7 @@ class OracleTeacher(Teacher):
             one = _example(row)
             about = (one.id, one.text, one.text_pair, one.images, one.choice_region_tags)
             label = one.label.tolist() if isinstance(one.label, np.ndarray) else one.label
-            names.append(_digest(repr((*about, label))))
+            names.append(digest(repr((*about, label)).encode()))
         return names
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
@@ -433,13 +416,13 @@ def _example(row: Sample) -> Example:
     return require(row.example, "example", "an oracle")
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
 def make_oracle(context: TeacherContext) -> Teacher:
-    """The oracle of a run's --option values; raises InputError if it does not know what the objectives read."""
-    options = read_options(context.settings.option)
+    """The oracle of a run's --option values.
+
+    Raises InputError for a missing or an unknown option, or if the oracle does not know what the objectives read.
+    """
+    options = make_settings(OracleOptions, **parse_options(context.settings.option))
+    require_settings(options, "an oracle", "world")
     facts = WorldFacts(options, context.output_type)
     of_texts = context.features & set(TEXT_FEATURES)
     if not of_texts:

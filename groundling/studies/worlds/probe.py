@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from math import log
 from pathlib import Path
@@ -16,10 +15,10 @@ from statistics import mean, stdev
 from typing import Any
 
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import one_run
+from groundling.commands.finetune.run import FineTuning
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.runs.run import Run, RunFolder
+from groundling.runs.run import Run
 from groundling.settings.training import TrainingArguments
 from groundling.stats.linear_probes import (
     SPLITS,
@@ -93,7 +92,7 @@ def _run_fine_tuned_probes(
 ) -> dict[str, Any]:
     """Accuracy of a question's fine-tuned probes for every seed, and the mean of the seeds whose probe trained."""
     # Word embeddings are frozen, since training would update only those of train nouns.
-    tuning = FinetuneConfig(
+    settings = FinetuneConfig(
         model=config.model,
         data=config.data,
         max_length=config.max_length,
@@ -102,13 +101,9 @@ def _run_fine_tuned_probes(
         save_model=False,
     )
     seeds = range(training.seed, training.seed + config.seeds)
-
-    def train(seed: int, part: RunFolder) -> dict[str, Any]:
-        student = load_encoder(config.model, config.model_format)
-        return one_run(student, task, splits, replace(training, seed=seed), part, tuning)
-
+    tuning = FineTuning(task, settings, training, run, splits)
     place = task.name.removeprefix("world/")
-    runs = [run.part(f"{place}/seed-{seed}", partial(train, seed)) for seed in seeds]
+    runs = [run.part(f"{place}/seed-{seed}", partial(tuning.run_seed, seed)) for seed in seeds]
     summary: dict[str, Any] = {"chance": _chance(splits["test"]), "seeds": list(seeds)}
     losses = [one["train_metrics"]["loss"] for one in runs]
     guessing = _guessing_loss(splits["train"])

@@ -119,8 +119,7 @@ class _StandInCache:
         if kind in DATA:
             return self.world / DATA[kind]
         if kind in TEXT_TASKS:
-            sentences = lines_of(self.world / DATA["text"])
-            return write_text_task(kind, sentences, self.folder / "text-tasks")
+            return self.text_task(kind)
         makers: Mapping[str, Callable[[], Path]] = {
             "regions": self.store,
             "bert": self.bert,
@@ -141,6 +140,16 @@ class _StandInCache:
         write_whole(path, source.read_bytes())
         return path
 
+    def text_task(self, name: str) -> Path:
+        """Sentences of the world as a text task, with labels that are independent of them."""
+
+        def write(folder: Path) -> None:
+            folder.mkdir()
+            sentences = cycle(lines_of(self.world / DATA["text"]))
+            _write_task(TEXT_TASKS[name], sentences, folder)
+
+        return _made(self.folder / "text-tasks" / slug(name), write)
+
     def bert(self) -> Path:
         folder = self.folder / "bert"
         new_encoder(self.world / "texts.txt", folder, seed=0, layers=1, positions=2 * LENGTH)
@@ -148,28 +157,26 @@ class _StandInCache:
 
     def clip(self) -> Path:
         out = self.folder / "clip"
-        if not (out / "model").exists():
-            settings = replace(
-                CLIP,
-                captions=str(self.world / DATA["captions"]),
-                images=str(self.world / DATA["images"]),
-            )
-            TEACH(settings, replace(CLIP_TRAINING, cpu=True), out)
+        settings = replace(
+            CLIP,
+            captions=str(self.world / DATA["captions"]),
+            images=str(self.world / DATA["images"]),
+        )
+        TEACH(settings, replace(CLIP_TRAINING, cpu=True), out)
         return out / "model"
 
     def store(self) -> Path:
         """Regions of all images, the whole image first, in the order of VCR's tags."""
         out = self.folder / "regions"
-        if not (out / "manifest.json").exists():
-            settings = make_settings(
-                RegionsConfig,
-                images=str(self.world / DATA["images"]),
-                boxes=(str(self.world / "instances.json"),),
-                backbone=str(self.clip()),
-                add_whole_image=True,
-                cpu=True,
-            )
-            REGIONS(settings, out)
+        settings = make_settings(
+            RegionsConfig,
+            images=str(self.world / DATA["images"]),
+            boxes=(str(self.world / "instances.json"),),
+            backbone=str(self.clip()),
+            add_whole_image=True,
+            cpu=True,
+        )
+        REGIONS(settings, out)
         return out
 
     def resnet(self) -> Path:
@@ -257,16 +264,6 @@ def _name_persons(vcr: Path) -> None:
     for path in [*vcr.glob("*.jsonl"), *vcr.glob("vcr1images/*/*.json")]:
         text = path.read_text(encoding="utf-8")
         write_whole(path, text.replace('["thing", "thing"]', '["person", "person"]'))
-
-
-def write_text_task(name: str, sentences: Sequence[str], root: Path) -> Path:
-    """Write a task's folder below `root` unless it exists, with labels that are independent of the `sentences`."""
-
-    def write(folder: Path) -> None:
-        folder.mkdir()
-        _write_task(TEXT_TASKS[name], cycle(sentences), folder)
-
-    return _made(root / name.replace("/", "-"), write)
 
 
 def _write_task(task: Task, sentences: Iterator[str], folder: Path) -> None:

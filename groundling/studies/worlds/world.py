@@ -74,19 +74,15 @@ class Scene:
     """The objects, one or two."""
 
 
-def cell_size(size: int) -> int:
-    """Side of an object's square cell in pixels; `size` is the image's side."""
-    return size * 7 // 16
-
-
-def _corners(rng: Generator, size: int, direction: int | None) -> np.ndarray:
+def _corners(rng: Generator, size: int, cell: int, direction: int | None) -> np.ndarray:
     """Left and upper edges of two cells (2, 2), pixels; without a direction only the first is used.
 
-    `direction`: where the first is, 0 left, 1 right, 2 above, 3 below.
+    `size` and `cell`: sides of the image and of a cell. `direction`: where the first is, 0 left, 1 right, 2 above, 3
+    below.
 
     Few places with little jitter: such a small vision transformer does not learn translation invariance.
     """
-    middle = (size - cell_size(size)) // 2
+    middle = (size - cell) // 2
     step = size // 4
     jitter = rng.integers(-1, 2, (2, 2)) * (size // 32)
     if direction is None:
@@ -117,7 +113,8 @@ class World:
         self.nouns = draw_nouns(
             self.family, config.seed, config.nouns, config.test_nouns, config.dev_nouns
         )
-        self.cell = cell_size(config.size)
+        self.cell = config.size * 7 // 16
+        """Side of an object's square cell, pixels."""
 
     def _rng(self, stream: str, index: int | str = 0) -> Generator:
         return generator(self.config.seed, stream, index)
@@ -132,7 +129,7 @@ class World:
         alone, *named = rng.random(3) < (0.60, 0.75, 0.75)
         other_attributes = (draw_attributes(rng, family), draw_attributes(rng, family))
         direction = None if alone else int(rng.integers(len(family.relations)))
-        corners = _corners(rng, self.config.size, direction).tolist()
+        corners = _corners(rng, self.config.size, self.cell, direction).tolist()
         fits = rng.integers(2, size=2).tolist()
         redraw_rng = self._rng("blind", image_id)  # another name would redraw every world
         things = []
@@ -242,7 +239,7 @@ class World:
             file = f"{image_id:012d}.png"
             images.append({"id": image_id, "width": size, "height": size, "file_name": file})
             scene = self.scene(image_id, redraw_attributes)
-            write_file(root / f"images{suffix}" / file, self.png(scene))
+            write_whole(root / f"images{suffix}" / file, self.png(scene))
             for text in self.captions(scene):
                 captions.append({"id": len(captions) + 1, "image_id": image_id, "caption": text})
             for note in self.boxes(scene):
@@ -361,12 +358,6 @@ def read_world(folder: Path) -> World:
     )
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a whole file, and the folders above it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content)
-
-
 def write_lines(path: Path, lines: Sequence[str]) -> None:
     """Write lines as UTF-8 with LF line ends on every system."""
-    write_file(path, "".join(f"{line}\n" for line in lines).encode())
+    write_whole(path, "".join(f"{line}\n" for line in lines))

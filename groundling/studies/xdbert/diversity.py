@@ -33,7 +33,7 @@ from groundling.models.cross_modal import CrossModalEncoder, load_cross_modal_en
 from groundling.runs.progress import track
 from groundling.runs.report import new_figure, save_figure
 from groundling.runs.run import Run
-from groundling.stats import draw_resample, interval
+from groundling.stats import DRAWS, draw_resample, interval
 from groundling.studies.xdbert.commands import AttentionConfig
 from groundling.tasks import Task
 
@@ -53,6 +53,9 @@ MEASURES = (
 
 SHOWN_HEAD = 0
 """The head whose maps are drawn, as in the paper."""
+
+MIN_TEXTS = 200
+"""Minimum number of distinct texts with at least two tokens."""
 
 LEGIBLE = 60
 """Maximum number of tokens on an axis with labels."""
@@ -271,26 +274,15 @@ def compare_maps(
     a: CrossModalEncoder,
     b: CrossModalEncoder,
     examples: Sequence[Example],
-    draws: int = 2000,
-    seed: int = 0,
-    min_texts: int = 200,
     max_length: int = 128,
 ) -> dict[str, Any]:
     """Per measure and layer: means of `a` and `b`, and b - a with its 95 % interval; JSON-compatible.
 
     Means are over texts and heads; `heads` has each head's means over texts. Head h of one training does not correspond
-    to head h of another, so there are no differences by head.
+    to head h of another, so there are no differences by head. Of equal texts one counts. The paired bootstrap is over
+    texts: the interval covers these two trainings, not other seeds.
 
-    Args:
-        a: The model that is subtracted.
-        b: A model with the same tokenizers and number of layers.
-        examples: Texts or pairs; duplicates count once.
-        draws: Paired bootstrap samples over texts: the interval covers these two trainings, not other seeds.
-        seed: Seed of the bootstrap samples.
-        min_texts: Minimum number of distinct texts with at least two tokens.
-        max_length: Maximum number of tokens per text.
-
-    Raises InputError if the models are not comparable, or there are too few texts.
+    Raises InputError if the models have other tokenizers or numbers of layers, or there are too few texts.
     """
     texts = _distinct(examples)
     of_a = diversity(a, texts, max_length)
@@ -298,10 +290,9 @@ def compare_maps(
     if len(a.cross) != len(b.cross) or (of_a.shapes != of_b.shapes).any():
         raise InputError("the models' maps differ in shape: expected equal tokenizers and layers")
     measurable = np.flatnonzero(of_a.shapes.min(1) > 1)
-    min_texts = max(min_texts, 2)
-    if len(measurable) < min_texts:
+    if len(measurable) < MIN_TEXTS:
         raise InputError(
-            f"{len(measurable)} distinct texts of two or more tokens; expected at least {min_texts}"
+            f"{len(measurable)} distinct texts of two or more tokens; expected at least {MIN_TEXTS}"
         )
     scores_a = of_a.scores[measurable]
     scores_b = of_b.scores[measurable]
@@ -310,9 +301,7 @@ def compare_maps(
         "texts": len(measurable),
         "left_out": len(texts) - len(measurable),
         "mean_tokens": of_a.shapes[measurable].mean(0).tolist(),
-        "draws": draws,
-        "seed": seed,
-        "measures": _measure_rows(scores_a, scores_b, uniform, draws, seed),
+        "measures": _measure_rows(scores_a, scores_b, uniform),
     }
 
 
@@ -325,15 +314,15 @@ def _distinct(examples: Sequence[Example]) -> list[Example]:
 
 
 def _measure_rows(
-    scores_a: np.ndarray, scores_b: np.ndarray, uniform: np.ndarray, draws: int, seed: int
+    scores_a: np.ndarray, scores_b: np.ndarray, uniform: np.ndarray
 ) -> list[dict[str, Any]]:
     """One row for each measure and layer, from scores (N, L, H, 6) and those of uniform attention (6,)."""
     # Heads of one text are not independent, so average over them: (N, L, 6).
     by_text_a = scores_a.mean(2)
     by_text_b = scores_b.mean(2)
     difference = by_text_b - by_text_a
-    rng = generator(seed, "bootstrap")
-    means = [draw_resample(difference, rng).mean(0) for _ in range(draws)]
+    rng = generator(0, "bootstrap")
+    means = [draw_resample(difference, rng).mean(0) for _ in range(DRAWS)]
     low, high = interval(np.stack(means))
     cells = {
         "a": by_text_a.mean(0),
@@ -367,14 +356,13 @@ def heat_maps(
     b: CrossModalEncoder,
     example: Example,
     names: tuple[str, str] = ("a", "b"),
-    head: int = SHOWN_HEAD,
     max_length: int = 128,
     special: bool = False,
 ) -> Figure:
-    """One head's maps of one text, layers by models.
+    """Maps of `SHOWN_HEAD` for one text, layers by models.
 
-    All maps share one colour scale, on which uniform attention is marked. `head` counts from 0. With `special`, [CLS]
-    and [SEP] have rows, as in XDBERT's Table 9.
+    All maps share one colour scale, on which uniform attention is marked. With `special`, [CLS] and [SEP] have rows, as
+    in XDBERT's Table 9.
     """
     _, text, clip, maps_a = next(attention_maps(a, [example], max_length, special=special))
     _, _, _, maps_b = next(attention_maps(b, [example], max_length, special=special))
@@ -384,17 +372,17 @@ def heat_maps(
     columns = _token_labels(
         require(a.clip_tokenizer, "clip_tokenizer", "a heat map"), clip.input_ids
     )
-    top = max(float(maps_a[:, head].max()), float(maps_b[:, head].max()))
+    top = max(float(maps_a[:, SHOWN_HEAD].max()), float(maps_b[:, SHOWN_HEAD].max()))
     uniform = 1 / len(clip.input_ids)
     layers = len(maps_a)
     drawing = new_figure(14, 6 * layers)
     panels: np.ndarray = drawing.subplots(layers, 2, squeeze=False)
     for layer in range(layers):
         for axes, name, maps in zip(panels[layer], names, (maps_a, maps_b), strict=True):
-            weights = maps[layer, head]
+            weights = maps[layer, SHOWN_HEAD]
             image = axes.imshow(weights, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
             # Dollar signs in names and tokens must not start math text.
-            axes.set_title(f"{name}: layer {layer + 1}, head {head}", parse_math=False)
+            axes.set_title(f"{name}: layer {layer + 1}, head {SHOWN_HEAD}", parse_math=False)
             _label(axes, rows, columns)
     bar = drawing.colorbar(
         image, ax=panels, label=f"attention (red: uniform, 1/{len(clip.input_ids)})"

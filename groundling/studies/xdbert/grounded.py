@@ -31,9 +31,9 @@ from groundling.data.corpora import CHUNK
 from groundling.data.samples import backend_tokenizer
 from groundling.data.text import stop_words, word_spans
 from groundling.models.loading import load_tokenizer
-from groundling.runs.folder import check_file, data_hash, read_json, write_json, write_whole
+from groundling.runs.folder import check_file, read_json, write_json, write_whole
 from groundling.runs.progress import CommandContext
-from groundling.runs.report import Report, ReportSection, new_figure, save_figure, svg_of
+from groundling.runs.report import new_figure, save_figure
 from groundling.runs.run import Run
 from groundling.stats import DRAWS, draw_resample, interval
 from groundling.stats.finished_runs import collect_runs
@@ -59,8 +59,8 @@ _CORE = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
 def count_captions(config: CaptionTokenCountsConfig, work: CommandContext) -> str:
     """Count the tokens of caption files into the JSON table of `GroundedTokens.read`; returns a summary.
 
-    The table records its sources: a hash of every caption file and of the tokenizer's vocabulary. Raises InputError if
-    a file or the tokenizer cannot be read, or `out` cannot be written.
+    The table records its sources. Raises InputError if a file or the tokenizer cannot be read, or `out` cannot be
+    written.
     """
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
@@ -69,7 +69,7 @@ def count_captions(config: CaptionTokenCountsConfig, work: CommandContext) -> st
         captions += [text for text, _ in captions_of_images(file, own)]
     tokens = count_tokens(captions, tokenizer)
     provenance = {
-        "files": {str(file): data_hash(file) for file in config.captions},
+        "files": config.captions,
         "tokenizer": {
             "source": config.tokenizer,
             "vocabulary_sha256": vocabulary_hash(tokenizer),
@@ -208,9 +208,9 @@ QUARTERS = (0.25, 0.5, 0.75)
 def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
     """Compare the grounded ratios of improved and worsened examples.
 
-    Writes `result.json` (returned), the box plot as `grounded.html` and `grounded.png`, and the most extreme
-    examples as `examples.md`. Raises InputError if a setting is missing, a run folder has no finished run of the task,
-    or runs and data have different examples.
+    Writes `result.json` (returned), the box plot of XDBERT's Figure 4 as `grounded.png`, and the most extreme examples
+    as `examples.md`. Raises InputError if a run folder has no finished run of the task, or runs and data have different
+    examples.
     """
     task = resolve("tasks", Task, config.task)
     base = _runs_of(config.task, "base", config.base)
@@ -234,10 +234,6 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
         _by_group(ratios, null_split(right_base)),
     )
     save_figure(boxes, folder / "grounded.png")
-    groups = ReportSection(
-        "Groups of examples", figures=[svg_of(boxes)], caption=BOXES, rows=_group_rows(gains)
-    )
-    Report(f"Visually grounded ratio of {task.name}", [groups]).write(folder / "grounded.html")
     markdown = list_extreme_examples(grounding, examples, right_base, right_other)
     write_whole(folder / "examples.md", markdown)
     return result
@@ -260,18 +256,6 @@ def _examples(task: Task, config: GroundedConfig, base: SeedRuns, other: SeedRun
 
 def _by_group(ratios: np.ndarray, groups: ImprovementGroups) -> dict[str, np.ndarray]:
     return {name: ratios[group] for name, group in groups._asdict().items()}
-
-
-def _group_rows(gains: Mapping[str, Any]) -> list[dict[str, str]]:
-    """One row for each group of the models and of the null split."""
-    rows = []
-    for comparison in ("models", "null"):
-        for name, summary in gains[comparison]["groups"].items():
-            row = {"": f"{comparison}: {name}"}
-            for key, value in summary.items():
-                row[key] = "-" if value is None else f"{value:.3g}"
-            rows.append(row)
-    return rows
 
 
 class ImprovementGroups(NamedTuple):
@@ -452,13 +436,13 @@ def _strata(lengths: np.ndarray, labels: np.ndarray) -> np.ndarray:
 # -- figure and examples -----------------------------------------------------------------------------------------------
 
 
-BOXES = "As XDBERT's Figure 4: the groups' ratios (line: median, green plus: mean), and those of the null split."
-
-
 def draw_ratio_boxes(
     groups: Mapping[str, ArrayLike], null_groups: Mapping[str, ArrayLike]
 ) -> Figure:
-    """Box plots of the groups' ratios and of the null split; groups are (N,) ratios by name, NaN is omitted."""
+    """Box plots of the groups' ratios and of the null split; groups are (N,) ratios by name, NaN is omitted.
+
+    The line is the median, the green plus the mean.
+    """
     drawing = new_figure(10, 3.8)
     left, right = drawing.subplots(1, 2, sharey=True)
     _draw_boxes(left, "between the models", groups)

@@ -30,11 +30,11 @@ TOLERANCE = 1e-6
 KEPT_VARIANCE = 0.99
 """Share of the variance that the principal components of SVCCA explain."""
 
-CROWDED = 5
-"""With fewer samples per dimension than this, chance dominates; below 2, PWCCA is not even unique."""
-
 RANDOM = "random"
 """Name of the random baseline: uniform numbers as embeddings (RANDOM in XDBERT's Table 2)."""
+
+RANDOM_WIDTH = 768
+"""Dimensions of the random baseline."""
 
 
 def similarity(config: SimilarityConfig, run: Run) -> dict[str, Any]:
@@ -42,11 +42,8 @@ def similarity(config: SimilarityConfig, run: Run) -> dict[str, Any]:
 
     Raises InputError if a model is missing or invalid, or the models share too few words.
     """
-    result = compare_models(
-        config.model, config.other, config.limit, config.permutations, config.seed
-    )
-    result["published_pwcca"] = {" / ".join(pair): value for pair, value in PWCCA.items()}
-    return result
+    published = {" / ".join(pair): value for pair, value in PWCCA.items()}
+    return {**compare_models(config), "published_pwcca": published}
 
 
 @dataclass(frozen=True)
@@ -149,38 +146,30 @@ def compare_tables(a: np.ndarray, b: np.ndarray, draws: int = 5, seed: int = 0) 
     for name, score in _SCORES.items():
         value, *null = map(score, whole, leading)
         scores[name] = _beside_chance(value, np.array(null))
-    dims = [first.loadings.shape[1], second.loadings.shape[1]]
-    warnings = []
-    if n < CROWDED * max(dims):
-        warnings.append(
-            f"{n} samples are fewer than {CROWDED} for each of {max(dims)} dimensions: "
-            f"chance alone gives a mean CCA of {scores['mean_cca']['null']:.2f}"
-        )
     return {
         "n": n,
-        "dims": dims,
+        "dims": [first.loadings.shape[1], second.loadings.shape[1]],
         "ranks": list(whole[0].ranks),
         "components": list(leading[0].ranks),
         "side": whole[0].weighting_table,
         "permutations": draws,
         "seed": seed,
         "scores": scores,
-        "warnings": warnings,
     }
 
 
 def word_table(
-    source: str | Path, partner: Sequence[str] = (), width: int = 768, seed: int = 0
+    source: str | Path, partner: Sequence[str] = (), seed: int = 0
 ) -> tuple[list[str], np.ndarray]:
     """Lower-case single-token words of a text encoder or CLIP-like model, by token id, and their embeddings (N, D).
 
-    The source "random" gives every word of `partner` `width` uniform numbers (RANDOM in XDBERT's Table 2). Raises
-    InputError for another kind of model, or one whose tokenizer has more tokens than the model has embeddings.
+    The source "random" gives every word of `partner` uniform numbers. Raises InputError for another kind of model, or
+    one whose tokenizer has more tokens than the model has embeddings.
     """
     if source == RANDOM:
         if not partner:
             raise InputError("random: a random table needs the words of another model")
-        rows = [generator(seed, RANDOM, word).random(width) for word in partner]
+        rows = [generator(seed, RANDOM, word).random(RANDOM_WIDTH) for word in partner]
         return list(partner), np.stack(rows)
     if load_config(source).model_type in CLIP_LIKE:
         tower, tokenizer = load_clip_text_tower(source)
@@ -196,44 +185,30 @@ def word_table(
     return words, table.detach().numpy()[tokens]
 
 
-def compare_models(
-    a: str | Path, b: str | Path, top: int = 0, draws: int = 5, seed: int = 0, width: int = 768
-) -> dict[str, Any]:
+def compare_models(config: SimilarityConfig) -> dict[str, Any]:
     """Compare two models' input embeddings on words that are single tokens in both; JSON-compatible.
-
-    Args:
-        a: Hub id or folder of a text encoder or CLIP-like model, or "random".
-        b: The other one.
-        top: Number of shared words, in order of a's token ids; 0: all.
-        draws: As in `compare_tables`.
-        seed: Seed of permutations and of the random table.
-        width: Dimensions of the random table.
 
     XDBERT's Table 2 states neither the words nor the weighting table: see PWCCA with both weightings, and `n`. Raises
     InputError if both sources are random, or fewer than 3 words are shared.
     """
-    if a == RANDOM:
-        words_b, table_b = word_table(b)
-        words_a, table_a = word_table(a, words_b, width, seed)
+    if config.model == RANDOM:
+        words_b, table_b = word_table(config.other)
+        words_a, table_a = word_table(config.model, words_b, config.seed)
     else:
-        words_a, table_a = word_table(a)
-        words_b, table_b = word_table(b, words_a, width, seed)
+        words_a, table_a = word_table(config.model)
+        words_b, table_b = word_table(config.other, words_a, config.seed)
     row_a = {word: row for row, word in enumerate(words_a)}
     row_b = {word: row for row, word in enumerate(words_b)}
     shared = [word for word in words_a if word in row_b]
-    chosen = shared[:top] if top else shared
-    comparison = compare_tables(
-        table_a[[row_a[word] for word in chosen]],
-        table_b[[row_b[word] for word in chosen]],
-        draws,
-        seed,
-    )
+    chosen = shared[: config.limit] if config.limit else shared
+    rows_a = table_a[[row_a[word] for word in chosen]]
+    rows_b = table_b[[row_b[word] for word in chosen]]
     return {
-        "a": str(a),
-        "b": str(b),
+        "a": config.model,
+        "b": config.other,
         "words": [len(words_a), len(words_b)],
         "shared": len(shared),
-        **comparison,
+        **compare_tables(rows_a, rows_b, config.permutations, config.seed),
     }
 
 

@@ -30,7 +30,6 @@ from groundling.models.attention import (
     text_positions,
 )
 from groundling.studies.attention.grounding import (
-    LEFT_OUT,
     GroundingResult,
     HeadGrounding,
     HeadLeaderboard,
@@ -38,17 +37,14 @@ from groundling.studies.attention.grounding import (
     PhraseSpan,
     PhraseStatus,
     assign_halves,
-    notes_of_reports,
     query_tokens,
 )
 from groundling.studies.attention.inspected_models import (
     OtherImageStore,
     consume_attention,
-    randomize_weights,
     shuffle_images,
 )
-from groundling.tasks.grounding import FLICKR30K, MERGED, PROTOCOLS
-from groundling.vision_language.visualbert import visualbert
+from groundling.tasks.grounding import FLICKR30K, MERGED, union_box
 
 TEXTS = ("a wet dog near 3 trees", "two cats wait", "the café owner throws a ball to a naïve clown")
 
@@ -199,25 +195,6 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any) -> None
     assert not any(isinstance(one, Tensor) for one in gc.get_referents(*arrays))
 
 
-@torch.no_grad()
-def test_a_model_of_the_library_is_asked_and_left_as_it_was() -> None:
-    samples = toys.seen(6)
-    words = toys.bert_words()
-    model = toys.seer().train()
-    late = visualbert(toys.bert(len(words)), words, width=12, early=False)
-    # Without early fusion, only the last layer's text attends to regions.
-    for one, layers in ((model, (0, 1)), (late, (2,))):
-        phrases = [
-            [phrase(each, each.text.split()[0], [0, 0, 99, 99])]
-            for each in samples.samples.examples
-        ]
-        grounding = HeadGrounding(phrases, FLICKR30K.label_regions, [0, 1] * 3)
-        consume_attention(one, samples, grounding, 4)
-        heads = [("self", layer, head) for layer in layers for head in (0, 1)]
-        assert grounding.result().heads == heads
-    assert model.training and not any(part._forward_hooks for part in model.modules())
-
-
 # -- worked cases (methods.md F) ---------------------------------------------------------------------------------------
 
 LEFT, RIGHT, BOTH, FAR = [0, 0, 40, 40], [60, 0, 100, 40], [0, 0, 100, 40], [0, 60, 30, 100]
@@ -232,8 +209,10 @@ def hits(
 ) -> tuple[list[bool], PhraseBaselines]:
     """Which heads are right, each of which attends to one region; and the phrase's statistics."""
     example = Example("t", "a wet dog waits", images=("i",))
-    boxes = PROTOCOLS["merged-box" if task is MERGED else "any-box"](np.array(gold)).tolist()
-    asked = [phrase(example, "dog", *boxes), phrase(example, "a wet", *boxes)]
+    boxes = np.array(gold)
+    if task is MERGED:
+        boxes = union_box(boxes)
+    asked = [phrase(example, "dog", *boxes.tolist()), phrase(example, "a wet", *boxes.tolist())]
     samples = samples_of([example], {"i": own}, text, **seeing)
     grounding = HeadGrounding([asked], task.label_regions, [0])
     consume_attention(Pointing(1, len(own)), samples, grounding)
@@ -262,10 +241,9 @@ def test_the_whole_image_is_no_answer_and_of_equals_the_first_counts(text: TextR
     right, facts = hits(text, own, gold=gold, whole_image=True)
     # The head that attends to the whole image predicts the first of the other regions, which are equal.
     assert right == [True, True, False, False]
-    assert facts.chance[0] == pytest.approx(1 / 3) and facts.region_count.tolist() == [3, 3]
+    assert facts.chance[0] == pytest.approx(1 / 3)
     right, facts = hits(text, row([[0, 0, 100, 100]], whole=True), gold=gold, whole_image=True)
     assert right == [False] and not facts.has_matching_region.any()
-    assert facts.region_count.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -425,8 +403,7 @@ def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextRowEnco
     null, _ = looked_at(text, True)
     half_of = assign_halves(images, 0)
     assert sum(half_of.values()) == 20
-    kinds = [("even",) if n % 2 == 0 else ("odd",) for n in range(40)]
-    told = HeadLeaderboard(found, np.arange(40), kinds, 0.2, 0, null).report()
+    told = HeadLeaderboard(found, np.arange(40), 0.2, 0, null).report()
     assert told["chosen"] == ["0-0", "0-0"] and told["active_heads"] == 2
     assert told["held_out"] == {"value": 100.0, "interval": [100.0, 100.0]}
     assert told["chance"]["value"] == 25 and told["upper_bound"]["value"] == 100
@@ -437,21 +414,9 @@ def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextRowEnco
     looking, first, idle = told["heads"]
     # Positions do not change with the features, so a head that uses positions keeps its accuracy.
     assert first["accuracy"] == first["other_images"] == 25.0
-    assert (looking["even"], looking["odd"], looking["active"]) == (100, 100, True)
+    assert (looking["accuracy"], looking["active"]) == (100, True)
     assert idle["accuracy"] == 100 and not idle["active"], "it is right, but hardly looks"
-    assert told["kinds"]["even"]["phrases"] == 20
     assert told["layers"][0]["mean"] == pytest.approx(75)
-
-
-def test_random_weights_are_other_weights_and_always_the_same() -> None:
-    before = toys.seer().state_dict()
-    one, two, three = (randomize_weights(toys.seer(), seed).state_dict() for seed in (0, 0, 1))
-    for name, value in before.items():
-        assert torch.equal(one[name], two[name])
-        is_weight = value.ndim > 1 and value.is_floating_point()
-        kept = not is_weight or value.eq(0).all() or "mask" in name
-        assert torch.equal(one[name], value) != is_weight or kept
-        assert not is_weight or not torch.equal(one[name], three[name])
 
 
 # -- the best of many --------------------------------------------------------------------------------------------------
@@ -460,10 +425,10 @@ def test_random_weights_are_other_weights_and_always_the_same() -> None:
 def board(hits: np.ndarray, half: np.ndarray, active: np.ndarray, **more: Any) -> HeadLeaderboard:
     count, heads = hits.shape
     ones = np.ones(count, bool)
-    facts = PhraseBaselines(np.zeros(count, int), ones, ones, ones * 0.5, ones, ones * 2)
+    facts = PhraseBaselines(np.zeros(count, int), ones, ones, ones * 0.5, ones)
     means = np.stack([np.stack([a, a, a], -1) for a in active])
     found = GroundingResult(facts, hits, means, [("self", n, 0) for n in range(heads)], half)
-    return HeadLeaderboard(found, np.arange(count), [()] * count, 0.2, 0, **more)
+    return HeadLeaderboard(found, np.arange(count), 0.2, 0, **more)
 
 
 def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
@@ -481,8 +446,6 @@ def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
     assert [layer and layer["value"] for layer in three] == [50, 50, 75, None]
     told = board(np.stack(columns, 1), half, active * 0.1).report()
     assert told["held_out"] is None and told["chosen"] == [None, None] and told["best"] is None
-    counts = dict.fromkeys((*LEFT_OUT, "in_images_without_regions"), 0)
-    assert "sends more than 20%" in notes_of_reports(counts, {}, [told], 0.2)[-1]
     lonely = board(np.stack(columns, 1)[:1], half[:1], active).report()
     assert lonely["held_out"] is None and lonely["chosen"] == ["0-0", None]
 
@@ -528,10 +491,8 @@ def test_the_command_writes_all_heads(place: Path, tmp_path: Path, capsys: Any) 
     told = json.loads((tmp_path / "out/result.json").read_text())
     counts = told["counts"]
     assert (counts["images"], counts["texts"], counts["asked"]) == (3, 6, 9)
-    assert counts["without_box"] == {"notvisual": 3, "scene": 3}
+    assert counts["without_box"] == 6
     assert told["upper_bound"]["value"] == 100 and told["confidence"]["value"] == 66.67
-    assert told["kinds"]["people"]["confidence"]["value"] == 100
-    assert set(told["kinds"]) == {"people", "other", "clothing"}
     assert told["held_out_less_other_images"] is not None
     heads = [(one["layer"], one["head"]) for one in told["heads"]]
     assert heads == [(layer, head) for layer in (0, 1) for head in (0, 1)]
@@ -539,7 +500,7 @@ def test_the_command_writes_all_heads(place: Path, tmp_path: Path, capsys: Any) 
     assert run(place, tmp_path / "few", *few, "--query", "mean") == 0
     told = json.loads((tmp_path / "few/result.json").read_text())
     assert (told["counts"]["texts"], told["counts"]["asked"]) == (4, 6)
-    assert told["other_images"] is None and told["untrained"] is True
+    assert told["other_images"] is None
 
 
 def test_the_control_reads_other_images(place: Path, tmp_path: Path) -> None:
@@ -570,21 +531,17 @@ def test_the_control_reads_other_images(place: Path, tmp_path: Path) -> None:
         (("--task", "vqa"), "task=vqa: its answers are not regions"),
         (("--split", "dev"), "dev.txt: "),
         (("--images", "{0}"), "this model reads stored features, no pixels; leave out images"),
-        (("--min-region-attention", "1.5"), "min_region_attention = '1.5': expected"),
-        (("--batch", "0"), "batch = '0': expected"),
         (
             ("--task", "refcoco+", "--no-include-unrelated-captions"),
             "include_unrelated_captions=False is for Flickr30k Entities",
         ),
         (("--max-length", "3"), "no phrase is left on which a head can be scored"),
         (("--regions", "{0}/nowhere"), "nowhere"),
-        (("--data", ""), "heads needs data"),
     ],
 )
 def test_mistakes_are_one_line(
     flags: tuple[str, ...], complaint: str, place: Path, tmp_path: Path, capsys: Any
 ) -> None:
     assert run(place, tmp_path / "out", *(flag.format(place) for flag in flags)) == 2
-    told = capsys.readouterr().err
-    *before, line = told.splitlines()
-    assert complaint in line and all("at work" in one for one in before)  # on a slow machine
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line

@@ -252,7 +252,6 @@ OF_A_TASK = {"task": "flickr30k", "data": "flickr30k/data", "images": "flickr30k
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"model": ""}, "visualize needs model"),
         ({"text": ""}, "visualize needs text"),
         ({"model": "nowhere"}, "nowhere: "),
         ({"image": "none.jpg"}, "image=none.jpg: no such file"),
@@ -261,18 +260,15 @@ OF_A_TASK = {"task": "flickr30k", "data": "flickr30k/data", "images": "flickr30k
         ({"heat-maps": "0-0|1-9"}, "heat_maps=1-9: no such head"),
         ({"layers": "7"}, "layers: the model has 2 layers with attention maps"),
         ({**OF_ROWS, "images": ""}, "visualize needs images=FOLDER"),
-        ({**OF_ROWS, "text-column": "x"}, "no column 'x'"),
         ({**OF_ROWS, "image-column": "text"}, "no photo 'a dog"),
         ({**OF_A_TASK, "split": "val", "example": "8"}, "example=8: "),
         ({"out": "look.txt"}, "out=look.txt: expected a file name ending in .html"),
-        ({"out": "mine.html"}, "mine.html: exists, and is not a page of `groundling visualize`"),
     ],
 )
 def test_a_mistake_is_one_line(
     flags: dict[str, str], message: str, place: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     monkeypatch.chdir(place)
-    (place / "mine.html").write_text("<p>mine</p>")
     assert main(["visualize", *words_of(place, **flags), "--cpu"]) == 2
     said = capsys.readouterr().err
     assert message in said
@@ -344,8 +340,7 @@ def test_a_pre_trained_model_tells_whether_image_and_text_match(place: Path) -> 
     with torch.no_grad():
         share = head.eval().compute_logits(student(batch), batch).softmax(-1)[0, 1]
     assert answer.ranked == [("yes", pytest.approx(float(share)))]
-    answer = looked(place, "seer").view(example, photo).answer
-    assert answer is not None and answer.title.startswith("No answer") and not answer.ranked
+    assert looked(place, "seer").view(example, photo).answer is None
 
 
 def test_a_heat_map_has_a_line_where_even_attention_is(place: Path) -> None:

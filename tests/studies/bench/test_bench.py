@@ -20,7 +20,7 @@ from groundling.studies.bench.commands import BENCH, BenchConfig
 from groundling.studies.bench.engine import METHOD, TEXT_CONTROL, Arm
 from groundling.studies.bench.methods import built_in_methods, find_methods
 from groundling.studies.bench.protocol import BenchFolder, BenchWorld, find_axes
-from groundling.studies.bench.readings import plain_faults, write_grammar_pairs
+from groundling.studies.bench.readings import check_plain, write_grammar_pairs
 from groundling.studies.bench.rendered import RenderedBench, best_weight
 
 MODULE = "groundling.studies.bench"
@@ -150,9 +150,7 @@ def test_minimal_pairs_differ_in_two_words_or_in_the_category_of_their_noun(
 def test_arms_have_equal_budgets_and_their_costs_are_known(ran: Ran) -> None:
     costs = {one["arm"]: one["cost"] for one in runs(ran) if "cost" in one}
     assert {(cost["steps"], cost["samples"]) for cost in costs.values()} == {(2, 128)}
-    assert all(cost["parameters_after"] == 0 for cost in costs.values())
     assert costs["method"]["extra_parameters"] > costs["text control"]["extra_parameters"] > 0
-    assert all(cost["memory_mb"] is None or cost["memory_mb"] > 50 for cost in costs.values())
 
 
 def test_a_killed_bench_resumes_and_a_finished_one_does_nothing(
@@ -239,10 +237,9 @@ def test_every_method_of_the_package_runs(ran: Ran, tmp_path: Path, name: str) -
     weight = method.grid[-1] if method.grid else None
     own = RenderedBench(BenchFolder(tmp_path), [method], replace(CONFIG, probes=()))
     arm = Arm(method, METHOD, 0, BenchWorld("objects", 0), weight)
-    trained = own.train(arm, "key")
-    result = own.read(arm, own.readings(arm)[0], "key")
-    assert result["remarks"] == [] and trained["weight"] == weight
-    assert trained["cost"]["steps"] == 2 and result["parameters_after"] == 0
+    jobs = [job for job in own.jobs([arm]) if job.name.startswith(arm.name)]
+    trained, result = (job.call(*job.arguments) for job in jobs)
+    assert trained["weight"] == weight and trained["cost"]["steps"] == 2
     assert 0 <= result["readings"]["visual"]["test"] <= 1
 
 
@@ -256,26 +253,23 @@ def test_foreign_code_trains_in_a_process_that_reads_nothing(inside: Ran) -> Non
     assert {job.after[0] for job in read} == isolated
 
 
-def test_models_that_are_not_plain(ran: Ran, tmp_path: Path) -> None:
+def test_a_model_that_is_not_plain_ends_the_bench(ran: Ran, tmp_path: Path) -> None:
     encoder = ran.out / "shared" / "objects-0" / "making" / "encoder" / "model"
-    assert plain_faults(encoder, encoder, 0) == []
+    check_plain(encoder, encoder)
     model = AutoModel.from_pretrained(encoder)
     model.resize_token_embeddings(model.config.vocab_size + 2)
     tokenizer = AutoTokenizer.from_pretrained(encoder)
     tokenizer.add_tokens(["newword"])
     for one in (model, tokenizer):
         one.save_pretrained(tmp_path / "big")
-    assert plain_faults(tmp_path / "big", encoder, 256) == [
-        *("another vocabulary", "another configuration (vocab_size)", "256 more parameters"),
-    ]
+    with pytest.raises(InputError, match="it differs in the tokenizer, vocab_size; no verdict"):
+        check_plain(tmp_path / "big", encoder)
     shutil.copytree(encoder, tmp_path / "coded")
     config = json.loads((encoder / "config.json").read_text())
-    for change, fault in (
-        ({"auto_map": {"AutoModel": "code.Model"}}, "code of its own"),
-        ({"hidden_act": "relu"}, "another configuration (hidden_act)"),
-    ):
-        (tmp_path / "coded" / "config.json").write_text(json.dumps(config | change))
-        assert fault in plain_faults(tmp_path / "coded", encoder, 0)
+    for name, value in (("auto_map", {"AutoModel": "code.Model"}), ("hidden_act", "relu")):
+        (tmp_path / "coded" / "config.json").write_text(json.dumps(config | {name: value}))
+        with pytest.raises(InputError, match=f"it differs in {name}; no verdict is possible"):
+            check_plain(tmp_path / "coded", encoder)
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -303,7 +297,6 @@ def test_curves_share_the_runs_of_a_finished_bench(
     bench = read_json(out / "bench.json")
     BENCH(replace(config, plan=True), out)
     plan = capsys.readouterr().out
-    assert "16, 104 images of each noun (the bench has 104)" in plan
     missing = re.findall(r"^missing  (objects .*)$", plan, re.MULTILINE)
     assert len(missing) == 19  # what images have of their own, and each arm's training and reading
     assert all("," in name or "teacher's images" in name for name in missing)

@@ -19,7 +19,6 @@ from groundling.studies.bench.methods import (
     built_in_methods,
     find_methods,
     for_encoder,
-    outside_method,
 )
 from groundling.studies.bench.protocol import (
     AXES,
@@ -33,6 +32,7 @@ from groundling.studies.bench.rendered import RenderedBench, is_changed
 OWN = """
 from groundling.objectives import Objective
 from groundling.settings.fields import Settings, settings
+from groundling.studies.bench.methods import BenchMethod, Stage
 
 
 @settings
@@ -52,19 +52,8 @@ class Quiet(Objective):
         return {"quiet": encoded.text.pow(2).mean((1, 2)).sum()}
 
 
-class OfText(Quiet):
-    required_fields = ("text", "features.sentence")
-
-
-class OfImages(Quiet):
-    required_fields = ("text", "features.clip_image")
-
-
-class OfBoth(Quiet):
-    required_fields = ("text", "features.clip_image", "features.clip_text")
-
-
-NOT_A_METHOD = 3
+OWN = BenchMethod("own", "p", "text", (Stage("mlm+kinds:Quiet"),))
+SAME = BenchMethod("l1", "p", "text", (Stage("mlm+kinds:Quiet"),))
 """
 
 
@@ -77,7 +66,8 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_method_with_a_teacher_cannot_pass_for_one_of_text() -> None:
     method = BenchMethod("sneak", "p", "text", (Stage("contrastive"),))
-    assert method.why_not() == "contrastive reads a teacher, so the data class is not `text`"
+    with pytest.raises(InputError, match="contrastive reads a teacher, so the data class is not"):
+        method.check()
 
 
 @pytest.mark.usefixtures("kinds")
@@ -85,10 +75,11 @@ def test_an_option_that_no_objective_reads_is_refused_before_anything_runs() -> 
     method = BenchMethod(
         "a", "p", "text", (Stage("mlm+kinds:Quiet"),), "option:loudness", (1, 2, 3)
     )
-    assert method.why_not() == ""
-    typo = replace(method, weight="option:loudnes").why_not()
-    assert "no objective reads the option 'loudnes'" in typo and "did you mean loudness" in typo
-    assert "unknown key 'kd_wieght'" in replace(method, weight="kd_wieght").why_not()
+    method.check()
+    with pytest.raises(InputError, match=r"no objective reads the option 'loudnes'.*loudness"):
+        replace(method, weight="option:loudnes").check()
+    with pytest.raises(InputError, match="unknown key 'kd_wieght'"):
+        replace(method, weight="kd_wieght").check()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +97,6 @@ def test_an_option_that_no_objective_reads_is_refused_before_anything_runs() -> 
         (Stage("l1", settings={"student": "mine/better"}), "student: a method reads"),
         (Stage("l1", settings={"eval_text": ("a.txt",)}), "a.txt: a method reads the bench's"),
         (Stage("l1", settings={"teacher_text": "mine/tower"}), "mine/tower: a method reads"),
-        (Stage("l1", settings={"option": ("file=/tmp/x",)}), "file=/tmp/x: a method reads"),
         (Stage("l1", settings={"teacher_text": "stage-1/model"}), "stage-1/model: a method reads"),
         (Stage("l1", settings={"teacher_text": "stage-0/../../private"}), "private: a method"),
     ],
@@ -117,22 +107,6 @@ def test_methods_that_cannot_be_compared_are_refused(change: dict | Stage, match
     with pytest.raises(InputError, match=match) as caught:
         BenchMethod(**{"name": "a", "paper": "p", "data": "text and teacher"} | given | own)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.usefixtures("kinds")
-def test_the_data_class_of_an_objective_follows_from_its_features() -> None:
-    found = {name: outside_method(f"kinds:{name}") for name in ("Quiet", "OfText", "OfImages")}
-    assert [one.data for one in found.values()] == [
-        *("text", "text and teacher", "captions with images"),
-    ]
-    assert found["OfImages"].stages == (Stage("mlm+kinds:OfImages", ("captions",)),)
-    assert found["OfText"].stages[0].texts == ("corpus",)
-    both = outside_method("kinds:OfBoth")
-    assert both.data == "captions with images" and both.reads_text_tower
-    assert not found["OfImages"].reads_text_tower
-    assert set(found["Quiet"].description()["source"]) >= {"kinds:Quiet"}
-    with pytest.raises(InputError, match="expected a sub-class of Objective"):
-        outside_method("kinds:NOT_A_METHOD")
 
 
 def test_the_packages_methods() -> None:
@@ -153,6 +127,16 @@ def test_the_packages_methods() -> None:
     assert [one.student for one in control_stages(two)] == ["", "stage-1/model"]
     with pytest.raises(InputError, match=r"no bench method is called 'l2'.*contrastive"):
         find_methods(["l2"])
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_method_of_ones_own_is_named_apart_and_identified_by_its_code() -> None:
+    (own,) = find_methods(["kinds:OWN"])
+    assert own.is_foreign and set(own.description()["source"]) == {"kinds:OWN", "kinds:Quiet"}
+    with pytest.raises(InputError, match="method=l1: another method has this name"):
+        find_methods(["kinds:SAME"])
+    with pytest.raises(InputError, match="expected BenchMethod"):
+        find_methods(["kinds:Quiet"])
 
 
 # -- axes --------------------------------------------------------------------------------------------------------------
@@ -215,17 +199,16 @@ def test_an_arm_runs_again_only_where_it_reads_what_differs() -> None:
         ("teacher", "lexi_contrastive", METHOD),
     }
     folder = BenchFolder(Path("out"))
-    match = "^curve=captions: contrastive reads nothing that changes with captions; add another"
+    match = "^curve=captions: changes nothing for these methods; add another one"
     with pytest.raises(InputError, match=match):
         RenderedBench(folder, [pair["contrastive"]], BenchConfig(curve=("captions",)))
     # A method with steps of its own has no curve over steps.
     longer = replace(methods["contrastive"], name="longer", steps=900)
-    reason = "longer asks for 900 steps of its own, so it has no curve over steps"
-    with pytest.raises(InputError, match=f"^curve=steps: {reason}; add another method$"):
+    with pytest.raises(InputError, match=r"^curve=steps: changes nothing"):
         RenderedBench(folder, [longer], BenchConfig(curve=("steps",)))
     own = RenderedBench(folder, [longer, methods["l1"]], BenchConfig(curve=("steps", "images")))
     at_100 = [arm.method for arm in own.arms() if arm.world.condition == at("steps", 100)]
-    assert {method.name for method in at_100} == {"l1"} and reason in own.without_curve()
+    assert {method.name for method in at_100} == {"l1"}
 
 
 def test_thinned_images_show_every_noun_equally_often_and_shuffled_ones_are_others() -> None:

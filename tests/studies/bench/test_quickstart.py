@@ -105,12 +105,12 @@ def test_full_is_what_the_results_are_of_and_short_a_part_of_it(tmp_path: Path) 
     steps = {
         job.name: training.steps
         for job in full.jobs()
-        for training in job.arguments
+        for training in job.arguments[-1].args
         if isinstance(training, TrainingArguments)
     }
     assert steps == {"encoder": 1500, "teacher": 900, "teacher-redrawn": 250}
     (rendering,) = [job for job in full.jobs() if job.name == "world"]
-    (settings,) = [one for one in rendering.arguments if isinstance(one, dict)]
+    (settings,) = [one for one in rendering.arguments[-1].args if isinstance(one, dict)]
     assert settings["family"] == "pictograms" and settings["seed"] == 3
     assert full.training.steps == 500 and full.training.seed == 3
     found = set()

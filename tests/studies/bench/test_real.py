@@ -31,7 +31,7 @@ from groundling.studies.bench.handed import (
 )
 from groundling.studies.bench.methods import find_methods
 from groundling.studies.bench.protocol import BenchFolder
-from groundling.studies.bench.real import RealBench, conclude
+from groundling.studies.bench.real import RealBench
 
 NOUNS = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
 
@@ -263,10 +263,6 @@ def test_a_plan_says_what_is_handed_over_and_read(files: Path, tmp_path: Path) -
         "note: 1 captioned images are missing and were skipped",
     ):
         assert words in plan, plan
-    wrong = homes.put(tmp_path / "wrong.csv", "a,b\n1,2\n")
-    for kind in ("facts", "words", "minimal_pairs"):
-        with pytest.raises(InputError, match=r"wrong\.csv"):
-            run(settings_for(files, plan=True, **{kind: (wrong,)}), out)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +288,6 @@ def test_a_report_runs_nothing_and_says_what_is_missing(
     assert {name: after[name] for name in before} == before
     assert after.keys() - before == {"bench.json", "report.html"}
     assert re.search(rf"note: not done yet: {missing} jobs of this bench", said), said
-    assert "note: lexi_contrastive has no verdict: it or a control is not finished" in said
     assert re.search(r"^before +\d", said, re.MULTILINE)
 
 
@@ -384,13 +379,13 @@ def test_a_mistake_is_one_line_before_anything_is_trained(
 def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
     again = tmp_path / "again/distributions/color-dist.jsonl"
     source = files / "vicomte/distributions/color-dist.jsonl"
-    homes.put(again, source.read_bytes())
+    homes.put(again, source.read_text().replace("[0,", "[1,"))
     config = settings_for(
         files, facts=(source, again), words=(), retention_pairs="", method=("l1",)
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("groundling.training.fit.train", never)
-        with pytest.raises(InputError, match="two files hold facts distributions color-dist"):
+        with pytest.raises(InputError, match="two files hold vicomte/color, fill-mask"):
             run(config, tmp_path / "out")
 
 
@@ -398,8 +393,8 @@ def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
 
 VALUES = {BEFORE: 0.1, TEXT_CONTROL: 0.2, SHUFFLED: 0.3, METHOD: 0.5}
 COST = {
-    **{"steps": 2, "samples": 8, "epochs": [0.1], "seconds": 1.5, "extra_parameters": 0},
-    **{"core_seconds": 1.0, "memory_mb": None},
+    **{"steps": 2, "samples": 8, "epochs": 0.1, "seconds": 1.5, "extra_parameters": 0},
+    "core_seconds": 1.0,
 }
 
 
@@ -424,10 +419,10 @@ def put_command(
         items = {"groups": list(nouns), "items": [value] * len(nouns)}
         reading = {"test": value, "gain": True, "measure": "accuracy", "set": kind, **items}
         readings = {kind: reading | {"same_items": []}}
-        more = {"reading": set_name, "readings": readings, "parameters_after": 0}
+        more = {"reading": set_name, "readings": readings}
         put_job(root, f"{arm.name}: {set_name}", arm, **more)
         if arm.method is not None:
-            about = None if arm.arm == TEXT_CONTROL else own.describe(arm.method)
+            about = None if arm.arm == TEXT_CONTROL else arm.method.description()
             trained = {"about": about, "control": "", "weight": None, "model": {}, "cost": COST}
             put_job(root, arm.name, arm, **trained)
 
@@ -437,7 +432,7 @@ def judged(root: Path, methods: Sequence[str]) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RealBench, "missing", lambda self: [])
         patch.setattr(RealBench, "readings", lambda self, arm: [])
-        return conclude(own, {"captions": 1, "images": 1, "missing": 0}, [], root)
+        return own.conclude({"captions": 1, "images": 1, "missing": 0}, [])
 
 
 def test_methods_of_earlier_commands_count_in_the_correction(
@@ -450,7 +445,7 @@ def test_methods_of_earlier_commands_count_in_the_correction(
     assert list(bench["methods"]) == ["l1", "contrastive"]
     assert [one["holm"] for one in bench["verdicts"]] == pytest.approx([2 * alone["holm"]] * 2)
     said = capsys.readouterr().out
-    assert "Holm over 2 tests" in said and "contrastive is of an earlier command" in said
+    assert "Holm over 2 tests" in said
     both = judged(tmp_path, ["contrastive", "l1"])["verdicts"]
     assert sorted(map(str, both)) == sorted(map(str, bench["verdicts"]))
 
@@ -459,7 +454,7 @@ def test_sets_and_seeds_of_earlier_commands_are_kept(tmp_path: Path) -> None:
     put_command(tmp_path, ["contrastive"], "words x 111111")
     put_command(tmp_path, ["contrastive"], "facts y 222222", seeds=1)
     found = judged(tmp_path, ["contrastive"])
-    seeds = {one["reading"]: one["text"]["seeds"] for one in found["verdicts"]}
+    seeds = {one["reading"]: one["text"]["units"] for one in found["verdicts"]}
     assert seeds == {"words": (0, 1, 2), "facts": (0,)}
     page = (tmp_path / "report.html").read_text()
     assert "contrastive: beyond its text control and shuffled images on words" in page
@@ -474,16 +469,13 @@ def test_arms_that_read_another_version_of_a_set_are_not_compared(tmp_path: Path
         judged(tmp_path, ["contrastive"])
 
 
-def test_an_unfinished_method_is_named_and_not_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unfinished_method_is_not_judged(tmp_path: Path) -> None:
     put_command(tmp_path, ["contrastive"], "words x 111111")
     put_command(tmp_path, ["l1"], "words x 111111", seeds=1)
     for path in (tmp_path / "jobs").glob("l1-shuffled*"):
         path.unlink()
     verdicts = judged(tmp_path, ["contrastive"])["verdicts"]
     assert {one["method"] for one in verdicts} == {"contrastive"}
-    assert "l1 has no verdict: it or a control is not finished" in capsys.readouterr().out
 
 
 def test_two_versions_of_a_method_are_not_mixed(tmp_path: Path) -> None:

@@ -577,7 +577,7 @@ def test_overlaps_by_hand(tmp_path: Path) -> None:
     words = str(wordnets.write(tmp_path / "wordnet"))
     config = VcrShiftConfig(data=str(tmp_path / "vcr"))
     bare = shift(config, tmp_path / "bare")
-    assert bare["lemmas"] == "none, forms in lower case"
+    assert bare["lemmas"] == "forms in lower case"
     assert bare["after"]["answer"]["question"]["incorrect"] == pytest.approx((1 + 0 + 1) / 3)
     lemmas = shift(replace_settings(config, wordnet=words), tmp_path / "lemmas")
     assert lemmas["lemmas"] == "WordNet 3.0"

@@ -32,11 +32,6 @@ from groundling.studies.knowledge.visual_facts import COLOURS, VisualFact, open_
 OPTIONS = ("red", "green", "blue", "white")
 
 
-@pytest.fixture(scope="module")
-def student(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return homes.student(tmp_path_factory.mktemp("student"))
-
-
 def facts_of(shares: np.ndarray, names: list[str] | None = None) -> list[VisualFact]:
     names = names or [f"noun{number}" for number in range(len(shares))]
     pairs = zip(names, shares, strict=True)
@@ -64,9 +59,9 @@ def test_what_is_planted_is_found_and_random_features_find_nothing() -> None:
     assert rows["random"]["spearman"]["mean"] > 0.3 > rows["random"]["deviations"]["mean"]
     low, high = rows["state"]["accuracy"]["interval"]
     assert low < rows["state"]["accuracy"]["mean"] < high
-    assert len(outputs["state"]) == 80 and outputs["state"][0].shape == (4,)
+    assert len(outputs) == 80 and outputs[0].shape == (4,)
     for name in ("deviations", "spearman", "accuracy"):
-        values = of_facts["state"][name]
+        values = of_facts[name]
         assert values.shape == (80,) and values.mean() == pytest.approx(rows["state"][name]["mean"])
     again, *_ = compare_states(facts, {"state": states}, folds=4, seed=0)
     assert again == scores
@@ -120,7 +115,7 @@ def test_facts_with_options_of_their_own_are_scored_among_these() -> None:
     scores, outputs, _ = compare_states(facts, {"state": states}, folds=3, seed=0)
     assert scores["nouns"] == 6
     assert set(scores["from"]["state"]) == {"width", "deviations", "accuracy"}
-    assert {len(output) for output in outputs["state"]} == {2}
+    assert {len(output) for output in outputs} == {2}
 
 
 def test_people_who_all_say_the_same_leave_nothing_to_find() -> None:
@@ -139,6 +134,7 @@ def test_few_nouns_are_a_fold_each_and_too_few_one_line() -> None:
 def test_states_are_means_of_the_noun_s_tokens_over_frames(student: Path) -> None:
     frames = ("{}", "there is a {} .")
     model = load_text_encoder(student).eval()
+    model.return_layers()
     count = len(model.tokenizer.tokenize("snowboard"))
     assert count > 1
     layers = []
@@ -146,7 +142,7 @@ def test_states_are_means_of_the_noun_s_tokens_over_frames(student: Path) -> Non
         example = toys.Example("x", frame.replace("{}", "snowboard"))
         (sample,) = TextDataset([example], TextRowEncoder(model.tokenizer, 40)).get([0])
         first = len(model.tokenizer.tokenize(frame.partition("{}")[0])) + 1
-        outs = model.hidden_states(collate([sample]))
+        outs = model(collate([sample])).layers
         layers.append([out[0, first : first + count].mean(0).detach().numpy() for out in outs])
     for layer, place in ((-1, 2), (0, 0), (1, 1), (2, 2), (None, slice(3))):
         found = word_states(student, ["snowboard"], frames, layer)
@@ -251,11 +247,8 @@ def test_coda_s_annotators_are_averaged(tmp_path: Path) -> None:
         ({"answers": [answer("/m/1")]}, "line 1: expected a number .*, one above 0"),
         ({"answers": [ANSWERS[-1]]}, "no fact is left"),
         ({"things": [{"class_id": "/m/1"}]}, "objects.jsonl, line 1: no text in field 'ngram'"),
-        ({"things": [thing("/m/1", "apple", object_s=7)]}, "objects.jsonl, line 1: not a fact"),
         ({"things": [{"class_id": "/m/1", "ngram": "a"}]}, r"not a fact \(KeyError: 'object_s'\)"),
         ({"templates": "templates: 7"}, "templates.yaml: cannot be read"),
-        ({"templates": "a: [b"}, "templates.yaml: cannot be read"),
-        ({"templates": "templates: []"}, "'apple' has no sentence with"),
         ({"things": [thing("/m/1", "x", object_s=None, object_pl=None)]}, "'x' has no sentence"),
     ],
 )
@@ -282,10 +275,10 @@ def test_ask_reads_counts_that_do_not_sum_to_one(student: Path, tmp_path: Path) 
     result = ask(config, tmp_path / "run")
     scores = result["linear"]["relations"]["color"]["all"]
     assert set(scores["from"]) == {"state", "words", "random"} and scores["nouns"] == 7
-    rows = homes.answers(tmp_path / "run" / "predictions_linear.jsonl")
+    rows = homes.answers(tmp_path / "run" / "scores_linear.jsonl")
     assert len(rows) == 7 and all(len(row["outputs"]) == 12 for row in rows)
-    right = [row["prediction"] == row["label"] for row in rows]
-    assert scores["from"]["state"]["accuracy"]["mean"] >= np.mean(right)  # or the other of two ties
+    right = np.mean([row["accuracy"] for row in rows])
+    assert scores["from"]["state"]["accuracy"]["mean"] == right
     one = homes.lines(tmp_path / "one" / "color-dist.jsonl", {"dog": [1] * 12})
     with pytest.raises(InputError, match="nouns per relation, found 1"):
         ask(

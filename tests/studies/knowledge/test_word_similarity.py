@@ -86,11 +86,6 @@ def test_cosines_by_hand() -> None:
     np.testing.assert_allclose(cosines_by_layer(pairs, found), expected, atol=1e-12)
 
 
-@pytest.fixture(scope="module")
-def student(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return homes.student(tmp_path_factory.mktemp("student"))
-
-
 def test_the_command_reports_layers_and_refuses_a_mean_of_shared_pairs(
     tmp_path: Path, student: Path
 ) -> None:

@@ -101,11 +101,11 @@ def test_a_seed_that_learned_nothing_has_no_part_in_the_mean(
     losses = {0: 0.3, 1: 0.6364, 2: 0.5, 3: 0.63, 4: 0.7, 5: 0.64}
     accuracy = {0: 0.8, 1: 0.5, 2: 0.9, 3: 0.5, 4: 0.5, 5: 0.5}
 
-    def one_run(student: Any, task: Any, splits: Any, training: Any, *more: Any) -> Any:
-        scores = {split: {"accuracy": accuracy[training.seed]} for split in ("dev", "test")}
-        return {"train_metrics": {"loss": losses[training.seed]}, "scores": scores}
+    def run_seed(self: Any, seed: int, part: Any) -> Any:
+        scores = {split: {"accuracy": accuracy[seed]} for split in ("dev", "test")}
+        return {"train_metrics": {"loss": losses[seed]}, "scores": scores}
 
-    monkeypatch.setattr(module, "one_run", one_run)
+    monkeypatch.setattr(module.FineTuning, "run_seed", run_seed)
     config = ProbeConfig(model=encoder, data=str(world))
     found = probe(config, FEW, tmp_path / "some")["world/mine"]
     assert found["learned"] == [True, False, True]

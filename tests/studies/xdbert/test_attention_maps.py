@@ -3,7 +3,6 @@
 import json
 import math
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -128,10 +127,18 @@ def test_rows_columns_and_stop_words(whole):
     assert uniform[0, 4:] == pytest.approx([4 / len(clip.input_ids), stop.mean()])
 
 
+@pytest.fixture
+def few(monkeypatch):
+    """Few texts and resamples are enough."""
+    monkeypatch.setattr(attention, "MIN_TEXTS", 5)
+    monkeypatch.setattr(attention, "DRAWS", 500)
+
+
+@pytest.mark.usefixtures("few")
 def test_a_planted_difference_is_found_and_none_where_there_is_none(whole, flat):
     examples = toys.examples(40)
     given = [*examples, *examples, Example("empty", "")]
-    found = attention.compare_maps(whole, flat, given, draws=500, min_texts=40)
+    found = attention.compare_maps(whole, flat, given)
     assert (found["texts"], found["left_out"]) == (40, 1)
     rows = {(row["measure"], row["layer"]): row for row in found["measures"]}
     for row in (rows[name, 1] for name in MEASURES[:4]):
@@ -149,7 +156,7 @@ def test_a_planted_difference_is_found_and_none_where_there_is_none(whole, flat)
     paired = scipy.stats.bootstrap((difference,), np.mean, method="percentile", rng=0)
     js = rows["pairwise_js", 1]
     assert (js["low"], js["high"]) == pytest.approx(tuple(paired.confidence_interval), rel=0.05)
-    same = attention.compare_maps(whole, whole, examples, draws=20, min_texts=40)
+    same = attention.compare_maps(whole, whole, examples)
     assert all(row["low"] == row["difference"] == row["high"] == 0 for row in same["measures"])
 
 
@@ -165,12 +172,12 @@ def test_a_picture_may_have_rows_of_special_tokens(whole, flat):
 
 def test_heat_maps_share_one_scale(whole, flat):
     for example in (Example("x", "a $2 dog $$ on the beach 🎈"), LONG):
-        *panels, bar = attention.heat_maps(whole, flat, example, head=1).axes
+        *panels, bar = attention.heat_maps(whole, flat, example).axes
         images = [axes.images[0] for axes in panels]
         assert len(images) == 4 and len({image.get_clim() for image in images}) == 1
         _, text, clip, maps = next(attention.attention_maps(whole, [example]))
-        np.testing.assert_array_equal(images[0].get_array(), maps[0, 1])
-        assert images[0].get_clim()[0] == 0 and images[0].get_clim()[1] >= maps[:, 1].max()
+        np.testing.assert_array_equal(images[0].get_array(), maps[0, 0])
+        assert images[0].get_clim()[0] == 0 and images[0].get_clim()[1] >= maps[:, 0].max()
         assert any(line.get_ydata()[0] == 1 / len(clip.input_ids) for line in bar.lines)
         for ticks, number in (
             (panels[0].get_xticks(), len(clip.input_ids)),
@@ -179,24 +186,25 @@ def test_heat_maps_share_one_scale(whole, flat):
             assert len(ticks) == (number if number <= 60 else 0)
 
 
-def test_what_cannot_be_compared_is_refused(whole):
+def test_what_cannot_be_compared_is_refused(whole, monkeypatch):
     shallow, other = deepcopy(whole), deepcopy(whole)
     shallow.cross = shallow.cross[:1]
     other.clip_tokenizer = toys.clip_tokenizer(["zzz"], 514)  # letters only
     for model, texts, least, words in (
         (whole, FEW, 200, "12 distinct texts.*at least 200"),
-        (whole, [], 0, "0 distinct texts.*at least 2"),
         (shallow, FEW, 2, "maps differ in shape: expected equal tokenizers and layers"),
         (other, FEW, 2, "maps differ in shape"),
         (whole, [Example("c", "a", choices=("b", "c"))], 2, "multiple choice"),
     ):
+        monkeypatch.setattr(attention, "MIN_TEXTS", least)
         with pytest.raises(InputError, match=words):
-            attention.compare_maps(whole, model, texts, min_texts=least)
+            attention.compare_maps(whole, model, texts)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("few")
 def test_the_command_compares_two_folders(whole, flat, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, model in {"with": whole, "without$$": flat}.items():
@@ -207,8 +215,6 @@ def test_the_command_compares_two_folders(whole, flat, tmp_path, monkeypatch, ca
     counted = json.loads(capsys.readouterr().out)
     assert list(counted["components"]) == ["text", "clip", "cross"]
     assert counted["total"] == sum(part.numel() for part in whole.parameters())
-    few = partial(attention.compare_maps, draws=20, min_texts=5)
-    monkeypatch.setattr(attention, "compare_maps", few)
     line = ["attention", "--model", "with", "--other", "without$$"]
     assert main([*line, "--text", "text.txt", "--max-length", "12", "--out", "out"]) == 0
     result = json.loads(Path("out/result.json").read_text())

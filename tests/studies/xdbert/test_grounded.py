@@ -124,7 +124,7 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
     table = json.loads((tmp_path / "counts.json").read_text())
     assert table["tokens"] == {"a": 2, "dog": 2, "##s": 1, "cat": 1}
     about = table["provenance"]
-    assert about["captions"] == 2 and len(about["files"][str(file)]) == 64
+    assert about["captions"] == 2 and about["files"] == [str(file)]
     read = GroundedTokens.read(tmp_path / "counts.json", tokens(), 1)
     assert read.ratio("a dog, cat dogs") == pytest.approx(2 / 4)
     with pytest.raises(InputError, match=r"counts.json: counted with another tokenizer"):
@@ -258,8 +258,6 @@ def test_from_runs_to_the_figure(place: Path, capsys: pytest.CaptureFixture[str]
     result = json.loads((place / "out/result.json").read_text())
     assert json.loads(capsys.readouterr().out) == result
     assert (result["task"], result["seeds"]) == ("glue/rte", [0, 1, 2, 3])
-    page = (place / "out/grounded.html").read_text()
-    assert "<svg" in page and "models: improved" in page and "null split" in page
     assert (place / "out/grounded.png").read_bytes()[:4] == b"\x89PNG"
     assert (place / "out/examples.md").read_text().startswith("## Improved")
 

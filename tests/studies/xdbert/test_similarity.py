@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.studies.xdbert import similarity as module
+from groundling.studies.xdbert.commands import SimilarityConfig
 from groundling.studies.xdbert.similarity import (
     canonical_correlations,
     compare_models,
@@ -128,11 +130,9 @@ def test_independent_tables_reach_the_edge_of_the_null_and_no_corrected_value():
         assert score["value"] == pytest.approx(score["null"], abs=0.02)
         assert abs(score["corrected"]) < 0.02 and 0 < score["null_sd"] < 0.02
     assert (report["n"], report["dims"], report["ranks"]) == (n, [d1, d2], [d1, d2])
-    assert report["warnings"] == []
     # A mean correlation by chance depends on d / n alone: .550 for 768 of 2000.
     crowded = compare_tables(normal(1, 500, 192), normal(2, 500, 192), draws=2)
     assert crowded["scores"]["mean_cca"]["null"] == pytest.approx(0.550, abs=0.005)
-    assert "chance alone gives a mean CCA of 0.55" in crowded["warnings"][0]
 
 
 def test_the_null_is_permuted_keyed_and_corrects():
@@ -213,45 +213,51 @@ def test_marks_of_words(monkeypatch):
             word_table("somewhere")
 
 
+def compared(model: str, other: str, **settings: int) -> dict[str, Any]:
+    settings = {"permutations": 2, **settings}
+    return compare_models(SimilarityConfig(model=model, other=other, **settings))
+
+
 def test_models_meet_on_their_shared_words(folders):
-    found = compare_models(folders["bert"], folders["roberta"], draws=2)
+    found = compared(folders["bert"], folders["roberta"])
     (words, table), (others, other) = (word_table(folders[one]) for one in ("bert", "roberta"))
     shared = [word for word in words if word in others]
     pairs = table[[words.index(w) for w in shared]], other[[others.index(w) for w in shared]]
     assert found["n"] == found["shared"] == len(shared) > 10
     assert found["words"] == [len(words), len(others)]
     assert found["scores"] == compare_tables(*pairs, draws=2)["scores"]
-    few = compare_models(folders["bert"], folders["roberta"], top=5, draws=2)
+    few = compared(folders["bert"], folders["roberta"], limit=5)
     assert (few["n"], few["shared"]) == (5, len(shared))
     assert few["scores"] == compare_tables(pairs[0][:5], pairs[1][:5], draws=2)["scores"]
 
 
-def test_a_model_equals_itself_and_not_a_random_table(folders):
+def test_a_model_equals_itself_and_not_a_random_table(folders, monkeypatch):
     bert = folders["bert"]
-    own = compare_models(bert, bert, draws=2)
+    words, table = word_table("random", ["a", "b"])
+    assert words == ["a", "b"] and table.shape == (2, 768)
+    assert 0 <= table.min() < 0.01 < 0.99 < table.max() <= 1
+    assert np.array_equal(word_table("random", ["b"])[1][0], table[1])
+    own = compared(bert, bert)
     assert [row["value"] for row in own["scores"].values()] == pytest.approx([1] * 5)
-    found = compare_models(bert, "random", width=4, draws=3)
-    turned = compare_models("random", bert, width=4, draws=3)
+    monkeypatch.setattr(module, "RANDOM_WIDTH", 4)
+    found = compared(bert, "random")
+    turned = compared("random", bert)
     assert (found["dims"], found["side"]) == ([32, 4], "b")
     assert (turned["dims"], turned["side"]) == ([4, 32], "a")
     assert found["n"] == len(word_table(bert)[0]) and found["scores"]["pwcca"]["corrected"] < 0.5
     assert found["scores"]["pwcca"]["value"] == pytest.approx(turned["scores"]["pwcca"]["value"])
-    assert compare_models(bert, "random", width=4, draws=3, seed=1)["scores"] != found["scores"]
-    words, table = word_table("random", ["a", "b"], width=900)
-    assert words == ["a", "b"] and table.shape == (2, 900)
-    assert 0 <= table.min() < 0.01 < 0.99 < table.max() <= 1
-    assert np.array_equal(word_table("random", ["b"], width=900)[1][0], table[1])
+    assert compared(bert, "random", seed=1)["scores"] != found["scores"]
 
 
 def test_bad_requests(folders):
     bert, clip = folders["bert"], folders["clip"]
-    for a, b, top, expected in [
+    for a, b, limit, expected in [
         ("random", "random", 0, "a random table needs the words of another model"),
         (bert, clip, 2, "expected 3 or more rows"),
         (bert, "nowhere", 0, "nowhere: no model found"),
     ]:
         with pytest.raises(InputError, match=expected):
-            compare_models(a, b, top=top)
+            compared(a, b, limit=limit)
 
 
 def test_the_command(folders, tmp_path, capsys):

@@ -26,8 +26,13 @@ from groundling.runs.progress import CommandContext
 from groundling.runs.report import render
 from groundling.settings.fields import make_settings
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
-from groundling.studies.attention.figures import FORMATS, write_figures
-from groundling.studies.attention.page.views import InspectedModel, ModelAttentionView, draw_heads
+from groundling.studies.attention.figures import FORMATS, draw_heat_maps, write_figures
+from groundling.studies.attention.page.views import (
+    BOXES,
+    WORDS,
+    InspectedModel,
+    ModelAttentionView,
+)
 from groundling.tasks import Task
 
 if TYPE_CHECKING:
@@ -39,8 +44,8 @@ MAX_PHOTO_SIDE = 640
 """Largest long side of an embedded photo, in pixels."""
 JPEG_QUALITY = 82
 """JPEG quality of an embedded photo."""
-MARK = '<meta name="generator" content="groundling visualize">'
-"""Marks a page of `groundling visualize`, which may be overwritten."""
+ENDINGS = (".html",)
+"""Endings of a page's file."""
 FRAME_HEIGHT = 760
 """Height of the page in a notebook, in pixels."""
 
@@ -77,7 +82,15 @@ class AttentionPage:
 
         Raises InputError for a head that does not exist.
         """
-        return draw_heads(require(self.first_view, "first_view", "a figure of heads"), heads)
+        view = require(self.first_view, "first_view", "a figure of heads")
+        maps = {}
+        even = []
+        for head in heads:
+            layer, number = view.layer_of(head)
+            maps[head] = layer.blocks[WORDS, BOXES][number]
+            even.append(100 * float(layer.even[WORDS].max()))
+        boxes = [view.boxes.title(number) for number in range(len(view.boxes.boxes))]
+        return draw_heat_maps(maps, [word.text for word in view.words], boxes, "box", min(even))
 
     def html(self) -> str:
         """The HTML, with all data inside."""
@@ -86,29 +99,15 @@ class AttentionPage:
         return render(__package__, "visualize.html", title=TITLE, data=content)
 
     def save(self, path: str | Path) -> None:
-        """Write the page; an older page is overwritten.
-
-        Raises InputError if `path` is another file.
-        """
-        path = Path(path)
-        check_page_file(path)
-        write_whole(path, self.html())
+        """Write the page; an existing file is replaced. Raises InputError if `path` is no HTML file."""
+        check_file(path, ENDINGS)
+        write_whole(Path(path), self.html())
 
     def _repr_html_(self) -> str:
         """The page in an iframe, for notebooks."""
         inside = html.escape(self.html(), quote=True)
         style = f"width:100%;height:{FRAME_HEIGHT}px;border:0"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{inside}"></iframe>'
-
-
-def check_page_file(path: Path) -> None:
-    """Raises InputError if no page can be written to `path`, or it is another kind of file."""
-    check_file(path, (".html",))
-    with convert_os_errors():
-        if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace")[:2000]:
-            raise InputError(
-                f"{path}: exists, and is not a page of `groundling visualize`; choose another `out`"
-            )
 
 
 def _embedded(photo: Path) -> dict[str, Any]:
@@ -269,11 +268,10 @@ def make_page(config: VisualizeConfig) -> AttentionPage:
 def write_page(config: VisualizeConfig, work: CommandContext) -> dict[str, Any]:
     """Write what the models attend to as a page to `work.out`; returns the files.
 
-    Raises InputError for settings that contradict each other, unreadable inputs, and a file that is
-    not such a page.
+    Raises InputError for settings that contradict each other, and unreadable inputs.
     """
     out = work.out
-    check_page_file(out)
+    check_file(out, ENDINGS)
     page = make_page(config)
     figures = {}
     if config.heat_maps:  # before anything is written, as a head may not exist
@@ -284,6 +282,5 @@ def write_page(config: VisualizeConfig, work: CommandContext) -> dict[str, Any]:
         "page": str(out),
         "pairs": len(page.entries),
         "models": [name for name, _ in page.models],
-        "bytes": out.stat().st_size,
         **({"figures": [str(path) for path in drawn]} if drawn else {}),
     }

@@ -7,12 +7,11 @@ only.
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,19 +28,14 @@ from groundling.models.loading import Encoder
 from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.model_description import detection_settings
 from groundling.prediction.predictions import make_predictions, model_folder
+from groundling.prediction.similarity import load_match_head
 from groundling.settings.input_settings import RegionSettings
-from groundling.studies.attention.answers import load_match_head
 from groundling.studies.attention.commands import VisualizeConfig
-from groundling.studies.attention.figures import draw_heat_maps
 from groundling.studies.attention.inspected_models import is_fine_tuned
 from groundling.studies.attention.models import PatchReader, PatchStore
 from groundling.vision import StoreRegionExtractor
 from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import load_encoder
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 WORDS = "words"
 BOXES = "boxes"
@@ -120,8 +114,7 @@ class ModelAnswer:
     """A model's answer to an image and a text."""
 
     title: str
-    """The title of the answer, or the reason why there is none."""
-    ranked: Sequence[tuple[str, float | None]] = ()
+    ranked: Sequence[tuple[str, float | None]]
     """The most likely answers, best first, with probabilities; None for a regression."""
 
 
@@ -135,7 +128,7 @@ class ModelAttentionView:
     notes: list[str] = field(default_factory=list)
     """Notes for the reader, one line each."""
     answer: ModelAnswer | None = None
-    """The model's answer; None if its head is not used."""
+    """The model's answer; None if it has no head for it."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of the page."""
@@ -199,14 +192,9 @@ class _WordBoxMapCollector:
     def __init__(
         self, sample: Sample, student: Encoder, boxes: RegionBoxesView, layers: Collection[int]
     ) -> None:
-        self.words: list[WordView] = []
-        self.word_of: list[int] = []
-        for place, word in _words(sample, student):
-            if place == len(self.words):
-                self.words.append(word)
-            else:
-                self.words[place] = replace(word, tokens=self.words[place].tokens + 1)
-            self.word_of.append(place)
+        self.words, self.word_of = _words(sample, student)
+        self.first_added = len(self.words)
+        """Index of the first word for a position that the architecture adds."""
         self.boxes = boxes
         self.blocks = OF_PATCHES if boxes.are_patches else BLOCKS
         self.layers = layers
@@ -246,7 +234,8 @@ class _WordBoxMapCollector:
         """(K, S) and (R, S) of 0 and 1: the word and the box of each of S positions."""
         kinds = positions.kinds[0].tolist()
         numbers = positions.indices[0].tolist()
-        self._make_room(sum(kind == PositionKind.ADDED for kind in kinds))
+        added = self.first_added + sum(kind == PositionKind.ADDED for kind in kinds)
+        self.words += [WordView(END)] * (added - len(self.words))
         words = np.zeros((len(self.words), len(kinds)))
         boxes = np.zeros((len(self.boxes.boxes), len(kinds)))
         for place, (kind, number) in enumerate(zip(kinds, numbers, strict=True)):
@@ -257,16 +246,6 @@ class _WordBoxMapCollector:
             elif kind != PositionKind.PADDING:
                 words[self.word_of[number], place] = 1
         return {WORDS: words, BOXES: boxes}
-
-    @property
-    def first_added(self) -> int:
-        """Index of the first word for a position that the architecture adds."""
-        return max(self.word_of, default=-1) + 1
-
-    def _make_room(self, added: int) -> None:
-        """Append words for positions that the architecture adds after the regions."""
-        while len(self.words) < self.first_added + added:
-            self.words.append(WordView(END))
 
 
 def _even(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -280,40 +259,29 @@ def _even(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return shares
 
 
-def _words(sample: Sample, student: Encoder) -> Iterator[tuple[int, WordView]]:
-    """For each token of a row, its word and the word's index; special tokens are words too."""
+def _words(sample: Sample, student: Encoder) -> tuple[list[WordView], list[int]]:
+    """A row's words, of which each special token is one, and the index of each token's word."""
     row = require(sample.text, "text", "visualize")
     text = require(student.inputs(max(1, len(row.input_ids)))[0], "text", "visualize")
     example = require(sample.example, "example", "visualize")
     written = [example.text] if example.text_pair is None else [example.text, example.text_pair]
     raw = [part[start:stop] for part in written for start, stop in word_spans(part)]
-    next_place = count()
-    place = -1
+    words: list[WordView] = []
+    word_of = []
     before = -1
     for number, is_special, word in zip(
         row.input_ids, row.special_tokens_mask, row.word_ids, strict=True
     ):
         is_raw = word >= 0 and not is_special
-        if not is_raw or word != before:
-            place = next(next_place)
+        if is_raw and word == before:
+            words[-1] = replace(words[-1], tokens=words[-1].tokens + 1)
+        elif is_raw:
+            words.append(WordView(raw[word], int(word)))
+        else:
+            words.append(WordView(text.engine.id_to_token(int(number)) or "?"))
         before = word if is_raw else -1
-        token = text.engine.id_to_token(int(number)) or "?"
-        yield place, WordView(raw[word], int(word)) if is_raw else WordView(token)
-
-
-def draw_heads(view: ModelAttentionView, heads: Sequence[str]) -> Figure:
-    """Heat maps of heads (LAYER-HEAD) of a model on an image and a text: words by boxes.
-
-    Raises InputError for a head that does not exist.
-    """
-    maps = {}
-    even = []
-    for head in heads:
-        layer, number = view.layer_of(head)
-        maps[head] = layer.blocks[WORDS, BOXES][number]
-        even.append(100 * float(layer.even[WORDS].max()))
-    boxes = [view.boxes.title(number) for number in range(len(view.boxes.boxes))]
-    return draw_heat_maps(maps, [word.text for word in view.words], boxes, "box", min(even))
+        word_of.append(len(words) - 1)
+    return words, word_of
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
@@ -494,18 +462,17 @@ MATCH = "Image and text match"
 
 def fine_tuned_answer(
     fitted: FineTunedModel, example: Example, sources: ImageSources, boxes: RegionBoxesView
-) -> ModelAnswer:
+) -> ModelAnswer | None:
     """A fine-tuned model's answer, as from `groundling predict`; the example has all choices.
 
-    `boxes`: the boxes on the page, whose titles name a selected region.
+    None without the choices or the phrase that the model is asked about. `boxes`: the boxes on the page, whose titles
+    name a selected region.
     """
     form = fitted.form
-    if isinstance(form, MultipleChoice) and not example.choices:
-        return ModelAnswer("No answer: this model chooses among texts, and there are none")
-    if form.head_input == "phrase" and not example.region_tags:
-        return ModelAnswer(
-            "No answer: this model finds the region of a phrase, and no phrase is marked"
-        )
+    lacks_choices = isinstance(form, MultipleChoice) and not example.choices
+    lacks_phrase = form.head_input == "phrase" and not example.region_tags
+    if lacks_choices or lacks_phrase:
+        return None
     scores = fitted.scores([example], sources, fitted.unscored_task)
     (prediction,) = make_predictions(scores, form, [example], MAX_ANSWERS)
 
@@ -522,13 +489,14 @@ def fine_tuned_answer(
     )
 
 
-def match_answer(student: RegionEncoder, folder: str, sample: Sample, device: str) -> ModelAnswer:
-    """The probability that text and image match, by the head of `pretrain`, if any."""
+def match_answer(
+    student: RegionEncoder, folder: str, sample: Sample, device: str
+) -> ModelAnswer | None:
+    """The probability that text and image match, by the head of `pretrain`; None without image or head."""
     match = None if sample.regions is None else load_match_head(student, folder, device)
     if match is None:
-        what = "image to match" if sample.regions is None else "image-text matching head"
-        return ModelAnswer(f"No answer: this model is not fine-tuned, and there is no {what}")
+        return None
     batch = collate([sample]).to(device)
     with torch.no_grad():
-        log_odds = match.attribution_target(student(batch), batch)
-    return ModelAnswer(MATCH, [("yes", float(log_odds.sigmoid()))])
+        share = match.compute_logits(student(batch), batch).softmax(-1)[0, 1]
+    return ModelAnswer(MATCH, [("yes", float(share))])

@@ -15,16 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from groundling.core.errors import InputError
 from groundling.data.images import image_id
 from groundling.runs.folder import begin_file, disk_errors, json_text, read_json
 from groundling.runs.progress import CommandContext
-from groundling.studies.worlds.commands import (
-    TasksConfig,
-    TrueRegionsConfig,
-    WorldConfig,
-    check_task_family,
-)
+from groundling.studies.worlds.commands import TasksConfig, TrueRegionsConfig, WorldConfig
 from groundling.studies.worlds.data_sets.balanced import (
     write_nlvr2,
     write_refcoco,
@@ -66,10 +60,9 @@ def write_tasks(
     for (a shape instead of a colour), which the text alone reveals.
 
     All data sets share `images/` and `instances.json`, for one region store; `captions_*2014.json`, for pre-training,
-    have the same numbers of training and held-out images; `tasks.json` is written last. Raises InputError for a
-    world of another family than "objects".
+    have the same numbers of training and held-out images; `tasks.json` is written last. The world's family is
+    "objects".
     """
-    check_task_family(world.config)
     files = DataSetWriter(world, Path(folder), limit_train, limit_dev, shortcut)
     for name, write in WRITERS.items():
         if name in names:
@@ -86,7 +79,6 @@ def render_world(config: WorldConfig, work: CommandContext) -> dict[str, Any]:
     with disk_errors(work.out):
         begin_file(work.out / "world.json")
         World(config).write(work.out)
-    print(f"{work.out}: world written")
     return world_settings(config)
 
 
@@ -104,7 +96,6 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -
         counts = write_tasks(
             World(world), folder, tasks.limit_train, tasks.limit_dev, shortcut=tasks.shortcut
         )
-        print(json_text(counts, indent=2))
         new_encoder(folder / "texts.txt", folder / "bert", world.seed, layers=3, positions=64)
     return counts
 
@@ -126,17 +117,18 @@ def make_store(config: TrueRegionsConfig, run: Run) -> dict[str, Any]:
 
     def regions_of(image: Hashable, name: str, scene: int) -> ImageRegions:
         things = facts.redrawn_scene(scene).things
-        boxes = np.array([one.corners for one in instances.annotations[image]], np.float32)
-        if len(boxes) != len(things):
-            raise InputError(
-                f"{path}: {name} has {len(boxes)} boxes, expected {len(things)}; write the folder again"
-            )
         size = instances.sizes[image]
-        places = boxes / np.array([*size, *size], np.float32)
+        corners = np.array([one.corners for one in instances.annotations[image]], np.float32)
         rows = [[value in thing.attributes for value in columns] for thing in things]
         features = np.array(rows, np.float32)
-        scores = np.ones(len(boxes), np.float32)
-        regions = ImageRegions(name, size, places, scores, features, annotated_order=True)
+        regions = ImageRegions(
+            id=name,
+            size=size,
+            boxes=corners / np.array([*size, *size], np.float32),
+            confidence=np.ones(len(corners), np.float32),
+            features=features,
+            annotated_order=True,
+        )
         return regions.with_whole(features.mean(0, keepdims=True))
 
     names = {number: image_id(file) for number, file in instances.files.items()}
@@ -157,7 +149,7 @@ def make_store(config: TrueRegionsConfig, run: Run) -> dict[str, Any]:
         "seed": config.seed,
         "features": columns,
     }
-    identity = hashlib.sha256(json_text(about, sort_keys=True).encode()).hexdigest()
-    made_by = {"identity": identity, "made_by": "the attributes of a rendered world"}
-    manifest = writer.close({**about, **made_by})
+    about["identity"] = hashlib.sha256(json_text(about, sort_keys=True).encode()).hexdigest()
+    about["made_by"] = "the attributes of a rendered world"
+    manifest = writer.close(about)
     return {"store": str(run.folder), **manifest["counts"], "features": columns}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -12,13 +12,12 @@ import numpy as np
 from numpy.random import Generator
 
 from groundling.runs.folder import write_whole
-from groundling.studies.worlds.data_sets.captions import marked_captions, without_marks
+from groundling.studies.worlds.data_sets.captions import draw_captions, plain_text
 from groundling.studies.worlds.data_sets.writer import (
     KINDS,
     SPOKEN_ORDER,
     TAGS_AS_WORDS,
     BalancedText,
-    ComplementaryScenes,
     DataSetWriter,
     JsonObject,
     category_of,
@@ -136,20 +135,20 @@ def _write_vqa_split(files: DataSetWriter, split: str) -> None:
     questions: list[JsonObject] = []
     annotations: list[JsonObject] = []
     question_counts = Counter[int]()
-    for each in files.balanced_texts("vqa", split, draw_question):
-        text, answers = each.claim.text, each.claim.answers
-        for answer, scene in zip(answers, each.scenes, strict=True):
+    for question, scenes, rng in files.balanced_texts("vqa", split, draw_question):
+        question_type = next(one for one in QUESTION_TYPES if question.text.startswith(one))
+        for answer, scene in zip(question.answers, scenes, strict=True):
             image = scene.image_id
             files.images[f"COCO_{split}2014_{image:012d}.jpg"] = scene
             ids = {"image_id": image, "question_id": 1000 * image + question_counts[image]}
             question_counts[image] += 1
-            questions.append({**ids, "question": text})
+            questions.append({**ids, "question": question.text})
             annotations.append(
                 {
                     **ids,
-                    "question_type": next(one for one in QUESTION_TYPES if text.startswith(one)),
-                    "answer_type": ANSWER_TYPES.get(answers, "other"),
-                    "answers": _ten_people(each.rng, answer, answers),
+                    "question_type": question_type,
+                    "answer_type": ANSWER_TYPES.get(question.answers, "other"),
+                    "answers": _ten_people(rng, answer, question.answers),
                     "multiple_choice_answer": answer,
                 }
             )
@@ -202,19 +201,20 @@ def write_snli_ve(files: DataSetWriter) -> None:
     """Write all splits; each hypothesis has three images, one per label."""
     for split in ("train", "dev", "test"):
         rows: list[JsonObject] = []
-        for each in files.balanced_texts("snli_ve", split, draw_hypothesis):
-            for label, scene in zip(each.claim.answers, each.scenes, strict=True):
+        texts = files.balanced_texts("snli_ve", split, draw_hypothesis)
+        for round_number, (hypothesis, scenes, rng) in enumerate(texts):
+            for label, scene in zip(hypothesis.answers, scenes, strict=True):
                 name = f"{scene.image_id:010d}.jpg"
-                number = int(each.rng.integers(5))
-                premise = without_marks(marked_captions(files, scene)[number])
+                number = int(rng.integers(5))
+                premise = plain_text(draw_captions(files, scene)[number])
                 files.images[name] = scene
                 files.texts.add(premise)
                 row: JsonObject = {
                     "Flikr30kID": name,
                     "captionID": f"{name}#{number}",
-                    "pairID": f"{name}#{number}r{each.number}{label[0]}",
+                    "pairID": f"{name}#{number}r{round_number}{label[0]}",
                     "sentence1": premise,
-                    "sentence2": each.claim.text,
+                    "sentence2": hypothesis.text,
                     "gold_label": label,
                     "annotator_labels": [label],
                 }
@@ -248,14 +248,17 @@ def write_nlvr2(files: DataSetWriter) -> None:
     """Write all splits; a round is one of NLVR2's sets of four pairs."""
     for split in ("train", "dev", "test1"):
         rows: list[JsonObject] = []
-        for each in files.balanced_texts("nlvr2", split, draw_sentence, scenes_each=2):
-            for pair, place in enumerate(each.rng.permutation(4).tolist()):
-                name = f"{split}-{each.number}-{pair}"
+        texts = files.balanced_texts("nlvr2", split, draw_sentence, scenes_each=2)
+        for round_number, (sentence, scenes, rng) in enumerate(texts):
+            for pair, place in enumerate(rng.permutation(4).tolist()):
+                name = f"{split}-{round_number}-{pair}"
                 label = str(place < 2)
-                left, right = f"{name}-img0.png", f"{name}-img1.png"
-                files.images[left], files.images[right] = each.scenes[2 * place : 2 * place + 2]
+                left = f"{name}-img0.png"
+                right = f"{name}-img1.png"
+                files.images[left] = scenes[2 * place]
+                files.images[right] = scenes[2 * place + 1]
                 row: JsonObject = {
-                    "sentence": each.claim.text,
+                    "sentence": sentence.text,
                     "left_url": left,
                     "right_url": right,
                     "identifier": f"{name}-0",
@@ -266,7 +269,7 @@ def write_nlvr2(files: DataSetWriter) -> None:
                     "query": "",
                 }
                 if split == "train":
-                    row["directory"] = each.number % 100
+                    row["directory"] = round_number % 100
                 else:
                     row["extra_validations"] = {}
                 rows.append(row)
@@ -293,8 +296,8 @@ def write_refcoco(files: DataSetWriter) -> None:
     refs: dict[int, JsonObject] = {}
     sentence_ids = count()
     for split in ("train", "val", "testA", "testB"):
-        for each in files.balanced_texts("refcoco+", split, draw_expression):
-            for where, scene in zip(each.claim.answers, each.scenes, strict=True):
+        for expression, scenes, _ in files.balanced_texts("refcoco+", split, draw_expression):
+            for where, scene in zip(expression.answers, scenes, strict=True):
                 thing = 0 if scene.relation == where else 1
                 name = f"COCO_train2014_{scene.image_id:012d}.jpg"
                 images[scene.image_id] = name
@@ -313,7 +316,8 @@ def write_refcoco(files: DataSetWriter) -> None:
                         "file_name": name.replace(".jpg", f"_{note}.jpg"),
                     },
                 )
-                text, number = each.claim.text, next(sentence_ids)
+                text = expression.text
+                number = next(sentence_ids)
                 words = {"raw": text, "sent": text, "tokens": text.split()}
                 ref["sentences"].append(words | {"sent_id": number})
                 ref["sent_ids"].append(number)
@@ -360,29 +364,34 @@ def write_vcr(files: DataSetWriter) -> None:
     """
     for split in ("train", "val"):
         rows: list[JsonObject] = []
-        for each in files.balanced_texts("vcr", split, draw_vcr_question):
-            rows += _rows(files, split, each, len(rows))
+        for question, scenes, rng in files.balanced_texts("vcr", split, draw_vcr_question):
+            rows += _vcr_rows(files, split, question, scenes, rng, len(rows))
         files.write_rows(f"vcr/{split}.jsonl", *rows)
 
 
-def _rows(
-    files: DataSetWriter, split: str, each: ComplementaryScenes, first_line: int
+def _vcr_rows(
+    files: DataSetWriter,
+    split: str,
+    question: BalancedText,
+    scenes: Sequence[Scene],
+    rng: Generator,
+    first_line: int,
 ) -> list[JsonObject]:
     """The four lines of a round, numbered from `first_line`; writes the metadata of their images."""
-    order = each.rng.permutation(4).tolist()  # order of the rationales, the same for all four lines
-    line_order = each.rng.permutation(4).tolist()  # order of the lines
-    has_shortcut = each.rng.random(4) < files.shortcut
+    order = rng.permutation(4).tolist()  # order of the rationales, the same for all four lines
+    line_order = rng.permutation(4).tolist()  # order of the lines
+    has_shortcut = rng.random(4) < files.shortcut
     rows = []
     for number, right in enumerate(line_order, first_line):
-        scene = each.scenes[right]
+        scene = scenes[right]
         still = f"lsmdc_0001_WORLD/0001_WORLD_{scene.image_id:012d}@0"
-        thing, answer, _ = each.claim.answers[right]
+        thing, answer, _ = question.answers[right]
         # With the shortcut, wrong answers have another attribute, which reveals the right one.
         answers = [
             one[2 if has_shortcut[right] and place != right else 1]
-            for place, one in enumerate(each.claim.answers)
+            for place, one in enumerate(question.answers)
         ]
-        reasons = [each.claim.answers[place][2] for place in order]
+        reasons = [question.answers[place][2] for place in order]
         stated = {
             "answer": ([f"{thing} is {one} ." for one in answers], [0, 1, 2, 3]),
             "rationale": (
@@ -402,8 +411,8 @@ def _rows(
                 f"{name}_orig": texts[label].translate(FROM_1),
             }
         row |= {
-            "question": _tokens(each.claim.text),
-            "question_orig": each.claim.text.translate(FROM_1),
+            "question": _tokens(question.text),
+            "question_orig": question.text.translate(FROM_1),
             "movie": "0001_WORLD",
             "img_fn": f"{still}.jpg",
             "metadata_fn": f"{still}.json",

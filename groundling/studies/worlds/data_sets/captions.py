@@ -1,8 +1,10 @@
-"""The world as COCO captions for pre-training, and as Flickr30k Entities."""
+"""The world as COCO captions for pre-training, and as Flickr30k Entities with gold parses."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 from numpy.random import Generator
 
@@ -16,16 +18,38 @@ from groundling.studies.worlds.data_sets.writer import (
 )
 from groundling.studies.worlds.world import Scene
 
-MARK = re.compile(r"\[/EN#\S+ ([^\]]*)\]")
-"""A phrase with Flickr30k Entities' mark; the group is the phrase."""
 ARTICLES = ("a", "the")
 PLACED = "the {} is {} the {} ."
 TEMPLATES = (
-    "there is {a0} and {a1} .",
-    "{the0} is near {the1} .",
-    "[/EN#0/notvisual she] sees {the0} and {the1} .",
+    (
+        *("there expl 1 PRON", "is root - VERB", "a nsubj 1 NOUN"),
+        *("and cc 4 CCONJ", "a conj 2 NOUN", ". punct 1 PUNCT"),
+    ),
+    (
+        *("the nsubj 3 NOUN", "is cop 3 AUX", "near case 3 ADP"),
+        *("the root - NOUN", ". punct 3 PUNCT"),
+    ),
+    (
+        *("she nsubj 1 PRON", "sees root - VERB", "the obj 1 NOUN"),
+        *("and cc 4 CCONJ", "the conj 2 NOUN", ". punct 1 PUNCT"),
+    ),
 )
-"""Captions that do not state the objects' relation; the letter before a phrase's number is its article."""
+"""Captions that do not state the objects' relation, unit by unit: a word, or the article of the next object's phrase,
+with its dependency relation, the number of its head unit, and its tag, as in Universal Dependencies."""
+MARKED_WORDS = {"she": "0/notvisual"}
+"""Words that Flickr30k Entities marks although no object is meant."""
+
+
+@dataclass(frozen=True)
+class CaptionUnit:
+    """A word of a caption, or an object's phrase: article, adjectives, noun."""
+
+    text: str
+    """Its words."""
+    mark: str
+    """Chain and group of Flickr30k Entities; empty for a word without a mark."""
+    grammar: str
+    """Dependency relation, number of the head unit, and tag of its last word."""
 
 
 def write_captions(files: DataSetWriter) -> None:
@@ -38,7 +62,7 @@ def write_captions(files: DataSetWriter) -> None:
             files.images[name] = scene
             files.captioned.add(name)
             images.append({"id": scene.image_id, "file_name": name, **files.shape})
-            texts = [without_marks(line) for line in marked_captions(files, scene)[:3]]
+            texts = [plain_text(caption) for caption in draw_captions(files, scene)[:3]]
             # One caption per object with its relation to the other, both described by two values.
             rng = generator(files.world.config.seed, "captions", scene.image_id)
             for thing in (0, 1):
@@ -55,27 +79,39 @@ def write_captions(files: DataSetWriter) -> None:
         files.write_rows(f"captions_{split}2014.json", content)
 
 
-def without_marks(caption: str) -> str:
-    """A caption of Flickr30k Entities as plain text."""
-    return MARK.sub(r"\1", caption)
-
-
-def marked_captions(files: DataSetWriter, scene: Scene) -> list[str]:
-    """Five captions with Flickr30k Entities' marks; the order of objects is independent of their places."""
+def draw_captions(files: DataSetWriter, scene: Scene) -> list[list[CaptionUnit]]:
+    """Five captions; the order of objects is independent of their places."""
     animals = {noun.name for noun in files.world.nouns if noun.category == "animal"}
-    lines = []
+    captions = []
     for number in range(5):
         rng = generator(files.world.config.seed, "told", scene.image_id, number)
-        phrases: dict[str, str] = {}
-        for place, i in enumerate(rng.permutation(2).tolist()):
-            words = _name_of(rng, scene, i)
-            group = "animals" if words in animals else "other"
-            for article in ARTICLES:
-                mark = f"/EN#{2 * scene.image_id + i}/{group} {article} {words}"
-                phrases[f"{article}{place}"] = f"[{mark}]"
-        template = TEMPLATES[rng.integers(len(TEMPLATES))]
-        lines.append(template.format(**phrases))
-    return lines
+        phrases = []
+        for i in rng.permutation(2).tolist():
+            name = _name_of(rng, scene, i)
+            group = "animals" if name in animals else "other"
+            phrases.append((name, f"{2 * scene.image_id + i}/{group}"))
+        remaining = iter(phrases)
+        caption = []
+        for row in TEMPLATES[rng.integers(len(TEMPLATES))]:
+            text, grammar = row.split(maxsplit=1)
+            mark = MARKED_WORDS.get(text, "")
+            if text in ARTICLES:
+                name, mark = next(remaining)
+                text = f"{text} {name}"
+            caption.append(CaptionUnit(text, mark, grammar))
+        captions.append(caption)
+    return captions
+
+
+def plain_text(caption: Sequence[CaptionUnit]) -> str:
+    """A caption without marks."""
+    return " ".join(unit.text for unit in caption)
+
+
+def _marked_text(caption: Sequence[CaptionUnit]) -> str:
+    return " ".join(
+        f"[/EN#{unit.mark} {unit.text}]" if unit.mark else unit.text for unit in caption
+    )
 
 
 def _name_of(rng: Generator, scene: Scene, number: int) -> str:
@@ -90,28 +126,6 @@ def _name_of(rng: Generator, scene: Scene, number: int) -> str:
     return describe_object(*{distinct_value, any_value})
 
 
-# The world as Flickr30k Entities: captions with marked phrases, their boxes, and gold parses.
-# The parses follow the world's grammar, with labels of Universal Dependencies.
-
-UNIT = re.compile(r"\[/EN#\S+ ([^\]]*)\]|(\S+)")
-"""A marked phrase, whose words are the first group, or a word."""
-GRAMMAR = {
-    "there is _ and _ .": (
-        *("expl 1 PRON", "root - VERB", "nsubj 1 NOUN"),
-        *("cc 4 CCONJ", "conj 2 NOUN", "punct 1 PUNCT"),
-    ),
-    "_ is near _ .": (
-        *("nsubj 3 NOUN", "cop 3 AUX", "case 3 ADP"),
-        *("root - NOUN", "punct 3 PUNCT"),
-    ),
-    "_ sees _ and _ .": (
-        *("nsubj 1 PRON", "root - VERB", "obj 1 NOUN"),
-        *("cc 4 CCONJ", "conj 2 NOUN", "punct 1 PUNCT"),
-    ),
-}
-"""By template, with `_` for a phrase: relation, number of the head unit, and tag of every unit."""
-
-
 def write_flickr30k(files: DataSetWriter) -> None:
     """Write captions, boxes, parses and image lists; a split has five captions per image, so a fifth of the images."""
     parses: list[str] = []
@@ -119,13 +133,13 @@ def write_flickr30k(files: DataSetWriter) -> None:
         scenes = files.scenes(split)[: files.max_examples(split) // 5]
         names = [f"{scene.image_id:010d}" for scene in scenes]
         for name, scene in zip(names, scenes, strict=True):
-            captions = marked_captions(files, scene)
+            captions = draw_captions(files, scene)
             files.images[f"{name}.jpg"] = scene
-            files.write_rows(f"flickr30k/Sentences/{name}.txt", *captions)
+            files.write_rows(f"flickr30k/Sentences/{name}.txt", *map(_marked_text, captions))
             files.write_rows(f"flickr30k/Annotations/{name}.xml", *_annotation(files, scene, name))
-            files.texts.update(without_marks(line) for line in captions)
-            for number, line in enumerate(captions):
-                parses += format_conllu(parse_of(line, f"{name}#{number}"))
+            files.texts.update(map(plain_text, captions))
+            for number, caption in enumerate(captions):
+                parses += format_conllu(_parse(caption, f"{name}#{number}"))
         files.write_rows(f"flickr30k/{split}.txt", *names)
         files.counts[f"flickr30k {split}"] = 5 * len(scenes)
     files.write_rows("flickr30k/parses.conllu", *parses)
@@ -149,18 +163,16 @@ def _elements(values: dict[str, int]) -> str:
     return "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
 
 
-def parse_of(caption: str, id: str) -> Parse:
-    """The parse of a caption with Flickr30k Entities' marks; a phrase is article, adjectives, noun."""
-    units = [(match[1] or match[2]).split() for match in UNIT.finditer(caption)]
-    template = UNIT.sub(lambda match: "_" if match[1] else match[2], caption)
-    first = [sum(map(len, units[:number])) for number in range(len(units))]
-    top = [start + len(unit) - 1 for start, unit in zip(first, units, strict=True)]
+def _parse(caption: Sequence[CaptionUnit], id: str) -> Parse:
+    """The gold parse of a caption; the last word of a unit is the head of the others."""
+    lasts = [end - 1 for end in accumulate(len(unit.text.split()) for unit in caption)]
     words: list[ParsedWord] = []
-    for number, (unit, row) in enumerate(zip(units, GRAMMAR[template], strict=True)):
-        relation, above, tag = row.split()
-        head = ROOT if relation == "root" else top[int(above)]
-        for form in unit[:-1]:
-            own, own_tag = ("det", "DET") if form in ARTICLES else ("amod", "ADJ")
-            words.append(ParsedWord(form, top[number], own, own_tag, len(words)))
-        words.append(ParsedWord(unit[-1], head, relation, tag, len(words)))
+    for unit, last in zip(caption, lasts, strict=True):
+        *modifiers, noun = unit.text.split()
+        for form in modifiers:
+            relation, tag = ("det", "DET") if form in ARTICLES else ("amod", "ADJ")
+            words.append(ParsedWord(form, last, relation, tag, len(words)))
+        relation, above, tag = unit.grammar.split()
+        head = ROOT if relation == "root" else lasts[int(above)]
+        words.append(ParsedWord(noun, head, relation, tag, len(words)))
     return Parse(tuple(words), tuple(word.form for word in words), id, id)

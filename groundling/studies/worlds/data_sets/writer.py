@@ -12,14 +12,14 @@ from typing import Any
 from numpy.random import Generator
 
 from groundling.core.rng import generator
+from groundling.runs.folder import write_whole
 from groundling.studies.worlds.families import draw_attributes
-from groundling.studies.worlds.families.objects import ATTRIBUTES, OBJECTS, RELATIONS, SPOKEN
+from groundling.studies.worlds.families.objects import ATTRIBUTES, OBJECTS, RELATIONS
 from groundling.studies.worlds.world import (
     DEV_IMAGES,
     Scene,
     World,
     world_settings,
-    write_file,
     write_lines,
 )
 
@@ -27,7 +27,7 @@ from groundling.studies.worlds.world import (
 
 KINDS = tuple(ATTRIBUTES)
 """The names of the visual attributes, in order."""
-SPOKEN_ORDER = tuple(chain(*(ATTRIBUTES[KINDS[i]] for i in SPOKEN)))
+SPOKEN_ORDER = tuple(chain(*(ATTRIBUTES[kind] for kind in OBJECTS.phrase_order)))
 """All attribute values in the order of English adjectives."""
 
 
@@ -97,20 +97,6 @@ JsonObject = dict[str, Any]
 """An object of a JSON file."""
 
 
-@dataclass(frozen=True)
-class ComplementaryScenes:
-    """A claim with a scene for each of its answers."""
-
-    number: int
-    """Its number in the split, from 0."""
-    rng: Generator
-    """Random generator for further draws of the data set."""
-    claim: BalancedText
-    """The text and its answers."""
-    scenes: list[Scene]
-    """One scene per answer, in the answers' order."""
-
-
 class DataSetWriter:
     """Writes a folder of data sets and collects their images and texts."""
 
@@ -154,11 +140,13 @@ class DataSetWriter:
         split: str,
         draw: Callable[[Generator], BalancedText],
         scenes_each: int = 1,
-    ) -> Iterator[ComplementaryScenes]:
-        """Claims with a scene for each answer, `scenes_each` per example; no text is used twice for a scene."""
+    ) -> Iterator[tuple[BalancedText, list[Scene], Generator]]:
+        """Texts with a scene for each answer, and a generator for further draws; no text is used twice for a scene.
+
+        `scenes_each`: number of scenes of an example.
+        """
         used: set[tuple[str, int]] = set()
         remaining = scenes_each * self.max_examples(split)
-        number = 0
         # Attempts: with few scenes, some claims find none.
         for key in range(self.max_examples(split)):
             rng = generator(self.world.config.seed, name, split, key)
@@ -170,10 +158,9 @@ class DataSetWriter:
             if scenes is None:
                 continue
             used.update((claim.text, scene.image_id) for scene in scenes)
-            yield ComplementaryScenes(number, rng, claim, scenes)
+            yield claim, scenes, rng
             self.texts.add(claim.text.translate(TAGS_AS_WORDS))
             remaining -= len(scenes)
-            number += 1
         written = scenes_each * self.max_examples(split) - remaining
         self.counts[f"{name} {split}"] = written // scenes_each
 
@@ -239,7 +226,7 @@ class DataSetWriter:
         for file, scene in self.images.items():
             if scene.image_id not in pictures:
                 pictures[scene.image_id] = self.world.png(scene)
-            write_file(self.folder / "images" / file, pictures[scene.image_id])
+            write_whole(self.folder / "images" / file, pictures[scene.image_id])
         # The control describes attributes of all objects, so all are redrawn, unlike in `World.scene`.
         for file in sorted(self.captioned) if self.world.config.control_images else ():
             scene = self.images[file]
@@ -248,7 +235,7 @@ class DataSetWriter:
                 replace(thing, attributes=draw_attributes(rng, OBJECTS)) for thing in scene.things
             )
             drawn = self.world.png(replace(scene, things=things))
-            write_file(self.folder / "redrawn" / "images" / file, drawn)
+            write_whole(self.folder / "redrawn" / "images" / file, drawn)
         numbered = list(enumerate(sorted(self.images), 1))
         self.write_rows("instances.json", self.coco_instances(numbered))
         self.write_rows("texts.txt", *sorted(self.texts))

@@ -28,8 +28,14 @@ class RenderedObject:
     """The object's share of each pixel (C, C, 1), 0 to 1."""
     mark: np.ndarray
     """The share of `cover` that has ink (C, C, 1), 0 to 1; the rest has paint."""
-    box: tuple[int, int, int, int]
-    """x, y, width, height in pixels."""
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """x, y, width, height of the pixels that are covered by at least half."""
+        ys, xs, _ = np.nonzero(self.cover >= 0.5)
+        width = int(np.ptp(xs)) + 1
+        height = int(np.ptp(ys)) + 1
+        return (int(xs.min()), int(ys.min()), width, height)
 
 
 @dataclass(frozen=True)
@@ -106,11 +112,3 @@ def average_blocks(mask: np.ndarray, cell: int) -> np.ndarray:
     """The share of each pixel that a mask covers, (C, C), from a mask at `OVERSAMPLING` times the resolution."""
     blocks = mask.reshape(cell, OVERSAMPLING, cell, OVERSAMPLING)
     return blocks.mean(axis=(1, 3), dtype=np.float32)
-
-
-def bounding_box(cover: np.ndarray) -> tuple[int, int, int, int]:
-    """x, y, width, height of the pixels that are covered by at least half."""
-    ys, xs = np.nonzero(cover >= 0.5)
-    width = int(np.ptp(xs)) + 1
-    height = int(np.ptp(ys)) + 1
-    return (int(xs.min()), int(ys.min()), width, height)

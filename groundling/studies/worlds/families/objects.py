@@ -14,7 +14,6 @@ from groundling.studies.worlds.families import (
     VisualAttributes,
     WorldFamily,
     average_blocks,
-    bounding_box,
 )
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -24,8 +23,6 @@ ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "texture": ("plain", "striped", "dotted"),
 }
 """Values by attribute; all tuples of visual attributes have this order."""
-SPOKEN = (2, 0, 3, 1)
-"""Attribute numbers in the order of English adjectives: size, colour, texture, shape."""
 RELATIONS = ("left of", "right of", "above", "below")
 THINGS = {
     "block": "blocks",
@@ -109,7 +106,7 @@ def render(attributes: VisualAttributes, fit: int, cell: int) -> RenderedObject:
     _, shape, size, texture = attributes
     cover = average_blocks(_shape(shape, SCALES[size][fit], OVERSAMPLING * cell), cell)
     mark = np.float32(0.8) * _texture(texture, cell).astype(np.float32)
-    return RenderedObject(cover[:, :, None], mark[:, :, None], bounding_box(cover))
+    return RenderedObject(cover[:, :, None], mark[:, :, None])
 
 
 def colours(rng: Generator, attributes: VisualAttributes) -> tuple[np.ndarray, float]:
@@ -146,7 +143,7 @@ def _texture(texture: str, cell: int) -> np.ndarray:
 OBJECTS = WorldFamily(
     name="objects",
     attributes=ATTRIBUTES,
-    phrase_order=tuple(tuple(ATTRIBUTES)[i] for i in SPOKEN),
+    phrase_order=("size", "colour", "texture", "shape"),
     box_attribute="shape",
     categories=FRAMES,
     relations=RELATIONS,

@@ -20,7 +20,6 @@ from groundling.studies.worlds.families import (
     VisualAttributes,
     WorldFamily,
     average_blocks,
-    bounding_box,
 )
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
@@ -129,7 +128,7 @@ def render(attributes: VisualAttributes, fit: int, cell: int) -> RenderedObject:
     ink = limbs | (inside & _fill(fill, inside, outline, y))
     cover = average_blocks(inside | limbs, cell)
     mark = average_blocks(ink, cell) / np.maximum(cover, np.float32(1e-6))
-    return RenderedObject(cover[:, :, None], mark[:, :, None], bounding_box(cover))
+    return RenderedObject(cover[:, :, None], mark[:, :, None])
 
 
 def colours(rng: Generator, attributes: VisualAttributes) -> tuple[np.ndarray, np.ndarray]:
