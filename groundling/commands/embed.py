@@ -53,9 +53,9 @@ def embed(config: EmbedConfig, run: Run) -> dict[str, Any]:
     """Write files of vectors and their ids to the run folder, resuming a killed run; returns their number."""
     from groundling.data.shards import ProcessRank
     from groundling.runs.progress import end_dry_run
-    from groundling.teachers import embedding
+    from groundling.teachers import vectors
 
-    names = embedding.read_names(config.text, config.caption_settings, config.images)
+    names = vectors.read_names(config.text, config.caption_settings, config.images)
     counts = {"texts": len(names.texts), "images": len(names.images)}
     run.counts |= counts
     end_dry_run("embedding")
@@ -63,12 +63,12 @@ def embed(config: EmbedConfig, run: Run) -> dict[str, Any]:
     result: dict[str, Any] = dict(counts)
     device, size = run.state.device, config.shard_size
     if names.texts:
-        teacher = embedding.text_teacher(config.teacher, config.max_windows).to(device)
-        result["text_width"] = embedding.embed(teacher, "text", names.texts, run.folder, size, part)
+        teacher = vectors.text_teacher(config.teacher, config.max_windows).to(device)
+        result["text_width"] = vectors.embed(teacher, "text", names.texts, run.folder, size, part)
     if names.images:
-        teacher = embedding.image_teacher(config.teacher, names.images).to(device)
+        teacher = vectors.image_teacher(config.teacher, names.images).to(device)
         files = list(names.images)
-        result["image_width"] = embedding.embed(teacher, "image", files, run.folder, size, part)
+        result["image_width"] = vectors.embed(teacher, "image", files, run.folder, size, part)
     return result
 
 

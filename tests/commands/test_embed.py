@@ -14,7 +14,7 @@ from tiny.objectives import captioned_run
 import groundling
 from groundling.core.errors import InputError
 from groundling.settings.fields import setting_values
-from groundling.teachers import embedding
+from groundling.teachers import vectors as stored_vectors
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_a_killed_run_goes_on_with_the_missing_files(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(embedding, "image_teacher", die)
+        patch.setattr(stored_vectors, "image_teacher", die)
         with pytest.raises(KeyboardInterrupt):
             groundling.embed(**given)
     texts = (tmp_path / "out/texts-00000.npy").stat().st_mtime_ns

@@ -17,7 +17,7 @@ from groundling.data.vectors import VectorTable
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.frozen_clip import load_teacher_text
 from groundling.models.text_encoder import load_text_encoder
-from groundling.teachers.embedding import text_teacher, vectors_of
+from groundling.teachers.vectors import text_teacher, vectors_of
 
 
 @pytest.fixture(scope="module")

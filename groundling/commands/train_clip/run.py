@@ -46,7 +46,7 @@ from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.stats.retrieval import MEAN, retrieval
-from groundling.teachers.embedding import image_teacher, vectors_of, write_vectors
+from groundling.teachers.vectors import image_teacher, vectors_of, write_vectors
 from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import Evaluator
 from groundling.training.fit import fit
