@@ -13,6 +13,7 @@ from annotated_types import Interval
 from groundling.command_line import Command
 from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError, convert_read_errors
+from groundling.models.hub import find_file
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, Settings, may_repeat, required, settings
 
@@ -33,8 +34,8 @@ class MergeConfig(Settings):
 
     model: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the adapted model, whose other files the merged model gets."""
-    origin: Annotated[str, InputKind.FOLDER, required] = ""
-    """Folder of the model that it was before, or of a control."""
+    origin: Annotated[str, InputKind.MODEL, required] = ""
+    """The model that it was before, hub id or folder, or a control."""
     share: Annotated[tuple[Annotated[float, Interval(ge=0, le=1)], ...], may_repeat] = (0.5,)
     """Share of --model: one number, or one for the embeddings and one for each layer; what comes \
 after the layers has the last."""
@@ -47,7 +48,7 @@ def merge(config: MergeConfig, run: Run) -> dict[str, Any]:
     """
     from safetensors.torch import load_file, save_file
 
-    given, origin = Path(config.model), Path(config.origin)
+    given, origin = Path(config.model), _folder_of(config.origin)
     files = _weight_files(given)
     partners: dict[str, Tensor] = {}
     for file in _weight_files(origin):
@@ -74,6 +75,16 @@ def merge(config: MergeConfig, run: Run) -> dict[str, Any]:
     if alone:
         run.note(f"{len(alone)} weights have no partner and stay as they are, such as {alone[0]}")
     return {"merged": len(merged), "alone": len(alone), "share": list(config.share)}
+
+
+def _folder_of(source: str) -> Path:
+    """A model folder, or the folder of a hub id in the cache; raises InputError for a hub id without safetensors."""
+    if Path(source).is_dir():
+        return Path(source)
+    file = find_file(source, "model.safetensors")
+    if file is None:
+        raise InputError(f"{source}: no model.safetensors")
+    return file.parent
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -127,7 +138,7 @@ COMMAND = Command(
     "groundling.commands.merge:merge",
     {"_own": MergeConfig()},
     title="Use",
-    example="groundling merge --model runs/adapted/model --origin bert --share 0.5 --out runs/merged",
+    example="groundling merge --model runs/adapted/model --origin bert-base-uncased --share 0.5 --out runs/merged",
     common_flags="model origin share",
     output=ResumableRun(input_paths),
 )
