@@ -183,7 +183,7 @@ def build_model(
         CLIPTextConfig(hidden_size=width, num_hidden_layers=options.layers, num_attention_heads=heads,
                        intermediate_size=4 * width, projection_dim=width, attn_implementation=implementation)
     )  # fmt: skip
-    model = CrossModalEncoder(text, make_clip_text_tower(tower))
+    model = CrossModalEncoder(text, make_clip_text_tower(tower), 2, Tokenizer())  # type: ignore[arg-type]
     objectives = [
         SameSentencePrediction(model.sizes),
         MaskedLM(model.sizes, joint=True),

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tiny import standins, vcr_files
 from tiny.homes import picture, put, student, table
-from tiny.seeing import resnet, seeing_models
+from tiny.regions import resnet, seeing_models
 
 from groundling.cli import main
 from groundling.core.batch import Sample

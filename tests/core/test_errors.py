@@ -12,7 +12,7 @@ import pytest
 from tiny.commands import adapting_with
 from tiny.homes import put
 
-from groundling.commands.adapt import run as adapting
+from groundling.commands.adapt import data as adapting_data
 from groundling.core.errors import InputError, convert_read_errors, did_you_mean, flatten_message
 
 
@@ -62,7 +62,7 @@ def test_e14_what_the_system_refuses_is_one_line_that_names_the_file(
     given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str]
 ) -> None:
     file = put(tmp_path / "damaged", b"\xff")
-    monkeypatch.setattr(adapting, "corpus_samples", lambda *_: list(file.iterdir()))
+    monkeypatch.setattr(adapting_data, "corpus_samples", lambda *_: list(file.iterdir()))
     line = refusal(*adapting_with(given, tmp_path / "out", arm="mlm"))
     assert line.startswith(f"groundling: {file}: cannot be read or written (")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image
 from tiny import homes, toys
-from tiny.corpora import corpus_lines
 from tiny.homes import coco, put
+from tiny.tasks import corpus_lines
 
 import groundling
 from groundling.core.batch import collate

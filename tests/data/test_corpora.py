@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tiny import toys
 from tiny.commands import adapting_with
-from tiny.corpora import corpus
 from tiny.homes import STEPS, never, put, rte, words
+from tiny.tasks import corpus
 from tokenizers import Tokenizer
 
 from groundling.commands.finetune import COMMAND as finetune

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny import homes, toys
-from tiny.corpora import corpus, corpus_lines
 from tiny.homes import put
+from tiny.tasks import corpus, corpus_lines
 from tokenizers import AddedToken
 
 import groundling.data.text as lexicon

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tiny.corpora import corpus_lines
 from tiny.homes import coco, picture, put
+from tiny.tasks import corpus_lines
 
 from groundling.commands.train_clip import COMMAND as train_clip
 from groundling.commands.train_clip import TrainClipConfig

@@ -27,11 +27,11 @@ from tiny.regions import (
     lxmert,
     msgpack,
     npz,
+    seeing_models,
     some,
     store,
     vlbert,
 )
-from tiny.seeing import seeing_models
 
 import groundling.vision as extracting
 from groundling.commands.regions import COMMAND as regions

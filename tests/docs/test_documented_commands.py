@@ -7,7 +7,7 @@ import contextlib
 import io
 import json
 import re
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from tiny.homes import digests
 from transformers import AutoModel
 
 from groundling.cli import main
-from groundling.studies.xdbert.diversity import compare_maps
 
 NOT_RUN = {
     "groundling bench-real --student minilm": "needs real data; another command of the page runs the same",
@@ -67,8 +66,8 @@ def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypat
         standins.put(tmp_path / "recipes" / path.name, text)
     example = "examples/my_recipe.py"
     standins.put(tmp_path / example, (ROOT / example).read_text())
-    few = partial(compare_maps, draws=50, min_texts=standins.SENTENCES)
-    monkeypatch.setattr("groundling.studies.xdbert.diversity.compare_maps", few)
+    monkeypatch.setattr("groundling.studies.xdbert.diversity.DRAWS", 50)
+    monkeypatch.setattr("groundling.studies.xdbert.diversity.MIN_TEXTS", standins.SENTENCES)
     monkeypatch.setattr("groundling.studies.attention.figures.DPI", 60)
     monkeypatch.setattr("groundling.studies.bench.judge.DRAWS", 20)
     monkeypatch.chdir(tmp_path)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from tiny import homes, regions, standins, toys, vcr_files, wordnets
-from tiny.corpora import corpus_lines
+from tiny import homes, regions, standins, toys, vcr_files
 from tiny.homes import put, table
+from tiny.tasks import corpus_lines
 
 from groundling.cli import main
 from groundling.commands.adapt.evaluation import read_pairs
@@ -692,7 +692,7 @@ def _probes(shelf: LazyFixture) -> dict[str, Reader]:
         "Winoground": Reader(
             copied(shelf.shop, "winoground"), read_winoground, checked=False, kept=PIXELS
         ),
-        "WordNet": Reader(wordnets.write, _looked_up, checked=False),
+        "WordNet": Reader(vcr_files.write, _looked_up, checked=False),
         "probes": Reader(partial(_probe_files, shelf=shelf), _asked, checked=False),
     }
 

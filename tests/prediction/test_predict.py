@@ -18,8 +18,7 @@ import torch
 from PIL import Image
 from tiny import homes, toys, vcr_files
 from tiny.homes import STEPS, put, table
-from tiny.regions import store
-from tiny.seeing import resnet
+from tiny.regions import resnet, store
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main

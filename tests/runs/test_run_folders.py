@@ -257,7 +257,7 @@ WRITE = re.compile(r"(?<!self)\.write_(?:text|bytes)\(|\.open\(\"[wax]")
 WRITERS = {
     *("runs/folder.py", "runs/run.py", "commands/adapt/run.py", "models/adapters.py"),
     *("models/sentence_modules.py", "studies/worlds/stand_ins.py"),
-    *("vision_language/single_stream.py", "training/loop.py", "studies/bench/engine.py"),
+    *("vision_language/single_stream.py", "training/loop.py"),
 }
 """Modules that write by their own hands: into a folder that is renamed, a log's next line, a switch of Linux."""
 

@@ -18,11 +18,10 @@ import transformers as hf
 from groundling.cli import main
 from groundling.models.text_encoder import new_encoder
 from groundling.studies.knowledge.visual_facts import COLOURS
-from tiny import homes, toys, vcr_files, wordnets
+from tiny import homes, toys, vcr_files
 from tiny.homes import home, put, table
-from tiny.regions import b64
+from tiny.regions import b64, rt_detr
 from tiny.regions import store as region_store
-from tiny.seeing import rt_detr
 from tiny.tasks import json_lines
 
 WIDTH = 32
@@ -230,7 +229,7 @@ def own_images(folder: Path) -> None:
     put(folder / "new_questions.csv", table(("question", "photo"), *rows))
     dogs(folder / "my_dogs")
     vcr_files.folder(folder / "vcr_data", train=35, val=7)
-    wordnets.write(folder / "WordNet-3.0/dict")
+    vcr_files.write_wordnet(folder / "WordNet-3.0/dict")
     for number in range(3):
         place = folder / "vcr1images/movie" / f"{number}"
         photo(place.with_suffix(".jpg"))

@@ -129,7 +129,7 @@ def test_compiled_passes_change_neither_weights_nor_names(run, tmp_path, monkeyp
     assert kept == stored
 
 
-def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
+def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path, monkeypatch):
     """One process, no accumulation: nothing but AdamW on the weighted means, written out by hand."""
     flat = TrainingArguments(
         steps=3, batch=8, lr=1e-3, warmup_ratio=0.0, schedule="constant", **CPU
@@ -137,7 +137,8 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
     config = replace(flat, max_grad_norm=1e9, weight_decay=0.1)
     ours, theirs = still(student()), still(student())
     torch.manual_seed(3)
-    head = PooledClsHead(HeadContext(ours.sizes, FORM), dropout=0.0)
+    monkeypatch.setattr(PooledClsHead, "dropout_rate", 0.0)
+    head = PooledClsHead(HeadContext(ours.sizes, FORM))
     parts = [
         SupervisedObjective(ours.sizes, output_type=FORM, head=head),
         MaskedLM(ours.sizes, mask_id=4, weight=0.5),

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from tiny import homes, toys
 from tiny.homes import STEPS
-from tiny.regions import store
-from tiny.seeing import pictures, resnet
+from tiny.regions import pictures, resnet, store
 from tiny.tasks import vqa
 from tiny.toys import images_of
 from torch import nn

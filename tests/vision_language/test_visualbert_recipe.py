@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import homes, toys
 from tiny.homes import STEPS, log_of, put
-from tiny.regions import store
-from tiny.seeing import pictures, resnet
+from tiny.regions import pictures, resnet, store
 from tiny.tasks import (
     json_lines,
     judged_texts,

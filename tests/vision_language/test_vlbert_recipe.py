@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from tiny import homes, toys
 from tiny.homes import STEPS, log_of, put
-from tiny.regions import store
-from tiny.seeing import resnet
+from tiny.regions import resnet, store
 from tiny.tasks import json_lines, vcr_line
 from transformers import BertForMaskedLM
 

@@ -282,9 +282,10 @@ def _count(module: nn.Module) -> int:
 
 # -- model card -------------------------------------------------------------------------------------------------------
 
+HEAD = "`AutoModelForMaskedLM` loads {}. `AutoModel`, which needs no head, reports its weights as UNEXPECTED."
 MLM_HEAD_TEXTS = {
-    "this run's": "`AutoModelForMaskedLM` loads the masked-LM head that was trained in this run.",
-    "the student's": "`AutoModelForMaskedLM` loads the student's own masked-LM head, not trained here.",
+    "this run's": HEAD.format("the masked-LM head that was trained in this run"),
+    "the student's": HEAD.format("the student's own masked-LM head, which was not trained here"),
     "none": "There is no masked-LM head: `AutoModelForMaskedLM` would initialise one randomly.",
 }
 """Text of a model card on the masked-LM head, by the head's origin."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import expit
-from tiny import vcr_files, wordnets
+from tiny import vcr_files
 from tiny.homes import STEPS, put, refused, student
 from tiny.vcr_files import row, tokens
 
@@ -61,7 +61,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wordnet(tmp_path_factory: pytest.TempPathFactory) -> WordNet:
-    return WordNet(wordnets.write(tmp_path_factory.mktemp("wordnet")))
+    return WordNet(vcr_files.write_wordnet(tmp_path_factory.mktemp("wordnet")))
 
 
 def refusal(config: VcrShiftConfig, out: Path, **changes: Any) -> str:
@@ -400,7 +400,7 @@ def told_by(folder: Path) -> str:
 
 def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
     assert "no WordNet files (index.noun); install Debian's wordnet-base" in told_by(tmp_path)
-    place = wordnets.write(tmp_path / "dict")
+    place = vcr_files.write_wordnet(tmp_path / "dict")
     assert wordnet_folder(str(tmp_path)) == place
     put(place / "data.noun", (place / "data.noun").read_text()[:-400])
     with pytest.warns(match="No WordNet synset found"):
@@ -471,7 +471,7 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
 def every_kind(data: Path, tmp_path: Path) -> dict[str, VcrShiftConfig]:
     losses = str(vcr_files.write(tmp_path / "losses.jsonl", losses_of(data)))
     said = str(predictions(tmp_path / "p.jsonl", data, {3: [0, 0, 0, 0.1], 5: [5, 0, 0, 0]}))
-    words = str(wordnets.write(tmp_path / "wordnet"))
+    words = str(vcr_files.write_wordnet(tmp_path / "wordnet"))
     plain = VcrShiftConfig(data=str(data))
     return {
         "none": plain,
@@ -574,7 +574,7 @@ def test_overlaps_by_hand(tmp_path: Path) -> None:
         tmp_path / "vcr/val.jsonl",
         [row(0, "Why is [0] happy about the dog ?", answers, right=(3, 0))],
     )
-    words = str(wordnets.write(tmp_path / "wordnet"))
+    words = str(vcr_files.write_wordnet(tmp_path / "wordnet"))
     config = VcrShiftConfig(data=str(tmp_path / "vcr"))
     bare = shift(config, tmp_path / "bare")
     assert bare["lemmas"] == "forms in lower case"
