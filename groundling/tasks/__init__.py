@@ -93,6 +93,11 @@ class Task:
     """Reads a split without using labels, if inputs depend on a label (VCR's rationales): all possible versions of
     each example."""
 
+    def __post_init__(self) -> None:
+        """Raises InputError for two metrics of one name, of which results would hold the last."""
+        for name in duplicates(metric.name for metric in self.metrics):
+            raise InputError(f"{self.name}: two metrics are called {name!r}; rename one")
+
     def with_answers_of(self, folder: Path) -> Task:
         """The task with the answers listed in a data folder; unchanged if the answers are fixed."""
         if self.read_form is None:
