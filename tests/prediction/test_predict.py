@@ -39,6 +39,7 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.core.registry import registered
+from groundling.data.tables import read_rows
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.loading import Encoder
 from groundling.models.text_encoder import new_encoder
@@ -454,7 +455,7 @@ def test_rows_that_cannot_be_asked_keep_their_place(own: Path, tmp_path: Path) -
 def test_no_column_and_no_row_of_the_data_is_lost(own: Path, tmp_path: Path) -> None:
     file = put(
         tmp_path / "asked.csv",
-        'question,photo,answer,predicted_answer\n"what\nis it",trip/0.png,a,b\nwhat,trip/1.png,c,d\n',
+        'question,photo,answer,predicted_answer\n"what\nis ""it""",trip/0.png,a,b\n"""what\tis""",trip/1.png,c,d\n',
     )
     settings = {"model": str(own / "run"), "data": str(file), "regions": str(own / "store")}
     predict(config_of(**settings), tmp_path / "answers.csv")
@@ -462,10 +463,11 @@ def test_no_column_and_no_row_of_the_data_is_lost(own: Path, tmp_path: Path) -> 
     assert [first["answer"], second["predicted_answer"]] == ["a", "d"]
     assert first["predicted_predicted_answer"] in ("cat", "dog", "sea")
     predict(config_of(**settings), tmp_path / "answers.tsv")
-    with (tmp_path / "answers.tsv").open(newline="") as tsv:
-        _, first_line, second_line = csv.reader(tsv, delimiter="\t")
-    assert first_line[:4] == ["what\nis it", "trip/0.png", "a", "b"]
-    assert second_line[2] == "c"
+    lines = [list(line.values()) for _, line in read_rows(tmp_path / "answers.tsv")]
+    assert [line[:4] for line in lines] == [
+        ['what is "it"', "trip/0.png", "a", "b"],
+        ['"what is"', "trip/1.png", "c", "d"],
+    ]
     half = put(tmp_path / "half.jsonl", '{"question": "a \\ud800", "photo": "trip/0.png"}\n')
     with pytest.raises(InputError, match=r"line 1: not valid JSON \(UnicodeEncodeError"):
         predict(config_of(**{**settings, "data": str(half)}), tmp_path / "no.jsonl")
