@@ -403,9 +403,7 @@ def choose_seed_models(
         )
     elif not saved:
         return [source / "model" if (source / "model").is_dir() else source], ""
-    # The folder may still hold seeds of an earlier command with more seeds.
-    finished = (read_result(source) or {}).get("seeds") or saved
-    numbers = [number for number in sorted(saved) if number in finished] or sorted(saved)
+    numbers = [number for number in sorted(saved) if is_listed(source, number)] or sorted(saved)
     # The best score on held-out data; ties go to the first, as when all splits were trained on.
     # A seed that always gives one answer is the last of those with equal scores.
     scores = {number: _held_out_score(read_result(saved[number]) or {}) for number in numbers}
@@ -421,6 +419,12 @@ def choose_seed_models(
         return [folder, *others], f"{source}: {note} over the seeds"
     reason = scores[best][1] if seed is None else "one"
     return [folder], f"{source}: predictions of seed {chosen}, {reason} of {every}"
+
+
+def is_listed(run: Path, seed: int) -> bool:
+    """Whether a seed counts: the folder may hold seeds of an earlier command that the run's result does not list."""
+    listed = (read_result(run) or {}).get("seeds")
+    return not listed or seed in listed
 
 
 def _held_out_score(result: Mapping[str, Any]) -> tuple[tuple[float, float], str]:
