@@ -30,6 +30,7 @@ from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
+from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import (
     Classification,
@@ -39,6 +40,7 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.core.registry import registered
+from groundling.data.regions.samples import ImageSources
 from groundling.data.tables import read_rows
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.loading import Encoder
@@ -345,6 +347,12 @@ def test_python_answers_one_and_many(own: Path) -> None:
     assert model.encode(["it"], images=photos[:1]).shape == (1, 32)
     assert features.shape == (2, 32) and features.dtype == np.float32
     assert not np.allclose(features, model.encode(texts))
+    samples = model.make_samples([Example("0", "what is it")], ImageSources())
+    with torch.no_grad():
+        encoded = model.student(collate(samples.get([0], ())))
+    states = encoded.text if encoded.joint_text is None else encoded.joint_text
+    inside = states[0, 1:-1].mean(0).numpy()  # without [CLS] and [SEP]
+    np.testing.assert_allclose(model.encode("what is it", pool="mean"), inside, atol=1e-6)
 
 
 def test_python_tells_mistakes_in_one_line(own: Path) -> None:
