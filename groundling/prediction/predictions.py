@@ -353,6 +353,8 @@ def python_examples(
     texts: Sequence[str], pairs: Any, images: Any, choices: Any, *, stored: bool
 ) -> tuple[list[Example], dict[str, ImageInput]]:
     """Examples, and all images by id: files' paths, or (`stored`) the ids of a region store."""
+    if any(isinstance(one, str) for one in (texts, pairs, images, choices)):
+        raise InputError("expected lists of one length, not one text; predict takes one question")
     columns = [[None] * len(texts) if one is None else one for one in (pairs, images, choices)]
     photos: dict[str, ImageInput] = {}
     examples = []

@@ -361,6 +361,8 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
     one: Any = {"texts": ["is it"]}
     for asked, message in (
         ({"texts": ["is it", "is it"], "images": [photo]}, "expected lists of one length"),
+        ({"texts": "it"}, "not one text; predict takes one question"),
+        (one | {"pairs": "a"}, "not one text; predict takes one question"),
         (
             one | {"images": [Image.open(photo)], "regions": own / "store"},
             "image 0 of question 0: not in ",
