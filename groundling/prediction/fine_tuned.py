@@ -68,7 +68,7 @@ from groundling.settings.input_settings import (
 )
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.tasks import Task
-from groundling.tasks.table import example_of, held_out, metrics_of, read_table
+from groundling.tasks.table import example_of, held_out, metrics_of, positive_class, read_table
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet
 from groundling.training.evaluation import (
@@ -526,6 +526,7 @@ class FineTunedModel:
             "n": {name: len(examples) for name, examples in splits.items()},
             "truncated_tokens": truncated,
         }
+        result |= positive_class(self.form) if self.description.own is not None else {}
         return result | ({"notes": self.notes} if self.notes else {})
 
     def labelled_splits(
