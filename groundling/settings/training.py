@@ -59,12 +59,13 @@ each of --milestones."""
     decay_bias_and_norm: bool = False
     """Apply weight decay to biases and LayerNorms too (code of VL-BERT and XDBERT)."""
     head_lr: Annotated[float, Ge(0)] = 1.0
-    """Learning rate of the objectives' heads, as a multiple of --lr."""
+    """Learning rate of the objectives' heads, as a multiple of --lr. Layers inside the model are no \
+heads, even new ones: XDBERT's cross-modal layers, the projection of visual_token_mlm."""
     freeze_encoder_steps: Annotated[int, Ge(0)] = 0
-    """Steps in which only the heads are trained; warm-up of the encoder begins after them. 0: use \
---freeze-encoder-ratio."""
+    """Steps in which only the heads (see --head-lr) are trained; warm-up of the encoder begins after \
+them. 0: use --freeze-encoder-ratio."""
     freeze_encoder_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    """Share of the schedule's steps in which only the heads are trained."""
+    """Share of the schedule's steps in which only the heads (see --head-lr) are trained."""
     max_grad_norm: Annotated[float, Ge(0)] = 1.0
     """Maximum gradient norm; 0: no clipping."""
     clip_per_tensor: bool = False

@@ -104,6 +104,10 @@ class Task:
             return self
         return replace(self, form=self.read_form(Path(folder)))
 
+    def has_answers_of(self, folder: Path) -> bool:
+        """Whether a data folder lists the task's answers in the same order; True if the answers are fixed."""
+        return self.read_form is None or self.read_form(Path(folder)) == self.form
+
     def splits_to_train(self, splits: Sequence[str]) -> tuple[str, ...]:
         """The training splits: `splits`, or the task's own if `splits` is empty.
 
