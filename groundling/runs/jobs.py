@@ -80,12 +80,11 @@ def run_jobs(
     """
     held: dict[str, FileLock] = {}
     end_dry_run(f"{len(jobs):,} jobs")
-    os.environ.update(ENVIRONMENT)  # new processes inherit it
     results: dict[str, Any] = {}
     waiting = list(jobs)
     running: dict[Future[Any], tuple[Job, float]] = {}
     # Each thread waits for a process of one isolated job.
-    with _pool(processes) as pool, ThreadPoolExecutor(processes) as threads:
+    with _environment(), _pool(processes) as pool, ThreadPoolExecutor(processes) as threads:
         while waiting or running:
             ready = [job for job in waiting if results.keys() >= set(job.after)]
             if not ready and not running:
@@ -151,9 +150,9 @@ def run_parallel(
     if processes < 2:
         yield from (call(*arguments) for arguments in argument_lists)
         return
-    os.environ.update(ENVIRONMENT)
     running: set[Future[T]] = set()
-    with convert_errors(KILLED, errors=BrokenProcessPool), _pool(processes) as pool:
+    broken = convert_errors(KILLED, errors=BrokenProcessPool)
+    with _environment(), broken, _pool(processes) as pool:
         for arguments in argument_lists:
             running.add(pool.submit(call, *arguments))
             if len(running) > processes:
@@ -186,6 +185,21 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
     return min(os.cpu_count() or 1, MAX_PROCESSES)
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """`ENVIRONMENT`, which new processes inherit, and afterwards the caller's own again."""
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
+    os.environ.update(ENVIRONMENT)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
