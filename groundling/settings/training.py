@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
@@ -99,6 +100,12 @@ CPU, up to 4 with an accelerator."""
     def batch_size(self) -> str:
         """The batch size in words."""
         return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
+
+
+def count_steps(epochs: float, per_epoch: float) -> int:
+    """Optimizer steps of a run of so many epochs, with `per_epoch` steps in each."""
+    # Round to ten digits first, so that a ratio of 1/6 does not lose a step to rounding errors.
+    return max(1, math.floor(round(epochs * per_epoch, 10)))
 
 
 @settings
