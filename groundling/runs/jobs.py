@@ -18,10 +18,11 @@ from concurrent.futures import (
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -33,6 +34,9 @@ from groundling.core.errors import (
     printable,
 )
 from groundling.runs.progress import end_dry_run, print_line
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -178,6 +182,22 @@ def use_cpu(cpu: bool) -> bool:
         if parse_flag_from_env(variable):
             raise InputError(f"{variable}: groundling trains with plain data parallelism; unset it")
     return cpu or not torch.accelerator.is_available()
+
+
+def process_state(cpu: bool, timeout: timedelta | None = None) -> PartialState:
+    """This process's device, which is what `cpu` asks for whatever an earlier run had, and its place among others.
+
+    `timeout`: how long processes that are not yet connected will wait for each other.
+    """
+    from accelerate.state import AcceleratorState, PartialState
+
+    on_cpu = use_cpu(cpu)
+    options = {} if timeout is None else {"timeout": timeout}
+    state = PartialState(cpu=on_cpu, **options)
+    if state.num_processes == 1 and state._cpu != on_cpu:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        state = PartialState(cpu=on_cpu, **options)
+    return state
 
 
 def cores() -> int:

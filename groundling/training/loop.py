@@ -31,7 +31,7 @@ from groundling.models.loading import Encoder
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
 from groundling.objectives import Objective
 from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
-from groundling.runs.jobs import use_cpu
+from groundling.runs.jobs import process_state, use_cpu
 from groundling.runs.progress import Progress, print_line
 from groundling.runs.run import Checkpoints, Counters
 from groundling.settings.training import TrainingArguments
@@ -430,6 +430,7 @@ def means_of_windows(
 
 def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
     """Device, processes and precision; raises InputError if the batch cannot be split evenly."""
+    process_state(config.cpu)
     AcceleratorState._reset_state()  # forget an earlier call's precision; the process group stays
     accelerator = Accelerator(
         cpu=use_cpu(config.cpu),

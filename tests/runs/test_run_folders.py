@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import PartialState
 from tiny import homes, standins
 from tiny.commands import same
 from tiny.homes import STEPS, digests, never, put
@@ -535,3 +536,15 @@ def test_the_newest_checkpoint_and_the_best_weights_stay_alone(tmp_path: Path) -
         InputError, match=r"state.safetensors: cannot be read .* train again in another"
     ):
         found.restore(*model(width=4))
+
+
+def test_each_run_of_a_session_has_the_device_that_it_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr(PartialState, "default_device", torch.device("meta"))
+    devices = [
+        Run(tmp_path / str(number), "adapt", {}, {}, cpu).state.device.type
+        for number, cpu in enumerate((False, True, False, True))
+    ]
+    assert devices == ["meta", "cpu", "meta", "cpu"]
