@@ -548,3 +548,17 @@ def test_each_run_of_a_session_has_the_device_that_it_asks_for(
         for number, cpu in enumerate((False, True, False, True))
     ]
     assert devices == ["meta", "cpu", "meta", "cpu"]
+
+
+def test_a_run_in_tokens_stays_on_its_number_of_processes(
+    control: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of so many samples are the same, however many processes share them."""
+    config = replace(STEPS, steps=1)
+    in_tokens = replace(config, batch_tokens=400)
+    for name, training in (("samples", config), ("tokens", in_tokens)):
+        adapt(control, training, tmp_path / name)
+    monkeypatch.setitem(PartialState._shared_state, "num_processes", 2)
+    adapt(control, config, tmp_path / "samples")
+    with pytest.raises(InputError, match=r"config.train.processes: 1 there, 2 now"):
+        adapt(control, in_tokens, tmp_path / "tokens")
