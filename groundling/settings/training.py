@@ -102,6 +102,10 @@ CPU, up to 4 with an accelerator."""
         return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
 
 
+WITHOUT_EFFECT = ("train.workers", "train.save_every", "train.log_every")
+"""Settings of a command's training on which no weight depends, so that a run may be resumed with others."""
+
+
 def count_steps(epochs: float, per_epoch: float) -> int:
     """Optimizer steps of a run of so many epochs, with `per_epoch` steps in each."""
     # Round to ten digits first, so that a ratio of 1/6 does not lose a step to rounding errors.
