@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from torch import Tensor
 
 from groundling.core.batch import FORWARD_BATCH, Batch, EncoderOutput, Example, collate, require
@@ -59,7 +58,7 @@ from groundling.prediction.predictions import (
     read_file_rows,
 )
 from groundling.runs.folder import sha256_of
-from groundling.runs.jobs import use_cpu
+from groundling.runs.jobs import process_state
 from groundling.runs.progress import track
 from groundling.settings.input_settings import (
     PredictionColumns,
@@ -651,6 +650,6 @@ def load_saved(saved: SavedModelSettings) -> FineTunedModel:
         seeds="all" if saved.all_seeds else "best",
         detector=saved.detector,
         backbone=saved.backbone,
-        device=str(PartialState(cpu=use_cpu(saved.cpu)).device),
+        device=str(process_state(saved.cpu).device),
         trust=saved.trust,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
@@ -100,6 +101,16 @@ CPU, up to 4 with an accelerator."""
     def batch_size(self) -> str:
         """The batch size in words."""
         return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
+
+
+WITHOUT_EFFECT = ("train.workers", "train.save_every", "train.log_every")
+"""Settings of a command's training on which no weight depends, so that a run may be resumed with others."""
+
+
+def count_steps(epochs: float, per_epoch: float) -> int:
+    """Optimizer steps of a run of so many epochs, with `per_epoch` steps in each."""
+    # Round to ten digits first, so that a ratio of 1/6 does not lose a step to rounding errors.
+    return max(1, math.floor(round(epochs * per_epoch, 10)))
 
 
 @settings

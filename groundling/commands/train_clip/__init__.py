@@ -13,7 +13,7 @@ from groundling.command_line.names import input_paths
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, refuse_settings, settings
 from groundling.settings.input_settings import CaptionedImageSettings
-from groundling.settings.training import EvaluationSettings, TrainingArguments
+from groundling.settings.training import WITHOUT_EFFECT, EvaluationSettings, TrainingArguments
 
 
 @settings
@@ -83,5 +83,5 @@ COMMAND = Command(
     "runs/my_clip",
     common_flags="captions images model size epochs steps batch lr seed cpu",
     validate=check,
-    output=ResumableRun(input_paths),
+    output=ResumableRun(input_paths, WITHOUT_EFFECT),
 )
