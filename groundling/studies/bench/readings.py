@@ -388,13 +388,16 @@ def _facts(one: SetReader, model: str, out: Path) -> dict[str, Reading]:
         for relation, groups in relations.items():
             name = about.get("name", Path(one.source).stem)
             name += f" {relation}" if len(relations) > 1 else ""
+            of_relation = [row for row in rows if row["relation"] == relation]
             measure = _fact_measure(mode, about, groups["all"])
+            if measure == "spearman" and all(row[measure] is None for row in of_relation):
+                measure = "accuracy"  # ViComTe's pairs, each with one right answer
             field = "deviations" if measure == DEVIATIONS else measure
-            own = [
-                row for row in rows if row["relation"] == relation and row.get(field) is not None
-            ]
+            own = [row for row in of_relation if row.get(field) is not None]
             if not own:
-                continue
+                raise InputError(
+                    f"{one.source}: {measure} is undefined for every fact of {name}, {mode}; leave it out"
+                )
             items = [row[field] for row in own]
             readings[f"{name}, {mode}"] = {
                 "measure": measure,

@@ -31,6 +31,7 @@ from groundling.studies.bench.handed import (
 )
 from groundling.studies.bench.methods import find_methods
 from groundling.studies.bench.protocol import BenchFolder
+from groundling.studies.bench.readings import DEVIATIONS, SetReader
 from groundling.studies.bench.real import RealBench
 
 NOUNS = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
@@ -374,6 +375,29 @@ def test_a_mistake_is_one_line_before_anything_is_trained(
             run(settings_for(files, **own), tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out/runs").exists()
+
+
+def test_facts_with_one_right_answer_are_read_by_accuracy(files: Path, tmp_path: Path) -> None:
+    """ViComTe's pairs, whose set is measured by Spearman in its paper, as its distributions are."""
+    colours = ["red", "blue", "green", "red", "blue"]
+    pairs = [
+        {"sub": noun, "obj": colour, "alt": "black"}
+        for noun, colour in zip(NOUNS, colours, strict=False)
+    ]
+    source = homes.lines(tmp_path / "db/color/test.jsonl", *pairs)
+    reader = SetReader("facts", str(source), (("modes", ("fill-mask", "linear")),))
+    found = reader.read(files / "encoder", tmp_path / "read", cpu=True)
+    assert {name: one["measure"] for name, one in found.items()} == {
+        "vicomte/color, fill-mask": "accuracy",
+        "vicomte/color, linear": DEVIATIONS,
+    }
+    assert found["vicomte/color, fill-mask"]["chance"] == pytest.approx(1 / 12)
+    alike = homes.lines(
+        tmp_path / "alike/color/test.jsonl", *[one | {"obj": "red"} for one in pairs]
+    )
+    reader = SetReader("facts", str(alike), (("modes", ("linear",)),))
+    with pytest.raises(InputError, match="undefined for every fact of vicomte/color, linear"):
+        reader.read(files / "encoder", tmp_path / "none", cpu=True)
 
 
 def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
