@@ -13,6 +13,7 @@ from groundling.commands.adapt.run import own_lm_head
 from groundling.core.errors import InputError, duplicates
 from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import read_object
+from groundling.runs.jobs import Job
 from groundling.runs.progress import CommandContext
 from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.commands import RealBenchConfig
@@ -41,11 +42,12 @@ from groundling.studies.bench.methods import (
     find_methods,
     for_encoder,
 )
-from groundling.studies.bench.protocol import BenchFolder, Files
+from groundling.studies.bench.protocol import BenchFolder, Files, key_of
 from groundling.studies.bench.readings import SetReader, set_readers, shared_sets
 from groundling.studies.bench.report import make_set_report, publish
 
 UNADAPTED = Arm(None, BEFORE)
+PERMUTED = "permuted teacher"
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,13 @@ class RealBench(Experiment):
     def files(self, arm: Arm) -> Files:
         """The user's files, and what controls read."""
         return real_files(self.folder.root, self.config)
+
+    def setup(self, arm: Arm) -> list[Job]:
+        """The permuted teacher of a control."""
+        if arm.arm != SHUFFLED or arm.method is None or not arm.method.replaces_teacher:
+            return []
+        call = partial(permute_teacher, self.files(arm), self.config)
+        return [self.job(PERMUTED, key_of(self.fixed, PERMUTED), call)]
 
     def arms(self) -> list[Arm]:
         """The unadapted encoder, then every method with its controls."""
@@ -160,8 +169,6 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
         done = {own.folder.job(f"{UNADAPTED.name}: {one.name}") for one in own.sets}
         for name in duplicates(name for job in done for name in read_object(job)["readings"]):
             raise InputError(f"two files hold {name}; leave one out")
-        if permutes:
-            permute_teacher(files, config)
         own.run(config.processes)
     return own.conclude(counts, notes)
 
