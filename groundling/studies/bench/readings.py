@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -344,7 +345,7 @@ class SetReader:
         place = "" if self.kind == "task" else f"{self.kind} {path.resolve().parent.name} "
         return f"{place}{self.source if self.kind == 'task' else path.stem} {self.key[:KEY]}"
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Hash of its content, and of how it is read."""
         return key_of(self.kind, data_hash(self.data or self.source), self.settings)

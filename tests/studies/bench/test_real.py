@@ -22,6 +22,7 @@ from groundling.core.errors import InputError
 from groundling.models.clip import load_clip_image_tower, load_clip_text_tower
 from groundling.runs.folder import read_json
 from groundling.settings.fields import make_settings
+from groundling.studies.bench import readings
 from groundling.studies.bench.commands import BENCH_REAL, RealBenchConfig
 from groundling.studies.bench.engine import BEFORE, METHOD, SHUFFLED, TEXT_CONTROL, Arm
 from groundling.studies.bench.handed import (
@@ -204,6 +205,17 @@ def test_words_of_all_texts_are_permuted_in_any_clip_like_teacher(
     (permuted / "tokenizer.json").unlink()  # as after a kill while files were moved
     permute_teacher(files, config)
     assert homes.digests(permuted) == before
+
+
+def test_a_set_is_hashed_once(files: Path, tmp_path: Path) -> None:
+    sets = {"tasks": ("glue/rte",), "data": files / "glue"}
+    config = settings_for(files, plan=True, **sets)
+    hashed: Counter[str] = Counter()
+    with pytest.MonkeyPatch.context() as patch:
+        hash_of = readings.data_hash
+        patch.setattr(readings, "data_hash", lambda path: hashed.update([path]) or hash_of(path))
+        run(config, tmp_path / "out")
+    assert hashed[str(files / "glue")] == 1 and set(hashed.values()) == {1}
 
 
 def test_a_permuted_teacher_is_made_by_one_command_of_several(tmp_path: Path) -> None:
