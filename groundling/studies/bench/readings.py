@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from groundling.command_line import COMMANDS
 from groundling.commands.adapt.evaluation import read_pairs
@@ -24,8 +24,10 @@ from groundling.core.metrics import SPEARMAN
 from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
 from groundling.data.images import open_image
+from groundling.data.samples import backend_tokenizer
 from groundling.data.tables import lines_of
 from groundling.models.frozen_clip import load_frozen_clip
+from groundling.models.loading import load_config, load_tokenizer
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import load_text_encoder
 from groundling.prediction.similarity import sentence_vectors
@@ -299,12 +301,13 @@ NOT_COMPARED = {"architectures", "dtype", "transformers_version", "_name_or_path
 
 def check_plain(model: Path, encoder: Path) -> None:
     """Raises InputError for an exported model that is not the handed-over encoder with other weights."""
-    changed, config = (AutoConfig.from_pretrained(one).to_dict() for one in (model, encoder))
+    sources = str(model), str(encoder)
+    changed, config = (load_config(one).to_dict() for one in sources)
     differing = [
         name for name in {*changed, *config} - NOT_COMPARED if changed.get(name) != config.get(name)
     ]
-    own, handed = (AutoTokenizer.from_pretrained(one) for one in (model, encoder))
-    if own.backend_tokenizer.to_str() != handed.backend_tokenizer.to_str():
+    own, handed = (backend_tokenizer(load_tokenizer(one)).to_str() for one in sources)
+    if own != handed:
         differing.append("the tokenizer")
     if differing:
         raise InputError(
@@ -350,8 +353,12 @@ class SetReader:
         """Hash of its content, and of how it is read."""
         return key_of(self.kind, data_hash(self.data or self.source), self.settings)
 
-    def read(self, model: Path, out: Path, cpu: bool) -> dict[str, Reading]:
-        """The readings of an encoder by name; `out` is the folder of the command that reads it."""
+    def read(self, model: Path, out: Path, encoder: Path, cpu: bool) -> dict[str, Reading]:
+        """The readings of a model by name; `out` is the folder of the command that reads it.
+
+        Raises InputError for a model that is not the handed-over `encoder` with other weights.
+        """
+        check_plain(model, encoder)
         if self.kind == "retention":
             found = _read_retention(self.source, model, cpu)
         else:

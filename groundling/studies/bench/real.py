@@ -93,8 +93,9 @@ class RealBench(Experiment):
 
     def readings(self, arm: Arm) -> list[Reading]:
         """Every set."""
+        encoder, cpu = self.encoder(arm), self.config.cpu
         return [
-            Reading(one.name, partial(one.read, cpu=self.config.cpu), key=one.key)
+            Reading(one.name, partial(one.read, encoder=encoder, cpu=cpu), key=one.key)
             for one in self.sets
         ]
 

@@ -33,7 +33,7 @@ from groundling.studies.bench.handed import (
 from groundling.studies.bench.methods import find_methods
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.readings import DEVIATIONS, SetReader
-from groundling.studies.bench.real import RealBench
+from groundling.studies.bench.real import UNADAPTED, RealBench
 
 NOUNS = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
 
@@ -216,6 +216,23 @@ def test_a_set_is_hashed_once(files: Path, tmp_path: Path) -> None:
         patch.setattr(readings, "data_hash", lambda path: hashed.update([path]) or hash_of(path))
         run(config, tmp_path / "out")
     assert hashed[str(files / "glue")] == 1 and set(hashed.values()) == {1}
+
+
+def test_a_model_that_is_not_the_encoder_with_other_weights_is_not_read(
+    files: Path, tmp_path: Path
+) -> None:
+    words = homes.words()
+    config = toys.bert(len(words)).config
+    config.num_hidden_layers = 3
+    homes.home(tmp_path / "deep", BertForMaskedLM(config), words)
+    (reading, *_) = RealBench(
+        BenchFolder(tmp_path),
+        find_methods(["l1"]),
+        settings_for(files),
+        [SetReader("words", str(files / "rated.txt"))],
+    ).readings(UNADAPTED)
+    with pytest.raises(InputError, match="it differs in num_hidden_layers; no verdict"):
+        reading.read(tmp_path / "deep", tmp_path / "out")
 
 
 def test_a_permuted_teacher_is_made_by_one_command_of_several(tmp_path: Path) -> None:
@@ -407,7 +424,7 @@ def test_facts_with_one_right_answer_are_read_by_accuracy(files: Path, tmp_path:
     ]
     source = homes.lines(tmp_path / "db/color/test.jsonl", *pairs)
     reader = SetReader("facts", str(source), (("modes", ("fill-mask", "linear")),))
-    found = reader.read(files / "encoder", tmp_path / "read", cpu=True)
+    found = reader.read(files / "encoder", tmp_path / "read", files / "encoder", cpu=True)
     assert {name: one["measure"] for name, one in found.items()} == {
         "vicomte/color, fill-mask": "accuracy",
         "vicomte/color, linear": DEVIATIONS,
@@ -418,7 +435,7 @@ def test_facts_with_one_right_answer_are_read_by_accuracy(files: Path, tmp_path:
     )
     reader = SetReader("facts", str(alike), (("modes", ("linear",)),))
     with pytest.raises(InputError, match="undefined for every fact of vicomte/color, linear"):
-        reader.read(files / "encoder", tmp_path / "none", cpu=True)
+        reader.read(files / "encoder", tmp_path / "none", files / "encoder", cpu=True)
 
 
 def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
