@@ -34,7 +34,7 @@ from groundling.studies.bench.handed import (
     permute_teacher,
     real_files,
 )
-from groundling.studies.bench.judge import judge_sets, set_sentences
+from groundling.studies.bench.judge import MIN_UNITS, judge_sets, set_sentences
 from groundling.studies.bench.methods import (
     CAPTIONS,
     IMAGES,
@@ -166,6 +166,10 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
             print(f"note: {note}")
         return own.print_plan()
     if not config.report:
+        if config.adapt_seeds < MIN_UNITS:
+            print(
+                f"note: a verdict takes {MIN_UNITS} adaptation seeds; with {config.adapt_seeds} there is none"
+            )
         own.run(config.processes, [UNADAPTED])  # reads every set before anything is trained
         done = {own.folder.job(f"{UNADAPTED.name}: {one.name}") for one in own.sets}
         for name in duplicates(name for job in done for name in read_object(job)["readings"]):

@@ -129,6 +129,8 @@ def test_every_arm_is_read_on_every_set_before_and_after(ran: tuple[Path, str]) 
         assert "items" not in one["readings"]["vicomte/color, linear"]
     assert [one["reading"] for one in bench["verdicts"] if one["gain"]] == list(names)[:3] * 2
     assert "contrastive: no verdict with 1 adaptation seeds, it takes 3" in said
+    assert said.startswith("note: a verdict takes 3 adaptation seeds; with 1 there is none\n")
+    assert RealBenchConfig().adapt_seeds == 3
     assert "  lexi_contrastive: shuffled images" in said and "\nguessing  " in said
     assert re.search(r"^before +\d\.\d\d\d", said, re.MULTILINE) and "\nPrice\n" in said
     page = (out / "report.html").read_text()
