@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -362,7 +362,12 @@ class SetReader:
         if self.kind == "retention":
             found = _read_retention(self.source, model, cpu)
         else:
-            readers = {"facts": _facts, "words": _words, "pairs": _pairs, "task": _task}
+            readers: dict[str, Callable[[SetReader, str, Path], dict[str, Reading]]] = {
+                "facts": partial(_facts, cpu=cpu),
+                "words": partial(_words, cpu=cpu),
+                "pairs": _pairs,
+                "task": _task,
+            }
             found = readers[self.kind](self, str(model), out)
         is_gain = self.kind in GAINS
         return {name: {"same_items": [], **one, "gain": is_gain} for name, one in found.items()}
@@ -384,10 +389,10 @@ def set_readers(settings: RealBenchConfig) -> list[SetReader]:
     return sets + [SetReader("task", name, tuned, settings.data) for name in settings.tasks]
 
 
-def _facts(one: SetReader, model: str, out: Path) -> dict[str, Reading]:
+def _facts(one: SetReader, model: str, out: Path, cpu: bool) -> dict[str, Reading]:
     """A reading for each mode and relation."""
     settings = dict(one.settings)
-    result = run_quietly("probe-facts", out, model=model, data=one.source, **settings)
+    result = run_quietly("probe-facts", out, model=model, data=one.source, cpu=cpu, **settings)
     about = result.get("set", {})
     readings = {}
     for mode in settings["modes"]:
@@ -433,9 +438,9 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
     return [decoded_json(str(path), line) for line in lines_of(path)]
 
 
-def _words(one: SetReader, model: str, out: Path) -> dict[str, Reading]:
+def _words(one: SetReader, model: str, out: Path, cpu: bool) -> dict[str, Reading]:
     """The last layer's correlation, which is not selected on the set."""
-    result = run_quietly("probe-words", out, model=model, data=(one.source,))
+    result = run_quietly("probe-words", out, model=model, data=(one.source,), cpu=cpu)
     ((name, found),) = result["sets"].items()
     rows = _json_lines(out / "pairs.jsonl")
     reading = {

@@ -32,7 +32,7 @@ from groundling.studies.bench.handed import (
 )
 from groundling.studies.bench.methods import find_methods
 from groundling.studies.bench.protocol import BenchFolder
-from groundling.studies.bench.readings import DEVIATIONS, SetReader
+from groundling.studies.bench.readings import DEVIATIONS, SetReader, set_readers
 from groundling.studies.bench.real import UNADAPTED, RealBench
 
 NOUNS = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
@@ -235,6 +235,25 @@ def test_a_model_that_is_not_the_encoder_with_other_weights_is_not_read(
     ).readings(UNADAPTED)
     with pytest.raises(InputError, match="it differs in num_hidden_layers; no verdict"):
         reading.read(tmp_path / "deep", tmp_path / "out")
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_commands_that_read_run_where_the_bench_runs(
+    files: Path, tmp_path: Path, cpu: bool
+) -> None:
+    given: list[tuple[str, bool]] = []
+
+    def recorded(name: str, *_: Any, **settings: Any) -> None:
+        given.append((name, settings["cpu"]))
+        raise InputError("not run")
+
+    config = settings_for(files, minimal_pairs=(files / "pairs.csv",), retention_pairs="", cpu=cpu)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readings, "run_quietly", recorded)
+        for reader in set_readers(config):
+            with pytest.raises(InputError, match="not run"):
+                reader.read(files / "encoder", tmp_path, files / "encoder", cpu)
+    assert given == [(name, cpu) for name in ("probe-facts", "probe-words", "pairs")]
 
 
 def test_a_permuted_teacher_is_made_by_one_command_of_several(tmp_path: Path) -> None:
