@@ -40,7 +40,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "EncoderOutput: the output of a model": {
         "groundling.core.batch": "EncoderOutput OutputSizes",
-        "groundling.models.attention": "AttentionMap SequencePositions",
+        "groundling.models.attention": "AttentionMap SequencePositions PositionKind text_positions region_positions",
     },
     "Objective: a term of the loss": {
         "groundling.objectives": "Objective ObjectiveContext LossTargets",
@@ -63,7 +63,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.models.text_encoder": "TextEncoder",
         "groundling.vision_language.single_stream": "SingleStreamModel MultimodalEmbeddings EmbeddedSequence",
         "groundling.models.task_heads": "TaskHead HeadContext",
-        "groundling.vision_language": "Architecture PretrainingPhase",
+        "groundling.vision_language": "RegionEncoder Architecture PretrainingPhase",
         "groundling.teachers": "Teacher",
     },
     "Predictions of a fine-tuned model": {

@@ -116,7 +116,7 @@ COCO_NLVR2_REGIONS = regions(
 )
 FLICKR_REGIONS = regions(
     "flickr-regions",
-    "stores/flickr30k",
+    "stores/visualbert/flickr30k",
     "bottom-up attention's features of Flickr30k",
     "jnhwkim/ban-vqa, tools/download_flickr.sh: train.hdf5, val.hdf5, test.hdf5, imported by `groundling regions "
     "--imports ... --ids ...`",

@@ -56,7 +56,7 @@ VCR_IMAGES = data(
     kind="images",
 )
 VCR_BOXES = boxes(
-    "vcr-boxes", "stores/vcr_boxes", "VCR's annotated boxes", VCR_IMAGES, VCR / "vcr1images"
+    "vcr-boxes", "stores/vlbert/vcr_boxes", "VCR's annotated boxes", VCR_IMAGES, VCR / "vcr1images"
 )
 VQA = data(
     "vqa",
@@ -68,7 +68,7 @@ VQA = data(
 )
 COCO_REGIONS = data(
     "coco-regions",
-    "stores/coco",
+    "stores/vlbert/coco",
     "bottom-up attention's features of COCO",
     "jackroos/VL-BERT, data/PREPARE_DATA.md: trainval2014_resnet101_faster_rcnn_genome.zip, unpacked and imported by `groundling "
     "regions --imports ... --ids-as captions_train2014.json captions_val2014.json`",
@@ -89,11 +89,11 @@ DETECTIONS = data(
     kind="detections",
 )
 ANNOTATIONS = REFCOCO / "instances.json"
-TRUTH = boxes("truth", "stores/refcoco_truth", "annotated boxes", COCO_IMAGES, ANNOTATIONS)
-FOUND = boxes("found", "stores/refcoco_found", "detected boxes", COCO_IMAGES, DETECTIONS)
+TRUTH = boxes("truth", "stores/vlbert/refcoco_truth", "annotated boxes", COCO_IMAGES, ANNOTATIONS)
+FOUND = boxes("found", "stores/vlbert/refcoco_found", "detected boxes", COCO_IMAGES, DETECTIONS)
 TRUTH_AND_FOUND = boxes(
     "both",
-    "stores/refcoco_both",
+    "stores/vlbert/refcoco_both",
     "annotated and detected boxes",
     COCO_IMAGES,
     ANNOTATIONS,
@@ -108,7 +108,7 @@ CC_IMAGES = data(
 )
 CC_REGIONS = data(
     "cc-regions",
-    "stores/cc",
+    "stores/vlbert/cc",
     "bottom-up attention's features of Conceptual Captions",
     "jackroos/VL-BERT, data/PREPARE_DATA.md: json of its detector, imported by `groundling regions --imports ... "
     "--filter-imports --score-threshold 0.5`",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
@@ -56,7 +57,7 @@ def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
     All rows are kept in order. Columns are the data's own, then `answer`, `choice` (its text, for
     multiple choice), `x1`, `y1`, `x2`, `y2` (of a region, in pixels) and `probability`, and the
     same with `_2`, `_3` for the next best; all get the prefix `predicted_`, repeated if necessary,
-    if the data has a column of one of these names.
+    if the data has a column of one of these names. In a tsv, tabs and newlines of a cell become spaces.
     """
     from groundling.prediction.fine_tuned import load_saved
     from groundling.prediction.predictions import prediction_columns
@@ -103,11 +104,16 @@ def _format_table(ending: str, rows: Sequence[InputRow], names: Sequence[str]) -
     if ending == ".jsonl":
         return "".join(json_text(line, ensure_ascii=False) + "\n" for line in lines)
     every = [*header, *(f"{prefix}{name}" for name in names)]
+    table = [every, *([_cell(line.get(name)) for name in every] for line in lines)]
+    if ending == ".tsv":  # in which quotes are text, so no cell can hold a separator
+        return "".join("\t".join(map(_on_one_line, cells)) + "\n" for cells in table)
     buffer = io.StringIO()
-    separator = "\t" if ending == ".tsv" else ","
-    writer = csv.writer(buffer, delimiter=separator, lineterminator="\n")
-    writer.writerows([every, *([_cell(line.get(name)) for name in every] for line in lines)])
+    csv.writer(buffer, lineterminator="\n").writerows(table)
     return buffer.getvalue()
+
+
+def _on_one_line(cell: str) -> str:
+    return re.sub("\r\n|[\t\n\r]", " ", cell)
 
 
 def _cell(value: object) -> str:

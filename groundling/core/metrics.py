@@ -55,7 +55,7 @@ class Metric:
 
     @property
     def is_mean(self) -> bool:
-        """Whether it is a mean over examples."""
+        """Whether it is known to be a mean over examples, as the package's own means are."""
         return self.from_sums is _mean
 
     def per_example(self, predictions: Values, labels: Values) -> Values:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from torch import Tensor
 
 from groundling.core.batch import FORWARD_BATCH, Batch, EncoderOutput, Example, collate, require
@@ -37,6 +36,7 @@ from groundling.data.tables import check_no_label, row_texts, split_columns
 from groundling.models.adapters import IMAGE, TEXT
 from groundling.models.heads import HEADS, load_head
 from groundling.models.loading import Encoder
+from groundling.objectives.contrastive import pool_states
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction.model_description import (
     FILE,
@@ -58,7 +58,7 @@ from groundling.prediction.predictions import (
     read_file_rows,
 )
 from groundling.runs.folder import sha256_of
-from groundling.runs.jobs import use_cpu
+from groundling.runs.jobs import process_state
 from groundling.runs.progress import track
 from groundling.settings.input_settings import (
     PredictionColumns,
@@ -67,7 +67,7 @@ from groundling.settings.input_settings import (
 )
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.tasks import Task
-from groundling.tasks.table import example_of, held_out, metrics_of, read_table
+from groundling.tasks.table import example_of, held_out, metrics_of, positive_class, read_table
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet
 from groundling.training.evaluation import (
@@ -459,8 +459,8 @@ class FineTunedModel:
         Args:
             texts: a text, or a list of N texts.
             images: the image of each text, as a file path or PIL image, or its images; None: text only.
-            pool: the last hidden state of the first position, or the mean over the text's tokens; a model with one
-                vector per text (a CLIP text tower, an adapter over CLIP) returns that vector.
+            pool: the last hidden state of the first position, or the mean over the text's tokens without special ones;
+                a model with one vector per text (a CLIP text tower, an adapter over CLIP) returns that vector.
             regions: a region store with the images; empty: regions are detected now.
         """
         if isinstance(texts, str):
@@ -525,6 +525,7 @@ class FineTunedModel:
             "n": {name: len(examples) for name, examples in splits.items()},
             "truncated_tokens": truncated,
         }
+        result |= positive_class(self.form) if self.description.own is not None else {}
         return result | ({"notes": self.notes} if self.notes else {})
 
     def labelled_splits(
@@ -591,9 +592,7 @@ class FineTunedModel:
 
 def _check_answers(task: Task, data: Path, split: str) -> None:
     """Raises InputError if a labelled split's folder lists other answers than the model's, or in another order."""
-    if task.read_form is None or split in task.test:
-        return
-    if task.read_form(data) != task.form:
+    if split not in task.test and not task.has_answers_of(data):
         raise InputError(f"{data}: its answers and those of the model differ, or their order")
 
 
@@ -602,10 +601,7 @@ def _pooled(encoded: EncoderOutput, batch: Batch, pool: Literal["first", "mean"]
     states = encoded.text if encoded.joint_text is None else encoded.joint_text
     if states is None:
         return require(encoded.pooler_output, "pooler_output", "encode")
-    if pool == "first":
-        return states[:, 0]
-    mask = require(batch.text, "text", "encode").attention_mask.unsqueeze(-1)
-    return (states * mask).sum(1) / mask.sum(1)
+    return pool_states(states, batch, "mean" if pool == "mean" else "cls", "encode")
 
 
 # -- loading -----------------------------------------------------------------------------------------------------------
@@ -654,6 +650,6 @@ def load_saved(saved: SavedModelSettings) -> FineTunedModel:
         seeds="all" if saved.all_seeds else "best",
         detector=saved.detector,
         backbone=saved.backbone,
-        device=str(PartialState(cpu=use_cpu(saved.cpu)).device),
+        device=str(process_state(saved.cpu).device),
         trust=saved.trust,
     )

@@ -353,6 +353,8 @@ def python_examples(
     texts: Sequence[str], pairs: Any, images: Any, choices: Any, *, stored: bool
 ) -> tuple[list[Example], dict[str, ImageInput]]:
     """Examples, and all images by id: files' paths, or (`stored`) the ids of a region store."""
+    if any(isinstance(one, str) for one in (texts, pairs, images, choices)):
+        raise InputError("expected lists of one length, not one text; predict takes one question")
     columns = [[None] * len(texts) if one is None else one for one in (pairs, images, choices)]
     photos: dict[str, ImageInput] = {}
     examples = []
@@ -403,9 +405,7 @@ def choose_seed_models(
         )
     elif not saved:
         return [source / "model" if (source / "model").is_dir() else source], ""
-    # The folder may still hold seeds of an earlier command with more seeds.
-    finished = (read_result(source) or {}).get("seeds") or saved
-    numbers = [number for number in sorted(saved) if number in finished] or sorted(saved)
+    numbers = [number for number in sorted(saved) if is_listed(source, number)] or sorted(saved)
     # The best score on held-out data; ties go to the first, as when all splits were trained on.
     # A seed that always gives one answer is the last of those with equal scores.
     scores = {number: _held_out_score(read_result(saved[number]) or {}) for number in numbers}
@@ -421,6 +421,12 @@ def choose_seed_models(
         return [folder, *others], f"{source}: {note} over the seeds"
     reason = scores[best][1] if seed is None else "one"
     return [folder], f"{source}: predictions of seed {chosen}, {reason} of {every}"
+
+
+def is_listed(run: Path, seed: int) -> bool:
+    """Whether a seed counts: the folder may hold seeds of an earlier command that the run's result does not list."""
+    listed = (read_result(run) or {}).get("seeds")
+    return not listed or seed in listed
 
 
 def _held_out_score(result: Mapping[str, Any]) -> tuple[tuple[float, float], str]:

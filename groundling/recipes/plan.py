@@ -5,7 +5,6 @@ Imports nothing heavy.
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from groundling.recipes import (
     title_of,
 )
 from groundling.settings.fields import setting_values
+from groundling.settings.training import count_steps
 
 ALWAYS_SHOWN = (
     "lr",
@@ -131,7 +131,7 @@ def plan_json(recipe: Recipe) -> dict[str, Any]:
                 "needs": [one.name for one in step.inputs],
                 "out": recipe.place(step),
                 "examples": count_examples(step),
-                "optimizer_steps": count_steps(step),
+                "optimizer_steps": steps_of(step),
                 "seeds": step.values.get("seeds", 1),
                 "settings": setting_rows(recipe, step),
             }
@@ -164,7 +164,7 @@ def count_examples(step: Step) -> int | None:
     return None
 
 
-def count_steps(step: Step) -> int | None:
+def steps_of(step: Step) -> int | None:
     """Optimizer steps per seed; None for a command that trains nothing, and where the examples are unknown."""
     values = step.values
     examples = count_examples(step)
@@ -172,8 +172,7 @@ def count_steps(step: Step) -> int | None:
         return values.get("steps") or None
     if step.command == "pretrain" and values["text"]:
         examples *= 2  # an epoch counts captions; text without images is drawn as often
-    # Rounded as `batch_sampler.count_steps` rounds.
-    return max(1, math.floor(round(values["epochs"] * examples / values["batch"], 10)))
+    return count_steps(values["epochs"], examples / values["batch"])
 
 
 def setting_rows(recipe: Recipe, step: Step) -> dict[str, dict[str, str]]:

@@ -18,10 +18,11 @@ from concurrent.futures import (
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -33,6 +34,9 @@ from groundling.core.errors import (
     printable,
 )
 from groundling.runs.progress import end_dry_run, print_line
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -80,12 +84,11 @@ def run_jobs(
     """
     held: dict[str, FileLock] = {}
     end_dry_run(f"{len(jobs):,} jobs")
-    os.environ.update(ENVIRONMENT)  # new processes inherit it
     results: dict[str, Any] = {}
     waiting = list(jobs)
     running: dict[Future[Any], tuple[Job, float]] = {}
     # Each thread waits for a process of one isolated job.
-    with _pool(processes) as pool, ThreadPoolExecutor(processes) as threads:
+    with _environment(), _pool(processes) as pool, ThreadPoolExecutor(processes) as threads:
         while waiting or running:
             ready = [job for job in waiting if results.keys() >= set(job.after)]
             if not ready and not running:
@@ -151,9 +154,9 @@ def run_parallel(
     if processes < 2:
         yield from (call(*arguments) for arguments in argument_lists)
         return
-    os.environ.update(ENVIRONMENT)
     running: set[Future[T]] = set()
-    with convert_errors(KILLED, errors=BrokenProcessPool), _pool(processes) as pool:
+    broken = convert_errors(KILLED, errors=BrokenProcessPool)
+    with _environment(), broken, _pool(processes) as pool:
         for arguments in argument_lists:
             running.add(pool.submit(call, *arguments))
             if len(running) > processes:
@@ -181,11 +184,42 @@ def use_cpu(cpu: bool) -> bool:
     return cpu or not torch.accelerator.is_available()
 
 
+def process_state(cpu: bool, timeout: timedelta | None = None) -> PartialState:
+    """This process's device, which is what `cpu` asks for whatever an earlier run had, and its place among others.
+
+    `timeout`: how long processes that are not yet connected will wait for each other.
+    """
+    from accelerate.state import AcceleratorState, PartialState
+
+    on_cpu = use_cpu(cpu)
+    options = {} if timeout is None else {"timeout": timeout}
+    state = PartialState(cpu=on_cpu, **options)
+    if state.num_processes == 1 and state._cpu != on_cpu:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        state = PartialState(cpu=on_cpu, **options)
+    return state
+
+
 def cores() -> int:
     """Number of processes that can work at once, at most as many as one process can supply."""
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
     return min(os.cpu_count() or 1, MAX_PROCESSES)
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """`ENVIRONMENT`, which new processes inherit, and afterwards the caller's own again."""
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
+    os.environ.update(ENVIRONMENT)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -86,22 +86,29 @@ extend the run; `train.seed` is the seed of the group `train`."""
         self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
         """The result of the run in the folder, from an earlier call or made now."""
+        from groundling.runs.jobs import process_state
         from groundling.runs.run import Run
 
         groups = list(settings.values())
         cpu = any(setting_values(own).get("cpu") for own in groups)
         inputs = {**self.inputs(*groups), **_module_files(groups)}
-        run = Run(out, name, self._identity(settings), inputs, cpu, self.timeout)
+        identity = self._identity(settings, process_state(cpu, self.timeout).num_processes)
+        run = Run(out, name, identity, inputs, cpu, self.timeout)
         if not self.extendable and run.result is not None:
             return run.result
         return run.end(_result(function, settings, run))
 
-    def _identity(self, settings: ByPrefix) -> dict[str, Any]:
-        """The settings that identify the run: the command's own, and other groups beside them."""
+    def _identity(self, settings: ByPrefix, processes: int) -> dict[str, Any]:
+        """The settings that identify the run: the command's own, and other groups beside them.
+
+        The number of processes is one if batches are counted in tokens: each process then has its own per step.
+        """
         identity: dict[str, Any] = {}
         for prefix, group in settings.items():
             name = prefix.lstrip("_")
             values = setting_values(group)
+            if values.get("batch_tokens"):
+                values["processes"] = processes
             identity |= values if name == "own" else {name: values}
         for name in self.ignored_settings:
             group, _, setting = name.rpartition(".")

@@ -9,11 +9,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from groundling.core.errors import printable
+
+# tqdm's own lock is shared by processes, and a process that is ended at once would leave it behind.
+tqdm.set_lock(RLock())
 
 _ACTIVE: ContextVar[bool] = ContextVar("dry_run", default=False)
 

@@ -30,7 +30,7 @@ from groundling.runs.folder import (
     whole_folder,
     write_json,
 )
-from groundling.runs.jobs import use_cpu
+from groundling.runs.jobs import process_state
 from groundling.runs.progress import CommandContext, print_notes
 
 # The checkpoint from which a killed run resumes: weights and optimizer state as safetensors, counters as JSON.
@@ -217,8 +217,7 @@ class Run(RunFolder):
         `timeout` is how long processes wait for each other instead of torch's default. Raises InputError if `out`
         holds another run, or another process writes there.
         """
-        options = {} if timeout is None else {"timeout": timeout}
-        state = PartialState(cpu=use_cpu(cpu), **options)
+        state = process_state(cpu, timeout)
         folder = Path(out)
         if state.is_main_process:
             check_run_folder(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
@@ -59,12 +60,13 @@ each of --milestones."""
     decay_bias_and_norm: bool = False
     """Apply weight decay to biases and LayerNorms too (code of VL-BERT and XDBERT)."""
     head_lr: Annotated[float, Ge(0)] = 1.0
-    """Learning rate of the objectives' heads, as a multiple of --lr."""
+    """Learning rate of the objectives' heads, as a multiple of --lr. Layers inside the model are no \
+heads, even new ones: XDBERT's cross-modal layers, the projection of visual_token_mlm."""
     freeze_encoder_steps: Annotated[int, Ge(0)] = 0
-    """Steps in which only the heads are trained; warm-up of the encoder begins after them. 0: use \
---freeze-encoder-ratio."""
+    """Steps in which only the heads (see --head-lr) are trained; warm-up of the encoder begins after \
+them. 0: use --freeze-encoder-ratio."""
     freeze_encoder_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    """Share of the schedule's steps in which only the heads are trained."""
+    """Share of the schedule's steps in which only the heads (see --head-lr) are trained."""
     max_grad_norm: Annotated[float, Ge(0)] = 1.0
     """Maximum gradient norm; 0: no clipping."""
     clip_per_tensor: bool = False
@@ -99,6 +101,16 @@ CPU, up to 4 with an accelerator."""
     def batch_size(self) -> str:
         """The batch size in words."""
         return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
+
+
+WITHOUT_EFFECT = ("train.workers", "train.save_every", "train.log_every")
+"""Settings of a command's training on which no weight depends, so that a run may be resumed with others."""
+
+
+def count_steps(epochs: float, per_epoch: float) -> int:
+    """Optimizer steps of a run of so many epochs, with `per_epoch` steps in each."""
+    # Round to ten digits first, so that a ratio of 1/6 does not lose a step to rounding errors.
+    return max(1, math.floor(round(epochs * per_epoch, 10)))
 
 
 @settings

@@ -12,7 +12,7 @@ import numpy as np
 from groundling.core.errors import InputError, convert_errors
 from groundling.core.metrics import METRICS, Metric
 from groundling.core.registry import check_trust, import_object, is_import_path
-from groundling.prediction.predictions import FILE, read_predictions
+from groundling.prediction.predictions import FILE, is_listed, read_predictions
 from groundling.runs.folder import RESULT, read_object
 from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
@@ -28,6 +28,8 @@ def collect_runs(
     name: str, folder: str | Path, trust: Sequence[str] = ()
 ) -> dict[str, tuple[SeedRuns, Metric]]:
     """All finished fine-tuning runs below a folder, by task (and split, where a task has several), and their metric.
+
+    Of a folder whose result lists its seeds, only these count.
 
     `trust` lists your own tasks, MODULE:NAME, which are imported for their metrics.
     """
@@ -51,6 +53,8 @@ def collect_runs(
 
 def _add(finished: SeedsByTask, place: Path, result: dict[str, Any]) -> None:
     seed = int(result["seed"])
+    if not is_listed(place.parent, seed):
+        return
     first, *others = result["splits"]
     # Runs of one task at several training sizes have different display names and are never pooled.
     shown = result.get("display_name") or result["task"]

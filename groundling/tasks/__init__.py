@@ -93,11 +93,20 @@ class Task:
     """Reads a split without using labels, if inputs depend on a label (VCR's rationales): all possible versions of
     each example."""
 
+    def __post_init__(self) -> None:
+        """Raises InputError for two metrics of one name, of which results would hold the last."""
+        for name in duplicates(metric.name for metric in self.metrics):
+            raise InputError(f"{self.name}: two metrics are called {name!r}; rename one")
+
     def with_answers_of(self, folder: Path) -> Task:
         """The task with the answers listed in a data folder; unchanged if the answers are fixed."""
         if self.read_form is None:
             return self
         return replace(self, form=self.read_form(Path(folder)))
+
+    def has_answers_of(self, folder: Path) -> bool:
+        """Whether a data folder lists the task's answers in the same order; True if the answers are fixed."""
+        return self.read_form is None or self.read_form(Path(folder)) == self.form
 
     def splits_to_train(self, splits: Sequence[str]) -> tuple[str, ...]:
         """The training splits: `splits`, or the task's own if `splits` is empty.

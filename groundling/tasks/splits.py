@@ -265,7 +265,7 @@ def hidden_versions(
 def with_extra_splits(task: Task, extras: Sequence[str]) -> Task:
     """The task with an additional development split for each NAME=FOLDER: the folder's first one.
 
-    Raises InputError for a missing name or folder, or the name of an existing split.
+    Raises InputError for a missing name or folder, the name of an existing split, or other answers than the task's.
     """
     folders: dict[str, Path] = {}
     for extra in extras:
@@ -274,6 +274,10 @@ def with_extra_splits(task: Task, extras: Sequence[str]) -> Task:
             raise InputError(f"extra_eval {extra}: expected NAME=FOLDER, an existing folder")
         if name in {*folders, task.train, *task.dev, *task.test}:
             raise InputError(f"extra_eval {extra}: {task.name} has a split {name!r} already")
+        if not task.has_answers_of(Path(folder)):
+            raise InputError(
+                f"extra_eval {extra}: its answers and those of data differ, or their order"
+            )
         folders[name] = Path(folder)
     if not folders:
         return task

@@ -114,6 +114,13 @@ def metrics_of(form: OutputType) -> tuple[Metric, ...]:
     return (ACCURACY,)
 
 
+def positive_class(form: OutputType) -> dict[str, str]:
+    """`positive`, the class that `f1` is of; empty for forms without that metric."""
+    if F1 in metrics_of(form) and isinstance(form, Classification):
+        return {"positive": form.labels[1]}
+    return {}
+
+
 def example_of(row: TableExampleRow, form: OutputType, path: Path, split: str) -> Example:
     """The example of a row of a split; raises InputError for a label that does not fit the output type."""
     return Example(
@@ -176,12 +183,17 @@ def _draw(group: RowGroup) -> float:
 def table_notes(reader: TableReader) -> list[str]:
     """Notes on the file that matter for the scores, one line each.
 
-    They report classes in one split only, and dev rows whose image or texts are in train.
+    They report classes in one split only, whole numbers that are no classes, and dev rows whose image or texts are in
+    train.
     """
     train, dev = reader.split_rows
     notes = overlap_notes(train, dev)
     if isinstance(reader.form, Classification):
         return _odd_classes(reader.form, train, dev) + notes
+    labels = {row.label for row in reader.rows}
+    if reader.options.label_type == "auto" and all(float(label).is_integer() for label in labels):
+        many = f"{len(labels)} whole numbers, more than {MOST_CLASSES}"
+        notes = [f"the labels are {many}: a regression; classes need label_type=classify", *notes]
     return notes
 
 

@@ -269,7 +269,8 @@ class TeacherSet:
         self.teachers = teachers
         self.limit_gb = 0.0 if cache is None else cache.limit_gb
         self.cache = cache if self.limit_gb else None
-        self.fits: dict[int, bool] = {}
+        self.sizes_gb: dict[int, dict[tuple[int, str, str], float]] = {}
+        """By teacher and data set, the size of cached features; infinite if they are computed in every step."""
 
     def wrap(
         self, samples: SampleDataset, fixed: bool = True, texts_only: bool = False
@@ -299,13 +300,20 @@ class TeacherSet:
         return samples, uncached
 
     def _fits(self, teacher: Teacher, samples: SampleDataset) -> bool:
-        """Whether the features of an undivided teacher fit the limit, estimated once, on the first data set."""
+        """Whether the features of an undivided teacher fit the limit beside those of earlier data sets.
+
+        A data set is known by its ids, since every seed makes its own of the same samples.
+        """
         if self.limit_gb == math.inf:
             return True
-        if id(teacher) not in self.fits:
+        sizes = self.sizes_gb.setdefault(id(teacher), {})
+        data = (len(samples), samples.ids[0], samples.ids[len(samples) - 1])
+        if data not in sizes:
             teacher.fit(samples)
-            self.fits[id(teacher)] = teacher.size_gb(samples) <= self.limit_gb
-        return self.fits[id(teacher)]
+            used = sum(size for size in sizes.values() if size < math.inf)
+            size = teacher.size_gb(samples)
+            sizes[data] = size if used + size <= self.limit_gb else math.inf
+        return sizes[data] < math.inf
 
     def sizes(self, sizes: OutputSizes) -> OutputSizes:
         """A model's sizes with the teachers' widths; raises InputError if their text features differ in width."""

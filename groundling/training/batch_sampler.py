@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -17,7 +16,7 @@ from groundling.core.rng import generator
 from groundling.data.samples import SampleDataset, SampleSubset
 from groundling.objectives import Objective, order_for_corruption
 from groundling.settings.input_settings import WeightedFile
-from groundling.settings.training import TrainingArguments
+from groundling.settings.training import TrainingArguments, count_steps
 
 POOL = 64
 """Number of batches whose samples are sorted by length together, so that a batch needs little padding."""
@@ -196,9 +195,8 @@ def plan_batches(
         amounts = [len(source.samples) for source in sources]
         per_step = config.batch
     per_epoch = steps_per_epoch(sources, amounts, per_step)
-    # Round to ten digits first, so that a ratio of 1/6 does not lose a step to rounding errors.
-    whole = max(1, math.floor(round(config.epochs * per_epoch, 10)))
-    return BatchPlan(sources, batches, config.steps or whole, config.seed, per_epoch)
+    steps = config.steps or count_steps(config.epochs, per_epoch)
+    return BatchPlan(sources, batches, steps, config.seed, per_epoch)
 
 
 def check_batch(source: object, count: int, batch: int) -> None:

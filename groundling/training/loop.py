@@ -31,7 +31,7 @@ from groundling.models.loading import Encoder
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
 from groundling.objectives import Objective
 from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
-from groundling.runs.jobs import use_cpu
+from groundling.runs.jobs import process_state, use_cpu
 from groundling.runs.progress import Progress, print_line
 from groundling.runs.run import Checkpoints, Counters
 from groundling.settings.training import TrainingArguments
@@ -104,11 +104,12 @@ class ModelWithObjectives(nn.Module):
                     )
                 self.weights[term] = objective.weight_of(term)
                 terms[term] = value
+        zero = None if terms else torch.stack([p.sum() * 0 for p in self.parameters()]).sum()
         if not return_logits:
-            return ForwardOutput(terms, {})
+            return ForwardOutput(terms, {}, zero)
         named = {objective.name: objective for objective in scoring}
         logits = {name: named[name].comparison_logits(answer) for name, answer in heads.items()}
-        return ForwardOutput(terms, logits)
+        return ForwardOutput(terms, logits, zero)
 
     def weight(self, term: str) -> float:
         """A term's weight, from its objective; 1 for a term of the training step itself."""
@@ -180,6 +181,8 @@ class _TrainingLoop:
             teacher.to(self.accelerator.device)
         self.log = _TrainingLog(out / "log.jsonl", self.accelerator, self.start)
         self.checked_sources: set[int] = set()
+        self.zero: Tensor | None = None
+        """`ForwardOutput.zero` of the last pass."""
         # Truncated tokens and regions since the last checkpoint: () at first, then (2,).
         self.truncated = torch.zeros((), dtype=torch.long)
 
@@ -298,7 +301,7 @@ class _TrainingLoop:
         torch.manual_seed(derive_seed(self.config.seed, "dropout", step, place, 0))
         micro = MicroBatchContext(
             batch,
-            lambda changed: self.wrapped(changed, names, self.training_step.compares_logits),
+            lambda changed: self._forward(changed, names),
             lambda terms: self._loss(terms, counts),
             self.accelerator.backward,
             self.objectives[0].sizes,
@@ -309,6 +312,11 @@ class _TrainingLoop:
         with no_sync, self.accelerator.autocast():
             return self.training_step(micro)
 
+    def _forward(self, batch: Batch, active: Sequence[str]) -> ForwardOutput:
+        output: ForwardOutput = self.wrapped(batch, active, self.training_step.compares_logits)
+        self.zero = output.zero
+        return output
+
     def _loss(self, terms: Terms, totals: Mapping[str, Tensor]) -> Tensor:
         parts = [
             self.module.weight(term)
@@ -316,8 +324,8 @@ class _TrainingLoop:
             / (totals[term].clamp(min=1) if term in totals else 1.0)
             for term, value in terms.items()
         ]
-        if not parts:  # no term: a loss of 0 that depends on all parameters, for DDP
-            return sum((p.sum() * 0 for p in self.module.parameters()), torch.zeros(()))
+        if self.zero is not None:
+            parts.append(self.zero)
         # DDP averages gradients over processes; multiplying makes it a sum.
         loss: Tensor = torch.stack(parts).sum() * self.accelerator.num_processes
         return loss
@@ -430,6 +438,7 @@ def means_of_windows(
 
 def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
     """Device, processes and precision; raises InputError if the batch cannot be split evenly."""
+    process_state(config.cpu)
     AcceleratorState._reset_state()  # forget an earlier call's precision; the process group stays
     accelerator = Accelerator(
         cpu=use_cpu(config.cpu),

@@ -28,6 +28,8 @@ class ForwardOutput(NamedTuple):
     logits: dict[str, Tensor]
     """Logits (..., K) of the objectives' heads, by objective, for a training step that compares passes; see
     `Objective.comparison_logits`."""
+    zero: Tensor | None = None
+    """Without terms: a loss of 0 that depends on all parameters, for DDP, which looks for them in outputs."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class VillaStep(TrainingStep):
                 for part in perturbation.values():
                     part.requires_grad_()
             changed = {name: perturbation[name] for name in sorted(parts[turn])}
-            terms, heads = micro.forward(replace(micro.batch, perturbation=changed))
+            terms, heads, _ = micro.forward(replace(micro.batch, perturbation=changed))
             if clean:
                 terms["divergence"] = self.weight * self._divergence(
                     clean, heads, micro.logit_counts

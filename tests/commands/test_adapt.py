@@ -12,16 +12,20 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import homes
+from tiny import homes, toys
 from tiny.homes import STEPS, digests, log_of, never
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining
 
 from groundling.command_line.names import parse_arm
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt.run import guessing_notes
+from groundling.core.batch import OutputSizes
 from groundling.core.errors import InputError
+from groundling.objectives.mcse import SimCSE
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.teachers.feature_cache import TeacherDataset
+from groundling.training.batch_sampler import DataSource
 
 TERMS = {
     "mlm": {"mlm"},
@@ -211,6 +215,16 @@ def test_a_term_that_is_no_better_than_guessing_is_told(
     )
     assert f"that of guessing {math.log(STEPS.batch):.4g}" in note
     assert told(90, 0.003, 0.07) == []
+
+
+def test_a_pair_of_captions_is_two_rows_to_guess_among() -> None:
+    pairs = toys.caption_pairs()
+    objectives = [SimCSE(OutputSizes(text=8))]
+    training = replace(STEPS, batch=16)
+    losses = {"train_metrics": {"simcse": 3.0}}  # between log 16 and log 32
+    assert guessing_notes(objectives, [DataSource(pairs)], training, losses) == []
+    (note,) = guessing_notes(objectives, [DataSource(pairs.samples)], training, losses)
+    assert note.startswith("simcse is no better than guessing among 16 rows")
 
 
 def test_arms_by_name_and_by_parts() -> None:

@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.exceptions import UndefinedMetricWarning as sk_warning
 
 import groundling.core.metrics
 from groundling.core.batch import IGNORE
+from groundling.core.errors import InputError
 from groundling.core.metrics import (
     ACCURACY,
     F1,
@@ -22,6 +24,7 @@ from groundling.core.metrics import (
 )
 from groundling.core.registry import registered
 from groundling.tasks import Task
+from groundling.tasks.glue import RTE
 
 DRAWS = 100
 
@@ -138,3 +141,9 @@ def test_graded_answers_become_what_they_gained() -> None:
 def test_a_third_class_is_not_class_one() -> None:
     predictions, labels = np.array([1, 2, 1, 0]), np.array([1, 1, 2, 0])
     assert F1.compute(predictions, labels) == 0.5
+
+
+def test_two_metrics_of_a_task_do_not_share_a_name() -> None:
+    mine = replace(ACCURACY, higher_is_better=False)
+    with pytest.raises(InputError, match="two metrics are called 'accuracy'"):
+        replace(RTE, metrics=(ACCURACY, mine))

@@ -291,6 +291,19 @@ def test_a_run_of_clip_bert(place: Path, clip_bert: tuple[Path, dict]) -> None:
     )
 
 
+def test_new_layers_that_train_as_the_encoder_does_are_noted(
+    place: Path, clip_bert: tuple[Path, dict], tmp_path: Path
+) -> None:
+    gentle = replace(PACE, freeze_encoder_ratio=0.2, head_lr=20.0)
+
+    def noted(result: dict[str, Any]) -> bool:
+        return any("are no heads" in note for note in result.get("notes", ()))
+
+    assert noted(adapt(config(place, "visual_token_mlm"), gentle, tmp_path / "around"))
+    assert not noted(adapt(config(place, "mlm", save_joint=False), gentle, tmp_path / "plain"))
+    assert not noted(clip_bert[1])
+
+
 def batches_of(given: AdaptConfig, out: Path, kind: type = VisualTokenEncoder) -> list[Batch]:
     """What the model reads in a run's first step."""
     seen: list[Batch] = []

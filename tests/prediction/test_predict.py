@@ -30,6 +30,7 @@ from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
+from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import (
     Classification,
@@ -39,6 +40,8 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.core.registry import registered
+from groundling.data.regions.samples import ImageSources
+from groundling.data.tables import read_rows
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.loading import Encoder
 from groundling.models.text_encoder import new_encoder
@@ -344,6 +347,12 @@ def test_python_answers_one_and_many(own: Path) -> None:
     assert model.encode(["it"], images=photos[:1]).shape == (1, 32)
     assert features.shape == (2, 32) and features.dtype == np.float32
     assert not np.allclose(features, model.encode(texts))
+    samples = model.make_samples([Example("0", "what is it")], ImageSources())
+    with torch.no_grad():
+        encoded = model.student(collate(samples.get([0], ())))
+    states = encoded.text if encoded.joint_text is None else encoded.joint_text
+    inside = states[0, 1:-1].mean(0).numpy()  # without [CLS] and [SEP]
+    np.testing.assert_allclose(model.encode("what is it", pool="mean"), inside, atol=1e-6)
 
 
 def test_python_tells_mistakes_in_one_line(own: Path) -> None:
@@ -352,6 +361,8 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
     one: Any = {"texts": ["is it"]}
     for asked, message in (
         ({"texts": ["is it", "is it"], "images": [photo]}, "expected lists of one length"),
+        ({"texts": "it"}, "not one text; predict takes one question"),
+        (one | {"pairs": "a"}, "not one text; predict takes one question"),
         (
             one | {"images": [Image.open(photo)], "regions": own / "store"},
             "image 0 of question 0: not in ",
@@ -454,7 +465,7 @@ def test_rows_that_cannot_be_asked_keep_their_place(own: Path, tmp_path: Path) -
 def test_no_column_and_no_row_of_the_data_is_lost(own: Path, tmp_path: Path) -> None:
     file = put(
         tmp_path / "asked.csv",
-        'question,photo,answer,predicted_answer\n"what\nis it",trip/0.png,a,b\nwhat,trip/1.png,c,d\n',
+        'question,photo,answer,predicted_answer\n"what\nis ""it""",trip/0.png,a,b\n"""what\tis""",trip/1.png,c,d\n',
     )
     settings = {"model": str(own / "run"), "data": str(file), "regions": str(own / "store")}
     predict(config_of(**settings), tmp_path / "answers.csv")
@@ -462,10 +473,11 @@ def test_no_column_and_no_row_of_the_data_is_lost(own: Path, tmp_path: Path) -> 
     assert [first["answer"], second["predicted_answer"]] == ["a", "d"]
     assert first["predicted_predicted_answer"] in ("cat", "dog", "sea")
     predict(config_of(**settings), tmp_path / "answers.tsv")
-    with (tmp_path / "answers.tsv").open(newline="") as tsv:
-        _, first_line, second_line = csv.reader(tsv, delimiter="\t")
-    assert first_line[:4] == ["what\nis it", "trip/0.png", "a", "b"]
-    assert second_line[2] == "c"
+    lines = [list(line.values()) for _, line in read_rows(tmp_path / "answers.tsv")]
+    assert [line[:4] for line in lines] == [
+        ['what is "it"', "trip/0.png", "a", "b"],
+        ['"what is"', "trip/1.png", "c", "d"],
+    ]
     half = put(tmp_path / "half.jsonl", '{"question": "a \\ud800", "photo": "trip/0.png"}\n')
     with pytest.raises(InputError, match=r"line 1: not valid JSON \(UnicodeEncodeError"):
         predict(config_of(**{**settings, "data": str(half)}), tmp_path / "no.jsonl")

@@ -221,6 +221,7 @@ def test_held_out_rows_are_those_that_training_held_out(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match=r"split=dev: own_dev.csv was held out"):
         scored("own")
-    assert "scores" in scored("drawn")
+    assert scored("drawn")["positive"] == "yes"
+    assert json.loads((tmp_path / "drawn/result.json").read_text())["positive"] == "yes"
     with pytest.raises(InputError, match="nothing"):
         scored("drawn", text="nothing")

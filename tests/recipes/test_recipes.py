@@ -107,6 +107,20 @@ def test_the_shipped_recipes_can_be_read(file: Path) -> None:
             assert source.suffix != "/joint" or source.settings["save_joint"] is True
 
 
+def test_recipes_share_a_store_only_if_it_has_the_same_features() -> None:
+    """A plan takes an input that exists as there, whoever made it."""
+    kinds: dict[str, set[tuple[str, str]]] = {}
+    for file in FILES:
+        for source in recipe_of(file).inputs():
+            if source.path.startswith("stores/"):
+                made = source.made_by
+                origin = (
+                    made.settings["backbone"].path if made else source.available_from.split()[0]
+                )
+                kinds.setdefault(source.path, set()).add((source.title, origin))
+    assert {path: kind for path, kind in kinds.items() if len(kind) > 1} == {}
+
+
 def verdict(folder: Path) -> dict:
     return json.loads((folder / "verdict.json").read_text())
 

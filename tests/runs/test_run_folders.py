@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import PartialState
 from tiny import homes, standins
 from tiny.commands import same
 from tiny.homes import STEPS, digests, never, put
@@ -148,7 +149,10 @@ def test_a_killed_run_ends_as_a_whole_one_and_a_finished_one_stays(
         with pytest.raises(homes.Killed):
             main([*line, str(killed)])
     assert not (killed / "result.json").exists()
-    assert main([*line, str(killed)]) == 0
+
+    other = "--save-every 9 --log-every 9 --workers 0"
+    changed = " ".join(line).replace("--save-every 1", other).split()
+    assert main([*changed, str(killed)]) == 0
     found = trained(whole)
     assert len(found) > len(logs_below(whole)) > 0
     assert trained(killed) == found
@@ -535,3 +539,29 @@ def test_the_newest_checkpoint_and_the_best_weights_stay_alone(tmp_path: Path) -
         InputError, match=r"state.safetensors: cannot be read .* train again in another"
     ):
         found.restore(*model(width=4))
+
+
+def test_each_run_of_a_session_has_the_device_that_it_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr(PartialState, "default_device", torch.device("meta"))
+    devices = [
+        Run(tmp_path / str(number), "adapt", {}, {}, cpu).state.device.type
+        for number, cpu in enumerate((False, True, False, True))
+    ]
+    assert devices == ["meta", "cpu", "meta", "cpu"]
+
+
+def test_a_run_in_tokens_stays_on_its_number_of_processes(
+    control: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of so many samples are the same, however many processes share them."""
+    config = replace(STEPS, steps=1)
+    in_tokens = replace(config, batch_tokens=400)
+    for name, training in (("samples", config), ("tokens", in_tokens)):
+        adapt(control, training, tmp_path / name)
+    monkeypatch.setitem(PartialState._shared_state, "num_processes", 2)
+    adapt(control, config, tmp_path / "samples")
+    with pytest.raises(InputError, match=r"config.train.processes: 1 there, 2 now"):
+        adapt(control, in_tokens, tmp_path / "tokens")

@@ -299,14 +299,19 @@ Path("ran").touch()
 raise ImportError("planted")
 """
 SEVERAL = """
+import os
+import sys
+
 from groundling.runs import jobs
 
 jobs._set_up_process = abs  # of a number, which loads no torch
-assert jobs.run_jobs([jobs.Job("one", len, ("a",))], 1, print) == {"one": 1}
-assert list(jobs.run_parallel(len, [("bc",), ("bc",)], 2)) == [2, 2]
-
-import os
-import sys
+os.environ.pop("OMP_WAIT_POLICY", None)
+os.environ["OMP_NUM_THREADS"] = "7"
+before = dict(os.environ)
+of_job = jobs.run_jobs([jobs.Job("one", os.getenv, ("OMP_NUM_THREADS",))], 1, print)
+assert of_job == {"one": "1"} and os.environ == before
+found = list(jobs.run_parallel(os.getenv, [("OMP_NUM_THREADS",), ("OMP_WAIT_POLICY",)], 2))
+assert sorted(found) == ["1", "PASSIVE"] and os.environ == before
 
 from tiny.jobs import thread_that_stays
 

@@ -34,6 +34,7 @@ from groundling.core.rng import generator
 from groundling.runs.report import ForestRow, forest_plot
 from groundling.stats.finished_runs import collect_runs
 from groundling.stats.verdict import SeedRuns, bootstrap, decide, holm, judge, permutation
+from groundling.studies.clip_td.combined_runs import finished_seeds
 
 
 def runs(
@@ -352,6 +353,16 @@ def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:
     judge_folders({"a": a, "b": b}, tmp_path / "out", said.append)
     lines = "\n".join(said).splitlines()
     assert "note: glue/rte, b, missing: seed 3" in lines
+
+
+def test_seeds_of_an_earlier_command_are_not_pooled(tmp_path: Path) -> None:
+    made = both(0.0)[0]
+    folder = write_runs(tmp_path / "a", made)
+    (folder / "glue-rte" / "result.json").write_text(json.dumps({"seeds": [0, 1, 2]}))
+    found, metric = collect_runs("a", folder)["glue/rte"]
+    assert found.seeds == (0, 1, 2)
+    assert found.scores(metric).tolist() == made.scores(ACCURACY)[:3].tolist()
+    assert sorted(finished_seeds(str(folder / "glue-rte"), "glue/rte")) == [0, 1, 2]
 
 
 ROW = '{"id": "x", "prediction": 1, "label": 1}\n'

@@ -20,7 +20,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
 from groundling.tasks import Task
-from groundling.tasks.splits import CATEGORIES, category, draw_partition, strata
+from groundling.tasks.splits import CATEGORIES, category, draw_partition, strata, with_extra_splits
 from groundling.tasks.vqa import VQA
 
 
@@ -75,6 +75,15 @@ def test_strata_of_vqa(tmp_path: Path) -> None:
     assert "2" not in draw_partition(answers, per_stratum=9, seed=0, allow_fewer=True)
     with pytest.raises(InputError, match="vqa has no strata by category; there are: total"):
         strata(task, folder, "category")
+
+
+def test_an_extra_split_lists_the_same_answers(tmp_path: Path) -> None:
+    folder, other = (vqa_answers(tmp_path / name, ("yes", "red")) for name in ("vqa", "other"))
+    task = VQA.with_answers_of(folder)
+    assert with_extra_splits(task, [f"other={other}"]).dev == ("val", "other")
+    put(other / "answers_vqa.txt", "no\nyes\nred\n")
+    with pytest.raises(InputError, match="its answers and those of data differ, or their order"):
+        with_extra_splits(task, [f"other={other}"])
 
 
 def test_strata_of_classes(tmp_path: Path) -> None:

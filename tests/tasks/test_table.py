@@ -254,6 +254,14 @@ def test_classes_that_look_wrong_are_told(tmp_path: Path) -> None:
     assert note.startswith("class 'answer 00' has ") and "(30 such)" in note
 
 
+def test_many_whole_numbers_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.csv", *range(21))
+    (note,) = notes(path)
+    assert note.startswith("the labels are 21 whole numbers, more than 20: a regression")
+    assert notes(path, label_type="regress") == []
+    assert notes(write(tmp_path / "y.csv", *(n / 2 for n in range(21)))) == []
+
+
 def test_classes_that_are_spelt_alike_are_told(tmp_path: Path) -> None:
     for labels, told in (
         (["Yes", "yes", "no"], "'Yes' and 'yes'"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import homes
+from tiny import homes, toys
 from tiny.homes import STEPS, log_of, never, put, table, whole_and_resumed
 from tiny.regions import store
 
@@ -16,8 +16,10 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.clip import make_clip_text_tower
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.teachers.feature_cache import TeacherDataset
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset, TeacherSet
 from groundling.teachers.text import ClipTextTeacher
 
 CONTRASTIVE = {"contrastive_sentence", "contrastive_word"}
@@ -153,3 +155,18 @@ def test_the_teacher_reads_the_caption_that_was_drawn(seeing, tmp_path, monkeypa
     pretrain(seeing, replace(STEPS, steps=8, batch=4), tmp_path)
     assert {text for text, _ in read} > {f"caption 1 of {PHOTOS[0]} cats"}
     assert len(read) > len(PHOTOS)
+
+
+# -- the cache's limit -----------------------------------------------------------------------------------------------
+
+
+def test_each_data_set_is_judged_beside_those_that_are_cached() -> None:
+    tokens = toys.clip_words()
+    teacher = ClipTextTeacher(make_clip_text_tower(toys.clip(tokens)), tokens)
+    texts = toys.examples(24)
+    parts = [texts[:2], texts[2:22], texts[22:], texts[:2]]
+    data = [TextDataset(part, TextRowEncoder(toys.bert_words(), 40)) for part in parts]
+    limit = 1.5 * (teacher.size_gb(data[0]) + teacher.size_gb(data[2]))
+    teacher_set = TeacherSet([teacher], FeatureCache(limit_gb=limit))
+    live = [bool(teacher_set.wrap(samples)[1]) for samples in data]
+    assert live == [False, True, False, False]

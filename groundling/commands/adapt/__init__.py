@@ -29,7 +29,7 @@ from groundling.settings.objectives import (
     ObjectiveSettings,
     TrainingStepSettings,
 )
-from groundling.settings.training import EvaluationSettings, TrainingArguments
+from groundling.settings.training import WITHOUT_EFFECT, EvaluationSettings, TrainingArguments
 
 
 @settings
@@ -117,5 +117,5 @@ COMMAND = Command(
     "--text my_text.txt --out runs/adapted",
     common_flags="student teacher text arm eval-text retention-pairs steps epochs batch lr seed cpu",
     validate=check,
-    output=ResumableRun(input_paths),
+    output=ResumableRun(input_paths, WITHOUT_EFFECT),
 )

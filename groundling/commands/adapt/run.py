@@ -29,6 +29,7 @@ from groundling.commands.adapt.evaluation import (
 from groundling.core.batch import OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
+from groundling.data.captions import CaptionPairs
 from groundling.data.samples import ClipRowEncoder
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
@@ -52,6 +53,7 @@ from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
+from groundling.training.batch_sampler import DataSource
 from groundling.training.fit import fit, save_trained, taught_objectives
 from groundling.training.held_out_loss import BASELINE_SHARE
 
@@ -89,6 +91,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     projection = _projection(objectives) if config.keep_projection else None
     by_length = match_by_length(objectives, texts, seed)
     run.note(*_student_notes(config, heads, text), *length_note(by_length, layout))
+    run.note(*([] if model is text else _new_layers_note(training)))
     data, held_out = training_data(config, texts, eval_texts, teacher_set, objectives)
     result = fit(
         model,
@@ -100,7 +103,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         evaluation=config.evaluation,
         held_out=held_out,
     )
-    run.note(*_guessing_notes(objectives, training, result))
+    run.note(*guessing_notes(objectives, data[0], training, result))
     result |= {"arm": config.arm, "objectives": names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result["training_parameters"] = _count(nn.ModuleList([model, *objectives]))
@@ -128,23 +131,31 @@ def _student(config: AdaptConfig, seed: int) -> TextEncoder:
     return text
 
 
-def _guessing_notes(
-    objectives: Sequence[Objective], training: TrainingArguments, result: Mapping[str, Any]
+def guessing_notes(
+    objectives: Sequence[Objective],
+    sources: Sequence[DataSource],
+    training: TrainingArguments,
+    result: Mapping[str, Any],
 ) -> list[str]:
     """A note for each term whose last losses are no better than guessing among the rows of a micro-batch."""
     if training.batch_tokens:  # the number of rows differs from batch to batch
         return []
-    rows = training.batch // training.gradient_accumulation_steps
-    levels: dict[str, float] = {}
-    for objective in objectives:
-        levels |= objective.guessing_losses(rows)
+    samples = training.batch // training.gradient_accumulation_steps
     losses = result["train_metrics"]
-    return [
-        f"{term} is no better than guessing among {rows} rows: its last loss is {losses[term]:.4g}, that of guessing "
-        f"{level:.4g}; train longer, or raise lr: the encoder has learned nothing from this term"
-        for term, level in levels.items()
-        if term in losses and not losses[term] < BASELINE_SHARE * level
-    ]
+    notes = []
+    for objective in objectives:
+        read = [
+            one for one in sources if one.objectives is None or objective.name in one.objectives
+        ]
+        is_paired = any(isinstance(one.samples, CaptionPairs) for one in read)
+        rows = 2 * samples if is_paired else samples
+        notes += [
+            f"{term} is no better than guessing among {rows} rows: its last loss is {losses[term]:.4g}, that of "
+            f"guessing {level:.4g}; train longer, or raise lr: the encoder has learned nothing from this term"
+            for term, level in objective.guessing_losses(rows).items()
+            if term in losses and not losses[term] < BASELINE_SHARE * level
+        ]
+    return notes
 
 
 def _save(
@@ -252,6 +263,17 @@ def _student_notes(config: AdaptConfig, heads: Mapping[str, str], text: TextEnco
         *notes,
         f"{config.student} has no masked-LM head; the encoder forgets while a new one learns (retention_pairs "
         "measures how much), and masked_lm=False trains l1 and contrastive without it",
+    ]
+
+
+def _new_layers_note(training: TrainingArguments) -> list[str]:
+    """A note if new layers around the text encoder, which are no heads, train later or slower than heads do."""
+    is_frozen = bool(training.freeze_encoder_steps or training.freeze_encoder_ratio)
+    if not is_frozen and training.head_lr == 1:
+        return []
+    return [
+        "the new layers around the text encoder are no heads: they are frozen as long as it is, and train at its "
+        "learning rate; to train all from the first step, set freeze_encoder_ratio=0, head_lr=1 and a higher lr"
     ]
 
 

@@ -26,7 +26,7 @@ from groundling.settings.objectives import (
     ObjectiveSettings,
     TrainingStepSettings,
 )
-from groundling.settings.training import EvaluationSettings, TrainingArguments
+from groundling.settings.training import WITHOUT_EFFECT, EvaluationSettings, TrainingArguments
 
 
 @settings
@@ -130,8 +130,8 @@ def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) 
     check_training_step(config)
 
 
-EXTENDABLE_SETTINGS = ("seeds", "text_only_baseline", "train.seed")
-"""Settings that may change when a run is extended with more seeds or a baseline; others must stay."""
+EXTENDABLE_SETTINGS = ("seeds", "text_only_baseline", "train.seed", *WITHOUT_EFFECT)
+"""Settings that may change when a run is resumed, or extended with more seeds or a baseline; others must stay."""
 
 COMMAND = Command(
     "finetune",

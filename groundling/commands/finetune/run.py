@@ -60,7 +60,7 @@ from groundling.settings.training import TrainingArguments
 from groundling.stats.finished_runs import BASELINE
 from groundling.tasks import Task, list_oddities
 from groundling.tasks.splits import with_extra_splits
-from groundling.tasks.table import TableReader, table_notes
+from groundling.tasks.table import TableReader, positive_class, table_notes
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_adapter_teacher_set, load_teacher_set
 from groundling.training.evaluation import (
@@ -201,6 +201,7 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     seeds = range(training.seed, training.seed + config.seeds)
     runs = [run.part(f"seed-{seed}", partial(tuning.run_seed, seed)) for seed in seeds]
     result = summary(task, runs, config.model, trained_on)
+    result |= positive_class(task.form) if isinstance(reader, TableReader) else {}
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
     if config.text_only_baseline:
         other = COMMAND(without_images(config, task), training, run.folder / BASELINE)

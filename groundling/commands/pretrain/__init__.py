@@ -33,7 +33,7 @@ from groundling.settings.objectives import (
     PretrainingVariantSettings,
     TrainingStepSettings,
 )
-from groundling.settings.training import EvaluationSettings, TrainingArguments
+from groundling.settings.training import WITHOUT_EFFECT, EvaluationSettings, TrainingArguments
 
 
 @settings
@@ -151,5 +151,5 @@ COMMAND = Command(
     "--captions my_captions.tsv --out runs/seen",
     common_flags="architecture model regions captions task data steps epochs batch lr seed cpu",
     validate=check,
-    output=ResumableRun(input_paths),
+    output=ResumableRun(input_paths, WITHOUT_EFFECT),
 )

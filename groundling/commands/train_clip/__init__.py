@@ -15,7 +15,7 @@ from groundling.models.hub import VECTORS
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, refuse_settings, settings
 from groundling.settings.input_settings import CaptionedImageSettings
-from groundling.settings.training import EvaluationSettings, TrainingArguments
+from groundling.settings.training import WITHOUT_EFFECT, EvaluationSettings, TrainingArguments
 
 
 @settings
@@ -107,5 +107,5 @@ COMMAND = Command(
     "runs/my_clip",
     common_flags="captions images model size epochs steps batch lr seed cpu",
     validate=check,
-    output=ResumableRun(input_paths),
+    output=ResumableRun(input_paths, WITHOUT_EFFECT),
 )

@@ -52,7 +52,7 @@ class ComparisonSettings(Settings):
     """Methods: names of the package's, or MODULE:NAME of your own `BenchMethod`; empty: all of \
 the package."""
     adapt_seeds: Annotated[int, Ge(1)] = 2
-    """Adaptation seeds of each method and control; a verdict on a real encoder needs at least three."""
+    """Adaptation seeds of each method and control."""
     processes: Annotated[int, Ge(1)] = 2
     """Parallel runs, one thread each."""
     plan: bool = False
@@ -107,6 +107,8 @@ nothing, but the bench is tested."""
 class RealBenchConfig(ComparisonSettings):
     """The same comparison on your encoder: teacher, captions and images, and the sets on which it is read."""
 
+    adapt_seeds: Annotated[int, Ge(1)] = 3
+    """Adaptation seeds of each method and control; a verdict needs at least three."""
     student: Annotated[str, InputKind.MODEL, required] = ""
     """Text encoder from which every method starts, hub id or folder."""
     teacher: Annotated[str, InputKind.MODEL] = ""

@@ -290,14 +290,11 @@ def check_teacher(source: str) -> Any:
 
 
 def permute_teacher(files: Files, settings: RealBenchConfig) -> None:
-    """Write the teacher with the embeddings of its text tower's tokens permuted, if it is not there yet.
+    """Write the teacher with the embeddings of its text tower's tokens permuted.
 
     Its text tower reads each word of the corpus and of the captions as another word of similar frequency, the
     same one everywhere; its image tower is unchanged. Raises InputError for a teacher that is no CLIP-like model.
     """
-    folder = files.places[REDRAWN]
-    if folder.exists() and any(folder.glob("*.safetensors")):
-        return
     source = settings.teacher
     config = check_teacher(source)
     model = load_weights(CLIP_LIKE[config.model_type], source)
@@ -313,7 +310,7 @@ def permute_teacher(files: Files, settings: RealBenchConfig) -> None:
     table = make_clip_text_tower(model).token_embedding.weight
     with torch.no_grad():
         table[list(moved)] = table[list(moved.values())].clone()
-    with whole_folder(folder) as partial:
+    with whole_folder(files.places[REDRAWN]) as partial:
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
         if config.model_type in IMAGE_TOWERS:

@@ -85,7 +85,11 @@ def world_sizes(scale: float) -> dict[str, int]:
 
 
 def protocol_of(scale: float) -> dict[str, Any]:
-    """Everything fixed, for `bench.json`; results of other settings are not comparable."""
+    """What is fixed, for `bench.json`; results of other settings are not comparable.
+
+    The hash leaves out ENCODER, PRETRAINING_MASK_RATE and MAX_LENGTH, since published results keep theirs: a change of
+    these needs another PROTOCOL_VERSION.
+    """
     fixed = (TEACHER, TEACHING, REDRAWN_TEACHING, PRETRAINING, ADAPTING, PROBING)
     # Defaults are left out, so that a new setting of a command does not make all earlier benches incomparable; a
     # default that changes results needs another PROTOCOL_VERSION.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from groundling.command_line import COMMANDS
 from groundling.commands.adapt.evaluation import read_pairs
@@ -23,8 +24,10 @@ from groundling.core.metrics import SPEARMAN
 from groundling.core.registry import resolve_builtin
 from groundling.core.rng import generator
 from groundling.data.images import open_image
+from groundling.data.samples import backend_tokenizer
 from groundling.data.tables import lines_of
 from groundling.models.frozen_clip import load_frozen_clip
+from groundling.models.loading import load_config, load_tokenizer
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import load_text_encoder
 from groundling.prediction.similarity import sentence_vectors
@@ -298,12 +301,13 @@ NOT_COMPARED = {"architectures", "dtype", "transformers_version", "_name_or_path
 
 def check_plain(model: Path, encoder: Path) -> None:
     """Raises InputError for an exported model that is not the handed-over encoder with other weights."""
-    changed, config = (AutoConfig.from_pretrained(one).to_dict() for one in (model, encoder))
+    sources = str(model), str(encoder)
+    changed, config = (load_config(one).to_dict() for one in sources)
     differing = [
         name for name in {*changed, *config} - NOT_COMPARED if changed.get(name) != config.get(name)
     ]
-    own, handed = (AutoTokenizer.from_pretrained(one) for one in (model, encoder))
-    if own.backend_tokenizer.to_str() != handed.backend_tokenizer.to_str():
+    own, handed = (backend_tokenizer(load_tokenizer(one)).to_str() for one in sources)
+    if own != handed:
         differing.append("the tokenizer")
     if differing:
         raise InputError(
@@ -344,17 +348,26 @@ class SetReader:
         place = "" if self.kind == "task" else f"{self.kind} {path.resolve().parent.name} "
         return f"{place}{self.source if self.kind == 'task' else path.stem} {self.key[:KEY]}"
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Hash of its content, and of how it is read."""
         return key_of(self.kind, data_hash(self.data or self.source), self.settings)
 
-    def read(self, model: Path, out: Path, cpu: bool) -> dict[str, Reading]:
-        """The readings of an encoder by name; `out` is the folder of the command that reads it."""
+    def read(self, model: Path, out: Path, encoder: Path, cpu: bool) -> dict[str, Reading]:
+        """The readings of a model by name; `out` is the folder of the command that reads it.
+
+        Raises InputError for a model that is not the handed-over `encoder` with other weights.
+        """
+        check_plain(model, encoder)
         if self.kind == "retention":
             found = _read_retention(self.source, model, cpu)
         else:
-            readers = {"facts": _facts, "words": _words, "pairs": _pairs, "task": _task}
+            readers: dict[str, Callable[[SetReader, str, Path], dict[str, Reading]]] = {
+                "facts": partial(_facts, cpu=cpu),
+                "words": partial(_words, cpu=cpu),
+                "pairs": _pairs,
+                "task": _task,
+            }
             found = readers[self.kind](self, str(model), out)
         is_gain = self.kind in GAINS
         return {name: {"same_items": [], **one, "gain": is_gain} for name, one in found.items()}
@@ -376,10 +389,10 @@ def set_readers(settings: RealBenchConfig) -> list[SetReader]:
     return sets + [SetReader("task", name, tuned, settings.data) for name in settings.tasks]
 
 
-def _facts(one: SetReader, model: str, out: Path) -> dict[str, Reading]:
+def _facts(one: SetReader, model: str, out: Path, cpu: bool) -> dict[str, Reading]:
     """A reading for each mode and relation."""
     settings = dict(one.settings)
-    result = run_quietly("probe-facts", out, model=model, data=one.source, **settings)
+    result = run_quietly("probe-facts", out, model=model, data=one.source, cpu=cpu, **settings)
     about = result.get("set", {})
     readings = {}
     for mode in settings["modes"]:
@@ -388,13 +401,16 @@ def _facts(one: SetReader, model: str, out: Path) -> dict[str, Reading]:
         for relation, groups in relations.items():
             name = about.get("name", Path(one.source).stem)
             name += f" {relation}" if len(relations) > 1 else ""
+            of_relation = [row for row in rows if row["relation"] == relation]
             measure = _fact_measure(mode, about, groups["all"])
+            if measure == "spearman" and all(row[measure] is None for row in of_relation):
+                measure = "accuracy"  # ViComTe's pairs, each with one right answer
             field = "deviations" if measure == DEVIATIONS else measure
-            own = [
-                row for row in rows if row["relation"] == relation and row.get(field) is not None
-            ]
+            own = [row for row in of_relation if row.get(field) is not None]
             if not own:
-                continue
+                raise InputError(
+                    f"{one.source}: {measure} is undefined for every fact of {name}, {mode}; leave it out"
+                )
             items = [row[field] for row in own]
             readings[f"{name}, {mode}"] = {
                 "measure": measure,
@@ -422,9 +438,9 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
     return [decoded_json(str(path), line) for line in lines_of(path)]
 
 
-def _words(one: SetReader, model: str, out: Path) -> dict[str, Reading]:
+def _words(one: SetReader, model: str, out: Path, cpu: bool) -> dict[str, Reading]:
     """The last layer's correlation, which is not selected on the set."""
-    result = run_quietly("probe-words", out, model=model, data=(one.source,))
+    result = run_quietly("probe-words", out, model=model, data=(one.source,), cpu=cpu)
     ((name, found),) = result["sets"].items()
     rows = _json_lines(out / "pairs.jsonl")
     reading = {

@@ -13,6 +13,7 @@ from groundling.commands.adapt.run import own_lm_head
 from groundling.core.errors import InputError, duplicates
 from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import read_object
+from groundling.runs.jobs import Job
 from groundling.runs.progress import CommandContext
 from groundling.settings.training import TrainingArguments
 from groundling.studies.bench.commands import RealBenchConfig
@@ -33,7 +34,7 @@ from groundling.studies.bench.handed import (
     permute_teacher,
     real_files,
 )
-from groundling.studies.bench.judge import judge_sets, set_sentences
+from groundling.studies.bench.judge import MIN_UNITS, judge_sets, set_sentences
 from groundling.studies.bench.methods import (
     CAPTIONS,
     IMAGES,
@@ -41,11 +42,12 @@ from groundling.studies.bench.methods import (
     find_methods,
     for_encoder,
 )
-from groundling.studies.bench.protocol import BenchFolder, Files
+from groundling.studies.bench.protocol import BenchFolder, Files, key_of
 from groundling.studies.bench.readings import SetReader, set_readers, shared_sets
 from groundling.studies.bench.report import make_set_report, publish
 
 UNADAPTED = Arm(None, BEFORE)
+PERMUTED = "permuted teacher"
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,13 @@ class RealBench(Experiment):
         """The user's files, and what controls read."""
         return real_files(self.folder.root, self.config)
 
+    def setup(self, arm: Arm) -> list[Job]:
+        """The permuted teacher of a control."""
+        if arm.arm != SHUFFLED or arm.method is None or not arm.method.replaces_teacher:
+            return []
+        call = partial(permute_teacher, self.files(arm), self.config)
+        return [self.job(PERMUTED, key_of(self.fixed, PERMUTED), call)]
+
     def arms(self) -> list[Arm]:
         """The unadapted encoder, then every method with its controls."""
         arms = (METHOD, TEXT_CONTROL, SHUFFLED)
@@ -84,8 +93,9 @@ class RealBench(Experiment):
 
     def readings(self, arm: Arm) -> list[Reading]:
         """Every set."""
+        encoder, cpu = self.encoder(arm), self.config.cpu
         return [
-            Reading(one.name, partial(one.read, cpu=self.config.cpu), key=one.key)
+            Reading(one.name, partial(one.read, encoder=encoder, cpu=cpu), key=one.key)
             for one in self.sets
         ]
 
@@ -156,12 +166,14 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
             print(f"note: {note}")
         return own.print_plan()
     if not config.report:
+        if config.adapt_seeds < MIN_UNITS:
+            print(
+                f"note: a verdict takes {MIN_UNITS} adaptation seeds; with {config.adapt_seeds} there is none"
+            )
         own.run(config.processes, [UNADAPTED])  # reads every set before anything is trained
         done = {own.folder.job(f"{UNADAPTED.name}: {one.name}") for one in own.sets}
         for name in duplicates(name for job in done for name in read_object(job)["readings"]):
             raise InputError(f"two files hold {name}; leave one out")
-        if permutes:
-            permute_teacher(files, config)
         own.run(config.processes)
     return own.conclude(counts, notes)
 

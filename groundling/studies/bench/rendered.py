@@ -317,7 +317,10 @@ def with_controls(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     """Run everything that is missing; prints the report."""
-    methods = find_methods(config.method or (CURVE_METHODS if config.curve else ()))
+    methods = [
+        replace(one, steps=one.steps and max(2, round(one.steps * config.scale)))
+        for one in find_methods(config.method or (CURVE_METHODS if config.curve else ()))
+    ]
     own = RenderedBench(BenchFolder(work.out.resolve()), methods, config)
     if not config.method and config.report:
         # What the folder's commands have not run is not missing.

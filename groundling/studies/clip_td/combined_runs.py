@@ -24,6 +24,7 @@ from groundling.prediction.predictions import (
     FILE,
     PredictionRow,
     choice_scores,
+    is_listed,
     predictions_of,
     probabilities,
 )
@@ -153,7 +154,7 @@ def finished_seeds(run: str, task: str) -> dict[int, Path]:
     seeds: dict[int, Path] = {}
     for place in [Path(run), *sorted(Path(run).glob("seed-*"))]:
         done = read_result(place)
-        if done is not None and "seed" in done:
+        if done is not None and "seed" in done and is_listed(Path(run), done["seed"]):
             check_run_of(place, done, task)
             seeds[done["seed"]] = place
     return seeds

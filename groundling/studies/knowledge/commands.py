@@ -41,6 +41,8 @@ averaged over templates."""
     """linear: seed of the folds, random features and the bootstrap over nouns."""
     max_length: Annotated[int, Ge(0)] = 64
     """Maximum tokens per sentence; a longer sentence is an error."""
+    cpu: bool = False
+    """Run on the CPU even if an accelerator is available."""
 
 
 def probe_facts_inputs(config: ProbeFactsConfig) -> Inputs:
@@ -61,7 +63,7 @@ PROBE_FACTS = Command(
     title="Knowledge: what an encoder knows",
     example="groundling probe-facts --model bert-base-uncased --data coda/annotations.jsonl --out runs/ask",
     common_flags="model data modes",
-    output=ResumableRun(probe_facts_inputs),
+    output=ResumableRun(probe_facts_inputs, ignored_settings=("cpu",)),
 )
 
 
@@ -78,6 +80,8 @@ two words and a rating per line."""
     """Text in which a word, {}, is read; its state is the mean over its tokens."""
     max_length: Annotated[int, Ge(0)] = 64
     """Maximum tokens per text; a longer text is an error."""
+    cpu: bool = False
+    """Run on the CPU even if an accelerator is available."""
 
 
 PROBE_WORDS = Command(
@@ -91,7 +95,8 @@ PROBE_WORDS = Command(
     common_flags="model data template",
     prints_output=True,
     output=ResumableRun(
-        lambda config: {"model": config.model, **{f"data:{path}": path for path in config.data}}
+        lambda config: {"model": config.model, **{f"data:{path}": path for path in config.data}},
+        ignored_settings=("cpu",),
     ),
     formatter="groundling.studies.knowledge.word_similarity:format_words",
 )

@@ -11,7 +11,7 @@ from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import OutputFile, ResumableRun
 from groundling.settings.fields import InputKind, Settings, required, settings
-from groundling.settings.training import TrainingArguments
+from groundling.settings.training import WITHOUT_EFFECT, TrainingArguments
 
 TITLE = "Worlds: the rendered world and the quickstart"
 DEV_IMAGES = 10**9
@@ -181,7 +181,8 @@ PROBE = Command(
     example="groundling probe --model bert-base-uncased --data runs/world --out runs/probe",
     common_flags="model data questions seeds steps cpu",
     output=ResumableRun(
-        lambda config, training: {"model": config.model, "data": Path(config.data) / "probes"}
+        lambda config, training: {"model": config.model, "data": Path(config.data) / "probes"},
+        WITHOUT_EFFECT,
     ),
 )
 

@@ -340,6 +340,17 @@ def test_foreign_code_trains_in_a_process_that_reads_nothing(inside: Ran) -> Non
     assert {job.after[0] for job in read} == isolated
 
 
+@pytest.mark.parametrize(("scale", "steps"), [(1.0, 1000), (0.004, 4), (0.0001, 2)])
+def test_a_methods_own_steps_are_scaled(tmp_path: Path, scale: float, steps: int) -> None:
+    method = replace(built_in_methods()["l1"], steps=1000)
+    planned: list[RenderedBench] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rendered, "find_methods", lambda names: [method])
+        patch.setattr(RenderedBench, "print_plan", lambda own: planned.append(own) or {})
+        BENCH(replace(CONFIG, plan=True, scale=scale, method=("l1",)), tmp_path / "out")
+    assert planned[0].methods[0].stage_steps(300) == [steps]
+
+
 def test_a_model_that_is_not_plain_ends_the_bench(ran: Ran, tmp_path: Path) -> None:
     encoder = ran.out / "shared" / "objects-0" / "making" / "encoder" / "model"
     check_plain(encoder, encoder)

@@ -22,6 +22,7 @@ from groundling.core.errors import InputError
 from groundling.models.clip import load_clip_image_tower, load_clip_text_tower
 from groundling.runs.folder import read_json
 from groundling.settings.fields import make_settings
+from groundling.studies.bench import readings
 from groundling.studies.bench.commands import BENCH_REAL, RealBenchConfig
 from groundling.studies.bench.engine import BEFORE, METHOD, SHUFFLED, TEXT_CONTROL, Arm
 from groundling.studies.bench.handed import (
@@ -31,7 +32,8 @@ from groundling.studies.bench.handed import (
 )
 from groundling.studies.bench.methods import find_methods
 from groundling.studies.bench.protocol import BenchFolder
-from groundling.studies.bench.real import RealBench
+from groundling.studies.bench.readings import DEVIATIONS, SetReader, set_readers
+from groundling.studies.bench.real import UNADAPTED, RealBench
 
 NOUNS = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
 
@@ -127,6 +129,8 @@ def test_every_arm_is_read_on_every_set_before_and_after(ran: tuple[Path, str]) 
         assert "items" not in one["readings"]["vicomte/color, linear"]
     assert [one["reading"] for one in bench["verdicts"] if one["gain"]] == list(names)[:3] * 2
     assert "contrastive: no verdict with 1 adaptation seeds, it takes 3" in said
+    assert said.startswith("note: a verdict takes 3 adaptation seeds; with 1 there is none\n")
+    assert RealBenchConfig().adapt_seeds == 3
     assert "  lexi_contrastive: shuffled images" in said and "\nguessing  " in said
     assert re.search(r"^before +\d\.\d\d\d", said, re.MULTILINE) and "\nPrice\n" in said
     page = (out / "report.html").read_text()
@@ -200,8 +204,64 @@ def test_words_of_all_texts_are_permuted_in_any_clip_like_teacher(
     towers = [load_clip_image_tower(one).eval() for one in (teacher, permuted)]
     torch.testing.assert_close(*(tower(pixels) for tower in towers))
     before = homes.digests(permuted)
+    (permuted / "tokenizer.json").unlink()  # as after a kill while files were moved
     permute_teacher(files, config)
     assert homes.digests(permuted) == before
+
+
+def test_a_set_is_hashed_once(files: Path, tmp_path: Path) -> None:
+    sets = {"tasks": ("glue/rte",), "data": files / "glue"}
+    config = settings_for(files, plan=True, **sets)
+    hashed: Counter[str] = Counter()
+    with pytest.MonkeyPatch.context() as patch:
+        hash_of = readings.data_hash
+        patch.setattr(readings, "data_hash", lambda path: hashed.update([path]) or hash_of(path))
+        run(config, tmp_path / "out")
+    assert hashed[str(files / "glue")] == 1 and set(hashed.values()) == {1}
+
+
+def test_a_model_that_is_not_the_encoder_with_other_weights_is_not_read(
+    files: Path, tmp_path: Path
+) -> None:
+    words = homes.words()
+    config = toys.bert(len(words)).config
+    config.num_hidden_layers = 3
+    homes.home(tmp_path / "deep", BertForMaskedLM(config), words)
+    (reading, *_) = RealBench(
+        BenchFolder(tmp_path),
+        find_methods(["l1"]),
+        settings_for(files),
+        [SetReader("words", str(files / "rated.txt"))],
+    ).readings(UNADAPTED)
+    with pytest.raises(InputError, match="it differs in num_hidden_layers; no verdict"):
+        reading.read(tmp_path / "deep", tmp_path / "out")
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_commands_that_read_run_where_the_bench_runs(
+    files: Path, tmp_path: Path, cpu: bool
+) -> None:
+    given: list[tuple[str, bool]] = []
+
+    def recorded(name: str, *_: Any, **settings: Any) -> None:
+        given.append((name, settings["cpu"]))
+        raise InputError("not run")
+
+    config = settings_for(files, minimal_pairs=(files / "pairs.csv",), retention_pairs="", cpu=cpu)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readings, "run_quietly", recorded)
+        for reader in set_readers(config):
+            with pytest.raises(InputError, match="not run"):
+                reader.read(files / "encoder", tmp_path, files / "encoder", cpu)
+    assert given == [(name, cpu) for name in ("probe-facts", "probe-words", "pairs")]
+
+
+def test_a_permuted_teacher_is_made_by_one_command_of_several(tmp_path: Path) -> None:
+    jobs = bench_of(tmp_path, ["contrastive", "lexi_contrastive"], 1).jobs()
+    after = {job.name: job.after for job in jobs}
+    assert after["contrastive, shuffled images, seed 0"] == ("permuted teacher",)
+    assert after["contrastive, method, seed 0"] == ()
+    assert after["lexi_contrastive, shuffled images, seed 0"] == after["permuted teacher"] == ()
 
 
 @pytest.mark.parametrize("count", [2, 8, 9, 17, 30])
@@ -259,14 +319,14 @@ def test_a_plan_says_what_is_handed_over_and_read(files: Path, tmp_path: Path) -
     for words in (
         "12 captions of 6 images; text: the captions without their images",
         "missing  before: glue/rte ",
-        "0 of 41 jobs are done\n",
+        "0 of 42 jobs are done\n",
         "note: 1 captioned images are missing and were skipped",
     ):
         assert words in plan, plan
 
 
 @pytest.mark.parametrize(
-    ("left_out", "missing"), [("lexi_contrastive-shuffled*", 4), ("[lc]*", 16), ("*", 21)]
+    ("left_out", "missing"), [("lexi_contrastive-shuffled*", 4), ("[lc]*", 16), ("*", 22)]
 )
 def test_a_report_runs_nothing_and_says_what_is_missing(
     ran: tuple[Path, str], files: Path, tmp_path: Path, left_out: str, missing: int
@@ -374,6 +434,29 @@ def test_a_mistake_is_one_line_before_anything_is_trained(
             run(settings_for(files, **own), tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out/runs").exists()
+
+
+def test_facts_with_one_right_answer_are_read_by_accuracy(files: Path, tmp_path: Path) -> None:
+    """ViComTe's pairs, whose set is measured by Spearman in its paper, as its distributions are."""
+    colours = ["red", "blue", "green", "red", "blue"]
+    pairs = [
+        {"sub": noun, "obj": colour, "alt": "black"}
+        for noun, colour in zip(NOUNS, colours, strict=False)
+    ]
+    source = homes.lines(tmp_path / "db/color/test.jsonl", *pairs)
+    reader = SetReader("facts", str(source), (("modes", ("fill-mask", "linear")),))
+    found = reader.read(files / "encoder", tmp_path / "read", files / "encoder", cpu=True)
+    assert {name: one["measure"] for name, one in found.items()} == {
+        "vicomte/color, fill-mask": "accuracy",
+        "vicomte/color, linear": DEVIATIONS,
+    }
+    assert found["vicomte/color, fill-mask"]["chance"] == pytest.approx(1 / 12)
+    alike = homes.lines(
+        tmp_path / "alike/color/test.jsonl", *[one | {"obj": "red"} for one in pairs]
+    )
+    reader = SetReader("facts", str(alike), (("modes", ("linear",)),))
+    with pytest.raises(InputError, match="undefined for every fact of vicomte/color, linear"):
+        reader.read(files / "encoder", tmp_path / "none", files / "encoder", cpu=True)
 
 
 def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
