@@ -692,7 +692,7 @@ def _probes(shelf: LazyFixture) -> dict[str, Reader]:
         "Winoground": Reader(
             copied(shelf.shop, "winoground"), read_winoground, checked=False, kept=PIXELS
         ),
-        "WordNet": Reader(vcr_files.write, _looked_up, checked=False),
+        "WordNet": Reader(vcr_files.write_wordnet, _looked_up, checked=False),
         "probes": Reader(partial(_probe_files, shelf=shelf), _asked, checked=False),
     }
 
