@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from groundling.core.errors import InputError, did_you_mean, prefix_errors, require_known
 from groundling.core.registry import is_import_path, public_modules
+from groundling.data.hub_datasets import hub_dataset_identity, is_hub_dataset
 from groundling.data.tables import read_rows, user_columns
 from groundling.settings.fields import (
     InputKind,
@@ -74,6 +75,8 @@ def check_inputs(
             with prefix_errors(f"{prefix}{one.name}"):
                 if not has_own_format and path != "random":
                     check_model(path)
+        elif is_hub_dataset(path):
+            hub_dataset_identity(path)
         elif not Path(path).exists() and not (one.input is InputKind.DATA and path == "hub"):
             raise InputError(f"{prefix}{one.name}={path}: no such file or folder")
     own, data = vars(config).get("own"), str(setting_values(config).get("data", ""))

@@ -458,6 +458,8 @@ class EncoderOutput:
     """(B, E): image embeddings of two-tower models, unit length."""
     scale: Tensor | None = None
     """(): inverse temperature of two-tower models."""
+    bias: Tensor | None = None
+    """(): bias of two-tower models that are trained with a sigmoid."""
     input_embeddings: Tensor | None = None
     """(vocabulary, E): input embeddings of the text side, for tied heads."""
     clip_input_embeddings: Tensor | None = None

@@ -19,10 +19,14 @@ from groundling.core.errors import InputError, convert_errors, prefix_errors, re
 T = TypeVar("T")
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """MODULE:NAME."""
+LIBRARIES = ("open_clip:", "timm:", "vectors:")
+"""What a teacher's source may begin with instead of a module."""
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name is MODULE:NAME of the user's own module, and not a file or a hub id."""
+    """Whether a name is MODULE:NAME of the user's own module, and not a file, a hub id or a library's model."""
+    if name.startswith(LIBRARIES):
+        return False
     return IMPORT_PATH.fullmatch(name) is not None and not Path(name).exists()
 
 

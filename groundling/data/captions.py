@@ -7,6 +7,7 @@ Images are files in a folder, or have regions in a store; spelling variants of t
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from groundling.core.errors import (
     require_nonempty,
 )
 from groundling.data.images import (
+    IMAGE_ENDINGS,
     FileNameMatcher,
     image_id,
     images_below,
@@ -42,6 +44,7 @@ from groundling.data.tables import (
     row_texts,
     split_columns,
 )
+from groundling.data.tars import TAR, is_file, read_member, samples_of, tars_in
 from groundling.runs.folder import read_json
 from groundling.settings.input_settings import CaptionColumns, CaptionSettings
 
@@ -259,9 +262,33 @@ def _sidecars(folder: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
             yield CaptionRow(str(sidecar), image, image, text)
 
 
+# -- tar shards --------------------------------------------------------------------------------------------------------
+
+
+def tar_captions(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
+    """The captions of tar shards, one after the other: KEY.txt, or else the caption in KEY.json.
+
+    Samples without an image are left out, as webdataset's readers leave them out.
+    """
+    for tar in tars_in(path):
+        for key, parts in samples_of(tar):
+            image = next(filter(IMAGE_ENDINGS.__contains__, parts), "")
+            if not image:
+                continue
+            place = tar / f"{key}.txt"
+            with convert_read_errors(place):
+                if ".txt" in parts:
+                    caption = read_member(place, tar).decode()
+                else:
+                    caption = str(json.loads(read_member(tar / f"{key}.json", tar))["caption"])
+            file = f"{tar.name}/{key}{image}"
+            yield CaptionRow(str(place), file, file, _words(caption))
+
+
 FORMATS: tuple[
     tuple[Callable[[Path], bool], Callable[[Path, CaptionSettings], Iterator[CaptionRow]]], ...
 ] = (
+    (lambda path: bool(tars_in(path)), tar_captions),
     (lambda path: (path / METADATA).is_file(), _table),
     (Path.is_dir, _sidecars),
     (lambda path: path.suffix == ".json", _json),
@@ -349,7 +376,7 @@ def captions_of_images(
 
 def is_captions(path: Path) -> bool:
     """Whether a file or folder holds captions: by its ending, or by its first line."""
-    is_named = path.suffix in DATA_FILES or path.name.endswith(".token.txt")
+    is_named = path.suffix in (*DATA_FILES, TAR) or path.name.endswith(".token.txt")
     return is_named or path.is_dir() or is_kaggle(path)
 
 
@@ -392,7 +419,7 @@ def find_images(
 
     def is_here(name: str) -> bool:
         # Not with Path.is_file, which raises an error for a name that is too long.
-        return not is_outside_folder(name, folder) and os.path.isfile(folder / name)
+        return not is_outside_folder(name, folder) and is_file(folder / name)
 
     names = {image.file: os.path.normpath(image.file) for image in images if image.file}
     place = _match(names, is_here, lambda: images_below(folder), folder)

@@ -31,7 +31,15 @@ from tokenizers import Tokenizer
 
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError, convert_read_errors, require_known
-from groundling.data.captions import EVERYTHING, captions_of_images, is_captions, settings_by_file
+from groundling.data.captions import (
+    EVERYTHING,
+    captions_of_images,
+    is_captions,
+    settings_by_file,
+    tar_captions,
+)
+from groundling.data.hub_datasets import hub_dataset_identity, hub_dataset_texts, is_hub_dataset
+from groundling.data.images import image_id
 from groundling.data.samples import (
     ClipRowEncoder,
     LazySequence,
@@ -41,6 +49,7 @@ from groundling.data.samples import (
 )
 from groundling.data.shards import MANIFEST, Facts, Record, ShardStore, ShardWriter, wait_for_folder
 from groundling.data.tables import DATA_FILES, PARQUET, import_optional, parquet_rows, read_header
+from groundling.data.tars import identity_of, tars_in
 from groundling.data.text import TokenizationCache
 from groundling.runs.folder import PREPARED, cache_folder, data_hash, disk_errors, json_text
 from groundling.runs.jobs import cores, run_parallel
@@ -65,7 +74,17 @@ def iterate_texts(
     path: str | Path, selection: CaptionSettings = EVERYTHING
 ) -> Iterator[CorpusText]:
     """Non-empty lines of a text file, held in memory only in part, or selected captions with their images."""
+    if is_hub_dataset(path):
+        column = selection.columns.caption_column
+        lines = (text.split("\n") for text in hub_dataset_texts(path, column))
+        yield from (CorpusText(line.strip()) for some in lines for line in some if line.strip())
+        return
     path = Path(path)
+    if tars_in(path):  # of any size
+        for row in tar_captions(path, selection):
+            if row.caption:
+                yield CorpusText(row.caption, image_id(row.file))
+        return
     if is_captions(path):
         yield from (CorpusText(*each) for each in captions_of_images(path, selection))
         return
@@ -270,7 +289,12 @@ def prepare_store(
 ) -> ShardStore:
     """The store of a file's texts below the folder `place`; it is made, or completed, if necessary."""
     path = Path(path)
-    content = {"version": VERSION, "sha256": data_hash(path), "ending": path.suffixes[-2:]}
+    if is_hub_dataset(path):
+        digest = hub_dataset_identity(path)
+    else:
+        tars = tars_in(path)
+        digest = identity_of(tars) if tars else data_hash(path)
+    content = {"version": VERSION, "sha256": digest, "ending": path.suffixes[-2:]}
     key = {**content, "wanted": asdict(selection), **spec.key()}
     folder = place / _digest(json_text(key, sort_keys=True))[:32]
     with disk_errors(folder):

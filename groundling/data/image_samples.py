@@ -239,39 +239,17 @@ def _centre_crop(image: Image.Image, size: int) -> Image.Image:
     return scaled.crop((left, top, left + size, top + size))
 
 
-class CaptionedImageDataset:
-    """Captioned images as samples; with `augment`, each epoch draws a caption and a view of the image."""
+class CaptionDraws:
+    """Captioned images as samples of one caption each, drawn anew in every epoch with `augment`. Abstract."""
 
     def __init__(
-        self,
-        images: Sequence[CaptionedImage],
-        folder: str | Path,
-        size: int,
-        captions: ClipRowEncoder,
-        *,
-        augment: bool = True,
-        shift: float = 0.0,
-        flip: bool = True,
-        make_pixels: PixelMaker | None = None,
+        self, images: Sequence[CaptionedImage], captions: ClipRowEncoder, augment: bool
     ) -> None:
-        """Decodes all images, to `size` pixels or by `make_pixels`.
-
-        With `augment`, captions and views are drawn: mirrored if `flip`, moved by at most a share `shift` of the
-        size; otherwise the first caption and the unchanged image are read.
-        """
+        """`captions` makes the rows of texts; without `augment` each image has its first caption."""
         self.captioned = images
         self.images = [(image.id,) for image in images]
         self.augment = augment
-        self.shift = round(shift * size)
-        self.flip = flip
         self.ids = [image.id for image in images]
-        reading = track(images, "reading images", "image", reads_inputs=True)
-        paths = (Path(folder) / image.file for image in reading)
-        pixels = (
-            decode_image(path, size) if make_pixels is None else make_pixels(_read_file(path))
-            for path in paths
-        )
-        self.pixels = np.stack(list(pixels))
         examples = []
         for place, image in enumerate(images):
             for number, caption in enumerate(image.captions):
@@ -291,7 +269,7 @@ class CaptionedImageDataset:
         return np.array([(1, 0, part.max()) for part in tokens], np.int64)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
-        """Samples with `clip`, `pixels` and the label `image`, its number, which identifies false negatives."""
+        """Samples with `clip`, the image, and the label `image`, its number, which identifies false negatives."""
         captions = [int(self.first[index]) for index in indices]
         if self.augment:
             # The caption is drawn before the view; resumed runs depend on this order.
@@ -299,12 +277,70 @@ class CaptionedImageDataset:
                 captions[place] += int(rngs[place].integers(len(self.captioned[index].captions)))
         samples = []
         for place, (index, text) in enumerate(zip(indices, self.texts.get(captions), strict=True)):
-            pixels = self.pixels[index]
-            if self.augment:
-                pixels = self._view(pixels, rngs[place])
-            label = {"image": np.array(index)}
-            samples.append(replace(text, id=self.ids[index], pixels=pixels, labels=label))
+            one = replace(text, id=self.ids[index], labels={"image": np.array(index)})
+            samples.append(self.with_image(one, index, rngs[place] if self.augment else None))
         return samples
+
+    def with_image(self, sample: Sample, index: int, rng: np.random.Generator | None) -> Sample:
+        """The sample with its image; `rng` draws a view of it. Abstract."""
+        raise NotImplementedError
+
+
+class CaptionedVectors(CaptionDraws):
+    """Captioned images whose frozen vectors (E,) are the feature `image`."""
+
+    def __init__(
+        self,
+        images: Sequence[CaptionedImage],
+        vectors: np.ndarray,
+        captions: ClipRowEncoder,
+        *,
+        augment: bool = True,
+    ) -> None:
+        """`vectors` (images, E) float32."""
+        super().__init__(images, captions, augment)
+        self.vectors = vectors
+
+    def with_image(self, sample: Sample, index: int, rng: np.random.Generator | None) -> Sample:
+        """The sample with the feature `image`."""
+        return replace(sample, features={"image": self.vectors[index]})
+
+
+class CaptionedImageDataset(CaptionDraws):
+    """Captioned images as samples; with `augment`, each epoch draws a caption and a view of the image."""
+
+    def __init__(
+        self,
+        images: Sequence[CaptionedImage],
+        folder: str | Path,
+        size: int,
+        captions: ClipRowEncoder,
+        *,
+        augment: bool = True,
+        shift: float = 0.0,
+        flip: bool = True,
+        make_pixels: PixelMaker | None = None,
+    ) -> None:
+        """Decodes all images, to `size` pixels or by `make_pixels`.
+
+        With `augment`, captions and views are drawn: mirrored if `flip`, moved by at most a share `shift` of the
+        size; otherwise the first caption and the unchanged image are read.
+        """
+        super().__init__(images, captions, augment)
+        self.shift = round(shift * size)
+        self.flip = flip
+        reading = track(images, "reading images", "image", reads_inputs=True)
+        paths = (Path(folder) / image.file for image in reading)
+        pixels = (
+            decode_image(path, size) if make_pixels is None else make_pixels(_read_file(path))
+            for path in paths
+        )
+        self.pixels = np.stack(list(pixels))
+
+    def with_image(self, sample: Sample, index: int, rng: np.random.Generator | None) -> Sample:
+        """The sample with `pixels`, and with `augment` a view of them."""
+        pixels = self.pixels[index]
+        return replace(sample, pixels=pixels if rng is None else self._view(pixels, rng))
 
     def _view(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """A mirrored and translated copy of an image (3, S, S); the border's pixels fill the uncovered part."""

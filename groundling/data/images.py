@@ -14,7 +14,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
 from groundling.core.errors import InputError, convert_errors
-from groundling.runs.folder import sha256_of
+from groundling.data.tars import TAR, digest_of, members, readable
 
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
 """Endings of image files that are always supported."""
@@ -43,12 +43,16 @@ def is_image_file(name: str) -> bool:
 
 
 def images_below(folder: Path) -> Iterator[str]:
-    """The images below a folder, by their paths from there."""
+    """The images below a folder, in its tars too, by their paths from there."""
     for place, folders, names in os.walk(folder):
         folders.sort()
         below = Path(place).relative_to(folder)
-        for name in sorted(filter(is_image_file, names)):
-            yield (below / name).as_posix()
+        for name in sorted(names):
+            if name.endswith(TAR):
+                inside = map(f"{(below / name).as_posix()}/{{}}".format, members(Path(place, name)))
+                yield from filter(is_image_file, inside)
+            elif is_image_file(name):
+                yield (below / name).as_posix()
 
 
 def register_heif(name: str) -> None:
@@ -64,7 +68,7 @@ def open_image(path: Path) -> Image.Image:
     """An image file, opened by one of Pillow's readers in `IMAGE_FORMATS`, or by one of HEIF."""
     register_heif(path.name)
     heif = ["HEIF"] if "HEIF" in Image.OPEN else []
-    return Image.open(path, formats=[*IMAGE_FORMATS, *heif])
+    return Image.open(readable(path), formats=[*IMAGE_FORMATS, *heif])
 
 
 def is_outside_folder(name: str, folder: str | Path) -> bool:
@@ -155,7 +159,7 @@ def image_digest(image: ImageInput) -> str:
     if isinstance(image, Image.Image):
         pixels = _in_rgb(image)
         return hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()
-    return sha256_of(image)
+    return digest_of(image)
 
 
 def _in_bytes(image: Image.Image) -> Image.Image:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 from transformers import (
+    MODEL_MAPPING,
     AutoModel,
     CLIPImageProcessorPil,
     CLIPTextModelWithProjection,
@@ -164,7 +165,11 @@ CLIP_LIKE: dict[str, Any] = {
 
 
 class ClipImageTower(nn.Module):
-    """A CLIP-like image tower with its projection, which is the identity for SigLIP."""
+    """An image encoder with its projection into the space of texts, which is the identity for SigLIP and without texts.
+
+    The pooled feature is the model's own (ResNet's and ConvNeXt's mean, DINOv2's first position), or the first
+    position's last state if the checkpoint has no pooler, as those of ViT have none.
+    """
 
     mean: Tensor
     std: Tensor
@@ -184,7 +189,9 @@ class ClipImageTower(nn.Module):
         self.scale = float(processor.rescale_factor) if processor.do_rescale else 1.0
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
-        self.pooled_width = int(tower.config.hidden_size)
+        self.shape = self._pixels(Image.new("RGB", (8, 8))).shape
+        sizes = tower.config.to_dict()
+        self.pooled_width = int(sizes.get("hidden_size") or sizes["hidden_sizes"][-1])
         self.embed_dim = int(getattr(projection, "out_features", self.pooled_width))
 
     def preprocess(self, image: Image.Image) -> np.ndarray:
@@ -192,31 +199,40 @@ class ClipImageTower(nn.Module):
 
         Raises InputError if the processor returns another shape or type.
         """
+        pixels = self._pixels(image)
+        if pixels.shape != self.shape or pixels.dtype != np.uint8:
+            found = f"{pixels.dtype} {pixels.shape}"
+            raise InputError(f"the image processor returns {found}, expected uint8 {self.shape}")
+        return pixels
+
+    def _pixels(self, image: Image.Image) -> np.ndarray:
         processed = self.processor(
             images=image, do_rescale=False, do_normalize=False, return_tensors="np"
         )
         pixels: np.ndarray = processed["pixel_values"][0]
-        side = int(self.tower.config.image_size)
-        if pixels.shape != (3, side, side) or pixels.dtype != np.uint8:
-            found = f"{pixels.dtype} {pixels.shape}"
-            raise InputError(f"the image processor returns {found}, expected uint8 {side} x {side}")
         return pixels
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pooled features (B, D) of pixels (B, 3, S, S) uint8; `projection` maps them to the joint space (B, E)."""
         normal = (pixels.float() * self.scale - self.mean) / self.std
-        pooled: Tensor = self.tower(pixel_values=normal).pooler_output
-        return pooled
+        read = self.tower(pixel_values=normal)
+        pooled: Tensor | None = read.get("pooler_output")
+        if pooled is None:
+            pooled = read.last_hidden_state[:, 0]
+        return pooled.flatten(1)
 
 
 def load_clip_image_tower(source: str | Path) -> ClipImageTower:
-    """Load an image tower and its image processor from a hub id or folder, without the text tower.
+    """Load an image tower without its text tower, or any image encoder, with its processor, from a hub id or folder.
 
-    Raises InputError if it has no CLIP-like image tower, or no image processor.
+    Raises InputError if it reads no images, or has no image processor.
     """
-    kind = load_config(source).model_type
-    require_known(kind, IMAGE_TOWERS, f"{source}: a {kind} model has no CLIP-like image tower")
-    model = load_weights(IMAGE_TOWERS[kind], source)
+    config = load_config(source)
+    kind = config.model_type
+    reads_images = kind in IMAGE_TOWERS or main_input(config) == "pixel_values"
+    if not reads_images:
+        raise InputError(f"{source}: a {kind} model has no image tower")
+    model = load_weights(IMAGE_TOWERS.get(kind, AutoModel), source)
     tower = model.vision_model if hasattr(model, "vision_model") else model
     projects = hasattr(model, "visual_projection")
     projection = model.visual_projection if projects else nn.Identity()
@@ -230,6 +246,12 @@ IMAGE_TOWERS: dict[str, Any] = {
     "siglip_vision_model": SiglipVisionModel,
 }
 """The HF class that loads the image tower of each CLIP-like model type."""
+
+
+def main_input(config: Any) -> str:
+    """The name of the input that the model of a configuration reads; empty if transformers has no such model."""
+    model = MODEL_MAPPING.get(type(config), None)
+    return str(getattr(model, "main_input_name", ""))
 
 
 class ClipTextEncoder(Encoder):
@@ -287,7 +309,7 @@ def save_clip_text(clip: ClipTextTower, tokenizer: PreTrainedTokenizerBase, fold
 
 
 class ClipDualEncoder(nn.Module):
-    """A trainable HF `CLIPModel` with one window of text and one image per sample."""
+    """A trainable HF `CLIPModel` or `SiglipModel` with one window of text and one image per sample."""
 
     mean: Tensor
     std: Tensor
@@ -295,9 +317,11 @@ class ClipDualEncoder(nn.Module):
     def __init__(
         self, clip: Any, tokenizer: PreTrainedTokenizerBase, processor: Any = None
     ) -> None:
-        """`clip`: HF's `CLIPModel`; `tokenizer`: its own; `processor`: its image processor, by default CLIP's."""
+        """`clip`: HF's model; `tokenizer`: its own; `processor`: its image processor, by default CLIP's."""
         super().__init__()
         self.clip = clip
+        self.is_siglip = "siglip" in clip.config.model_type
+        self.logit_bias: Tensor | None = clip.logit_bias if self.is_siglip else None
         self.tokenizer = tokenizer
         side = clip.config.vision_config.image_size
         square = {"height": side, "width": side}
@@ -310,21 +334,44 @@ class ClipDualEncoder(nn.Module):
         self.sizes = OutputSizes()
 
     def forward(self, batch: Batch) -> EncoderOutput:
-        """Unit-length embeddings of texts and images (either may be absent), and CLIP's learned scale."""
+        """Unit-length embeddings of texts and images (either may be absent), the learned scale, and SigLIP's bias."""
         text = None
         image = None
         if batch.clip is not None:
-            mask = batch.clip.attention_mask.long()
-            read = self.clip.get_text_features(batch.clip.input_ids, attention_mask=mask)
-            text = F.normalize(read.pooler_output, dim=-1)
+            text = F.normalize(self._text_features(batch.clip), dim=-1)
         if batch.pixels is not None:
             pixels = (batch.pixels.float() / self.max_pixel - self.mean) / self.std
             image = F.normalize(self.clip.get_image_features(pixels).pooler_output, dim=-1)
-        scale = self.clip.logit_scale.exp()
-        return EncoderOutput(text_embeds=text, image_embeds=image, scale=scale)
+        scale = self.clip.logit_scale.exp().reshape(())
+        bias = None if self.logit_bias is None else self.logit_bias.reshape(())
+        return EncoderOutput(text_embeds=text, image_embeds=image, scale=scale, bias=bias)
+
+    @property
+    def device(self) -> torch.device:
+        """Its device."""
+        device: torch.device = self.clip.logit_scale.device
+        return device
+
+    def start_sigmoid(self) -> None:
+        """Start with SigLIP's scale of 10 and bias of -10 (Section 3.2); a CLIP's folder does not hold the bias."""
+        self.logit_bias = nn.Parameter(torch.tensor(-10.0))
+        with torch.no_grad():
+            self.clip.logit_scale.fill_(math.log(10))
+
+    def _text_features(self, windows: ClipWindows) -> Tensor:
+        """Features (N, E) of texts; SigLIP attends to its padding, always of full length."""
+        ids = windows.input_ids
+        mask = None
+        if self.is_siglip:
+            length = self.clip.config.text_config.max_position_embeddings
+            ids = F.pad(ids, (0, length - ids.shape[1]), value=windows.pad_token_id)
+        else:
+            mask = windows.attention_mask.long()
+        features: Tensor = self.clip.get_text_features(ids, attention_mask=mask).pooler_output
+        return features
 
     def export(self, folder: Path) -> None:
-        """Write a stock HF CLIP folder, with tokenizer and image processor."""
+        """Write a stock HF folder, with tokenizer and image processor."""
         self.clip.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         self.processor.save_pretrained(folder)
@@ -333,17 +380,17 @@ class ClipDualEncoder(nn.Module):
 def load_clip_dual_encoder(
     source: str | Path,
 ) -> tuple[ClipDualEncoder, Callable[[Image.Image], np.ndarray]]:
-    """Load a trainable CLIP from a hub id or folder, and the function that prepares its images.
+    """Load a trainable CLIP or SigLIP from a hub id or folder, and the function that prepares its images.
 
-    Raises InputError if it is no CLIP; SigLIP is refused, because its sigmoid loss is not implemented.
+    Raises InputError for another model.
     """
     kind = load_config(source).model_type
-    if kind != "clip":
-        raise InputError(f"{source}: a {kind} model; expected a CLIP with both towers")
+    if kind not in ("clip", "siglip"):
+        raise InputError(f"{source}: a {kind} model; expected a CLIP or SigLIP with both towers")
     clip = load_weights(AutoModel, source)
     processor = load_processor(source)
     towers = ClipDualEncoder(clip, load_tokenizer(source), processor)
-    return towers, ClipImageTower(clip.vision_model, clip.visual_projection, processor).preprocess
+    return towers, ClipImageTower(clip.vision_model, nn.Identity(), processor).preprocess
 
 
 def _normalization(processor: Any) -> tuple[Tensor, Tensor, float]:

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import string
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,23 @@ from groundling.data.samples import ClipRowEncoder
 from groundling.data.text import word_spans
 from groundling.models.attention import AttentionCallback
 from groundling.models.clip import (
+    CLIP_LIKE,
     ClipImageTower,
     ClipTextTower,
     load_clip_image_tower,
     load_clip_text_tower,
+    main_input,
 )
-from groundling.models.hub import OPEN_CLIP, is_open_clip, library_errors, parse_open_clip
-from groundling.models.loading import check_finite, weights_sha256
+from groundling.models.hub import (
+    OPEN_CLIP,
+    TIMM,
+    is_open_clip,
+    is_timm,
+    library_errors,
+    parse_open_clip,
+)
+from groundling.models.loading import check_finite, load_config, model_type, weights_sha256
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
 
 TEXTS = 64
 """Number of texts that are embedded at a time."""
@@ -148,15 +158,76 @@ class FrozenClip:
 
 
 def load_frozen_clip(source: str | Path, image: bool = True, text: bool = True) -> FrozenClip:
-    """Load the towers of a CLIP-like model: hub id or folder of Hugging Face, or a model of open_clip.
+    """Load the towers of a CLIP-like model, or an image encoder or a text encoder alone.
 
+    `source`: hub id or folder of Hugging Face, a model of open_clip, or an image encoder of timm.
     Raises InputError if a tower is missing.
     """
     if is_open_clip(source):
         return load_open_clip(str(source), image, text)
+    if is_timm(source):
+        return FrozenClip(load_timm(str(source)), None, source=str(source))
     tower = load_clip_image_tower(source) if image else None
-    texts, tokenizer = load_clip_text_tower(source) if text else (None, None)
+    texts, tokenizer = load_text_tower(source) if text else (None, None)
     return FrozenClip(tower, texts, tokenizer, source=str(source))
+
+
+def has_text_tower(source: str | Path) -> bool:
+    """Whether a model, a source of `load_frozen_clip`, reads texts."""
+    if is_open_clip(source):
+        return True
+    return not is_timm(source) and main_input(load_config(source)) != "pixel_values"
+
+
+def load_text_tower(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokenizerBase]:
+    """Load a CLIP-like text tower, or a text encoder as one, and its tokenizer."""
+    if model_type(source) in CLIP_LIKE:
+        return load_clip_text_tower(source)
+    text = load_text_encoder(source)
+    return EncoderTextTower(text), text.tokenizer
+
+
+class EncoderTextTower(ClipTextTower):
+    """A text encoder as a text tower; a text's feature is its sentence vector, or its first state.
+
+    A folder of sentence-transformers has sentence vectors, of its own pooling. The modules after the pooling are the
+    projection, which is applied to every token too, as CLIP's is.
+    """
+
+    def __init__(self, text: TextEncoder) -> None:
+        """Raises InputError for an encoder with a prompt."""
+        nn.Module.__init__(self)
+        self.encoder = text.encoder
+        self.sentence = text.sentence
+        self.context_length = text.max_length
+        self.states_width = self.embed_dim = text.sizes.text
+        self.projection = nn.Identity()
+        self.logit_scale = nn.Parameter(torch.zeros(()), requires_grad=False)
+        if self.sentence is None:
+            return
+        name = text.tokenizer.name_or_path
+        if self.sentence.prompt:
+            raise InputError(f"{name}: a prompt is not supported: {self.sentence.prompt!r}")
+        self.projection = self.sentence.after_pooling
+        with convert_errors(f"{name}: sentence vectors are not made of one pooling"):
+            self.embed_dim = _output_width(self.projection, self.states_width)
+        if self.sentence.max_length:
+            self.context_length = min(self.context_length, self.sentence.max_length)
+
+    def forward(
+        self, windows: ClipWindows, attention: AttentionCallback | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As `ClipTextTower.forward`, without attention."""
+        states, ends = self.forward_unprojected(windows)
+        return self.projection(states), self.projection(ends)
+
+    def forward_unprojected(self, windows: ClipWindows) -> tuple[Tensor, Tensor]:
+        """Token states (W, S, D) and each window's pooled states (W, D)."""
+        mask = windows.attention_mask
+        states = self.encoder(windows.input_ids, attention_mask=mask.long()).last_hidden_state
+        if self.sentence is None:
+            return states, states[:, 0]
+        return states, self.sentence.pooling(states, mask)
 
 
 def load_teacher_text(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokenizerBase]:
@@ -172,6 +243,7 @@ def load_teacher_text(source: str | Path) -> tuple[ClipTextTower, PreTrainedToke
 # of its tokenizer, which knows words, without the repair of broken characters (ftfy, HTML entities) before it.
 
 NO_OPEN_CLIP = "open_clip cannot be imported; install it: pip install 'groundling[open_clip]'"
+NO_TIMM = "timm cannot be imported; install it: pip install 'groundling[open_clip]'"
 PUNCTUATION = Regex(f"[{''.join(chr(92) + one for one in string.punctuation)}]")
 
 
@@ -217,16 +289,16 @@ class OpenClipTextTower(ClipTextTower):
 
 
 class OpenClipImageTower(ClipImageTower):
-    """The image tower of an open_clip model; its features before the projection, where it has one of its own."""
+    """The image tower of an open_clip model or of timm; its features are before the projection, if it has one."""
 
-    def __init__(self, visual: Any, transform: Any) -> None:
-        """`transform`: open_clip's preprocessing, of which the last two steps make a normalised tensor."""
+    def __init__(self, visual: Any, transform: Any, preprocessing: Mapping[str, Any]) -> None:
+        """`transform`: the library's, whose last two steps make a normalised tensor; `preprocessing`: its settings."""
         nn.Module.__init__(self)
         *self.steps, _, normalize = transform.transforms
         self.scale = 1 / 255
-        self.register_buffer("mean", torch.tensor(normalize.mean).view(1, 3, 1, 1), False)
-        self.register_buffer("std", torch.tensor(normalize.std).view(1, 3, 1, 1), False)
-        self.preprocessing = {name: str(value) for name, value in visual.preprocess_cfg.items()}
+        self.register_buffer("mean", torch.as_tensor(normalize.mean).view(1, 3, 1, 1), False)
+        self.register_buffer("std", torch.as_tensor(normalize.std).view(1, 3, 1, 1), False)
+        self.preprocessing = {name: str(value) for name, value in preprocessing.items()}
         self.tower = visual
         self.projection = nn.Identity()
         visual.output_tokens = False  # CoCa's towers return patches too
@@ -293,7 +365,8 @@ def load_open_clip(source: str, image: bool, text: bool) -> FrozenClip:
         warnings.filterwarnings("error", "QuickGELU mismatch")  # trained with another activation
         model, transform = library.create_model_from_pretrained(name, tag, force_custom_text=True)
         check_finite(model.eval(), source)
-        tower = OpenClipImageTower(model.visual, transform) if image else None
+        settings = model.visual.preprocess_cfg
+        tower = OpenClipImageTower(model.visual, transform, settings) if image else None
         if not text:
             return FrozenClip(tower, None)
         own = library.get_tokenizer(name)
@@ -301,6 +374,27 @@ def load_open_clip(source: str, image: bool, text: bool) -> FrozenClip:
         pad = int(tokenizer.pad_token_id) if hasattr(own, "tokenizer") else 0
         texts = OpenClipTextTower(model.text, model.logit_scale, own.context_length, pad)
         return FrozenClip(tower, texts, tokenizer, source=source)
+
+
+def load_timm(source: str) -> OpenClipImageTower:
+    """Load an image encoder of timm, timm:NAME or a folder of its format, without a classifier, in fp32.
+
+    Raises InputError for a name that timm does not know, and for a folder without safetensors.
+    """
+    with convert_errors(NO_TIMM):
+        library = importlib.import_module("timm")
+    name = source.removeprefix(TIMM)
+    if Path(name).is_dir():
+        if not any(Path(name).glob("*.safetensors")):
+            raise InputError(f"{name}: no safetensors file; pickled weights are not opened")
+        name = f"local-dir:{Path(name).absolute()}"
+    with library_errors(source, "timm does not load it"), torch.random.fork_rng(devices=[]):
+        model = library.create_model(name, pretrained=True).float().eval()
+        model.reset_classifier(0)
+        settings = library.data.resolve_model_data_config(model)
+        transform = library.data.create_transform(**settings)
+        check_finite(model, source)
+        return OpenClipImageTower(model, transform, settings)
 
 
 def _hugging_face_tokenizer(tokenizer: Any) -> PreTrainedTokenizerBase:

@@ -115,6 +115,23 @@ def is_open_clip(source: str | Path) -> bool:
     return not config.is_file() or "model_type" not in read_object(config)
 
 
+VECTORS = "vectors:"
+"""Prefix of a folder of vectors that were computed elsewhere."""
+TIMM = "timm:"
+"""Prefix of an image encoder of timm: a name of its list, or a folder."""
+
+
+def is_timm(source: str | Path) -> bool:
+    """Whether a source is timm:NAME, or a folder in timm's format alone."""
+    if str(source).startswith(TIMM):
+        return True
+    config = Path(source) / "config.json"
+    if is_open_clip(source) or not config.is_file():
+        return False
+    content = read_object(config)
+    return "architecture" in content and "model_type" not in content
+
+
 def is_adapter(source: str) -> bool:
     """Whether a folder was written by `ClipFeatureAdapter.export`."""
     return (Path(source) / ADAPTER).exists()
@@ -124,6 +141,11 @@ def check_model(source: str) -> None:
     """Raises InputError if a source is no model folder, and no model on the hub or in its cache."""
     if source.startswith(OPEN_CLIP):
         parse_open_clip(source)
+    elif source.startswith(VECTORS):
+        if not Path(source.removeprefix(VECTORS)).is_dir():
+            raise InputError(f"{source}: no such folder")
+    elif source.startswith(TIMM):
+        return
     elif not Path(source).is_dir() and not (HUB_ID.fullmatch(source) and _has_files(source)):
         raise InputError(
             f"{source}: no model found (no such folder, not in the hub's cache, and not found on the hub)"

@@ -63,14 +63,28 @@ class SentenceModules:
         """Sentence vectors (N, E) of states (N, T, D) and a mask (N, T)."""
         return _apply(self.modules.to(states.device), states, mask)
 
-    def with_projection(self, projection: nn.Linear) -> SentenceModules:
-        """The same pooling, followed by `projection` and normalisation instead of the modules after it."""
+    @property
+    def after_pooling(self) -> nn.Module:
+        """The modules after the pooling, for vectors (..., S)."""
+        return _AfterPooling(list(self.modules)[1:])
+
+    def with_projection(self, projection: nn.Module) -> SentenceModules:
+        """The same pooling, then a Linear, or several with a GELU after each but the last, and normalisation.
+
+        They replace the modules after it.
+        """
         library = _library()
-        rows, columns = projection.weight.shape
-        with torch.random.fork_rng(devices=[]):
-            dense = library.Dense(columns, rows, activation_function=nn.Identity())
-        dense.linear.load_state_dict(projection.state_dict())
-        modules = [self.modules[0], dense, library.Normalize()]
+        layers = [one for one in projection.modules() if isinstance(one, nn.Linear)]
+        modules: list[Any] = [self.modules[0]]
+        for place, layer in enumerate(layers, 1):
+            rows, columns = layer.weight.shape
+            activation = nn.Identity() if place == len(layers) else nn.GELU()
+            bias = layer.bias is not None
+            with torch.random.fork_rng(devices=[]):
+                dense = library.Dense(columns, rows, bias=bias, activation_function=activation)
+            dense.linear.load_state_dict(layer.state_dict())
+            modules.append(dense)
+        modules.append(library.Normalize())
         return SentenceModules(modules, self.max_length, self.prompt, self.settings)
 
     def write(self, folder: Path) -> None:
@@ -87,6 +101,16 @@ class SentenceModules:
         ]
         for name, content in {**self.settings, MODULES: listed}.items():
             (folder / name).write_text(json_text(content, indent=2, ensure_ascii=False) + "\n")
+
+
+class _AfterPooling(nn.Module):
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.own = nn.Sequential(*modules)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        projected: Tensor = self.own({"sentence_embedding": vectors})["sentence_embedding"]
+        return projected
 
 
 def _type(kind: type) -> str:

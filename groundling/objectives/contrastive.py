@@ -86,7 +86,7 @@ class ClipContrastiveLoss(Objective):
 
     name = "contrast"
     arm_name = ""
-    required_fields = ("clip", "pixels", "labels.image")
+    required_fields = ("clip", "labels.image")
     in_batch_negatives = True
 
     def __init__(
@@ -112,6 +112,34 @@ class ClipContrastiveLoss(Objective):
         to_image = info_nce(text, images, start, scale, is_same)
         to_text = info_nce(image, texts, start, scale, is_same)
         return {"clip": (to_image + to_text) / 2}
+
+
+class SigmoidContrastiveLoss(ClipContrastiveLoss):
+    """SigLIP's loss: each caption and image of a batch are a pair or not (Zhai et al. 2023, 2303.15343, Section 3.2).
+
+    The negative log-sigmoid of z (s x y + b), with z = 1 for a pair and -1 otherwise, is summed over the images of all
+    processes. Captions of the same image are not negatives.
+    """
+
+    name = "sigmoid_contrast"
+    arm_name = ""
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """The losses of all pairs, summed to (), as `clip`; divided by the number of captions as in the paper."""
+        text = require(encoded.text_embeds, "text_embeds", self.name)
+        images, start = gather_across_processes(
+            require(encoded.image_embeds, "image_embeds", self.name)
+        )
+        numbers, _ = gather_across_processes(batch.labels["image"])
+        bias = require(encoded.bias, "bias", self.name)
+        scale = require(encoded.scale, "scale", self.name)
+        logits = (scale * text @ images.T + bias).float()
+        place = torch.arange(len(text), device=text.device)
+        is_pair = torch.zeros_like(logits, dtype=torch.bool)
+        is_pair[place, place + start] = True
+        is_other = batch.labels["image"][:, None] != numbers[None]
+        loss = -F.logsigmoid(torch.where(is_pair, logits, -logits))
+        return {"clip": loss[is_pair | is_other].sum()}
 
 
 def hash_rows(values: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require, select
-from groundling.objectives import Objective, masked_tokens
+from groundling.objectives import Objective, ObjectiveContext, masked_tokens
 from groundling.objectives.contrastive import (
     gather_across_processes,
     hash_rows,
@@ -31,7 +31,7 @@ class FeatureDistillation(Objective, ABC):
     excluded, and so are special tokens, unless the student's own pooling includes them.
     """
 
-    required_fields = (
+    required_fields: tuple[str, ...] = (
         "text",
         "word_type_ids",
         "features.sentence",
@@ -44,6 +44,8 @@ class FeatureDistillation(Objective, ABC):
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
         super().__init__(sizes, **options)
         self.weight *= self.settings.distill_weight
+        if not self.settings.word_weight:
+            self.required_fields = self.required_fields[:3]
         self.part_weights = {
             "sentence": self.settings.sentence_weight,
             "word": self.settings.word_weight,
@@ -53,14 +55,21 @@ class FeatureDistillation(Objective, ABC):
             {part: nn.Linear(width, sizes.teacher) for part, width in widths.items()}
         )
 
+    @classmethod
+    def features(cls, context: ObjectiveContext | None = None) -> frozenset[str]:
+        """Without those of words if their term has no weight."""
+        features = super().features(context)
+        has_words = context is None or context.settings.distillation.word_weight
+        return features if has_words else features - {"words", "has"}
+
     def count(self, batch: Batch) -> dict[str, int]:
         """Sentences and words in the loss."""
-        counts = {"sentence": batch.rows, "word": int(self._distilled_words(batch).sum())}
-        return {
-            f"{self.name}_{part}": counts[part]
-            for part, share in self.part_weights.items()
-            if share
-        }
+        counts = {}
+        if self.part_weights["sentence"]:
+            counts[f"{self.name}_sentence"] = batch.rows
+        if self.part_weights["word"]:
+            counts[f"{self.name}_word"] = int(self._distilled_words(batch).sum())
+        return counts
 
     def _distilled_words(self, batch: Batch) -> Tensor:
         """(N, K) bool: words with a teacher feature that the student reads without a masked token."""

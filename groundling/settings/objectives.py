@@ -308,6 +308,50 @@ usual for this loss; the paper's value is not known here)."""
 
 
 @settings
+class MimicrySettings(PoolingSettings):
+    """CLIP-KD's feature distillation (objective feature_mimicry)."""
+
+    mimicry_weight: Annotated[float, Gt(0)] = 2000.0
+    """feature_mimicry: weight of its term (CLIP-KD's scripts: 2000)."""
+    mimicry_target: Literal["image", "text"] = "image"
+    """feature_mimicry: the teacher's embedding of the caption's image, which needs no text tower, or \
+of the caption, which CLIP-KD's text tower mimics."""
+
+
+@settings
+class InteractiveContrastSettings(PoolingSettings):
+    """CLIP-KD's interactive contrastive learning (objective interactive_contrast)."""
+
+    interactive_weight: Annotated[float, Gt(0)] = 1.0
+    """interactive_contrast: weight of its term (CLIP-KD's scripts: 1)."""
+    interactive_scale: Literal["learned", "released"] = "learned"
+    """interactive_contrast: the learned inverse temperature, from 1 / 0.07; released: its logarithm \
+in its place, as in CLIP-KD's code."""
+
+
+@settings
+class AffinitySettings(PoolingSettings):
+    """CLIP-KD's relational distillation across towers (objective affinity_distillation)."""
+
+    affinity_weight: Annotated[float, Gt(0)] = 1.0
+    """affinity_distillation: weight of its term."""
+    affinity_scale: Annotated[float, Gt(0)] = 100.0
+    """affinity_distillation: inverse temperature of both distributions (100: that of OpenAI's CLIPs)."""
+
+
+@settings
+class RelationalSettings(PoolingSettings):
+    """Relational knowledge distillation (objective relational_kd)."""
+
+    relational_distance: Annotated[float, Ge(0)] = 25.0
+    """relational_kd: weight of the distances' term (HobbitLong/RepDistiller, distiller_zoo/RKD.py: 25)."""
+    relational_angle: Annotated[float, Ge(0)] = 50.0
+    """relational_kd: weight of the angles' term (RepDistiller: 50)."""
+    relational_target: Literal["image", "text"] = "image"
+    """relational_kd: relations among the teacher's embeddings of images, or of captions."""
+
+
+@settings
 class MaskedLMDistillationSettings(MaskingSettings):
     """Distillation of masked-LM predictions from a teacher that sees the image (ViComTe)."""
 
@@ -345,6 +389,10 @@ class ObjectiveSettings(Settings):
     mcse: MCSESettings = MCSESettings()
     grounded_space: GroundedSpaceSettings = GroundedSpaceSettings()
     caption_to_image: Cap2ImgSettings = Cap2ImgSettings()
+    mimicry: MimicrySettings = MimicrySettings()
+    interactive_contrast: InteractiveContrastSettings = InteractiveContrastSettings()
+    affinity: AffinitySettings = AffinitySettings()
+    relational: RelationalSettings = RelationalSettings()
     masked_lm_distillation: MaskedLMDistillationSettings = MaskedLMDistillationSettings()
     option: tuple[str, ...] = ()
     """Options of your own objectives and teachers, each NAME=VALUE, e.g. margin=0.5: values of an \

@@ -14,9 +14,10 @@ import torch
 
 from groundling.core.batch import collate, require
 from groundling.core.rng import generator
-from groundling.data.image_samples import CaptionedImageDataset
+from groundling.data.image_samples import CaptionDraws
 from groundling.data.samples import SampleDataset
 from groundling.models.clip import ClipDualEncoder
+from groundling.models.locked import LockedDualEncoder
 from groundling.runs.progress import track
 from groundling.stats import bootstrap_sums, interval
 
@@ -130,7 +131,7 @@ def _ratio(shares: np.ndarray, other_shares: np.ndarray) -> dict[str, Any]:
 
 
 def retrieval(
-    model: ClipDualEncoder, samples: CaptionedImageDataset, batch: int = 128
+    model: ClipDualEncoder | LockedDualEncoder, samples: CaptionDraws, batch: int = 128
 ) -> dict[str, float]:
     """Text-to-image and image-to-text recall at 1, 5 and 10 in percent, with the numbers of images and captions.
 
@@ -148,7 +149,7 @@ def retrieval(
 
 @torch.no_grad()
 def _embedded(
-    model: ClipDualEncoder, samples: CaptionedImageDataset, batch: int
+    model: ClipDualEncoder | LockedDualEncoder, samples: CaptionDraws, batch: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit-length embeddings of every caption (C, E) and every image (I, E)."""
     was_training = model.training
@@ -158,7 +159,7 @@ def _embedded(
         found = []
         for start in track(range(0, len(of), batch), name, "batch"):
             some = of.get(range(start, min(start + batch, len(of))), ())
-            encoded = model(collate(some).to(model.mean.device))
+            encoded = model(collate(some).to(model.device))
             found.append(require(getattr(encoded, field), field, "retrieval").cpu())
         return torch.cat(found).numpy()
 

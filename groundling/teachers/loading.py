@@ -15,14 +15,24 @@ from groundling.core.registry import import_object, instantiate, is_import_path,
 from groundling.core.rng import derive_seed
 from groundling.data.text.keywords import KeywordExtractor
 from groundling.models.adapters import IMAGE, TEXT
-from groundling.models.frozen_clip import FrozenClip, load_frozen_clip, load_teacher_text
-from groundling.objectives import ObjectiveContext, find_objective
+from groundling.models.frozen_clip import (
+    FrozenClip,
+    has_text_tower,
+    load_frozen_clip,
+    load_teacher_text,
+)
+from groundling.models.hub import VECTORS
+from groundling.objectives import ObjectiveContext, built_in_objectives, find_objective
 from groundling.settings.fields import setting_fields
 from groundling.settings.objectives import TargetedDistillationSettings, parse_options
 from groundling.teachers import Teacher, TeacherContext, TeacherSpec, is_teacher
-from groundling.teachers.clip import FEATURES, UNNORMALIZED_IMAGE, ClipTeacher
+from groundling.teachers.clip import FEATURES, IMAGES, UNNORMALIZED_IMAGE, ClipTeacher
 from groundling.teachers.feature_cache import FeatureCache, TeacherSet, cache_folder
 from groundling.teachers.text import ClipTextTeacher
+from groundling.teachers.vectors import StoredVectors
+
+OF_TEXTS = (frozenset(FEATURES) - IMAGES) | {"sentence", "words", "has"}
+"""Features that depend on a text."""
 
 
 def load_teacher_set(
@@ -46,6 +56,7 @@ def load_teacher_set(
             require_known(
                 option, sorted(own), f"option={option}: no objective of this run reads it"
             )
+    _check_text_tower(source, names, context)
     torch.manual_seed(derive_seed(seed, "init", "teacher"))
     features = frozenset().union(*(find_objective(name).features(context) for name in names))
     teacher_context = TeacherContext(
@@ -56,6 +67,25 @@ def load_teacher_set(
         teacher.to(device)
     folder = cache_folder(settings.targeted_distillation.teacher_cache, out)
     return TeacherSet(teachers, FeatureCache(folder, settings.distillation.cache_gb))
+
+
+def _check_text_tower(source: str, names: Sequence[str], context: ObjectiveContext) -> None:
+    """Raises InputError if an objective reads features of texts, and the teacher reads images alone."""
+    has_own_text = is_import_path(source) or source.startswith(VECTORS)
+    if not source or has_own_text or context.settings.targeted_distillation.teacher_text:
+        return
+    reading = [name for name in names if find_objective(name).features(context) & OF_TEXTS]
+    if reading and not has_text_tower(source):
+        every = {name: kind.features(context) for name, kind in built_in_objectives().items()}
+        others = [
+            name
+            for name, features in every.items()
+            if features & IMAGES and not features & OF_TEXTS
+        ]
+        raise InputError(
+            f"{source}: no text tower, whose features {' and '.join(reading)} reads; of images alone are "
+            f"{', '.join(others)}"
+        )
 
 
 def load_adapter_teacher_set(
@@ -110,6 +140,13 @@ def make_clip_teacher(context: TeacherContext) -> ClipTeacher:
     )
 
 
+def make_vectors_teacher(context: TeacherContext) -> StoredVectors:
+    """The folder of --teacher vectors:FOLDER, for CLIP's features among those of the run."""
+    features = context.features & {*FEATURES, "sentence", "words", "has"}
+    standardise = context.settings.distillation.l1_targets == "standard"
+    return StoredVectors(context.source.removeprefix(VECTORS), features, standardise)
+
+
 CLIP_TEXTS = TeacherSpec("CLIP's text tower", ("sentence", "words", "has"), make_clip_text_teacher)
 CLIP = TeacherSpec("CLIP", FEATURES, make_clip_teacher)
 
@@ -128,6 +165,9 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
     own: list[Teacher] = []
     if is_import_path(context.source):
         own = [load_own_teacher(context)]
+    elif context.source.startswith(VECTORS):
+        own = [make_vectors_teacher(replace(context, features=needs))]
+    if own:
         needed = [spec for spec in needed if spec not in (CLIP, CLIP_TEXTS)]
     images = context.settings.targeted_distillation.teacher_images
     if images and needed == [CLIP_TEXTS]:

@@ -44,7 +44,7 @@ STATES = "teacher_states"
 
 
 class StandardizedTextTeacher(Teacher):
-    """A teacher of `sentence` (N, E), `words` (N, K, E) and `has` (N, K), which it standardises. Abstract.
+    """A teacher of `sentence` (N, E) and, if it has some, `words` (N, K, E) and `has` (N, K), standardised. Abstract.
 
     Features are standardised per dimension over the first samples of the data (`fit`), because CLIP's features
     have a large common component that dominates their differences. Its inputs have `word_type_ids`.
@@ -75,8 +75,7 @@ class StandardizedTextTeacher(Teacher):
         """Estimate the features' mean and standard deviation on the data's first samples, deterministically."""
         if not self.standardise or self.stats:
             return self
-        sentences: list[Tensor] = []
-        words: list[Tensor] = []
+        parts: dict[str, list[Tensor]] = {"sentence": [], "words": []}
         digest = hashlib.blake2b(digest_size=16)
         count = min(CALIBRATION, len(samples))
         for start in range(0, count, FORWARD_BATCH):
@@ -85,9 +84,12 @@ class StandardizedTextTeacher(Teacher):
             inputs = self.inputs([row for sample in some for row in sample.rows])
             digest.update("".join(one.id for one in inputs).encode())
             features = self.raw_features(collate(inputs))
-            sentences.append(features["sentence"])
-            words.append(features["words"][features["has"]])
-        for part, values in (("sentence", sentences), ("words", words)):
+            parts["sentence"].append(features["sentence"])
+            if "words" in features:
+                parts["words"].append(features["words"][features["has"]])
+        for part, values in parts.items():
+            if not values:
+                continue
             every = torch.cat(values)
             self.stats[part] = (every.mean(0), every.std(0).clamp(min=1e-6))
         self.calibrated_on = digest.hexdigest()

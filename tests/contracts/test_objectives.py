@@ -160,10 +160,14 @@ def case(request, taught, pictures):
             return Case(kind, toys.seer(), beside(toys.seen()))
         if "initial_sentence_embedding" in fields:
             return Case(kind, *moved(request.getfixturevalue("student")()))
-        model = request.getfixturevalue("towers" if "pixels" in fields else "cross")
+        is_dual = "image" in fields  # the label of a dual encoder's pairs
+        model = request.getfixturevalue("towers" if is_dual else "cross")
+        if is_dual:
+            model.start_sigmoid()
+            torch.nn.init.zeros_(model.logit_bias)  # from -10, losses of negatives would be tiny
         if IS_PAIR in fields:
             return Case(kind, model, toys.caption_pairs())
-        return Case(kind, model, beside(pictures if "pixels" in fields else taught))
+        return Case(kind, model, beside(pictures if is_dual else taught))
 
     return make
 

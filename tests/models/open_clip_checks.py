@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from tiny import homes, toys
 from tiny import open_clip as made
 from tiny.homes import noise as picture
@@ -20,7 +21,7 @@ from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
 from groundling.data.samples import TextDataset
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter, load_adapter_backbone
-from groundling.models.frozen_clip import load_frozen_clip
+from groundling.models.frozen_clip import has_text_tower, load_frozen_clip
 from groundling.settings.input_settings import ClipAdapterSettings
 from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
 from groundling.teachers import TeacherContext, add_features
@@ -69,6 +70,27 @@ def test_features_are_open_clips_own(kind: str, folders: Path) -> None:
     close(found, F.normalize(model.encode_image(transform(image)[None]), dim=-1))
     widths = (ours.image.pooled_width, ours.image.embed_dim)
     assert widths == (pooled.shape[1], found.shape[1]) == WIDTHS.get(kind, (32, 24))
+
+
+@torch.no_grad()
+def test_an_image_encoder_of_timm_is_timms_own(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(2)
+    model = timm.create_model("resnet10t", pretrained=False, num_classes=3).eval()
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    config = {"input_size": [3, 32, 32], "mean": [0.4, 0.5, 0.6], "crop_pct": 0.9, "num_classes": 3}
+    content = {"architecture": "resnet10t", "num_classes": 3, "pretrained_cfg": config}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    image = Image.effect_noise((61, 40), 80).convert("RGB")
+    settings = timm.data.resolve_data_config(config, model=model)
+    pixels = timm.data.create_transform(**settings)(image)[None]
+    expected = model.forward_head(model.forward_features(pixels), pre_logits=True)
+    for source in (str(tmp_path), f"timm:{tmp_path}"):
+        tower = load_frozen_clip(source, text=False).image
+        found = tower(torch.from_numpy(tower.preprocess(image)[None]))
+        close(found, expected)
+        assert tower.pooled_width == tower.embed_dim == found.shape[1]
+        assert not has_text_tower(source)
 
 
 def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:

@@ -93,7 +93,7 @@ def test_a_broken_model_for_inspection(
 
 
 def test_a_broken_teacher(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
-    line = refusal(*adapting_with(given, tmp_path / "a", teacher=given / "student"))
+    line = refusal(*adapting_with(given, tmp_path / "a", teacher=given / "student", arm="xdbert"))
     assert f"{given / 'student'}: a bert model has no CLIP-like text tower" in line
     clip = home(tmp_path / "t", toys.clip(homes.tokens()), None)
     line = refusal(*adapting_with(given, tmp_path / "b", teacher=clip))

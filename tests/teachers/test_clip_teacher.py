@@ -596,7 +596,7 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
         "a teacher of clip_image needs teacher_images=FOLDER": lambda: teacher(
             place, wants=["clip_image"], teacher_images=""
         ),
-        "returns uint8 (3, 26, 16), expected uint8 16 x 16": lambda: wrapped(
+        "returns uint8 (3, 26, 16), expected uint8 (3, 16, 16)": lambda: wrapped(
             uncropped, examples(), tmp_path / "c"
         ),
         "this task has no answers to choose from": lambda: teacher(

@@ -86,6 +86,7 @@ SMALLER = {
     "train-clip": FEW,
     "adapt": FEW,
     "regions": ["--cpu"],
+    "embed": ["--cpu"],
     "pretrain": FEW,
     "finetune": FEW,
     "probe": [*FEW, "--seeds", "1"],

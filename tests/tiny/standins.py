@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def shelf(folder: Path) -> Path:
     coco(common)
     others_regions(common)
     tasks(common)
+    teachers(folder / "teachers.md", common)
     world = json.loads((common / "instances.json").read_text())["images"]
     papers = folder / "papers.md/runs"
     store(papers / "store", COCO)
@@ -67,6 +69,25 @@ def shelf(folder: Path) -> Path:
     shutil.copytree(results / "quickstart", folder / "reproduce.md/runs/quickstart")
     rte_pairs(folder / "papers.md/rte")
     return folder
+
+
+def teachers(folder: Path, common: Path) -> None:
+    """A DINOv2, the sentence encoder under its hub id, a tar shard, and a data set of `datasets`."""
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2}
+    encoder = hf.Dinov2Model(hf.Dinov2Config(**sizes, image_size=SIDE, patch_size=8))
+    home(folder / "facebook/dinov2-small", encoder, None)
+    square = {"height": SIDE, "width": SIDE}
+    processor = hf.BitImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square)
+    processor.save_pretrained(folder / "facebook/dinov2-small")
+    shutil.copytree(common / "minilm", folder / "sentence-transformers/all-MiniLM-L6-v2")
+    (folder / "shards").mkdir()
+    with tarfile.open(folder / "shards/00000.tar", "w") as shard:
+        for number, image in enumerate(sorted((common / "coco/images").rglob("*.jpg"))):
+            shard.add(image, f"{number:09d}.jpg")
+            caption = put(folder / "caption.txt", f"a dog of {number} colours")
+            shard.add(caption, f"{number:09d}.txt")
+    rows = ({"text": text} for text in toys.sentences()[:8])
+    homes.lines(folder / "wikitext/train.jsonl", *rows)
 
 
 def put_down(shelf: Path, page: str, place: Path) -> None:

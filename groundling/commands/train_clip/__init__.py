@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command
 from groundling.command_line.names import input_paths
+from groundling.core.errors import InputError
+from groundling.models.hub import VECTORS
 from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, refuse_settings, settings
 from groundling.settings.input_settings import CaptionedImageSettings
@@ -20,9 +22,20 @@ from groundling.settings.training import WITHOUT_EFFECT, EvaluationSettings, Tra
 class TrainClipConfig(CaptionedImageSettings):
     """Training of a small CLIP, from scratch or from an existing CLIP."""
 
+    images: Annotated[str, InputKind.FOLDER] = ""
+    """Folder of the images, searched recursively; not with --image-model vectors:FOLDER."""
     model: Annotated[str, InputKind.MODEL] = ""
     """CLIP to continue from, hub id or folder, which keeps its sizes and its tokenizer; empty: a new \
 CLIP."""
+    image_model: Annotated[str, InputKind.MODEL] = ""
+    """Frozen image encoder in place of an image tower (LiT): any teacher of images, or vectors:FOLDER. \
+Its features are computed once; texts and a head on the features are trained."""
+    text_model: Annotated[str, InputKind.MODEL] = ""
+    """--image-model: text encoder from which the text tower starts; empty: a new CLIP text tower."""
+    freeze_text: bool = False
+    """--text-model: train only a head on the encoder."""
+    head_layers: Annotated[int, Interval(ge=1, le=2)] = 1
+    """--image-model: layers of the heads on features and on --text-model; 2: with a GELU between them."""
     eval_image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the images on which retrieval is reported, of --eval-captions or else of \
 --captions."""
@@ -52,6 +65,8 @@ CLIP."""
     """Maximum random shift of the image, as a share of its side."""
     untrained: bool = False
     """Save the CLIP without training: a control teacher."""
+    loss: Literal["own", "softmax", "sigmoid"] = "own"
+    """CLIP's softmax over the batch, or SigLIP's sigmoid of each pair; own: as --model was trained."""
 
 
 CLIP_TRAINING = TrainingArguments(
@@ -68,7 +83,16 @@ NEW = (
 
 
 def check(config: TrainClipConfig, training: TrainingArguments, out: str | Path) -> None:
-    """Raises InputError for settings of a new CLIP with `model`."""
+    """Raises InputError for missing images, and for settings of another kind of model."""
+    if not config.images and not config.image_model.startswith(VECTORS):
+        raise InputError("train-clip needs images=FOLDER, or image_model=vectors:FOLDER")
+    if not config.image_model:
+        reason = "they belong to image_model"
+        refuse_settings(config, reason, "text_model", "freeze_text", "head_layers")
+    elif config.model or config.untrained:
+        raise InputError(
+            "image_model: a new dual encoder is trained; leave out model and untrained"
+        )
     if config.model:
         refuse_settings(config, f"{config.model} keeps its own; leave it out", *NEW)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
 from tokenizers import Tokenizer
@@ -26,15 +27,26 @@ from groundling.data.captions import (
     keep_listed,
     read_captions,
 )
-from groundling.data.image_samples import CaptionedImageDataset, PixelMaker
+from groundling.data.image_samples import CaptionDraws, CaptionedImageDataset, CaptionedVectors
+from groundling.data.images import image_id
 from groundling.data.samples import ClipRowEncoder
-from groundling.models.clip import ClipDualEncoder, load_clip_dual_encoder
+from groundling.data.vectors import VectorTable
+from groundling.models.clip import (
+    ClipDualEncoder,
+    ClipTextTower,
+    load_clip_dual_encoder,
+    make_clip_text_tower,
+)
+from groundling.models.hub import VECTORS
 from groundling.models.loading import load_tokenizer
-from groundling.objectives.contrastive import ClipContrastiveLoss
+from groundling.models.locked import EncoderText, LockedDualEncoder, make_head
+from groundling.models.text_encoder import load_text_encoder
+from groundling.objectives.contrastive import ClipContrastiveLoss, SigmoidContrastiveLoss
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.stats.retrieval import MEAN, retrieval
+from groundling.teachers.vectors import image_teacher, vectors_of, write_vectors
 from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import Evaluator
 from groundling.training.fit import fit
@@ -113,24 +125,15 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
     images, missing = _read(config, run, config.captions, splits, config.image_list)
     run.counts |= {"images": len(images), "missing images": missing}
     held_out = _read_held_out(config, images, run)
-    model, cut = _model(run, images, config, training)
-    text_config = model.clip.config.text_config
-    texts = ClipRowEncoder(model.tokenizer, text_config.max_position_embeddings, max_windows=1)
-    make_dataset = partial(
-        CaptionedImageDataset,
-        folder=config.images,
-        size=model.clip.config.vision_config.image_size,
-        captions=texts,
-        make_pixels=cut,
-    )
-    samples = make_dataset(images, shift=config.max_shift, flip=config.flip)
+    model, make_dataset = _model(run, images, config, training)
+    samples = make_dataset(images, augment=True)
     held = make_dataset(held_out, augment=False) if held_out else None
     result: dict[str, Any] = {"images": len(images), "missing_images": missing}
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     if not config.untrained:
         result |= fit(
             model,
-            [ClipContrastiveLoss(model.sizes)],
+            [_loss(model, config.loss)],
             ([DataSource(samples)], ()),
             training,
             run,
@@ -141,12 +144,40 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
         result["model"] = config.model
     if held is not None:
         result["retrieval"] = retrieval(model, held)
-    run.save(lambda folder: model.export(folder / "model"))
+    run.save(lambda folder: _save(folder, model, [samples, held] if held else [samples]))
     return result
 
 
+def _save(
+    folder: Path, model: ClipDualEncoder | LockedDualEncoder, data: Sequence[CaptionDraws]
+) -> None:
+    """Write the model, and of one with frozen image features the vectors of its images in the joint space."""
+    model.export(folder / "model")
+    if isinstance(model, LockedDualEncoder):
+        vectors: dict[str, np.ndarray] = {}
+        for samples in data:
+            assert isinstance(samples, CaptionedVectors)
+            with torch.no_grad():
+                some = model.embed_images(torch.from_numpy(samples.vectors).to(model.device))
+            names = [image_id(image.file) for image in samples.captioned]
+            vectors |= dict(zip(names, some.cpu().numpy(), strict=True))
+        (folder / "vectors").mkdir()
+        write_vectors(folder / "vectors/images-00000.npy", list(vectors), list(vectors.values()))
+
+
+def _loss(model: ClipDualEncoder | LockedDualEncoder, name: str) -> ClipContrastiveLoss:
+    is_sigmoid = model.is_siglip if name == "own" else name == "sigmoid"
+    if not is_sigmoid:
+        return ClipContrastiveLoss(model.sizes)
+    if not model.is_siglip:
+        model.start_sigmoid()
+    return SigmoidContrastiveLoss(model.sizes)
+
+
 def _retrieval_evaluator(
-    model: ClipDualEncoder, held_out: CaptionedImageDataset, examining: EvaluationSettings
+    model: ClipDualEncoder | LockedDualEncoder,
+    held_out: CaptionDraws,
+    examining: EvaluationSettings,
 ) -> Evaluator:
     def measure() -> dict[str, float]:
         found = [retrieval(model, held_out)]
@@ -157,12 +188,90 @@ def _retrieval_evaluator(
     return Evaluator(examining, "held-out images", MEAN, measure)
 
 
+MakeDataset = Callable[..., CaptionDraws]
+"""Makes samples of captioned images; `augment`: their captions and views are drawn."""
+
+
 def _model(
     run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig, training: TrainingArguments
-) -> tuple[ClipDualEncoder, PixelMaker | None]:
-    """The existing CLIP and its image preprocessing, or a new one, with a tokenizer trained on the captions."""
+) -> tuple[ClipDualEncoder | LockedDualEncoder, MakeDataset]:
+    """The model to train, an existing or a new one, and how it reads captioned images."""
+    if config.image_model:
+        return _locked_model(run, images, config, training)
     if config.model:
-        return load_clip_dual_encoder(config.model)
+        model, cut = load_clip_dual_encoder(config.model)
+    else:
+        tokenizer = _tokenizer(run, images, config)
+        torch.manual_seed(derive_seed(training.seed, "init"))
+        model, cut = ClipDualEncoder(small_clip(tokenizer, config), tokenizer), None
+    text_config = model.clip.config.text_config
+    texts = ClipRowEncoder(model.tokenizer, text_config.max_position_embeddings, max_windows=1)
+    size = model.clip.config.vision_config.image_size
+
+    def make_dataset(some: Sequence[CaptionedImage], augment: bool) -> CaptionedImageDataset:
+        options: dict[str, Any] = {"shift": config.max_shift, "flip": config.flip}
+        return CaptionedImageDataset(
+            some,
+            config.images,
+            size,
+            texts,
+            augment=augment,
+            make_pixels=cut,
+            **(options if augment else {}),
+        )
+
+    return model, make_dataset
+
+
+def _locked_model(
+    run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig, training: TrainingArguments
+) -> tuple[LockedDualEncoder, MakeDataset]:
+    """A text tower, new or from a text encoder, beside the frozen image features of `image_model`."""
+    read, width = _image_vectors(config, run)
+    torch.manual_seed(derive_seed(training.seed, "init"))
+    tower: ClipTextTower
+    if config.text_model:
+        text = load_text_encoder(config.text_model)
+        tokenizer = text.tokenizer
+        head = make_head(text.sizes.text, config.projection_dim, config.head_layers)
+        tower = EncoderText(text, head, config.freeze_text)
+    else:
+        tokenizer = _tokenizer(run, images, config)
+        tower = make_clip_text_tower(small_clip(tokenizer, config))
+    image = make_head(width, config.projection_dim, config.head_layers)
+    texts = ClipRowEncoder(tokenizer, tower.context_length, max_windows=1)
+
+    def make_dataset(some: Sequence[CaptionedImage], augment: bool) -> CaptionedVectors:
+        return CaptionedVectors(some, read(some), texts, augment=augment)
+
+    return LockedDualEncoder(tower, tokenizer, image), make_dataset
+
+
+def _image_vectors(
+    config: TrainClipConfig, run: Run
+) -> tuple[Callable[[Sequence[CaptionedImage]], np.ndarray], int]:
+    """A function from captioned images to their frozen features (n, E) float32, and the width E."""
+    if config.image_model.startswith(VECTORS):
+        table = VectorTable(config.image_model.removeprefix(VECTORS), "image")
+
+        def find(images: Sequence[CaptionedImage]) -> np.ndarray:
+            return table.read(table.rows_of([image_id(image.file) for image in images]).tolist())
+
+        return find, table.width
+    teacher = image_teacher(config.image_model, {}).to(run.state.device)
+
+    def compute(images: Sequence[CaptionedImage]) -> np.ndarray:
+        files = {image_id(image.file): Path(config.images, image.file) for image in images}
+        teacher.files.update(files)
+        return np.stack(list(vectors_of(teacher, "image", list(files))))
+
+    return compute, teacher.image_width
+
+
+def _tokenizer(
+    run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig
+) -> PreTrainedTokenizerBase:
+    """A tokenizer trained on the captions."""
     folder = run.folder / PREPARED
     with run.state.main_process_first():  # the others load what it has trained
         if not (folder / "tokenizer").exists():
@@ -170,9 +279,7 @@ def _model(
             with whole_folder(folder) as partial:
                 tokenizer = clip_tokenizer(captions, config.vocab_size)
                 tokenizer.save_pretrained(partial / "tokenizer")
-    torch.manual_seed(derive_seed(training.seed, "init"))
-    loaded = load_tokenizer(folder / "tokenizer")
-    return ClipDualEncoder(small_clip(loaded, config), loaded), None
+    return load_tokenizer(folder / "tokenizer")
 
 
 def _read(
@@ -182,6 +289,8 @@ def _read(
     captions = read_captions(file, replace(config.caption_settings, caption_splits=splits))
     run.note(*(note for note in captions.notes if note not in run.notes))
     images = keep_listed(captions.images, listing)
+    if not config.images:
+        return images, 0
     with prefix_errors(file):
         return find_images(images, config.images, config.skip_missing)
 

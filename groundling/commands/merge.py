@@ -1,0 +1,144 @@
+"""`groundling merge`: interpolate an adapted model and the model that it comes from, or its control."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Interval
+
+from groundling.command_line import Command
+from groundling.command_line.names import input_paths
+from groundling.core.errors import InputError, convert_read_errors
+from groundling.models.hub import find_file
+from groundling.runs.outputs import ResumableRun
+from groundling.settings.fields import InputKind, Settings, may_repeat, required, settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from groundling.runs.run import Run
+
+LAYER = re.compile(r"\.layers?\.(\d+)\.|\.h\.(\d+)\.")
+"""A layer's number in the name of a weight."""
+HEADS = "groundling_heads.safetensors"
+"""Heads of training alone, which are not merged."""
+
+
+@settings
+class MergeConfig(Settings):
+    """Two models of the same architecture, and the share of the first."""
+
+    model: Annotated[str, InputKind.FOLDER, required] = ""
+    """Folder of the adapted model, whose other files the merged model gets."""
+    origin: Annotated[str, InputKind.MODEL, required] = ""
+    """The model that it was before, hub id or folder, or a control."""
+    share: Annotated[tuple[Annotated[float, Interval(ge=0, le=1)], ...], may_repeat] = (0.5,)
+    """Share of --model: one number, or one for the embeddings and one for each layer; what comes \
+after the layers has the last."""
+
+
+def merge(config: MergeConfig, run: Run) -> dict[str, Any]:
+    """Write the merged model as `model`, in the format of the adapted one; returns how many weights were merged.
+
+    Weights without a partner, such as a new masked-LM head, stay those of the adapted model, with a note.
+    """
+    from safetensors.torch import load_file, save_file
+
+    given, origin = Path(config.model), _folder_of(config.origin)
+    files = _weight_files(given)
+    partners: dict[str, Tensor] = {}
+    for file in _weight_files(origin):
+        with convert_read_errors(origin / file):
+            partners |= load_file(origin / file)
+    merged: list[str] = []
+    alone: list[str] = []
+
+    def write(partial: Path) -> None:
+        shutil.copytree(given, partial / "model")
+        for file in files:
+            with convert_read_errors(given / file):
+                weights = load_file(given / file)
+            for name, value in weights.items():
+                partner = _partner(name, partners)
+                (alone if partner is None else merged).append(name)
+                if partner is not None:
+                    weights[name] = _interpolate(name, value, partner, config)
+            save_file(weights, partial / "model" / file, metadata={"format": "pt"})
+        if not merged:
+            raise InputError(f"{origin}: no weight has a name of {given}")
+
+    run.save(write)
+    if alone:
+        run.note(f"{len(alone)} weights have no partner and stay as they are, such as {alone[0]}")
+    return {"merged": len(merged), "alone": len(alone), "share": list(config.share)}
+
+
+def _folder_of(source: str) -> Path:
+    """A model folder, or the folder of a hub id in the cache; raises InputError for a hub id without safetensors."""
+    if Path(source).is_dir():
+        return Path(source)
+    file = find_file(source, "model.safetensors")
+    if file is None:
+        raise InputError(f"{source}: no model.safetensors")
+    return file.parent
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files of weights below a folder, from there; raises InputError without one."""
+    files = sorted(one.relative_to(folder) for one in folder.rglob("*.safetensors"))
+    found = [file for file in files if file.name != HEADS]
+    if not found:
+        raise InputError(f"{folder}: no safetensors file")
+    return found
+
+
+def _partner(name: str, partners: Mapping[str, Tensor]) -> Tensor | None:
+    """The other model's weight, which may be with or without the name of the encoder inside a model with a head."""
+    _, _, inner = name.partition(".")
+    for other in (name, inner):
+        if other in partners:
+            return partners[other]
+    outer = [other for other in partners if other.partition(".")[2] == name]
+    return partners[outer[0]] if len(outer) == 1 else None
+
+
+def _interpolate(name: str, value: Tensor, partner: Tensor, config: MergeConfig) -> Tensor:
+    """The merged weight, computed in fp32 or wider; raises InputError for another shape."""
+    if value.shape != partner.shape:
+        raise InputError(
+            f"{config.origin}: {name} is {tuple(partner.shape)}, not {tuple(value.shape)}"
+        )
+    if not value.is_floating_point():
+        return value
+    share = _share_of(name, config.share)
+    wide = value.double()
+    return wide.lerp(partner.double(), 1 - share).to(value.dtype)
+
+
+def _share_of(name: str, shares: Sequence[float]) -> float:
+    """The share of a weight; raises InputError if there are fewer shares than layers."""
+    if len(shares) == 1:
+        return shares[0]
+    layer = LAYER.search(f".{name}")
+    if layer is None:
+        return shares[0] if "embed" in name else shares[-1]
+    number = int(next(filter(None, layer.groups()))) + 1
+    if number >= len(shares):
+        raise InputError(f"share: {len(shares)} shares, but {name} is of layer {number}")
+    return shares[number]
+
+
+COMMAND = Command(
+    "merge",
+    "interpolate an adapted model with the model that it comes from, which may undo forgetting",
+    "groundling.commands.merge:merge",
+    {"_own": MergeConfig()},
+    title="Use",
+    example="groundling merge --model runs/adapted/model --origin bert-base-uncased --share 0.5 --out runs/merged",
+    common_flags="model origin share",
+    output=ResumableRun(input_paths),
+)

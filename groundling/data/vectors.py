@@ -1,0 +1,223 @@
+"""Vectors of images and texts that were computed elsewhere: files of numbers, each with the ids of its rows.
+
+A folder holds `images*` and `texts*` (`.npy` or `.safetensors`), each beside a file of its rows' ids with the same name
+before the ending: `.txt` (an id per line), `.jsonl` or `.parquet`. Or it is clip-retrieval's: `img_emb/img_emb_0.npy`,
+`text_emb/text_emb_0.npy` and `metadata/metadata_0.parquet`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from safetensors import safe_open
+
+from groundling.core.errors import InputError, convert_read_errors, count_suffix
+from groundling.data.images import image_id
+from groundling.data.tables import PARQUET, lines_of, parquet_rows, read_header, read_rows
+
+Modality = Literal["image", "text"]
+
+
+class Layout(NamedTuple):
+    """Where the vectors of a modality lie in a folder."""
+
+    files: str
+    """How the names of their files begin."""
+    folder: str
+    """clip-retrieval's folder of them."""
+    columns: tuple[str, ...]
+    """Possible names of the column of ids, in a jsonl or parquet file."""
+
+
+LAYOUTS: dict[Modality, Layout] = {
+    "image": Layout("images", "img_emb", ("image", "image_path", "file_name", "id", "key")),
+    "text": Layout("texts", "text_emb", ("text", "caption")),
+}
+ENDINGS = (".npy", ".safetensors")
+"""Endings of files of vectors."""
+ID_ENDINGS = (".txt", ".jsonl", PARQUET)
+"""Endings of files of ids."""
+DIGEST = "S16"
+"""The type of an id in memory."""
+
+
+def text_key(text: str) -> str:
+    """A text as an id: without superfluous spaces."""
+    return " ".join(text.split())
+
+
+def last_part(name: str) -> str:
+    """The last part of an image's path."""
+    return name.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class VectorFile:
+    """A file of vectors, mapped into memory, and the file of their ids."""
+
+    path: Path
+    ids: Path
+    values: Any
+    """(n, E), read by slices: a mapped array, or a slice of safetensors."""
+    rows: int
+    width: int
+
+
+class VectorTable:
+    """The vectors of a folder's images or texts, found by id; in memory are 24 bytes for each."""
+
+    def __init__(self, folder: str | Path, modality: Modality) -> None:
+        """Raises InputError for a folder without vectors of this modality, or whose files do not fit each other."""
+        self.folder = Path(folder)
+        self.modality = modality
+        layout = LAYOUTS[modality]
+        places = [*self.folder.glob(f"{layout.files}*"), *self.folder.glob(f"{layout.folder}/*")]
+        paths = sorted(path for path in places if path.suffix in ENDINGS)
+        if not paths:
+            raise InputError(f"{folder}: no vectors of {modality}s ({layout.files}*.npy)")
+        self.files = [_open(path) for path in paths]
+        self.width = self.files[0].width
+        for file in self.files:
+            if file.width != self.width:
+                raise InputError(
+                    f"{file.path}: {file.width} numbers a row, but {self.files[0].path} has {self.width}"
+                )
+        self.starts = [0, *accumulate(file.rows for file in self.files)]
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    @cached_property
+    def by_id(self) -> tuple[np.ndarray, np.ndarray]:
+        """Digests of all ids in order, and the row of each; raises InputError if an id has two vectors."""
+        return self._index(str)
+
+    @cached_property
+    def by_last_part(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `by_id`, of the images' names without folders."""
+        return self._index(last_part)
+
+    def _index(self, shorten: Callable[[str], str]) -> tuple[np.ndarray, np.ndarray]:
+        digests = np.empty(len(self), DIGEST)
+        for file, start in zip(self.files, self.starts, strict=False):
+            names = [_digest(shorten(self._key(name))) for name in _read_ids(file, self.modality)]
+            if len(names) != file.rows:
+                raise InputError(
+                    f"{file.ids}: {len(names):,} ids, but {file.path} has {file.rows:,} rows"
+                )
+            digests[start : start + file.rows] = names
+        order = np.argsort(digests, kind="stable")
+        digests = digests[order]
+        for place in np.flatnonzero(digests[1:] == digests[:-1]).tolist():
+            self._check_equal(int(order[place]), int(order[place + 1]))
+        return digests, order
+
+    def _check_equal(self, one: int, other: int) -> None:
+        if not np.array_equal(self.read([one]), self.read([other]), equal_nan=True):
+            raise InputError(
+                f"{self._place(other)} has the id of {self._place(one)}, but not its vector"
+            )
+
+    def _key(self, name: str) -> str:
+        return image_id(name) if self.modality == "image" else text_key(name)
+
+    def rows_of(self, names: Sequence[str]) -> np.ndarray:
+        """The row of each image or text; raises InputError if one has no vector.
+
+        An image is found by its path, or else by its name in any folder.
+        """
+        keys = [self._key(name) for name in names]
+        rows = _find(self.by_id, keys)
+        if (rows < 0).any() and self.modality == "image":
+            elsewhere = _find(self.by_last_part, [last_part(key) for key in keys])
+            rows = np.where(rows < 0, elsewhere, rows)
+        missing = np.flatnonzero(rows < 0).tolist()
+        if missing:
+            first = f"{names[missing[0]]!r}{count_suffix(missing)}"
+            raise InputError(f"{self.folder}: no vector of the {self.modality} {first}")
+        return rows
+
+    def read(self, rows: Sequence[int]) -> np.ndarray:
+        """Vectors (n, E) float32; raises InputError for one that is not finite."""
+        values = np.empty((len(rows), self.width), np.float32)
+        for place, row in enumerate(rows):
+            number = bisect_right(self.starts, row) - 1
+            inside = row - self.starts[number]
+            values[place] = self.files[number].values[inside : inside + 1][0]
+            if not np.isfinite(values[place]).all():
+                raise InputError(f"{self._place(row)} is not finite")
+        return values
+
+    def _place(self, row: int) -> str:
+        number = bisect_right(self.starts, row) - 1
+        return f"{self.files[number].path}: row {row - self.starts[number]}"
+
+    def key(self) -> list[Any]:
+        """Name, size and time of each file, which identify the vectors."""
+        facts = [(file.path, file.path.stat()) for file in self.files]
+        return [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in facts]
+
+
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode(), digest_size=16).digest()
+
+
+def _find(index: tuple[np.ndarray, np.ndarray], keys: Sequence[str]) -> np.ndarray:
+    """The row of each key; -1 without one."""
+    digests, order = index
+    wanted = np.array([_digest(key) for key in keys], DIGEST)
+    places = np.searchsorted(digests, wanted).clip(max=len(digests) - 1)
+    rows: np.ndarray = np.where(digests[places] == wanted, order[places], -1)
+    return rows
+
+
+def _open(path: Path) -> VectorFile:
+    with convert_read_errors(path):
+        if path.suffix == ".npy":
+            values: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+            shape = list(values.shape)
+            numeric = values.dtype.kind == "f"
+        else:
+            file = safe_open(path, "numpy")
+            (name,) = file.keys()
+            values = file.get_slice(name)
+            shape = list(values.get_shape())
+            numeric = values.get_dtype().startswith("F")
+    if len(shape) != 2 or not numeric:
+        raise InputError(f"{path}: expected rows of floating-point numbers, found an array {shape}")
+    return VectorFile(path, _ids_beside(path), values, *shape)
+
+
+def _ids_beside(path: Path) -> Path:
+    """The file of the ids of a file of vectors; raises InputError if there is none."""
+    number = re.search(r"\d+$", path.stem)
+    metadata = path.parent.parent / "metadata" / f"metadata_{number[0] if number else ''}{PARQUET}"
+    candidates = [*(path.with_suffix(ending) for ending in ID_ENDINGS), metadata]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise InputError(f"{path}: no file of ids beside it ({path.stem}{' or '.join(ID_ENDINGS)})")
+
+
+def _read_ids(file: VectorFile, modality: Modality) -> Iterator[str]:
+    if file.ids.suffix == ".txt":
+        yield from lines_of(file.ids)
+        return
+    names = read_header(file.ids)
+    known = [name for name in LAYOUTS[modality].columns if name in names]
+    if not known:
+        expected = ", ".join(LAYOUTS[modality].columns)
+        raise InputError(f"{file.ids}: no column of {modality}s; expected one of {expected}")
+    is_parquet = file.ids.suffix == PARQUET
+    rows = parquet_rows(file.ids, known[:1]) if is_parquet else read_rows(file.ids, known[:1])
+    for _, row in rows:
+        yield str(row[known[0]])

@@ -1,0 +1,246 @@
+"""Vectors of images and texts: a teacher that reads stored ones, and how a teacher writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, collate, require
+from groundling.core.errors import InputError
+from groundling.data.corpora import batched, iterate_texts
+from groundling.data.image_samples import files_below, single_file
+from groundling.data.images import ImageInput
+from groundling.data.samples import SampleDataset
+from groundling.data.shards import ProcessRank
+from groundling.data.vectors import LAYOUTS, Modality, VectorTable, text_key
+from groundling.models.frozen_clip import load_frozen_clip, load_teacher_text
+from groundling.runs.folder import disk_errors, sync_to_disk
+from groundling.runs.progress import Progress
+from groundling.settings.input_settings import CaptionSettings
+from groundling.teachers import Teacher, compute_features
+from groundling.teachers.clip import UNNORMALIZED_IMAGE, ClipTeacher, text_for_clip
+from groundling.teachers.feature_cache import iterate_samples
+from groundling.teachers.text import ClipTextTeacher, StandardizedTextTeacher
+
+IMAGE_FEATURES = ("clip_image", UNNORMALIZED_IMAGE)
+TEXT_FEATURES = ("clip_text", "sentence")
+RAW: dict[Modality, str] = {"image": UNNORMALIZED_IMAGE, "text": "sentence"}
+"""The feature that is a stored vector as it is."""
+UNIT_LENGTH = {"clip_image": RAW["image"], "clip_text": RAW["text"]}
+"""Features of unit length, and those of which they are made."""
+
+
+class StoredVectors(StandardizedTextTeacher):
+    """Stored vectors of each row's image and text, by the image's id and by the text itself.
+
+    Features by row: `clip_image` (N, Ei) and `clip_text` (N, Et) of unit length, `clip_image_unnormalized` (N, Ei), and
+    `sentence` (N, Et), standardised as by `ClipTextTeacher`. A text is one that was embedded: whole, not cut.
+    """
+
+    name = "vectors"
+
+    def __init__(self, folder: str | Path, features: Collection[str], standardise: bool) -> None:
+        """Raises InputError for features that vectors cannot have, and for vectors that the folder does not have."""
+        lacking = sorted(set(features) - {*IMAGE_FEATURES, *TEXT_FEATURES})
+        if lacking:
+            advice = "; word_weight=0 trains without words" if "words" in lacking else ""
+            raise InputError(f"{folder}: stored vectors have no {', '.join(lacking)}{advice}")
+        super().__init__(standardise and "sentence" in features)
+        self.feature_names = tuple(sorted(features))
+        self.tables: dict[Modality, VectorTable] = {}
+        if not set(IMAGE_FEATURES).isdisjoint(features):
+            self.tables["image"] = VectorTable(folder, "image")
+            self.image_width = self.tables["image"].width
+            self.image_features = self.feature_names
+        if not set(TEXT_FEATURES).isdisjoint(features):
+            self.tables["text"] = VectorTable(folder, "text")
+            self.width = self.tables["text"].width
+
+    def split(self, fixed: bool) -> tuple[Sequence[Teacher], Sequence[Teacher]]:
+        """Never cached: the vectors are read where they are."""
+        return [], [self]
+
+    def key(self) -> dict[str, Any]:
+        """The files of vectors."""
+        return {modality: table.key() for modality, table in self.tables.items()}
+
+    def fit(self, samples: SampleDataset) -> StoredVectors:
+        """Find the vectors of all samples, and the mean and deviation of `sentence`.
+
+        Raises InputError for a sample without a vector.
+        """
+        progress = Progress("vectors of samples", len(samples), "sample")
+        rows: list[Sample] = []
+        for sample in iterate_samples(samples):
+            rows += sample.rows
+            if len(rows) >= FORWARD_BATCH:
+                self._find(rows)
+                rows = []
+            progress.update()
+        self._find(rows)
+        progress.close()
+        super().fit(samples)
+        return self
+
+    def _find(self, rows: Sequence[Sample]) -> dict[Modality, list[int]]:
+        """The rows of the samples' vectors, by modality."""
+        examples = [require(row.example, "example", "a teacher") for row in rows]
+        found: dict[Modality, list[int]] = {}
+        for modality, table in self.tables.items():
+            names = [text_for_clip(one) for one in examples]
+            if modality == "image":
+                for one in examples:
+                    if len(one.images) != 1:
+                        raise InputError(f"{one.id} has {len(one.images)} images, expected one")
+                names = [one.images[0] for one in examples]
+            found[modality] = table.rows_of(names).tolist() if names else []
+        return found
+
+    def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
+        """The stored vectors of each row as features; equal ones have equal ids."""
+        found = self._find(rows)
+        values = {modality: table.read(found[modality]) for modality, table in self.tables.items()}
+        numbers = zip(*found.values(), strict=True)
+        return [
+            Sample(
+                "|".join(map(str, ids)),
+                features={RAW[modality]: values[modality][place] for modality in values},
+            )
+            for place, ids in enumerate(numbers)
+        ]
+
+    def raw_features(self, batch: Batch) -> dict[str, Tensor]:
+        """The stored vectors (U, E)."""
+        return dict(batch.features)
+
+    def features(self, batch: Batch) -> dict[str, Tensor]:
+        """The requested features (U, E)."""
+        features = super().features(batch)
+        for name, raw in UNIT_LENGTH.items():
+            if name in self.feature_names:
+                features[name] = F.normalize(batch.features[raw], dim=-1)
+        return {name: features[name] for name in self.feature_names}
+
+
+# -- writing them --
+
+
+class Names(NamedTuple):
+    """What is to be embedded, each once, in the order of the data."""
+
+    texts: list[str]
+    images: dict[str, ImageInput]
+    """Files by id."""
+
+
+def read_names(files: Sequence[str], selection: CaptionSettings, folder: str) -> Names:
+    """The texts of some files, and their images in a folder, or without files all images in it.
+
+    Raises InputError for a missing image, or a folder whose images no text has.
+    """
+    texts: dict[str, None] = {}
+    named: dict[str, None] = {}
+    for file in files:
+        for text, image in iterate_texts(file, selection):
+            texts[text_key(text)] = None
+            named[image] = None
+    named.pop("", None)
+    if not folder:
+        return Names(list(texts), {})
+    found = files_below(Path(folder))
+    if files and not named:
+        raise InputError(f"images={folder}: the texts have no images")
+    images: dict[str, ImageInput] = {}
+    for name in named or sorted(found):
+        if name not in found:
+            raise InputError(f"{folder}: the image {name!r} is missing")
+        images[name] = single_file(found[name])
+    return Names(list(texts), images)
+
+
+def text_teacher(source: str, max_windows: int) -> Teacher:
+    """The text tower of a source, as `adapt` reads it, before features are standardised."""
+    return ClipTextTeacher(*load_teacher_text(source), standardise=False, max_windows=max_windows)
+
+
+def image_teacher(source: str, images: dict[str, ImageInput]) -> ClipTeacher:
+    """The image tower of a source, which reads these images."""
+    clip = load_frozen_clip(source, text=False)
+    teacher = ClipTeacher(clip, {UNNORMALIZED_IMAGE}, images=images)
+    teacher.files.update(images)
+    return teacher
+
+
+def embed(
+    teacher: Teacher,
+    modality: Modality,
+    names: Sequence[str],
+    out: Path,
+    size: int,
+    part: ProcessRank,
+) -> int:
+    """Write the missing files of vectors of images or texts, this process's share; returns the vectors' width.
+
+    Equal inputs are encoded once, in the batches of the cache of a run that reads the same data, whose features are
+    then equal to the last bit.
+    """
+    groups: dict[str, list[str]] = {}
+    for some in batched(names, FORWARD_BATCH):
+        for name, key in zip(
+            some, teacher.ids([_row(modality, name) for name in some]), strict=True
+        ):
+            groups.setdefault(key, []).append(name)
+    every = list(groups.values())
+    size = -(-size // FORWARD_BATCH) * FORWARD_BATCH
+    shards = [every[start : start + size] for start in range(0, len(every), size)]
+    progress = Progress(f"vectors of {modality}s", len(every), "input")
+    for number in part.shard_numbers(len(shards)):
+        file = out / f"{LAYOUTS[modality].files}-{number:05}.npy"
+        if not file.is_file():
+            vectors = vectors_of(teacher, modality, [group[0] for group in shards[number]])
+            pairs = zip(shards[number], vectors, strict=True)
+            named = [(name, vector) for group, vector in pairs for name in group]
+            write_vectors(file, [name for name, _ in named], [vector for _, vector in named])
+        progress.update(len(shards[number]))
+    progress.close()
+    return teacher.image_width if modality == "image" else teacher.width
+
+
+def _row(modality: Modality, name: str) -> Sample:
+    example = Example(name, "", images=(name,)) if modality == "image" else Example(name, name)
+    return Sample(name, example=example)
+
+
+def vectors_of(teacher: Teacher, modality: Modality, names: Sequence[str]) -> Iterator[np.ndarray]:
+    """The vector (E,) of each image or text; raises InputError for one that is not finite."""
+    feature = UNNORMALIZED_IMAGE if modality == "image" else "sentence"
+    for some in batched(names, FORWARD_BATCH):
+        batch = collate(teacher.inputs([_row(modality, name) for name in some]))
+        values: torch.Tensor = compute_features(teacher, batch)[feature]
+        for name, value in zip(some, values.cpu().numpy(), strict=True):
+            if not np.isfinite(value).all():
+                raise InputError(f"{name}: the teacher's vector is not finite")
+            yield value
+
+
+def write_vectors(file: Path, names: Sequence[str], values: Sequence[np.ndarray]) -> None:
+    """Write vectors and the ids of their rows; the file of vectors, which completes the shard, is the last."""
+    lines = "\n".join(names) + "\n"
+    _write_whole(file.with_suffix(".txt"), lambda stream: stream.write(lines.encode()))
+    _write_whole(file, lambda stream: np.save(stream, np.stack(values)))
+
+
+def _write_whole(file: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file, which gets its name when it is complete; other processes may write beside it."""
+    partial = file.with_name(f".{file.name}")
+    with disk_errors(file):
+        with partial.open("wb") as stream:
+            write(stream)
+        sync_to_disk(partial)
+        partial.replace(file)

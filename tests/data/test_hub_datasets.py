@@ -1,0 +1,46 @@
+"""Texts from Hugging Face's `datasets`: the same samples as of a text file, and other content is another store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny import toys
+from tiny.homes import lines, put, words
+
+from groundling.core.errors import InputError
+from groundling.data.corpora import corpus_samples
+from groundling.data.hub_datasets import hub_dataset_identity, hub_dataset_texts
+from groundling.data.samples import TextRowEncoder
+
+
+def test_the_texts_are_those_of_a_file(tmp_path: Path) -> None:
+    texts = toys.sentences()[:8]
+    lines(tmp_path / "set/train.jsonl", *({"caption": text} for text in texts))
+    put(tmp_path / "lines.txt", "\n".join(texts))
+    source = f"datasets:{tmp_path / 'set'}"
+    rows = TextRowEncoder(words(), 32)
+    stored = corpus_samples([source, tmp_path / "lines.txt"], "lines", rows, tmp_path / "stores")
+    assert len(stored) == 2 * len(texts)
+    half = len(stored) // 2
+    for one, other in zip(stored.get(range(half)), stored.get(range(half, 2 * half)), strict=True):
+        assert (one.text.input_ids == other.text.input_ids).all()
+    before = hub_dataset_identity(source)
+    lines(tmp_path / "set/train.jsonl", {"caption": "another"})
+    assert hub_dataset_identity(source) != before
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("datasets:a:b:c:d", "expected datasets:NAME"),
+        ("datasets:{}:default:test", "Bad split: test"),
+        ("datasets:{}/nowhere", "cannot be read"),
+    ],
+)
+def test_what_is_missing_is_said(source: str, message: str, tmp_path: Path) -> None:
+    lines(tmp_path / "train.jsonl", {"text": "one"})
+    with pytest.raises(InputError, match=message):
+        list(hub_dataset_texts(source.format(tmp_path)))
+    with pytest.raises(InputError, match="no column 'nothing'"):
+        list(hub_dataset_texts(f"datasets:{tmp_path}", "nothing"))

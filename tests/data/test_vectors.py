@@ -1,0 +1,115 @@
+"""Vectors computed elsewhere: every layout is read alike, and what is damaged is named with its file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from tiny.homes import lines, put
+
+from groundling.core.errors import InputError
+from groundling.data.vectors import VectorTable
+
+NAMES = ["a.jpg", "deep/b.png", "c"]
+VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def parquet(path: Path, **columns: list[str]) -> Path:
+    pyarrow = pytest.importorskip("pyarrow")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), path)
+    return path
+
+
+def numbers(path: Path, values: np.ndarray = VALUES) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".npy":
+        np.save(path, values)
+    else:
+        save_file({"vectors": values}, path)
+    return path
+
+
+def plain(folder: Path) -> None:
+    numbers(folder / "images.npy")
+    put(folder / "images.txt", "\n".join(NAMES) + "\n")
+
+
+def in_two_files(folder: Path) -> None:
+    numbers(folder / "images-0.safetensors", VALUES[:2])
+    lines(folder / "images-0.jsonl", *({"image": name} for name in NAMES[:2]))
+    numbers(folder / "images-1.npy", VALUES[2:].astype(np.float16))
+    put(folder / "images-1.txt", NAMES[2])
+
+
+def clip_retrieval(folder: Path) -> None:
+    numbers(folder / "img_emb/img_emb_0.npy")
+    paths = [f"/data/photos/{name}" for name in NAMES]
+    parquet(folder / "metadata/metadata_0.parquet", image_path=paths, caption=["x", "y", "z"])
+
+
+@pytest.mark.parametrize("write", [plain, in_two_files, clip_retrieval])
+def test_an_image_is_found_by_its_id_in_every_layout(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    write(tmp_path)
+    table = VectorTable(tmp_path, "image")
+    assert (len(table), table.width) == (3, 4)
+    rows = table.rows_of(["c", "a", "b"])
+    np.testing.assert_array_equal(table.read(rows), VALUES[[2, 0, 1]])
+    with pytest.raises(InputError, match=r"no vector of the image 'd' \(2 such\)"):
+        table.rows_of(["d", "a", "e"])
+
+
+def test_a_text_is_found_whatever_its_spaces_and_twice_the_same_vector_is_one(
+    tmp_path: Path,
+) -> None:
+    numbers(tmp_path / "text_emb/text_emb_00.npy", VALUES[[0, 1, 1]])
+    captions = ["Two dogs .", "a  cat", "a cat"]
+    parquet(tmp_path / "metadata/metadata_00.parquet", caption=captions)
+    table = VectorTable(tmp_path, "text")
+    rows = table.rows_of([" a cat", "Two dogs ."])
+    np.testing.assert_array_equal(table.read(rows), VALUES[[1, 0]])
+
+
+def other_width(folder: Path) -> None:
+    numbers(folder / "images-2.npy", VALUES[:, :3])
+    put(folder / "images-2.txt", "x\ny\nz")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no ids": (lambda at: (at / "images.txt").unlink(), "no file of ids beside it"),
+    "an id too few": (lambda at: put(at / "images.txt", "a\nb"), "2 ids, but .* has 3 rows"),
+    "an id twice": (lambda at: put(at / "images.txt", "a\nb\na"), "row 2 has the id of .*row 0"),
+    "another width": (other_width, "4 numbers a row, but .* has 3"),
+    "a cut file": (lambda at: put(at / "images.npy", b"\x93NUMPY"), "images.npy: cannot be read"),
+    "objects": (
+        lambda at: np.save(at / "images.npy", np.array([{}, {}]), allow_pickle=True),
+        "images.npy: cannot be read",
+    ),
+    "whole numbers": (lambda at: numbers(at / "images.npy", VALUES.astype(int)), "floating-point"),
+    "NaN": (lambda at: numbers(at / "images.npy", VALUES * np.nan), "row 0 is not finite"),
+    "no column": (
+        lambda at: (at / "images.txt").unlink() or lines(at / "images.jsonl", {"no": "a"}),
+        "no column of images",
+    ),
+    "nothing": (lambda at: (at / "images.npy").unlink(), "no vectors of images"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_named_with_its_file(
+    damage: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    plain(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(InputError, match=message):
+        vector_of(tmp_path, "a")
+
+
+def vector_of(folder: Path, name: str) -> np.ndarray:
+    table = VectorTable(folder, "image")
+    return table.read(table.rows_of([name]))
