@@ -260,7 +260,7 @@ def test_a_full_disk_under_a_model_has_its_room_again(tmp_path: Path) -> None:
 WRITE = re.compile(r"(?<!self)\.write_(?:text|bytes)\(|\.open\(\"[wax]")
 WRITERS = {
     *("runs/folder.py", "runs/run.py", "commands/adapt/run.py", "models/adapters.py"),
-    *("models/sentence_modules.py", "studies/worlds/stand_ins.py"),
+    *("models/sentence_modules.py", "studies/worlds/stand_ins.py", "teachers/vectors.py"),
     *("vision_language/single_stream.py", "training/loop.py"),
 }
 """Modules that write by their own hands: into a folder that is renamed, a log's next line, a switch of Linux."""

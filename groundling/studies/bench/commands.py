@@ -112,12 +112,12 @@ class RealBenchConfig(ComparisonSettings):
     student: Annotated[str, InputKind.MODEL, required] = ""
     """Text encoder from which every method starts, hub id or folder."""
     teacher: Annotated[str, InputKind.MODEL] = ""
-    """CLIP-like teacher: hub id or folder of Hugging Face."""
+    """Teacher, as in `adapt --teacher`: a CLIP, an image encoder, a sentence encoder, or vectors:FOLDER."""
     captions: Annotated[str, InputKind.PATH] = ""
     """Captions, in any file or folder that `train-clip` reads."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     images: Annotated[str, InputKind.FOLDER] = ""
-    """Folder of the captions' images, searched recursively."""
+    """Folder of the captions' images, searched recursively; a teacher of vectors needs none."""
     skip_missing: bool = False
     """Skip captions whose image is missing, and count them; otherwise a missing image is an \
 error."""
@@ -149,6 +149,9 @@ masked-LM head."""
     """Fine-tuning seeds of each encoder and task."""
     limit_train: Annotated[int, Ge(0)] = 0
     """Maximum number of training examples per task, evenly spaced; 0: all."""
+    tune: bool = False
+    """Choose each method's weight among three values on one half of the facts' nouns, for the method and its \
+controls alike, and report the other half; off: no setting is tuned, and all nouns are reported."""
     steps: Annotated[int, Ge(1)] = 1000
     """Steps of every method and control, over all of its stages together."""
     batch: Annotated[int, Ge(2)] = 64
@@ -167,12 +170,14 @@ masked-LM head."""
             *("tasks", "data", "task_seeds", "limit_train", "cpu"),
         }
         kept = {name: one for name, one in setting_values(self).items() if name not in changing}
-        return kept | {"protocol": PROTOCOL_VERSION}
+        chosen = {"modes": self.modes} if self.tune else {}
+        return kept | chosen | {"protocol": PROTOCOL_VERSION}
 
     def inputs(self) -> Inputs:
         """Models and files by name, which identify the bench."""
         names = ("student", "teacher", "captions", "images", "text")
-        return {name: vars(self)[name] for name in names if vars(self)[name]}
+        facts = {f"facts:{number}": one for number, one in enumerate(self.facts) if self.tune}
+        return {name: vars(self)[name] for name in names if vars(self)[name]} | facts
 
 
 def check(config: BenchConfig, out: str | Path) -> None:
@@ -193,9 +198,10 @@ def check(config: BenchConfig, out: str | Path) -> None:
 def check_real(config: RealBenchConfig, out: str | Path) -> None:
     """Raises InputError for settings with which after hours nothing could be read."""
     needs = {
-        "text, or captions and images": config.text or (config.captions and config.images),
+        "text, or captions": config.text or config.captions,
         "facts or words": config.facts or config.words,
         "modes": config.modes or not config.facts,
+        "facts, on which tune chooses": config.facts or not config.tune,
         "data": config.data or not config.tasks,
     }
     for name, value in needs.items():

@@ -20,12 +20,15 @@ from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.train_clip import COMMAND as TRAIN_CLIP
 from groundling.core.errors import InputError, prefix_errors
+from groundling.core.registry import is_import_path
 from groundling.core.rng import generator
 from groundling.data.captions import CaptionedImage, find_images, read_captions
 from groundling.data.corpora import plain_lines
-from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, make_clip_text_tower
+from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, main_input, make_clip_text_tower
+from groundling.models.frozen_clip import has_text_tower
+from groundling.models.hub import VECTORS, is_open_clip, is_timm
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
-from groundling.models.text_encoder import new_encoder
+from groundling.models.text_encoder import load_text_encoder, new_encoder
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
@@ -48,6 +51,7 @@ from groundling.studies.bench.protocol import (
 )
 from groundling.studies.bench.readings import nouns_of_images, write_grammar_pairs
 from groundling.training.batch_sampler import check_batch
+from groundling.training.fit import save_trained
 
 BAND = 8
 """Number of tokens of similar frequency among which the permuted teacher exchanges embeddings."""
@@ -226,11 +230,12 @@ def real_files(root: Path, settings: RealBenchConfig) -> Files:
         "encoder": Path(settings.student),
         "teacher": Path(settings.teacher),
         REDRAWN: folder / "teacher-permuted",
-        "images": Path(settings.images),
         "captions": folder / "captions.json",
         "shuffled captions": folder / "shuffled" / "captions.json",
         "corpus": Path(settings.text) if settings.text else folder / "corpus.txt",
     }
+    if settings.images:
+        places["images"] = Path(settings.images)
     return Files(root, places, features=root / "features")
 
 
@@ -245,8 +250,10 @@ def hand_over_texts(files: Files, settings: RealBenchConfig, writes: bool) -> di
     missing = 0
     if settings.captions:
         captions = read_captions(settings.captions, settings.caption_settings).images
-        with prefix_errors(settings.captions):
-            images, missing = find_images(captions, settings.images, settings.skip_missing)
+        images = captions
+        if settings.images:
+            with prefix_errors(settings.captions):
+                images, missing = find_images(captions, settings.images, settings.skip_missing)
     texts = [" ".join(caption.split()) for image in images for caption in image.captions]
     if settings.captions:
         check_batch(settings.captions, len(texts), settings.batch)
@@ -281,23 +288,37 @@ def _coco(images: Sequence[CaptionedImage]) -> dict[str, list[dict[str, object]]
 # -- the permuted teacher ----------------------------------------------------------------------------------------------
 
 
-def check_teacher(source: str) -> Any:
-    """The teacher's configuration; raises InputError for a teacher that is no CLIP-like model."""
-    config = load_config(source)
-    if config.model_type not in CLIP_LIKE:
-        raise InputError(f"teacher={source}: expected one of {', '.join(sorted(CLIP_LIKE))}")
-    return config
+def check_teacher(source: str, reads_images: bool, permutes: bool) -> None:
+    """Raises InputError for a teacher that lacks what methods or controls read.
+
+    `permutes`: whether a control permutes the tokens of its text tower.
+    """
+    if is_import_path(source):
+        return
+    if source.startswith(VECTORS):
+        lacking = "a text tower, whose tokens a control permutes" if permutes else ""
+    else:
+        with prefix_errors("teacher"):
+            is_model_of_hub = not (is_open_clip(source) or is_timm(source))
+            kind = load_config(source) if is_model_of_hub else None
+        sees = kind is None or main_input(kind) == "pixel_values" or kind.model_type in CLIP_LIKE
+        lacking = "" if sees or not reads_images else "an image tower"
+        if permutes and (kind is None or not has_text_tower(source)):
+            lacking = "a text tower of Hugging Face, whose tokens a control permutes"
+    if lacking:
+        raise InputError(f"teacher={source}: has not {lacking}; choose other methods with --method")
 
 
 def permute_teacher(files: Files, settings: RealBenchConfig) -> None:
     """Write the teacher with the embeddings of its text tower's tokens permuted.
 
     Its text tower reads each word of the corpus and of the captions as another word of similar frequency, the
-    same one everywhere; its image tower is unchanged. Raises InputError for a teacher that is no CLIP-like model.
+    same one everywhere; its image tower is unchanged.
     """
     source = settings.teacher
-    config = check_teacher(source)
-    model = load_weights(CLIP_LIKE[config.model_type], source)
+    kind = load_config(source).model_type
+    text = None if kind in CLIP_LIKE else load_text_encoder(source)
+    model = load_weights(CLIP_LIKE[kind], source) if text is None else text.encoder
     tokenizer = load_tokenizer(source)
     counts: Counter[int] = Counter()
     lines = _texts_of(files, settings)
@@ -307,13 +328,19 @@ def permute_teacher(files: Files, settings: RealBenchConfig) -> None:
     for token in tokenizer.all_special_ids:
         del counts[token]
     moved = permute_tokens(counts)
-    table = make_clip_text_tower(model).token_embedding.weight
+    embedding = (
+        model.get_input_embeddings() if text else make_clip_text_tower(model).token_embedding
+    )
+    table = embedding.weight
     with torch.no_grad():
         table[list(moved)] = table[list(moved.values())].clone()
     with whole_folder(files.places[REDRAWN]) as partial:
+        if text:
+            save_trained(partial, text, [])
+            return
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        if config.model_type in IMAGE_TOWERS:
+        if kind in IMAGE_TOWERS:
             load_processor(source).save_pretrained(partial)
 
 

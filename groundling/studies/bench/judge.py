@@ -25,6 +25,7 @@ from groundling.studies.bench.engine import (
     SHUFFLED,
     TEXT_CONTROL,
     Entry,
+    Methods,
     entries_of,
 )
 from groundling.studies.bench.methods import TEACHER, TEXT
@@ -41,8 +42,6 @@ ROUNDING = 1e-12
 """A standard error up to which units agree, apart from rounding."""
 DRAWS = 1000
 """Bootstrap resamples of a set's items."""
-Methods = Mapping[str, Mapping[str, Any]]
-"""Descriptions of methods by name."""
 
 
 # -- one difference ----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from groundling.core.registry import (
     registered,
     resolve,
 )
+from groundling.objectives import Objective
 from groundling.runs.folder import sha256_of
 from groundling.settings.fields import replace_settings, setting_fields, settings_of
 
@@ -40,6 +41,10 @@ GIVEN = ("student", "teacher", "text", "teacher_images", "teacher_cache", "arm")
 """Settings of `adapt` that only the bench sets."""
 BATCH = 64
 """Samples per step of every method; a stage may have fewer."""
+RETENTION = "retain_weight"
+"""The setting that keeps a sentence encoder close to itself."""
+RETENTIONS = (0.0, 1.0, 10.0)
+"""Its tried values; 10 is the default of `adapt`."""
 OPTION = "option:"
 """Prefix of a tuned setting that is an --option of one's own objective, e.g. `option:margin`."""
 
@@ -89,6 +94,8 @@ class BenchMethod:
     """Captions with images: whether it also reads the teacher's text tower. The controls then replace it too."""
     steps: int = 0
     """Steps of all stages together, if not the bench's; every control gets the same."""
+    control: str = "mlm"
+    """Arm of its text control: what learns from the same texts without a teacher."""
     place: str = ""
     """MODULE:NAME, if it is the user's own; set when it is found."""
 
@@ -111,6 +118,11 @@ class BenchMethod:
         """Whether the controls replace the teacher, since the method reads its text tower."""
         return self.data == TEACHER or (self.data == IMAGES and self.reads_text_tower)
 
+    @property
+    def tunes_control(self) -> bool:
+        """Whether the tuned setting is one of the text control too, and not a weight of the method's own term."""
+        return self.weight == RETENTION
+
     def stage_steps(self, total: int, factor: float = 1.0) -> list[int]:
         """Steps of each stage; together `factor` times `total`, or the method's own."""
         total = round(factor * (self.steps or total))
@@ -131,6 +143,7 @@ class BenchMethod:
             "weight": self.weight,
             "grid": list(self.grid),
             "steps": self.steps,
+            **({} if self.control == "mlm" else {"control": self.control}),
             "stages": [
                 {**vars(stage), "texts": list(stage.texts), "settings": dict(stage.settings)}
                 for stage in self.stages
@@ -348,10 +361,32 @@ CAPTION_TO_IMAGE = BenchMethod(
 )
 
 
-def for_encoder(method: BenchMethod, layers: int) -> BenchMethod:
-    """The method for an encoder of so many layers: Vokenization's matcher reads the last four, or all of fewer."""
-    if method != VOKENIZATION:
+def for_encoder(method: BenchMethod, layers: int, has_head: bool) -> BenchMethod:
+    """The method for an encoder of so many layers.
+
+    Vokenization's matcher reads the last four layers, or all of fewer. A sentence encoder has no masked-LM head
+    (`has_head` is off), and a new one would make it forget: a method that has masked LM beside another objective leaves
+    it out, its text control is SimCSE, and what is tuned is how much the encoder keeps of itself.
+    """
+    if method == VOKENIZATION:
+        matching, vokens = method.stages
+        own = replace(matching, settings={"vokenizer_layers": min(4, layers)})
+        method = replace(method, stages=(own, vokens))
+    if has_head:
         return method
-    matching, vokens = method.stages
-    own = replace(matching, settings={"vokenizer_layers": min(4, layers)})
-    return replace(method, stages=(own, vokens))
+    stages = tuple(_without_masked_lm(stage) for stage in method.stages)
+    if any(kind.masks_text for stage in stages for kind in _objectives_of(stage)):
+        return method
+    return replace(method, stages=stages, control="simcse", weight=RETENTION, grid=RETENTIONS)
+
+
+def _objectives_of(stage: Stage) -> list[type[Objective]]:
+    return list(parse_arm(stage.arm, stage.settings.get("masked_lm", True)).values())
+
+
+def _without_masked_lm(stage: Stage) -> Stage:
+    """The stage without `mlm` beside its other objectives."""
+    names = list(parse_arm(stage.arm))
+    if "mlm" not in names or len(names) == 1:
+        return stage
+    return replace(stage, settings={**stage.settings, "masked_lm": False})

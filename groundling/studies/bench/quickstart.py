@@ -37,7 +37,7 @@ from groundling.studies.bench.engine import (
 )
 from groundling.studies.bench.handed import make_encoder, make_teacher, make_world
 from groundling.studies.bench.judge import judge_methods
-from groundling.studies.bench.methods import CONTRASTIVE, L1, XDBERT, BenchMethod, slug
+from groundling.studies.bench.methods import CONTRASTIVE, L1, XDBERT, slug
 from groundling.studies.bench.protocol import (
     ADAPTING,
     ENCODER,
@@ -142,9 +142,9 @@ class Quickstart(Experiment):
             if arm != SHUFFLED or (self.config.full and method == CONTRASTIVE)
         ]
 
-    def choose(self, method: BenchMethod) -> Weight:
+    def choose(self, arm: Arm) -> Weight:
         """A fixed value."""
-        return WEIGHTS[method.name]
+        return WEIGHTS[arm.own_method.name] if arm.own_method else None
 
     def stage_folder(self, arm: Arm, weight: Weight, number: int) -> Path:
         """A folder of the arm's name; every arm has one stage."""

@@ -52,7 +52,8 @@ LINE_MASK_RATE = 0.15
 VISUAL = "visual"
 """The mean of the linear readings of the visual attributes."""
 CHOICE = "choice"
-"""Accuracy over dev nouns and cross-validated train nouns, by which weights are chosen."""
+"""The part by which weights are chosen: of a world dev nouns and cross-validated train nouns, of facts half of the
+nouns."""
 READOUT = "readout odd"
 """Odd-one-out questions, answered from the linear probes of the visual attributes."""
 MASKED_LM = "masked LM"
@@ -340,6 +341,8 @@ class SetReader:
     """Settings of the command that reads it, by name."""
     data: str = ""
     """A task's folder."""
+    halves: bool = False
+    """Of facts: whether weights are chosen on one half of the nouns, so that only the other one is reported."""
 
     @property
     def name(self) -> str:
@@ -351,7 +354,8 @@ class SetReader:
     @cached_property
     def key(self) -> str:
         """Hash of its content, and of how it is read."""
-        return key_of(self.kind, data_hash(self.data or self.source), self.settings)
+        parts = [self.kind, data_hash(self.data or self.source), self.settings]
+        return key_of(*parts, *([CHOICE] if self.halves else []))
 
     def read(self, model: Path, out: Path, encoder: Path, cpu: bool) -> dict[str, Reading]:
         """The readings of a model by name; `out` is the folder of the command that reads it.
@@ -381,7 +385,7 @@ def set_readers(settings: RealBenchConfig) -> list[SetReader]:
         *(("seeds", settings.task_seeds), ("limit_train", settings.limit_train)),
         ("cpu", settings.cpu),
     )
-    sets = [SetReader("facts", file, modes) for file in settings.facts]
+    sets = [SetReader("facts", file, modes, halves=settings.tune) for file in settings.facts]
     sets += [SetReader("words", file) for file in settings.words]
     if settings.retention_pairs:
         sets.append(SetReader("retention", settings.retention_pairs))
@@ -411,10 +415,15 @@ def _facts(one: SetReader, model: str, out: Path, cpu: bool) -> dict[str, Readin
                 raise InputError(
                     f"{one.source}: {measure} is undefined for every fact of {name}, {mode}; leave it out"
                 )
+            chosen = [row[field] for row in own if one.halves and _is_for_choice(row["subject"])]
+            own = [row for row in own if not (one.halves and _is_for_choice(row["subject"]))]
             items = [row[field] for row in own]
+            if not items or (one.halves and not chosen):
+                raise InputError(f"{one.source}: {name} has too few nouns for two halves")
             readings[f"{name}, {mode}"] = {
                 "measure": measure,
                 "test": mean(items),
+                **({CHOICE: mean(chosen)} if chosen else {}),
                 "chance": groups["all"].get("chance") if measure == "accuracy" else None,
                 "same_items": about.get("same_items", []),
                 "set": name,
@@ -422,6 +431,11 @@ def _facts(one: SetReader, model: str, out: Path, cpu: bool) -> dict[str, Readin
                 "items": items,
             }
     return readings
+
+
+def _is_for_choice(noun: str) -> bool:
+    """Whether weights are chosen on a noun; the same in every set."""
+    return bool(generator("bench", CHOICE, noun.lower()).integers(2))
 
 
 def _fact_measure(mode: str, about: Mapping[str, Any], scores: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import groundling
 from groundling.command_line.names import parse_arm, teacher_settings
 from groundling.commands.adapt.run import own_lm_head
 from groundling.core.errors import InputError, duplicates
+from groundling.models.hub import VECTORS
 from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import read_object
 from groundling.runs.jobs import Job
@@ -27,6 +28,7 @@ from groundling.studies.bench.engine import (
     Reading,
     methods_of,
     summary_of,
+    weights_of,
 )
 from groundling.studies.bench.handed import (
     check_teacher,
@@ -38,6 +40,7 @@ from groundling.studies.bench.judge import MIN_UNITS, judge_sets, set_sentences
 from groundling.studies.bench.methods import (
     CAPTIONS,
     IMAGES,
+    TEXT,
     BenchMethod,
     find_methods,
     for_encoder,
@@ -46,8 +49,15 @@ from groundling.studies.bench.protocol import BenchFolder, Files, key_of
 from groundling.studies.bench.readings import SetReader, set_readers, shared_sets
 from groundling.studies.bench.report import make_set_report, publish
 
+CHOOSING_SEED = 10_000
+"""Adaptation seed of the runs by which weights are chosen."""
 UNADAPTED = Arm(None, BEFORE)
 PERMUTED = "permuted teacher"
+NO_HEAD = {
+    False: "; methods and controls that train masked LM start from a new one, and the encoder forgets while it learns",
+    True: ": methods leave it out beside another objective, and their text control is SimCSE",
+}
+"""What a missing head means, by whether the student is a sentence encoder."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +101,21 @@ class RealBench(Experiment):
         arms = (METHOD, TEXT_CONTROL, SHUFFLED)
         return [UNADAPTED, *self.every_arm(arms, self.config.adapt_seeds, None)]
 
+    def grid(self, arm: Arm) -> list[Arm]:
+        """The values of the method's weight, with a seed of their own, if weights are chosen."""
+        method = arm.method
+        if not self.config.tune or method is None:
+            return []
+        values = method.grid if arm.own_method or method.tunes_control else ()
+        return [replace(arm, seed=CHOOSING_SEED, weight=value) for value in values]
+
     def readings(self, arm: Arm) -> list[Reading]:
-        """Every set."""
+        """Every set; of a value of a weight only the facts, on which it is chosen."""
         encoder, cpu = self.encoder(arm), self.config.cpu
         return [
             Reading(one.name, partial(one.read, encoder=encoder, cpu=cpu), key=one.key)
             for one in self.sets
+            if one.halves or arm.weight is None
         ]
 
     def conclude(self, counts: Mapping[str, int], notes: Sequence[str]) -> dict[str, Any]:
@@ -105,7 +124,8 @@ class RealBench(Experiment):
         Methods, sets and seeds of earlier commands are judged too: a folder with one command for each method has the
         same correction as one command with all methods. Raises InputError if nothing is finished.
         """
-        entries = self.entries()
+        found = self.entries()
+        entries = [one for one in found if one["seed"] != CHOOSING_SEED]
         before = next((one for one in entries if one["arm"] == BEFORE), None)
         if before is None:
             raise InputError(f"{self.folder.root}: nothing is finished yet")
@@ -115,23 +135,34 @@ class RealBench(Experiment):
             f"{one} and {other} share items: their results are one finding, and no mean is taken over sets"
             for one, other in shared_sets(list(before["readings"].values()))
         ]
-        untuned = (
-            "no setting is tuned: each method has the weights of its paper or its released code, and one of your own "
-            "the defaults of its code"
-        )
+        weights = weights_of([one for one in found if one not in entries], methods)
         result = {
             "groundling": groundling.__version__,
             "settings": self.fixed,
             "texts": counts,
             "methods": methods,
             "runs": [summary_of(one) for one in entries],
-            "notes": [*notes, *self.notes(methods), *sharing, untuned],
+            "weights": weights,
+            "notes": [*notes, *self.notes(methods), *sharing, *self._weight_notes(weights)],
             "verdicts": [asdict(one) for one in verdicts],
         }
         publish(
             result, make_set_report(result, verdicts, set_sentences(verdicts)), self.folder.root
         )
         return result
+
+    def _weight_notes(self, weights: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        if not self.config.tune:
+            return [
+                "no setting is tuned: each method has the weights of its paper or its released code, and one of your "
+                "own the defaults of its code"
+            ]
+        return [
+            f"{name}, {arm}: {value['chosen']} chosen on the other half of the nouns, of "
+            + ", ".join(f"{weight} ({score:.3f})" for weight, score in value["scores"])
+            for arm, by_method in weights.items()
+            for name, value in by_method.items()
+        ]
 
 
 def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
@@ -144,15 +175,17 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
         _require_inputs(method, config)
     encoder = load_text_encoder(config.student)
     notes = []
-    if not own_lm_head(config.student, encoder):
+    has_head = bool(own_lm_head(config.student, encoder))
+    if not has_head:
         notes.append(
-            f"{config.student} has no masked-LM head; methods and controls that train masked LM start from a new "
-            "one, and the encoder forgets while it learns"
+            f"{config.student} has no masked-LM head{NO_HEAD[encoder.sentence is not None]}"
         )
-    methods = [for_encoder(one, encoder.encoder.config.num_hidden_layers) for one in methods]
-    permutes = any(one.replaces_teacher for one in methods)
-    if permutes or any(method.data == IMAGES for method in methods):
-        check_teacher(config.teacher)
+    layers = encoder.encoder.config.num_hidden_layers
+    methods = [for_encoder(one, layers, has_head or encoder.sentence is None) for one in methods]
+    needing = [one for one in methods if one.data != TEXT]
+    if needing:
+        reads_images = any(one.data == IMAGES for one in needing)
+        check_teacher(config.teacher, reads_images, any(one.replaces_teacher for one in needing))
     own = RealBench(BenchFolder(work.out.resolve()), methods, config, set_readers(config))
     own.missing()  # jobs of another version end the bench before anything is written
     files = own.files(UNADAPTED)
@@ -182,7 +215,8 @@ def _require_inputs(method: BenchMethod, config: RealBenchConfig) -> None:
     """Raises InputError if the user does not hand over what a method reads."""
     texts = [text.partition("=")[0] for stage in method.stages for text in stage.texts]
     needed = {one for stage in method.stages for one in teacher_settings(parse_arm(stage.arm))}
-    if (CAPTIONS in texts or method.data == IMAGES) and not config.captions:
+    has_images = config.images or config.teacher.startswith(VECTORS)
+    if (CAPTIONS in texts or method.data == IMAGES) and not (config.captions and has_images):
         raise InputError(
             f"method={method.name}: reads captions with images; pass captions and images, or other methods"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -11,7 +10,6 @@ from typing import Any
 
 import groundling
 from groundling.core.errors import InputError
-from groundling.runs.folder import read_object
 from groundling.runs.jobs import Job
 from groundling.runs.progress import CommandContext
 from groundling.settings.training import TrainingArguments
@@ -24,12 +22,11 @@ from groundling.studies.bench.engine import (
     TEXT_CONTROL,
     TOWER,
     Arm,
-    Entry,
     Experiment,
     Reading,
-    Weight,
     methods_of,
     summary_of,
+    weights_of,
 )
 from groundling.studies.bench.handed import make_part
 from groundling.studies.bench.judge import judge_curves, judge_methods
@@ -54,8 +51,6 @@ from groundling.studies.bench.protocol import (
     scaled,
 )
 from groundling.studies.bench.readings import (
-    CHOICE,
-    VISUAL,
     fine_tuned,
     read_encoder,
     read_image_tower,
@@ -168,9 +163,11 @@ class RenderedBench(Experiment):
                 arms += [arm, self.control(arm)]
         return arms
 
-    def grid(self, method: BenchMethod) -> list[Arm]:
+    def grid(self, arm: Arm) -> list[Arm]:
         """The values of the method's weight in the tuning world, all with adaptation seed 0."""
-        return [Arm(method, METHOD, 0, TUNING_WORLD, value) for value in method.grid]
+        method = arm.own_method
+        values = method.grid if method else ()
+        return [Arm(method, METHOD, 0, TUNING_WORLD, value) for value in values]
 
     def control(self, arm: Arm) -> Arm:
         """The text control of an arm's world; of the world without a condition that does not change the control."""
@@ -178,12 +175,6 @@ class RenderedBench(Experiment):
         is_own = is_changed(arm.world.condition, arm.method, TEXT_CONTROL)
         world = arm.world if is_own else arm.world.base
         return replace(super().control(arm), world=world)
-
-    def choose(self, method: BenchMethod) -> Weight:
-        """The grid's value with the best linear visual readings; ties go to the first."""
-        names = [f"{arm.name}: {self.readings(arm)[0].name}" for arm in self.grid(method)]
-        found = [read_object(self.folder.job(name))["readings"] for name in names]
-        return best_weight(method.name, method.weight, dict(zip(method.grid, found, strict=True)))
 
     # Readings.
 
@@ -236,7 +227,7 @@ class RenderedBench(Experiment):
             "groundling": groundling.__version__,
             "protocol": self.fixed,
             "methods": methods,
-            "weights": weights_of(grids, methods),
+            "weights": weights_of(grids, methods)[METHOD],
             "runs": [summary_of(one) for one in entries],
             "notes": [*self.notes(methods), *untuned_notes],
             "verdicts": [asdict(one) for one in verdicts],
@@ -248,38 +239,6 @@ class RenderedBench(Experiment):
 
 def _read_tower(model: Path, out: Path, tower: str, files: Files) -> dict[str, Any]:
     return TOWERS[tower](files)
-
-
-def best_weight(name: str, setting: str, found: Mapping[Any, Any]) -> Weight:
-    """The value with the highest score, the first of several; None without values.
-
-    A score is the accuracy of the linear visual readings on dev nouns and cross-validated train nouns: the 18 dev nouns
-    alone would leave a standard error of .05; test nouns have no part in it. Raises InputError if the setting changes
-    nothing.
-    """
-    readings = list(found.values())
-    if readings and all(one == readings[0] for one in readings):
-        raise InputError(
-            f"method {name}: all values of {setting} gave the same model, so it does not read this setting; check its "
-            "spelling, or leave `weight` and `grid` out"
-        )
-    return max(found, key=lambda value: found[value][VISUAL][CHOICE]) if found else None
-
-
-def weights_of(grids: Sequence[Entry], methods: Mapping[str, Any]) -> dict[str, Any]:
-    """By method whose grid is finished: its scores in the tuning world, and the chosen value."""
-    by_method: dict[str, dict[Any, Any]] = defaultdict(dict)
-    for one in grids:
-        by_method[one["method"]][one["weight"]] = one["readings"]
-    weights = {}
-    for name, about in methods.items():
-        found = by_method[name]
-        if about["grid"] and all(value in found for value in about["grid"]):
-            ordered = {value: found[value] for value in about["grid"]}
-            scores = [[value, one[VISUAL][CHOICE]] for value, one in ordered.items()]
-            chosen = best_weight(name, about["weight"], ordered)
-            weights[name] = {"scores": scores, "chosen": chosen}
-    return weights
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,8 @@ NO_PROBE = "did not train"
 """Shown for a fine-tuned probe that never left the loss of guessing."""
 CONTROL_TERMS = {
     BEFORE: "The encoder as it was given, before any method.",
-    TEXT_CONTROL: "Masked LM on exactly the texts that the method reads, for as many steps.",
+    TEXT_CONTROL: "Masked LM, or for a sentence encoder SimCSE, on exactly the texts that the method reads, for as "
+    "many steps.",
     SHUFFLED: "The method on captions with each other's images; a method that reads the teacher's text tower gets a "
     "teacher for which nouns look different in every image, or on a real encoder one whose token embeddings are "
     "permuted among tokens of similar frequency.",

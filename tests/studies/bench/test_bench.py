@@ -22,7 +22,7 @@ from groundling.data.corpora import iterate_texts, names_of
 from groundling.runs.folder import read_json
 from groundling.studies.bench import handed, rendered
 from groundling.studies.bench.commands import BENCH, BenchConfig
-from groundling.studies.bench.engine import METHOD, TEXT_CONTROL, Arm
+from groundling.studies.bench.engine import METHOD, TEXT_CONTROL, Arm, best_weight
 from groundling.studies.bench.methods import built_in_methods, find_methods
 from groundling.studies.bench.protocol import BenchFolder, BenchWorld, find_axes
 from groundling.studies.bench.readings import (
@@ -31,7 +31,7 @@ from groundling.studies.bench.readings import (
     read_encoder,
     write_grammar_pairs,
 )
-from groundling.studies.bench.rendered import RenderedBench, best_weight
+from groundling.studies.bench.rendered import RenderedBench
 
 CONFIG = BenchConfig(
     method=("contrastive", "mine.look:METHOD"),
@@ -206,10 +206,10 @@ def test_the_weight_is_the_best_in_the_tuning_world_without_its_test_nouns(ran: 
 def test_a_weight_that_changes_nothing_is_refused() -> None:
     same = {"visual": {"choice": 0.5}, "masked LM": {"test": 2.0}}
     found = dict.fromkeys((0.1, 1.0, 10.0), same)
-    with pytest.raises(InputError, match="all values of weight gave the same model"):
-        best_weight("name", "weight", found)
+    with pytest.raises(InputError, match="all values of the tuned setting gave the same model"):
+        best_weight("name", found)
     # Equal scores of different models are a tie, which goes to the first value.
-    assert best_weight("name", "weight", found | {1.0: same | {"masked LM": {"test": 2.1}}}) == 0.1
+    assert best_weight("name", found | {1.0: same | {"masked LM": {"test": 2.1}}}) == 0.1
 
 
 def test_minimal_pairs_differ_in_two_words_or_in_the_category_of_their_noun(

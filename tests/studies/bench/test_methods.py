@@ -117,8 +117,13 @@ def test_the_packages_methods() -> None:
         assert sum(method.stage_steps(500)) == 500
         assert control_stages(method)[-1].arm == "mlm"
         # Only Vokenization follows the encoder's depth, which is 2 in rendered worlds.
-        assert for_encoder(method, 2) == method
-        assert (for_encoder(method, 12) == method) == (name != "vokenization")
+        assert for_encoder(method, 2, True) == method
+        assert (for_encoder(method, 12, True) == method) == (name != "vokenization")
+    # A sentence encoder has no head, and gets none beside another objective.
+    headless = {name: for_encoder(one, 2, False) for name, one in offered.items()}
+    kept = {"xdbert", "clip_bert", "mlm_distillation"}
+    assert {name for name, one in headless.items() if one.control == "mlm"} == kept
+    assert text_key(headless["l1"]) not in {text_key(offered["l1"]), text_key(headless["mcse"])}
     # Methods that read the same texts share a control.
     assert text_key(offered["l1"]) == text_key(offered["contrastive"])
     assert text_key(offered["l1"]) != text_key(offered["xdbert"])

@@ -20,7 +20,8 @@ from transformers import BertForMaskedLM, CLIPImageProcessorPil
 
 from groundling.core.errors import InputError
 from groundling.models.clip import load_clip_image_tower, load_clip_text_tower
-from groundling.runs.folder import read_json
+from groundling.models.frozen_clip import load_text_tower
+from groundling.runs.folder import read_json, read_object
 from groundling.settings.fields import make_settings
 from groundling.studies.bench import readings
 from groundling.studies.bench.commands import BENCH_REAL, RealBenchConfig
@@ -34,6 +35,7 @@ from groundling.studies.bench.methods import find_methods
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.readings import DEVIATIONS, SetReader, set_readers
 from groundling.studies.bench.real import UNADAPTED, RealBench
+from groundling.teachers.vectors import write_vectors
 
 NOUNS = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
 
@@ -207,6 +209,19 @@ def test_words_of_all_texts_are_permuted_in_any_clip_like_teacher(
     (permuted / "tokenizer.json").unlink()  # as after a kill while files were moved
     permute_teacher(files, config)
     assert homes.digests(permuted) == before
+
+
+def test_words_are_permuted_in_a_sentence_encoder_as_a_teacher(tmp_path: Path) -> None:
+    teacher = homes.sentence_encoder(tmp_path / "teacher")
+    text = homes.put(tmp_path / "plain.txt", "a dog\na cat\nthe ball\n")
+    files = real_files(tmp_path, make_settings(RealBenchConfig, teacher=teacher, text=text))
+    permute_teacher(files, make_settings(RealBenchConfig, teacher=teacher, text=text))
+    permuted = files.places["teacher-redrawn"]
+    states = [load_text_tower(one)[0].state_dict() for one in (teacher, permuted)]
+    different = [name for name, one in states[0].items() if not one.equal(states[1][name])]
+    assert len(different) == 1 and "word_embeddings" in different[0]
+    tables = [sorted(map(tuple, one[different[0]].tolist())) for one in states]
+    assert tables[0] == tables[1]
 
 
 def test_a_set_is_hashed_once(files: Path, tmp_path: Path) -> None:
@@ -383,6 +398,48 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
         run(settings_for(files, student=files / "headless"), tmp_path / "other")
 
 
+def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(
+    files: Path, tmp_path: Path
+) -> None:
+    """On a sentence encoder, from vectors alone: no masked LM is added, and how much is retained is chosen."""
+    names = [f"{number}.png" for number in range(6)]
+    (tmp_path / "vectors").mkdir()
+    write_vectors(
+        tmp_path / "vectors/images.npy", names, list(np.random.default_rng(0).normal(size=(6, 8)))
+    )
+    config = settings_for(
+        files,
+        student=homes.sentence_encoder(tmp_path / "student"),
+        teacher=f"vectors:{tmp_path / 'vectors'}",
+        images="",
+        **{"method": ("caption_to_image",), "modes": ("linear",), "words": (), "tune": True},
+    )
+    said = run(config, tmp_path / "out")
+    assert "no masked-LM head: methods leave it out" in said
+    bench = read_json(tmp_path / "out/bench.json")
+    assert {one["seed"] for one in bench["runs"]} == {0}
+    for arm in (METHOD, TEXT_CONTROL, SHUFFLED):
+        found = bench["weights"][arm]["caption_to_image"]
+        assert [value for value, _ in found["scores"]] == [0.0, 1.0, 10.0]
+        assert found["chosen"] == max(found["scores"], key=lambda pair: pair[1])[0]
+        (own,) = (one for one in bench["runs"] if one["arm"] == arm)
+        assert own["weight"] == found["chosen"]
+    trained = {
+        (one["arm"], one["masked_lm"], one["retain_weight"])
+        for one in (
+            read_json(path)["config"]
+            for path in (tmp_path / "out/runs").rglob("stage-1/config.json")
+        )
+    }
+    assert {arm for arm, *_ in trained} == {"mlm+caption_to_image", "simcse"}
+    assert {masked for arm, masked, _ in trained if arm != "simcse"} == {False}
+    assert {retained for *_, retained in trained} == {0.0, 1.0, 10.0}
+    before = read_object(next((tmp_path / "out/jobs").glob("before-facts*.json")))
+    (reading,) = before["readings"].values()
+    assert set(reading["groups"]) < set(NOUNS) and "choice" in reading
+    assert not any(readings._is_for_choice(noun) for noun in reading["groups"])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -396,14 +453,14 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
         ({"images": "glue"}, "6 of 6 captioned images are missing, the first is 0.png"),
         ({"images": "nowhere"}, "images=.*nowhere: no such file or folder"),
         ({"student": "nowhere"}, "student: .*nowhere: no model found"),
-        ({"method": ("caption_to_image",), "teacher": "encoder"}, "encoder: expected one of"),
-        ({"teacher": ""}, "method=contrastive: learns from a CLIP-like teacher; pass teacher"),
         (
-            {"teacher": "encoder"},
-            "encoder: a bert model has no CLIP-like text tower|expected one of",
+            {"method": ("caption_to_image",), "teacher": "encoder"},
+            "encoder: has not an image tower",
         ),
+        ({"teacher": ""}, "method=contrastive: learns from a CLIP-like teacher; pass teacher"),
+        ({"teacher": "vectors:captions.csv"}, "no such folder|has not a text tower"),
         ({"captions": "", "images": "", "text": "plain.txt"}, "lexi_contrastive: reads captions"),
-        ({"captions": ""}, "bench-real needs text, or captions and images"),
+        ({"captions": ""}, "bench-real needs text, or captions"),
         ({"facts": (), "words": ()}, "bench-real needs facts or words"),
         ({"modes": ()}, "bench-real needs modes"),
         ({"batch": 64}, "captions.csv: 12 samples are fewer than one batch of 64"),

@@ -305,7 +305,11 @@ def test_what_a_clip_cannot_answer(place: Path, tmp_path: Path) -> None:
         ("vcr/answer", {"images": ""}, "zero-shot with a CLIP needs images"),
         ("glue/rte", {"data": str(place)}, "no rule for glue/rte"),
         ("vqa", {"prompt": "what ?"}, "expected a prompt that contains {answer}"),
-        ("vcr", {"model": str(homes.student(tmp_path / "bert"))}, "CLIP-like image tower"),
+        (
+            "vcr",
+            {"model": str(homes.student(tmp_path / "bert"))},
+            "a bert model has no image tower",
+        ),
         ("vcr", {"images": str(place / "clip")}, "3 images are missing, the first is 'movie/0'"),
         ("snli-ve", alike, "dev: k-means: expected finite numbers, at least 3 of them distinct"),
     ):
