@@ -254,7 +254,7 @@ class CaptionDraws:
         for place, image in enumerate(images):
             for number, caption in enumerate(image.captions):
                 examples.append(Example(f"{place}-{number}", caption))
-        self.texts = TextDataset(examples, None, captions)
+        self.texts: SampleDataset = TextDataset(examples, None, captions)
         # The first of each image's captions in `texts`, and the end after the last; (images + 1,).
         self.first = np.cumsum([0] + [len(image.captions) for image in images])
         self.lengths = self.texts.lengths[self.first[:-1]]
@@ -276,7 +276,9 @@ class CaptionDraws:
             for place, index in enumerate(indices):
                 captions[place] += int(rngs[place].integers(len(self.captioned[index].captions)))
         samples = []
-        for place, (index, text) in enumerate(zip(indices, self.texts.get(captions), strict=True)):
+        for place, (index, text) in enumerate(
+            zip(indices, self.texts.get(captions, ()), strict=True)
+        ):
             one = replace(text, id=self.ids[index], labels={"image": np.array(index)})
             samples.append(self.with_image(one, index, rngs[place] if self.augment else None))
         return samples
@@ -284,6 +286,19 @@ class CaptionDraws:
     def with_image(self, sample: Sample, index: int, rng: np.random.Generator | None) -> Sample:
         """The sample with its image; `rng` draws a view of it. Abstract."""
         raise NotImplementedError
+
+
+class FrozenTexts(SampleWrapper):
+    """Texts whose frozen vectors (S,) are the feature `text`, in place of their tokens."""
+
+    def __init__(self, samples: SampleDataset, vectors: np.ndarray) -> None:
+        """`vectors` (len(samples), S) float32."""
+        super().__init__(samples)
+        self.vectors = vectors
+
+    def change(self, sample: Sample, index: int) -> Sample:
+        """The sample with the feature `text`."""
+        return replace(sample, clip=None, features={"text": self.vectors[index]})
 
 
 class CaptionedVectors(CaptionDraws):
@@ -303,7 +318,7 @@ class CaptionedVectors(CaptionDraws):
 
     def with_image(self, sample: Sample, index: int, rng: np.random.Generator | None) -> Sample:
         """The sample with the feature `image`."""
-        return replace(sample, features={"image": self.vectors[index]})
+        return replace(sample, features={**sample.features, "image": self.vectors[index]})
 
 
 class CaptionedImageDataset(CaptionDraws):

@@ -5,17 +5,27 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, ClipWindows, EncoderOutput, OutputSizes, require
+from groundling.core.batch import (
+    FORWARD_BATCH,
+    Batch,
+    EncoderOutput,
+    OutputSizes,
+    collate,
+    require,
+)
+from groundling.data.samples import SampleDataset
 from groundling.models.clip import ClipTextTower, save_clip_text
 from groundling.models.frozen_clip import EncoderTextTower
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import TextEncoder
+from groundling.runs.progress import track
 
 HEAD = "image_head.safetensors"
 """File of the layers that map the image encoder's features into the joint space."""
@@ -29,7 +39,10 @@ def make_head(width: int, dim: int, layers: int) -> nn.Sequential:
 
 
 class LockedDualEncoder(nn.Module):
-    """A trainable text tower, and a head on frozen image features; one window of text and one feature per sample."""
+    """A trainable text tower, and a head on frozen image features; one window of text and one feature per sample.
+
+    A frozen text encoder is not run in a step either: its vectors are the feature `text`.
+    """
 
     is_siglip = False
 
@@ -64,6 +77,8 @@ class LockedDualEncoder(nn.Module):
         if batch.clip is not None:
             _, ends = self.text(batch.clip)
             text = F.normalize(ends, dim=-1)
+        if "text" in batch.features:
+            text = F.normalize(self.text.projection(batch.features["text"]), dim=-1)
         if "image" in batch.features:
             image = self.embed_images(batch.features["image"])
         scale = self.logit_scale.exp()
@@ -97,15 +112,21 @@ class EncoderText(EncoderTextTower):
         super().__init__(text)
         self.whole = text
         self.encoder.requires_grad_(not freeze)
-        self.is_frozen = freeze
         self.projection = head
 
-    def forward_unprojected(self, windows: ClipWindows) -> tuple[Tensor, Tensor]:
-        """As before, without gradient and dropout for a frozen encoder."""
-        if self.is_frozen:
-            self.encoder.eval()
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
-            return super().forward_unprojected(windows)
+    @torch.no_grad()
+    def vectors(self, texts: SampleDataset) -> np.ndarray:
+        """The pooled states (N, S) of texts, without dropout, in batches of a fixed size, on which rounding depends."""
+        was_training = self.training
+        self.eval()
+        device = next(self.encoder.parameters()).device
+        found = []
+        for start in track(range(0, len(texts), FORWARD_BATCH), "captions", "batch"):
+            some = texts.get(range(start, min(start + FORWARD_BATCH, len(texts))), ())
+            windows = require(collate(some).to(device).clip, "clip", "a text encoder")
+            found.append(self.forward_unprojected(windows)[1].float().cpu())
+        self.train(was_training)
+        return torch.cat(found).numpy()
 
     def export(self, folder: Path) -> None:
         """Write the encoder with its pooling, the head and a normalisation, as sentence-transformers loads it."""

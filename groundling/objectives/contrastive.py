@@ -86,7 +86,7 @@ class ClipContrastiveLoss(Objective):
 
     name = "contrast"
     arm_name = ""
-    required_fields = ("clip", "labels.image")
+    required_fields = ("labels.image",)
     in_batch_negatives = True
 
     def __init__(

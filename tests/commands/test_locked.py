@@ -12,10 +12,14 @@ from sentence_transformers import SentenceTransformer
 from tiny import homes, toys
 
 import groundling
+from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
+from groundling.data.image_samples import FrozenTexts
+from groundling.data.samples import ClipRowEncoder, TextDataset
 from groundling.data.vectors import VectorTable
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.frozen_clip import load_teacher_text
+from groundling.models.locked import EncoderText, LockedDualEncoder, make_head
 from groundling.models.text_encoder import load_text_encoder
 from groundling.teachers.vectors import text_teacher, vectors_of
 
@@ -75,6 +79,20 @@ def test_a_text_encoder_becomes_a_sentence_encoder_of_the_joint_space(
     assert (len(images), images.width, theirs.shape[1]) == (12, 16, 16)
     assert load_teacher_text(folder)[0].embed_dim == 16
     assert result["parameters"] > 0
+
+
+def test_a_frozen_encoders_vectors_are_those_of_its_tokens(home: Path) -> None:
+    """Computed once, before training, so no step runs the encoder."""
+    text = load_text_encoder(home / "encoder")
+    tower = EncoderText(text, make_head(text.sizes.text, 16, 2), freeze=True)
+    model = LockedDualEncoder(tower, text.tokenizer, make_head(8, 16, 2)).eval()
+    examples = [Example(f"{place}", one) for place, one in enumerate(toys.sentences()[:5])]
+    rows = ClipRowEncoder(text.tokenizer, tower.context_length, max_windows=1)
+    live = TextDataset(examples, None, rows)
+    frozen = FrozenTexts(live, tower.vectors(live))
+    batches = [collate(some.get(range(5), ())) for some in (live, frozen)]
+    assert batches[1].clip is None
+    torch.testing.assert_close(*(model(batch).text_embeds for batch in batches))
 
 
 def test_without_a_text_encoder_the_text_tower_is_clips(home: Path, tmp_path: Path) -> None:

@@ -27,7 +27,12 @@ from groundling.data.captions import (
     keep_listed,
     read_captions,
 )
-from groundling.data.image_samples import CaptionDraws, CaptionedImageDataset, CaptionedVectors
+from groundling.data.image_samples import (
+    CaptionDraws,
+    CaptionedImageDataset,
+    CaptionedVectors,
+    FrozenTexts,
+)
 from groundling.data.images import image_id
 from groundling.data.samples import ClipRowEncoder
 from groundling.data.vectors import VectorTable
@@ -234,7 +239,7 @@ def _locked_model(
         text = load_text_encoder(config.text_model)
         tokenizer = text.tokenizer
         head = make_head(text.sizes.text, config.projection_dim, config.head_layers)
-        tower = EncoderText(text, head, config.freeze_text)
+        tower = EncoderText(text, head, config.freeze_text).to(run.state.device)
     else:
         tokenizer = _tokenizer(run, images, config)
         tower = make_clip_text_tower(small_clip(tokenizer, config))
@@ -242,7 +247,10 @@ def _locked_model(
     texts = ClipRowEncoder(tokenizer, tower.context_length, max_windows=1)
 
     def make_dataset(some: Sequence[CaptionedImage], augment: bool) -> CaptionedVectors:
-        return CaptionedVectors(some, read(some), texts, augment=augment)
+        samples = CaptionedVectors(some, read(some), texts, augment=augment)
+        if isinstance(tower, EncoderText) and config.freeze_text:
+            samples.texts = FrozenTexts(samples.texts, tower.vectors(samples.texts))
+        return samples
 
     return LockedDualEncoder(tower, tokenizer, image), make_dataset
 

@@ -30,6 +30,7 @@ from groundling.studies.bench.methods import (
     CAPTIONS,
     IMAGES,
     OPTION,
+    RETENTION,
     TEXT,
     BenchMethod,
     Stage,
@@ -426,9 +427,12 @@ class Experiment:
             wanted = images if stage.images is None else stage.images
             if wanted and "images" in files.places:
                 settings["teacher_images"] = place("images")
-            reads_features = any(one.needed_teacher() == "teacher" for one in parsed.values())
-            if files.features is not None and reads_features and not method.is_foreign:
-                settings["teacher_cache"] = str(files.features)
+        reads_features = any(one.needed_teacher() == "teacher" for one in parsed.values())
+        if (
+            reads_features or method.weight == RETENTION
+        ):  # the encoder's own vectors, to be retained
+            shared = None if method.is_foreign else files.features
+            settings |= {} if shared is None else {"teacher_cache": str(shared)}
         return settings
 
     def read(self, arm: Arm, reading: Reading) -> dict[str, Any]:

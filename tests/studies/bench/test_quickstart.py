@@ -119,7 +119,7 @@ def test_full_is_what_the_results_are_of_and_short_a_part_of_it(tmp_path: Path) 
         (settings,) = (full.stage_settings(arm, stage, None) for stage in stages)
         teacher = settings.get("teacher", "").removeprefix(f"{tmp_path}/")
         layout = settings.get("text_layout", "lines")
-        weight = None if arm.arm == TEXT_CONTROL else full.choose(arm.method)
+        weight = full.choose(arm)
         found.add((settings["arm"], layout, teacher, weight))
         assert settings["student"] == str(tmp_path / "encoder" / "model")
     assert found == {
