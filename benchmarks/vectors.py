@@ -88,7 +88,7 @@ def child(folder: Path, options: argparse.Namespace) -> None:
         steps=options.steps,
         batch=options.batch,
         cpu=True,
-        out=folder / f"run-{os.getpid()}",
+        out=folder / f"run-{time.time_ns()}",
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     told = {

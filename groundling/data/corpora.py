@@ -543,11 +543,11 @@ class CorpusDataset:
 
 def corpus_of(samples: SampleDataset) -> tuple[CorpusDataset, range] | None:
     """The stored texts that samples are, in their order; None if they are anything else."""
-    numbers: Sequence[int] = range(len(samples))
-    if isinstance(samples, SampleSubset):
-        samples, numbers = samples.samples, samples.numbers
-    if isinstance(samples, CorpusDataset) and isinstance(numbers, range):
-        return samples, numbers
+    if isinstance(samples, CorpusDataset):
+        return samples, range(len(samples))
+    if isinstance(samples, SampleSubset) and isinstance(samples.numbers, range):
+        inner = samples.samples
+        return (inner, samples.numbers) if isinstance(inner, CorpusDataset) else None
     return None
 
 

@@ -47,4 +47,5 @@ def mapped_arrays(
                     for file, array in zip(files, make(), strict=True):
                         np.save(partial / file.name, array)
     with convert_errors(f"{folder}: damaged; delete it"):
-        return [np.load(file, mmap_mode="r", allow_pickle=False) for file in files]
+        # Without numpy's class of mapped arrays, whose items are slow.
+        return [np.asarray(np.load(file, "r", allow_pickle=False)) for file in files]

@@ -58,7 +58,7 @@ def find_member(path: Path, tar: Path) -> Member | None:
     """A member of a tar, by its path; None if there is none."""
     places, _ = _list_of(tar)
     (place,) = find(places["name"], [path.relative_to(tar).as_posix()]).tolist()
-    return None if place < 0 else Member(*places[["start", "size"]][place].tolist())
+    return None if place < 0 else Member(int(places["start"][place]), int(places["size"][place]))
 
 
 @lru_cache(OPEN_TARS)
