@@ -83,23 +83,32 @@ def iterate_texts(
     path: str | Path, selection: CaptionSettings = EVERYTHING
 ) -> Iterator[CorpusText]:
     """Non-empty lines of a text file, held in memory only in part, or selected captions with their images."""
-    if is_hub_dataset(path):
-        column = selection.columns.caption_column
-        lines = (text.split("\n") for text in hub_dataset_texts(path, column))
-        yield from (CorpusText(line.strip()) for some in lines for line in some if line.strip())
+    if is_hub_dataset(path) or tars_in(Path(path)):  # of any size
+        texts = _streamed(path, selection)
+        first = next(texts, None)
+        if first is None:
+            raise InputError(f"{path}: no text found")
+        yield first
+        yield from texts
         return
     path = Path(path)
-    if tars_in(path):  # of any size
-        for row in tar_captions(path, selection):
-            if row.caption:
-                yield CorpusText(row.caption, image_id(row.file))
-        return
     if is_captions(path):
         yield from (CorpusText(*each) for each in captions_of_images(path, selection))
         return
     if selection.caption_splits:
         raise InputError(f"{path}: plain text has no splits, as caption_splits selects")
     yield from map(CorpusText, plain_lines(path))
+
+
+def _streamed(path: str | Path, selection: CaptionSettings) -> Iterator[CorpusText]:
+    if is_hub_dataset(path):
+        for text in hub_dataset_texts(path, selection.columns.caption_column):
+            lines = (line.strip() for line in text.split("\n"))
+            yield from (CorpusText(line) for line in lines if line)
+        return
+    for row in tar_captions(Path(path), selection):
+        if row.caption:
+            yield CorpusText(row.caption, image_id(row.file))
 
 
 def full_blocks(

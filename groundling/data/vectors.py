@@ -19,11 +19,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from safetensors import safe_open
 
-from groundling.core.errors import InputError, convert_read_errors, count_suffix
+from groundling.core.errors import InputError, convert_read_errors, count_suffix, prefix_errors
 from groundling.data.corpora import batched
 from groundling.data.ids import DIGEST, digests, find, mapped_arrays
 from groundling.data.images import image_id
-from groundling.data.tables import PARQUET, iterate_lines, parquet_rows, read_header, read_rows
+from groundling.data.tables import (
+    PARQUET,
+    iterate_lines,
+    parquet_rows,
+    read_header,
+    read_rows,
+    row_texts,
+)
 
 Modality = Literal["image", "text"]
 
@@ -49,6 +56,8 @@ ID_ENDINGS = (".txt", ".jsonl", PARQUET)
 """Endings of files of ids."""
 TOGETHER = 1 << 16
 """Ids that are hashed together."""
+CHECKED = 1 << 12
+"""Vectors that are checked together."""
 INDEX = np.dtype([("id", DIGEST), ("row", "<i8")])
 """The hash of an id, and its row among those of all files."""
 
@@ -101,7 +110,10 @@ class VectorTable:
 
     @cached_property
     def by_id(self) -> np.ndarray:
-        """Hashes of all ids in order, and the row of each; raises InputError if an id has two vectors."""
+        """Hashes of all ids in order, and the row of each; raises InputError for two vectors of an id.
+
+        The first run makes the index; it also reads all vectors, and refuses one that is not finite, or zero.
+        """
         return self._index(str)
 
     @cached_property
@@ -118,6 +130,7 @@ class VectorTable:
         index = np.empty(len(self), INDEX)
         for file, start in zip(self.files, self.starts, strict=False):
             names = (shorten(self._key(name)) for name in _read_ids(file, self.modality))
+            self._check_values(file, start)
             count = 0
             for some in batched(names, TOGETHER):
                 kept = digests(some[: file.rows - count])
@@ -132,6 +145,17 @@ class VectorTable:
         for place in np.flatnonzero(index["id"][1:] == index["id"][:-1]).tolist():
             self._check_equal(*index["row"][place : place + 2].tolist())
         return index
+
+    def _check_values(self, file: VectorFile, start: int) -> None:
+        for first in range(0, file.rows, CHECKED):
+            last = min(first + CHECKED, file.rows)
+            with convert_read_errors(file.path), np.errstate(over="ignore"):
+                values = file.values[first:last].astype(np.float32)
+            # A file that was made at its full size, and never filled, holds zeros.
+            is_sound = np.isfinite(values).all(1) & values.any(1)
+            if not is_sound.all():
+                place = self._place(start + first + int(is_sound.argmin()))
+                raise InputError(f"{place} is not finite, or zero throughout")
 
     def _check_equal(self, one: int, other: int) -> None:
         if not np.array_equal(self.read([one]), self.read([other]), equal_nan=True):
@@ -160,14 +184,12 @@ class VectorTable:
         return rows
 
     def read(self, rows: Sequence[int]) -> np.ndarray:
-        """Vectors (n, E) float32; raises InputError for one that is not finite."""
+        """Vectors (n, E) float32."""
         values = np.empty((len(rows), self.width), np.float32)
         for place, row in enumerate(rows):
             number = bisect_right(self.starts, row) - 1
             inside = row - self.starts[number]
             values[place] = self.files[number].values[inside : inside + 1][0]
-            if not np.isfinite(values[place]).all():
-                raise InputError(f"{self._place(row)} is not finite")
         return values
 
     def _place(self, row: int) -> str:
@@ -199,7 +221,7 @@ def _open(path: Path) -> VectorFile:
             values = file.get_slice(name)
             shape = list(values.get_shape())
             numeric = values.get_dtype().startswith("F")
-    if len(shape) != 2 or not numeric:
+    if len(shape) != 2 or not shape[1] or not numeric:
         raise InputError(f"{path}: expected rows of floating-point numbers, found an array {shape}")
     return VectorFile(path, _ids_beside(path), values, *shape)
 
@@ -226,5 +248,7 @@ def _read_ids(file: VectorFile, modality: Modality) -> Iterator[str]:
         raise InputError(f"{file.ids}: no column of {modality}s; expected one of {expected}")
     is_parquet = file.ids.suffix == PARQUET
     rows = parquet_rows(file.ids, known[:1]) if is_parquet else read_rows(file.ids, known[:1])
-    for _, row in rows:
-        yield str(row[known[0]])
+    for where, row in rows:
+        with prefix_errors(where):
+            (name,) = row_texts(row, known[:1])
+        yield name

@@ -169,6 +169,8 @@ def read_names(files: Sequence[str], selection: CaptionSettings, folder: str) ->
     found = files_below(Path(folder))
     if files and not named:
         raise InputError(f"images={folder}: the texts have no images")
+    if not found:
+        raise InputError(f"{folder}: no images in this folder")
     images: dict[str, ImageInput] = {}
     for name in named or sorted(found):
         if name not in found:

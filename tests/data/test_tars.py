@@ -131,6 +131,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a name above": (lambda at: write(at, ("a/../../b.jpg", b"")), "no name below the tar"),
     "an absolute name": (lambda at: write(at, ("/etc/b.jpg", b"")), "no name below the tar"),
     "no caption": (lambda at: write(at, ("x.png", b"")), "00000.tar: x has no .txt, no .json"),
+    "no image": (lambda at: write(at, ("x.txt", b"a dog")), "00000.tar: no text found"),
     "a json without one": (
         lambda at: write(at, ("x.png", b""), ("x.json", b"{}")),
         "00000.tar: x.json: cannot be read .KeyError: 'caption'",
@@ -154,7 +155,7 @@ def test_damage_is_named_with_its_tar(
 ) -> None:
     damage(shards / "00000.tar")
     with pytest.raises(InputError, match=message):
-        list(iterate_texts(shards))
+        list(iterate_texts(shards / "00000.tar"))
 
 
 def test_an_image_that_is_none_is_named_with_its_tar(shards: Path) -> None:

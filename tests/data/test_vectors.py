@@ -99,6 +99,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "whole numbers": (lambda at: numbers(at / "images.npy", VALUES.astype(int)), "floating-point"),
     "NaN": (lambda at: numbers(at / "images.npy", VALUES * np.nan), "row 0 is not finite"),
+    "zeros": (lambda at: numbers(at / "images.npy", VALUES * 0), "row 0 is .* zero throughout"),
+    "no width": (lambda at: numbers(at / "images.npy", VALUES[:, :0]), "found an array .3, 0"),
+    "ids that are none": (
+        lambda at: (at / "images.txt").unlink() or lines(at / "images.jsonl", {"image": [1]}),
+        "images.jsonl, line 1: field 'image' is .1",
+    ),
     "no column": (
         lambda at: (at / "images.txt").unlink() or lines(at / "images.jsonl", {"no": "a"}),
         "no column of images",
