@@ -174,7 +174,7 @@ def resident_mib(name: str = "") -> Any:
 def run_in_new_process(*words: str) -> str:
     """Run this script in a separate process, and return the last line that it prints."""
     done = subprocess.run(
-        [sys.executable, __file__, *words], capture_output=True, text=True, check=True
+        [sys.executable, sys.argv[0], *words], stdout=subprocess.PIPE, text=True, check=True
     )
     return done.stdout.splitlines()[-1]
 

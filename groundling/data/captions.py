@@ -38,13 +38,15 @@ from groundling.data.images import (
 from groundling.data.samples import SampleDataset, SampleWrapper
 from groundling.data.tables import (
     DATA_FILES,
+    PARQUET,
     ROWS,
     lines_of,
     read_all_columns,
+    read_rows,
     row_texts,
     split_columns,
 )
-from groundling.data.tars import TAR, is_file, read_member, samples_of, tars_in
+from groundling.data.tars import TAR, Member, is_file, read_part, samples_of, tars_in
 from groundling.runs.folder import read_json
 from groundling.settings.input_settings import CaptionColumns, CaptionSettings
 
@@ -266,23 +268,75 @@ def _sidecars(folder: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
 
 
 def tar_captions(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
-    """The captions of tar shards, one after the other: KEY.txt, or else the caption in KEY.json.
+    """The captions of tar shards, one after the other: of KEY.txt, KEY.json, or the parquet beside the tar.
 
-    Samples without an image are left out, as webdataset's readers leave them out.
+    Left out are samples without an image, as by webdataset's readers, and those that img2dataset calls no success.
     """
     for tar in tars_in(path):
+        table: dict[str, _Downloaded] | None = None
         for key, parts in samples_of(tar):
             image = next(filter(IMAGE_ENDINGS.__contains__, parts), "")
             if not image:
                 continue
-            place = tar / f"{key}.txt"
-            with convert_read_errors(place):
-                if ".txt" in parts:
-                    caption = read_member(place, tar).decode()
-                else:
-                    caption = str(json.loads(read_member(tar / f"{key}.json", tar))["caption"])
-            file = f"{tar.name}/{key}{image}"
-            yield CaptionRow(str(place), file, file, _words(caption))
+            if not {".txt", ".json"}.isdisjoint(parts):
+                one = _in_tar(tar, key, parts)
+            else:
+                table = _beside(tar) if table is None else table
+                where = f"{tar}: {key}"
+                if key not in table:
+                    raise InputError(
+                        f"{where} has no .txt, no .json, and no row in {_parquet(tar)}"
+                    )
+                one = table[key]
+            if one.status in ("", SUCCESS):
+                file = f"{tar.name}/{key}{image}"
+                yield CaptionRow(f"{tar}: {key}", file, file, _words(one.caption))
+
+
+SUCCESS = "success"
+"""img2dataset's status of an image that it has downloaded."""
+
+
+class _Downloaded(NamedTuple):
+    caption: str
+    status: str
+
+
+def _in_tar(tar: Path, key: str, parts: Mapping[str, Member]) -> _Downloaded:
+    """The caption of a sample, of its .txt or else of its .json, where it may be null, and its status."""
+    row: dict[str, Any] = {}
+    if ".json" in parts:
+        where = f"{tar}: {key}.json"
+        with convert_read_errors(where):
+            row = dict(json.loads(read_part(tar, parts[".json"])))
+            caption = "" if ".txt" in parts else row["caption"]
+        with prefix_errors(where):
+            row["caption"] = (
+                "" if caption is None else row_texts({"caption": caption}, ["caption"])[0]
+            )
+    if ".txt" in parts:
+        with convert_read_errors(f"{tar}: {key}.txt"):
+            row["caption"] = read_part(tar, parts[".txt"]).decode()
+    return _Downloaded(row["caption"], str(row.get("status", "")))
+
+
+def _parquet(tar: Path) -> Path:
+    return tar.with_suffix(PARQUET)
+
+
+def _beside(tar: Path) -> dict[str, _Downloaded]:
+    """The captions of a tar's parquet, by key; none without the file."""
+    if not _parquet(tar).is_file():
+        return {}
+    found: dict[str, _Downloaded] = {}
+    for where, row in read_rows(_parquet(tar), ["key"]):
+        (key,) = row_texts(row, ["key"])
+        with prefix_errors(where):
+            caption = "" if row.get("caption", "") is None else row_texts(row, ["caption"])[0]
+        one = _Downloaded(caption, str(row.get("status", "")))
+        if found.setdefault(key, one) != one:
+            raise InputError(f"{where}: the key {key} has another caption above")
+    return found
 
 
 FORMATS: tuple[

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
 
@@ -43,15 +43,24 @@ from groundling.data.images import image_id
 from groundling.data.samples import (
     ClipRowEncoder,
     LazySequence,
+    SampleDataset,
+    SampleSubset,
     TextRowEncoder,
     sizes_of,
     subsample,
 )
-from groundling.data.shards import MANIFEST, Facts, Record, ShardStore, ShardWriter, wait_for_folder
+from groundling.data.shards import MANIFEST, Facts, Record, ShardStore, ShardWriter
 from groundling.data.tables import DATA_FILES, PARQUET, import_optional, parquet_rows, read_header
 from groundling.data.tars import identity_of, tars_in
 from groundling.data.text import TokenizationCache
-from groundling.runs.folder import PREPARED, cache_folder, data_hash, disk_errors, json_text
+from groundling.runs.folder import (
+    PREPARED,
+    cache_folder,
+    data_hash,
+    disk_errors,
+    json_text,
+    wait_for_folder,
+)
 from groundling.runs.jobs import cores, run_parallel
 from groundling.runs.progress import Progress
 from groundling.settings.input_settings import CaptionSettings
@@ -74,23 +83,32 @@ def iterate_texts(
     path: str | Path, selection: CaptionSettings = EVERYTHING
 ) -> Iterator[CorpusText]:
     """Non-empty lines of a text file, held in memory only in part, or selected captions with their images."""
-    if is_hub_dataset(path):
-        column = selection.columns.caption_column
-        lines = (text.split("\n") for text in hub_dataset_texts(path, column))
-        yield from (CorpusText(line.strip()) for some in lines for line in some if line.strip())
+    if is_hub_dataset(path) or tars_in(Path(path)):  # of any size
+        texts = _streamed(path, selection)
+        first = next(texts, None)
+        if first is None:
+            raise InputError(f"{path}: no text found")
+        yield first
+        yield from texts
         return
     path = Path(path)
-    if tars_in(path):  # of any size
-        for row in tar_captions(path, selection):
-            if row.caption:
-                yield CorpusText(row.caption, image_id(row.file))
-        return
     if is_captions(path):
         yield from (CorpusText(*each) for each in captions_of_images(path, selection))
         return
     if selection.caption_splits:
         raise InputError(f"{path}: plain text has no splits, as caption_splits selects")
     yield from map(CorpusText, plain_lines(path))
+
+
+def _streamed(path: str | Path, selection: CaptionSettings) -> Iterator[CorpusText]:
+    if is_hub_dataset(path):
+        for text in hub_dataset_texts(path, selection.columns.caption_column):
+            lines = (line.strip() for line in text.split("\n"))
+            yield from (CorpusText(line) for line in lines if line)
+        return
+    for row in tar_captions(Path(path), selection):
+        if row.caption:
+            yield CorpusText(row.caption, image_id(row.file))
 
 
 def full_blocks(
@@ -448,6 +466,11 @@ class CorpusDataset:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def key(self) -> list[Any]:
+        """The stores, which are named by their content, and the maximum number of texts."""
+        return [*(store.folder.name for _, store in self.files), len(self)]
+
     @cached_property
     def bounds(self) -> list[int]:
         """The first sample of each file, and the end."""
@@ -458,13 +481,37 @@ class CorpusDataset:
     @cached_property
     def lengths(self) -> np.ndarray:
         """(len(self),) number of tokens of every text, without special tokens."""
-        column = PARTS.index("tokens")
+        return self._lengths_of("tokens")
+
+    @cached_property
+    def has_image(self) -> np.ndarray:
+        """(len(self),) bool."""
+        return self._lengths_of("image") > 0
+
+    def _lengths_of(self, part: str) -> np.ndarray:
+        column = PARTS.index(part)
         ends = (
             store.rows(number, "ends", 0, store.length(number, "ends"))[:, column]
             for _, store, number in self._shards
         )
         lengths = np.concatenate([np.diff(some, prepend=0).astype(np.int32) for some in ends])
         return lengths if self._places is None else lengths[self._places]
+
+    def strings(self, part: Literal["text", "image"], numbers: range) -> Iterator[str]:
+        """The text or the image of consecutive samples, a hundred times faster than one by one."""
+        if self._places is not None:
+            yield from (self._at(number).string(part) for number in numbers)
+            return
+        column = PARTS.index(part)
+        for shard, (_, store, number) in enumerate(self._shards):
+            first, last = self._starts[shard : shard + 2].tolist()
+            stop = min(numbers.stop, last) - first
+            for begin in range(max(numbers.start, first) - first, stop, CHUNK):
+                rows = store.rows(number, "ends", max(0, begin - 1), min(begin + CHUNK, stop))
+                ends = [*([] if begin else [0]), *rows[:, column].tolist()]
+                text = store.rows(number, part, ends[0], ends[-1]).tobytes()
+                for start, end in pairwise(end - ends[0] for end in ends):
+                    yield text[start:end].decode()
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -501,6 +548,16 @@ class CorpusDataset:
         words = at.rows("words").astype(np.int64)
         example = Example(at.id(), at.string("text"), images=at.images())
         return Sample(example.id, row, clip, words, truncated_tokens=dropped, example=example)
+
+
+def corpus_of(samples: SampleDataset) -> tuple[CorpusDataset, range] | None:
+    """The stored texts that samples are, in their order; None if they are anything else."""
+    if isinstance(samples, CorpusDataset):
+        return samples, range(len(samples))
+    if isinstance(samples, SampleSubset) and isinstance(samples.numbers, range):
+        inner = samples.samples
+        return (inner, samples.numbers) if isinstance(inner, CorpusDataset) else None
+    return None
 
 
 class _TextPlace(NamedTuple):

@@ -60,5 +60,10 @@ def hub_dataset_texts(source: object, column: str = "") -> Iterator[str]:
         names = rows.column_names or list(next(iter(rows), {}))
         chosen = column or next((name for name in COLUMNS if name in names), COLUMNS[0])
         require_known(chosen, names, f"{source}: no column {chosen!r}")
-        for row in rows.select_columns(chosen):
-            yield str(row[chosen])
+        for number, row in enumerate(rows.select_columns(chosen)):
+            text = row[chosen]
+            if not isinstance(text, str | None):
+                raise InputError(
+                    f"{source}, row {number}: column {chosen!r} holds {text!r:.40}, expected text"
+                )
+            yield text or ""

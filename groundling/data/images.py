@@ -34,7 +34,7 @@ ImageInput = Path | Image.Image
 
 def is_image_file(name: str) -> bool:
     """Whether a file has a supported image ending; macOS's companion files `._NAME` are no images."""
-    if name.startswith("._"):
+    if name.rpartition("/")[2].startswith("._"):
         return False
     ending = os.path.splitext(name)[1].lower()
     return ending in IMAGE_ENDINGS or (
@@ -49,8 +49,9 @@ def images_below(folder: Path) -> Iterator[str]:
         below = Path(place).relative_to(folder)
         for name in sorted(names):
             if name.endswith(TAR):
-                inside = map(f"{(below / name).as_posix()}/{{}}".format, members(Path(place, name)))
-                yield from filter(is_image_file, inside)
+                inside = (member for member, _ in members(Path(place, name)))
+                start = (below / name).as_posix()
+                yield from (f"{start}/{one}" for one in inside if is_image_file(one))
             elif is_image_file(name):
                 yield (below / name).as_posix()
 

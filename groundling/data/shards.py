@@ -11,11 +11,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -23,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from groundling.core.errors import InputError, convert_errors, printable
+from groundling.core.errors import InputError, convert_errors
 from groundling.data.images import normalize_unicode
 from groundling.runs.folder import (
     difference,
@@ -116,27 +113,6 @@ def read_index(path: Path) -> ShardIndex:
     file = _open(path)
     with convert_errors(f"{path}: not a shard of a store"):
         return ShardIndex(**json.loads(file.metadata()[INDEX]))
-
-
-@contextmanager
-def wait_for_folder(folder: Path, doing: str) -> Iterator[None]:
-    """Context manager: only one process at a time writes into a folder, if that can be locked.
-
-    A note says that the process waits for another one, which is `doing` something.
-    """
-    lock = FileLock(folder / "lock")
-    with suppress(OSError, NotImplementedError):
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            note = f"note: {folder}: waiting for another process, which is {doing}"
-            print(printable(note), file=sys.stderr)
-            lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

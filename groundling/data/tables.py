@@ -50,6 +50,16 @@ def lines_of(path: str | Path) -> list[str]:
     return _split_lines(read_text(path))
 
 
+def iterate_lines(path: Path) -> Iterator[str]:
+    """As `lines_of`, without holding the file in memory."""
+    line = None
+    with convert_read_errors(path), path.open(encoding="utf-8-sig", newline="\n") as stream:
+        for line in stream:
+            yield line.removesuffix("\n").removesuffix("\r")
+    if line is None:
+        raise InputError(f"{path}: the file is empty")
+
+
 def _split_lines(text: str) -> list[str]:
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
@@ -147,7 +157,7 @@ def _json_entries(path: Path) -> Iterator[Row]:
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(lines_of(path), 1):
+    for number, line in enumerate(iterate_lines(path), 1):
         if line.strip():
             where = f"{path}, line {number}"
             yield _object(where, decoded_json(where, line))

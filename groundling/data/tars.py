@@ -1,7 +1,7 @@
 """Tar shards as img2dataset and webdataset write them: KEY.jpg, KEY.txt, KEY.json; a member is read where it lies.
 
-A member's path continues that of its tar: `shards/00000.tar/000000012.jpg`. The members of a tar are listed once, and
-kept in the cache.
+A member's path continues that of its tar: `shards/00000.tar/000000012.jpg`. The members of a tar are listed once, in
+the cache.
 """
 
 from __future__ import annotations
@@ -9,21 +9,24 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import posixpath
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
 
 from groundling.core.errors import InputError, convert_read_errors
-from groundling.runs.folder import cache_folder, disk_errors, sha256_of, whole_folder
+from groundling.data.ids import DIGEST, digests, find, mapped_arrays
+from groundling.runs.folder import sha256_of
 
 TAR = ".tar"
 OPEN_TARS = 64
-"""Maximum number of tars whose members are in memory."""
+"""Maximum number of tars whose lists are mapped."""
+PLACES = np.dtype([("name", DIGEST), ("start", "<i8"), ("size", "<i8"), ("number", "<i8")])
+"""A member in the list of a tar, in the order of names' hashes: its bytes, and its number in the tar."""
 
 
 class Member(NamedTuple):
@@ -43,46 +46,59 @@ def tar_of(path: Path) -> Path | None:
     return None
 
 
+def members(tar: Path) -> Iterator[tuple[str, Member]]:
+    """The files in a tar, by name, in their order; raises InputError if it is damaged."""
+    places, names = _list_of(tar)
+    ordered = places[np.argsort(places["number"])]
+    parts = zip(ordered["start"].tolist(), ordered["size"].tolist(), strict=True)
+    yield from zip(names.tobytes().decode().split("\n"), map(Member._make, parts), strict=True)
+
+
+def find_member(path: Path, tar: Path) -> Member | None:
+    """A member of a tar, by its path; None if there is none."""
+    places, _ = _list_of(tar)
+    (place,) = find(places["name"], [path.relative_to(tar).as_posix()]).tolist()
+    return None if place < 0 else Member(int(places["start"][place]), int(places["size"][place]))
+
+
 @lru_cache(OPEN_TARS)
-def members(tar: Path) -> Mapping[str, Member]:
-    """The files in a tar by name, in their order; raises InputError if it is damaged."""
+def _list_of(tar: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The members of a tar, and their names, in lines of UTF-8."""
     with convert_read_errors(tar):
         stat = tar.stat()
-    folder = cache_folder()
-    if folder is None:
-        return _listed(tar)
     identity = f"{tar.absolute()}|{stat.st_size}|{stat.st_mtime_ns}"
-    name = f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.safetensors"
-    file = folder / "tars" / name
-    if not file.is_file():
-        _keep(_listed(tar), file)
-    with convert_read_errors(file):
-        kept = load_file(file)
-    names = kept["names"].tobytes().decode().split("\n")
-    parts = map(Member, *kept["parts"].T.tolist())
-    return dict(zip(names, parts, strict=True))
+    places, names = mapped_arrays("tars", identity, ("places", "names"), lambda: _listed(tar))
+    return places, names
 
 
-def _listed(tar: Path) -> dict[str, Member]:
+def _listed(tar: Path) -> tuple[np.ndarray, np.ndarray]:
     listed: dict[str, Member] = {}
     with convert_read_errors(tar), tarfile.open(tar, "r:") as opened:
         for member in opened:
-            if not member.isfile():
-                continue
-            if member.name in listed or "\n" in member.name:
-                raise InputError(f"{tar}: two members are called {member.name!r}")
-            listed[member.name] = Member(member.offset_data, member.size)
-    end = max((part.start + part.size for part in listed.values()), default=0)
-    if not listed or end > tar.stat().st_size:
-        raise InputError(f"{tar}: the tar is empty or was cut")
-    return listed
+            if member.isfile():
+                name = _checked_name(member.name, tar)
+                if name in listed:
+                    raise InputError(f"{tar}: two members are called {name!r}")
+                listed[name] = Member(member.offset_data, member.size)
+    with convert_read_errors(tar):
+        # tarfile takes a damaged header, and a cut between members, for the end.
+        end = read_part(tar, Member(opened.offset, tarfile.BLOCKSIZE))
+        text = "\n".join(listed).encode()
+    if not listed or end != bytes(tarfile.BLOCKSIZE):
+        raise InputError(f"{tar}: the tar is empty, damaged or was cut (byte {opened.offset:,})")
+    places = np.empty(len(listed), PLACES)
+    places["name"] = digests(list(listed))
+    places["start"], places["size"] = np.array(list(listed.values())).T
+    places["number"] = np.arange(len(listed))
+    return places[np.argsort(places["name"])], np.frombuffer(text, np.uint8)
 
 
-def _keep(listed: Mapping[str, Member], file: Path) -> None:
-    names = np.frombuffer("\n".join(listed).encode(), np.uint8)
-    with disk_errors(file), whole_folder(file.parent / file.stem) as partial:
-        save_file({"names": names, "parts": np.array(list(listed.values()))}, partial / file.name)
-    (file.parent / file.stem / file.name).replace(file)
+def _checked_name(name: str, tar: Path) -> str:
+    """A member's name without `./`; raises InputError for one that is no path inside of its tar."""
+    normal = posixpath.normpath(name)
+    if normal.startswith(("/", "../")) or "\n" in normal:
+        raise InputError(f"{tar}: the member {name!r} has no name below the tar")
+    return normal
 
 
 def readable(path: Path) -> Path | io.BytesIO:
@@ -93,10 +109,14 @@ def readable(path: Path) -> Path | io.BytesIO:
 
 def read_member(path: Path, tar: Path) -> bytes:
     """The bytes of a member of a tar; raises InputError if there is none."""
-    name = path.relative_to(tar).as_posix()
-    part = members(tar).get(name)
+    part = find_member(path, tar)
     if part is None:
-        raise InputError(f"{tar}: no member {name}")
+        raise InputError(f"{tar}: no member {path.relative_to(tar).as_posix()}")
+    return read_part(tar, part)
+
+
+def read_part(tar: Path, part: Member) -> bytes:
+    """The bytes of a part of a tar."""
     with convert_read_errors(tar), tar.open("rb") as stream:
         stream.seek(part.start)
         return stream.read(part.size)
@@ -105,7 +125,7 @@ def read_member(path: Path, tar: Path) -> bytes:
 def is_file(path: Path) -> bool:
     """Whether a path is a file or a member of a tar."""
     tar = tar_of(path)
-    return os.path.isfile(path) if tar is None else path.relative_to(tar).as_posix() in members(tar)
+    return os.path.isfile(path) if tar is None else find_member(path, tar) is not None
 
 
 def digest_of(path: Path) -> str:
@@ -117,8 +137,9 @@ def digest_of(path: Path) -> str:
 
 
 def identity_of(tars: Sequence[Path]) -> str:
-    """A hash of the names, sizes and times of some tars, whose bytes are too many to read."""
-    facts = [(tar.name, tar.stat().st_size, tar.stat().st_mtime_ns) for tar in tars]
+    """A hash of the names, sizes and times of some tars and of the tables beside them, too many bytes to read."""
+    files = [file for tar in tars for file in (tar, tar.with_suffix(".parquet")) if file.exists()]
+    facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
@@ -133,7 +154,7 @@ def samples_of(tar: Path) -> Iterator[tuple[str, dict[str, Member]]]:
     """The samples of a tar: each key, and its members by ending (`.jpg`); neighbours of one key are a sample."""
     key = ""
     parts: dict[str, Member] = {}
-    for name, part in members(tar).items():
+    for name, part in members(tar):
         folder, slash, last = name.rpartition("/")
         stem, dot, ending = last.partition(".")
         own = f"{folder}{slash}{stem}"

@@ -7,7 +7,6 @@ before the ending: `.txt` (an id per line), `.jsonl` or `.parquet`. Or it is cli
 
 from __future__ import annotations
 
-import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +19,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from safetensors import safe_open
 
-from groundling.core.errors import InputError, convert_read_errors, count_suffix
+from groundling.core.errors import InputError, convert_read_errors, count_suffix, prefix_errors
+from groundling.data.corpora import batched
+from groundling.data.ids import DIGEST, digests, find, mapped_arrays
 from groundling.data.images import image_id
-from groundling.data.tables import PARQUET, lines_of, parquet_rows, read_header, read_rows
+from groundling.data.tables import (
+    PARQUET,
+    iterate_lines,
+    parquet_rows,
+    read_header,
+    read_rows,
+    row_texts,
+)
 
 Modality = Literal["image", "text"]
 
@@ -46,8 +54,12 @@ ENDINGS = (".npy", ".safetensors")
 """Endings of files of vectors."""
 ID_ENDINGS = (".txt", ".jsonl", PARQUET)
 """Endings of files of ids."""
-DIGEST = "S16"
-"""The type of an id in memory."""
+TOGETHER = 1 << 16
+"""Ids that are hashed together."""
+CHECKED = 1 << 12
+"""Vectors that are checked together."""
+INDEX = np.dtype([("id", DIGEST), ("row", "<i8")])
+"""The hash of an id, and its row among those of all files."""
 
 
 def text_key(text: str) -> str:
@@ -73,7 +85,7 @@ class VectorFile:
 
 
 class VectorTable:
-    """The vectors of a folder's images or texts, found by id; in memory are 24 bytes for each."""
+    """The vectors of a folder's images or texts, found by id, in an index of 24 bytes for each."""
 
     def __init__(self, folder: str | Path, modality: Modality) -> None:
         """Raises InputError for a folder without vectors of this modality, or whose files do not fit each other."""
@@ -97,29 +109,53 @@ class VectorTable:
         return self.starts[-1]
 
     @cached_property
-    def by_id(self) -> tuple[np.ndarray, np.ndarray]:
-        """Digests of all ids in order, and the row of each; raises InputError if an id has two vectors."""
+    def by_id(self) -> np.ndarray:
+        """Hashes of all ids in order, and the row of each; raises InputError for two vectors of an id.
+
+        The first run makes the index; it also reads all vectors, and refuses one that is not finite, or zero.
+        """
         return self._index(str)
 
     @cached_property
-    def by_last_part(self) -> tuple[np.ndarray, np.ndarray]:
+    def by_last_part(self) -> np.ndarray:
         """As `by_id`, of the images' names without folders."""
         return self._index(last_part)
 
-    def _index(self, shorten: Callable[[str], str]) -> tuple[np.ndarray, np.ndarray]:
-        digests = np.empty(len(self), DIGEST)
+    def _index(self, shorten: Callable[[str], str]) -> np.ndarray:
+        identity = f"{self.folder.absolute()}|{self.modality}|{shorten.__name__}|{self.key()}"
+        (index,) = mapped_arrays("vectors", identity, ["index"], lambda: [self._indexed(shorten)])
+        return index
+
+    def _indexed(self, shorten: Callable[[str], str]) -> np.ndarray:
+        index = np.empty(len(self), INDEX)
         for file, start in zip(self.files, self.starts, strict=False):
-            names = [_digest(shorten(self._key(name))) for name in _read_ids(file, self.modality)]
-            if len(names) != file.rows:
+            names = (shorten(self._key(name)) for name in _read_ids(file, self.modality))
+            self._check_values(file, start)
+            count = 0
+            for some in batched(names, TOGETHER):
+                kept = digests(some[: file.rows - count])
+                index["id"][start + count :][: len(kept)] = kept
+                count += len(some)
+            if count != file.rows:
                 raise InputError(
-                    f"{file.ids}: {len(names):,} ids, but {file.path} has {file.rows:,} rows"
+                    f"{file.ids}: {count:,} ids, but {file.path} has {file.rows:,} rows"
                 )
-            digests[start : start + file.rows] = names
-        order = np.argsort(digests, kind="stable")
-        digests = digests[order]
-        for place in np.flatnonzero(digests[1:] == digests[:-1]).tolist():
-            self._check_equal(int(order[place]), int(order[place + 1]))
-        return digests, order
+        index["row"] = np.arange(len(self))
+        index = index[np.argsort(index["id"], kind="stable")]
+        for place in np.flatnonzero(index["id"][1:] == index["id"][:-1]).tolist():
+            self._check_equal(*index["row"][place : place + 2].tolist())
+        return index
+
+    def _check_values(self, file: VectorFile, start: int) -> None:
+        for first in range(0, file.rows, CHECKED):
+            last = min(first + CHECKED, file.rows)
+            with convert_read_errors(file.path), np.errstate(over="ignore"):
+                values = file.values[first:last].astype(np.float32)
+            # A file that was made at its full size, and never filled, holds zeros.
+            is_sound = np.isfinite(values).all(1) & values.any(1)
+            if not is_sound.all():
+                place = self._place(start + first + int(is_sound.argmin()))
+                raise InputError(f"{place} is not finite, or zero throughout")
 
     def _check_equal(self, one: int, other: int) -> None:
         if not np.array_equal(self.read([one]), self.read([other]), equal_nan=True):
@@ -136,25 +172,24 @@ class VectorTable:
         An image is found by its path, or else by its name in any folder.
         """
         keys = [self._key(name) for name in names]
-        rows = _find(self.by_id, keys)
+        rows = _rows(self.by_id, keys)
         if (rows < 0).any() and self.modality == "image":
-            elsewhere = _find(self.by_last_part, [last_part(key) for key in keys])
+            elsewhere = _rows(self.by_last_part, [last_part(key) for key in keys])
             rows = np.where(rows < 0, elsewhere, rows)
         missing = np.flatnonzero(rows < 0).tolist()
         if missing:
             first = f"{names[missing[0]]!r}{count_suffix(missing)}"
-            raise InputError(f"{self.folder}: no vector of the {self.modality} {first}")
+            advice = "; parts of a text that max_length cuts have none" * (self.modality == "text")
+            raise InputError(f"{self.folder}: no vector of the {self.modality} {first}{advice}")
         return rows
 
     def read(self, rows: Sequence[int]) -> np.ndarray:
-        """Vectors (n, E) float32; raises InputError for one that is not finite."""
+        """Vectors (n, E) float32."""
         values = np.empty((len(rows), self.width), np.float32)
         for place, row in enumerate(rows):
             number = bisect_right(self.starts, row) - 1
             inside = row - self.starts[number]
             values[place] = self.files[number].values[inside : inside + 1][0]
-            if not np.isfinite(values[place]).all():
-                raise InputError(f"{self._place(row)} is not finite")
         return values
 
     def _place(self, row: int) -> str:
@@ -162,21 +197,15 @@ class VectorTable:
         return f"{self.files[number].path}: row {row - self.starts[number]}"
 
     def key(self) -> list[Any]:
-        """Name, size and time of each file, which identify the vectors."""
-        facts = [(file.path, file.path.stat()) for file in self.files]
+        """Name, size and time of each file, which identify the vectors and their ids."""
+        facts = [(path, path.stat()) for file in self.files for path in (file.path, file.ids)]
         return [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in facts]
 
 
-def _digest(name: str) -> bytes:
-    return hashlib.blake2b(name.encode(), digest_size=16).digest()
-
-
-def _find(index: tuple[np.ndarray, np.ndarray], keys: Sequence[str]) -> np.ndarray:
+def _rows(index: np.ndarray, keys: Sequence[str]) -> np.ndarray:
     """The row of each key; -1 without one."""
-    digests, order = index
-    wanted = np.array([_digest(key) for key in keys], DIGEST)
-    places = np.searchsorted(digests, wanted).clip(max=len(digests) - 1)
-    rows: np.ndarray = np.where(digests[places] == wanted, order[places], -1)
+    places = find(index["id"], keys)
+    rows: np.ndarray = np.where(places < 0, -1, index["row"][places])
     return rows
 
 
@@ -192,7 +221,7 @@ def _open(path: Path) -> VectorFile:
             values = file.get_slice(name)
             shape = list(values.get_shape())
             numeric = values.get_dtype().startswith("F")
-    if len(shape) != 2 or not numeric:
+    if len(shape) != 2 or not shape[1] or not numeric:
         raise InputError(f"{path}: expected rows of floating-point numbers, found an array {shape}")
     return VectorFile(path, _ids_beside(path), values, *shape)
 
@@ -210,7 +239,7 @@ def _ids_beside(path: Path) -> Path:
 
 def _read_ids(file: VectorFile, modality: Modality) -> Iterator[str]:
     if file.ids.suffix == ".txt":
-        yield from lines_of(file.ids)
+        yield from iterate_lines(file.ids)
         return
     names = read_header(file.ids)
     known = [name for name in LAYOUTS[modality].columns if name in names]
@@ -219,5 +248,7 @@ def _read_ids(file: VectorFile, modality: Modality) -> Iterator[str]:
         raise InputError(f"{file.ids}: no column of {modality}s; expected one of {expected}")
     is_parquet = file.ids.suffix == PARQUET
     rows = parquet_rows(file.ids, known[:1]) if is_parquet else read_rows(file.ids, known[:1])
-    for _, row in rows:
-        yield str(row[known[0]])
+    for where, row in rows:
+        with prefix_errors(where):
+            (name,) = row_texts(row, known[:1])
+        yield name

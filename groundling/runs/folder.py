@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -20,7 +21,7 @@ from typing import Any, TextIO
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from groundling.core.errors import InputError, convert_errors, convert_read_errors
+from groundling.core.errors import InputError, convert_errors, convert_read_errors, printable
 
 RESULT = "result.json"
 """File that a run writes last."""
@@ -282,6 +283,27 @@ def lock_folder(folder: Path) -> FileLock:
     except (NotImplementedError, OSError):
         pass
     return lock
+
+
+@contextmanager
+def wait_for_folder(folder: Path, doing: str) -> Iterator[None]:
+    """Context manager: only one process at a time writes into a folder, if that can be locked.
+
+    A note says that the process waits for another one, which is `doing` something.
+    """
+    lock = FileLock(folder / "lock")
+    with suppress(OSError, NotImplementedError):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            note = f"note: {folder}: waiting for another process, which is {doing}"
+            print(printable(note), file=sys.stderr)
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def check_run_folder(out: Path) -> None:

@@ -23,9 +23,8 @@ from groundling.data.shards import (
     Record,
     ShardStore,
     ShardWriter,
-    wait_for_folder,
 )
-from groundling.runs.folder import PREPARED, json_text, read_object
+from groundling.runs.folder import PREPARED, json_text, read_object, wait_for_folder
 from groundling.runs.progress import Progress
 from groundling.teachers import (
     Teacher,

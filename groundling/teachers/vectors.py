@@ -13,12 +13,13 @@ from torch import Tensor
 
 from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, collate, require
 from groundling.core.errors import InputError
-from groundling.data.corpora import batched, iterate_texts
+from groundling.data.corpora import CorpusDataset, batched, corpus_of, iterate_texts
+from groundling.data.ids import mapped_arrays
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import ImageInput
 from groundling.data.samples import SampleDataset
 from groundling.data.shards import ProcessRank
-from groundling.data.vectors import LAYOUTS, Modality, VectorTable, text_key
+from groundling.data.vectors import LAYOUTS, TOGETHER, Modality, VectorTable, text_key
 from groundling.models.frozen_clip import load_frozen_clip, load_teacher_text
 from groundling.runs.folder import disk_errors, sync_to_disk
 from groundling.runs.progress import Progress
@@ -75,18 +76,30 @@ class StoredVectors(StandardizedTextTeacher):
 
         Raises InputError for a sample without a vector.
         """
-        progress = Progress("vectors of samples", len(samples), "sample")
-        rows: list[Sample] = []
-        for sample in iterate_samples(samples):
-            rows += sample.rows
-            if len(rows) >= FORWARD_BATCH:
-                self._find(rows)
-                rows = []
-            progress.update()
-        self._find(rows)
-        progress.close()
+        stored = corpus_of(samples)
+        if stored is None:
+            for some in batched(iterate_samples(samples), FORWARD_BATCH):
+                self._find([row for sample in some for row in sample.rows])
+        else:
+            for modality in self.tables:
+                self._check_stored(modality, *stored)
         super().fit(samples)
         return self
+
+    def _check_stored(self, modality: Modality, corpus: CorpusDataset, numbers: range) -> None:
+        """Find the vectors of stored texts, in the first run on both."""
+        table = self.tables[modality]
+        progress = Progress(f"vectors of {modality}s", len(numbers), "sample")
+
+        def rows() -> Iterator[np.ndarray]:
+            yield np.zeros(0, np.int64)
+            for some in batched(corpus.strings(modality, numbers), TOGETHER):
+                yield table.rows_of(some)
+                progress.update(len(some))
+
+        identity = repr([corpus.key, numbers, modality, str(table.folder.absolute()), table.key()])
+        mapped_arrays("vectors", identity, ["rows"], lambda: [np.concatenate(list(rows()))])
+        progress.close()
 
     def _find(self, rows: Sequence[Sample]) -> dict[Modality, list[int]]:
         """The rows of the samples' vectors, by modality."""
@@ -156,6 +169,8 @@ def read_names(files: Sequence[str], selection: CaptionSettings, folder: str) ->
     found = files_below(Path(folder))
     if files and not named:
         raise InputError(f"images={folder}: the texts have no images")
+    if not found:
+        raise InputError(f"{folder}: no images in this folder")
     images: dict[str, ImageInput] = {}
     for name in named or sorted(found):
         if name not in found:

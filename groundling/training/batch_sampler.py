@@ -111,12 +111,12 @@ class SourceBatches:
         """The epoch and the samples of a batch, by its index among those of all epochs."""
         if self.per_epoch:
             epoch, within = divmod(place, self.per_epoch)
-            return epoch, self.of_epoch(epoch)[within]
+            return epoch, self.of_epoch(epoch)[within].astype(np.int64)
         while self._starts[-1] <= place:
             epoch = len(self._starts) - 1
             self._starts.append(self._starts[-1] + len(self.of_epoch(epoch)))
         epoch = bisect.bisect_right(self._starts, place) - 1
-        return epoch, self.of_epoch(epoch)[place - self._starts[epoch]]
+        return epoch, self.of_epoch(epoch)[place - self._starts[epoch]].astype(np.int64)
 
 
 class BatchPlan:
@@ -209,7 +209,7 @@ def check_batch(source: object, count: int, batch: int) -> None:
 
 def _shuffle_by_length(samples: SampleDataset, batch: int, rng: np.random.Generator) -> np.ndarray:
     """Batches of `batch` samples of similar length; those of an incomplete last batch are skipped."""
-    order = rng.permutation(len(samples))
+    order = _permutation(len(samples), rng)
     order = order[: len(order) // batch * batch]
     size = POOL * batch
     for start in range(0, len(order), size):
@@ -218,6 +218,12 @@ def _shuffle_by_length(samples: SampleDataset, batch: int, rng: np.random.Genera
         batches = rng.permutation(by_length.reshape(-1, batch))
         order[start : start + size] = batches.ravel()
     return order.reshape(-1, batch)
+
+
+def _permutation(count: int, rng: np.random.Generator) -> np.ndarray:
+    """`rng.permutation(count)` in half of its memory, which every process that loads data has to itself."""
+    kind = np.int32 if count <= 1 << 31 else np.int64
+    return rng.permutation(np.arange(count, dtype=kind))
 
 
 def _sample_sizes(source: DataSource, tokens: int, swaps_inputs: bool) -> np.ndarray:
@@ -250,7 +256,7 @@ def _shuffle_by_size(sizes: np.ndarray, tokens: int, rng: np.random.Generator) -
     A batch's size is its number of rows (samples times choices) times its padded length, which is the length of its
     longest text plus its largest number of regions.
     """
-    order = rng.permutation(len(sizes))
+    order = _permutation(len(sizes), rng)
     batches = []
     for start in range(0, len(order), BUCKET):
         bucket = order[start : start + BUCKET]

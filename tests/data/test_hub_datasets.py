@@ -9,7 +9,7 @@ from tiny import toys
 from tiny.homes import lines, put, words
 
 from groundling.core.errors import InputError
-from groundling.data.corpora import corpus_samples
+from groundling.data.corpora import corpus_samples, iterate_texts
 from groundling.data.hub_datasets import hub_dataset_identity, hub_dataset_texts
 from groundling.data.samples import TextRowEncoder
 
@@ -28,6 +28,17 @@ def test_the_texts_are_those_of_a_file(tmp_path: Path) -> None:
     before = hub_dataset_identity(source)
     lines(tmp_path / "set/train.jsonl", {"caption": "another"})
     assert hub_dataset_identity(source) != before
+
+
+def test_a_null_is_no_text_and_what_is_no_text_is_named_with_its_row(tmp_path: Path) -> None:
+    source = f"datasets:{tmp_path}"
+    lines(tmp_path / "train.jsonl", {"text": "one", "n": 1}, {"text": None, "n": 2})
+    assert [text.text for text in iterate_texts(source)] == ["one"]
+    with pytest.raises(InputError, match="row 0: column 'n' holds 1, expected text"):
+        list(hub_dataset_texts(source, "n"))
+    lines(tmp_path / "train.jsonl", {"text": " "})
+    with pytest.raises(InputError, match="no text found"):
+        list(iterate_texts(source))
 
 
 @pytest.mark.parametrize(

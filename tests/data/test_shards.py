@@ -16,7 +16,8 @@ from tiny.homes import digests, put
 
 from groundling.core.errors import InputError
 from groundling.data import shards
-from groundling.data.shards import ProcessRank, Record, ShardStore, ShardWriter, wait_for_folder
+from groundling.data.shards import ProcessRank, Record, ShardStore, ShardWriter
+from groundling.runs.folder import wait_for_folder
 
 KEY = {"checkpoint": {"sha256": "abc", "layer": 3}, "input": "def"}
 

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny.homes import noise, put
+from tiny.homes import noise, parquet
 
 from groundling.core.errors import InputError
 from groundling.data import tars
 from groundling.data.captions import read_captions
 from groundling.data.corpora import iterate_texts
-from groundling.data.image_samples import files_below
+from groundling.data.image_samples import decode_image, files_below
 from groundling.data.images import image_digest, read_image
+from groundling.data.tars import identity_of
 
 CAPTIONS = ["two dogs", "a  cat\n", "three birds", "no picture"]
 
@@ -25,8 +26,8 @@ CAPTIONS = ["two dogs", "a  cat\n", "three birds", "no picture"]
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
     """Two shards as img2dataset writes them, one without .txt; the last sample has no image."""
+    (tmp_path / "shards").mkdir()
     pictures = [noise(tmp_path / f"{n}.png", (8, 6), n) for n in range(3)]
-    put(tmp_path / "shards/00000.parquet", b"")
     for shard, numbers in enumerate([(0, 1), (2, 3)]):
         with tarfile.open(tmp_path / f"shards/{shard:05}.tar", "w") as opened:
             for number in numbers:
@@ -63,38 +64,101 @@ def test_captions_and_images_are_those_of_the_files(shards: Path) -> None:
 
 def test_members_are_listed_once(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = dict(tars.members(shards / "00000.tar"))
-    tars.members.cache_clear()
+    tars._list_of.cache_clear()
     monkeypatch.setattr(tars, "_listed", lambda tar: pytest.fail("listed again"))
     assert dict(tars.members(shards / "00000.tar")) == before
 
 
-def cut(shard: Path) -> None:
-    shard.write_bytes(shard.read_bytes()[:700])
+def test_a_caption_may_be_in_the_parquet_beside_its_tar(shards: Path) -> None:
+    rows = {"key": ["0", "1", "2", "3"], "caption": ["a bus", "gone", None, "gone too"]}
+    parquet(shards / "00002.parquet", **rows, status=[*["success"] * 3, "failed_to_download"])
+    with tarfile.open(shards / "00002.tar", "w") as opened:
+        for key in ("0", "2", "3"):
+            add(opened, f"./{key}.JPG", b"")
+        add(opened, "4.jpg", b"")
+        add(opened, "4.json", b'{"caption": "four", "status": "failed_to_resize"}')
+        add(opened, "5.jpg", b"")
+        add(opened, "5.json", b'{"caption": null}')
+    tar = shards / "00002.tar"
+    assert list(iterate_texts(tar)) == [("a bus", "00002.tar/0")]
+    before = identity_of([tar])
+    parquet(shards / "00002.parquet", key=["0"], caption=["another"])
+    assert identity_of([tar]) != before
 
 
-def twice(shard: Path) -> None:
-    with tarfile.open(shard, "a") as opened:
-        add(opened, "000000000.png", b"again")
+def write(shard: Path, *members: tuple[str, bytes]) -> None:
+    """A tar in place of another."""
+    with tarfile.open(shard, "w") as opened:
+        for name, content in members:
+            add(opened, name, content)
 
 
-def no_caption(shard: Path) -> None:
-    with tarfile.open(shard, "a") as opened:
-        add(opened, "x.png", b"picture")
+def flip(shard: Path) -> None:
+    """Damage the header of the second member."""
+    content = bytearray(shard.read_bytes())
+    content[1024] ^= 1
+    shard.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (cut, "00000.tar"),
-        (twice, "two members are called '000000000.png'"),
-        (no_caption, "no member x.json"),
-        (lambda shard: shard.write_bytes(b"no tar" * 200), "00000.tar: cannot be read"),
-    ],
-)
+def other_ids(shard: Path) -> None:
+    parquet(shard.with_suffix(".parquet"), key=["7"], caption=["x"])
+    write(shard, ("a.jpg", b""))
+
+
+def two_rows(shard: Path) -> None:
+    parquet(shard.with_suffix(".parquet"), key=["a", "a"], caption=["x", "y"])
+    write(shard, ("a.jpg", b""))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut inside a member": (lambda at: at.write_bytes(at.read_bytes()[:700]), "00000.tar: "),
+    "cut inside a header": (
+        lambda at: at.write_bytes(at.read_bytes()[:1100]),
+        "was cut .byte 1,02",
+    ),
+    "cut between members": (
+        lambda at: at.write_bytes(at.read_bytes()[:1024]),
+        "was cut .byte 1,02",
+    ),
+    "a damaged header": (flip, "was cut .byte 1,024"),
+    "no tar": (lambda at: at.write_bytes(b"no tar" * 200), "00000.tar: cannot be read"),
+    "an empty tar": (write, "00000.tar: the tar is empty"),
+    "an empty file": (lambda at: at.write_bytes(b""), "00000.tar: cannot be read"),
+    "a name twice": (
+        lambda at: write(at, ("a.jpg", b""), ("./a.jpg", b"")),
+        "two members are called 'a.jpg'",
+    ),
+    "a name above": (lambda at: write(at, ("a/../../b.jpg", b"")), "no name below the tar"),
+    "an absolute name": (lambda at: write(at, ("/etc/b.jpg", b"")), "no name below the tar"),
+    "no caption": (lambda at: write(at, ("x.png", b"")), "00000.tar: x has no .txt, no .json"),
+    "no image": (lambda at: write(at, ("x.txt", b"a dog")), "00000.tar: no text found"),
+    "a json without one": (
+        lambda at: write(at, ("x.png", b""), ("x.json", b"{}")),
+        "00000.tar: x.json: cannot be read .KeyError: 'caption'",
+    ),
+    "a caption that is none": (
+        lambda at: write(at, ("x.png", b""), ("x.json", b'{"caption": [1]}')),
+        "00000.tar: x.json: field 'caption' is .1",
+    ),
+    "bytes that are no text": (
+        lambda at: write(at, ("x.png", b""), ("x.txt", b"\xff")),
+        "00000.tar: x.txt: cannot be read .UnicodeDecodeError",
+    ),
+    "a parquet of other ids": (other_ids, "00000.tar: a has no .txt.* no row in .*00000.parquet"),
+    "two captions of a key": (two_rows, "00000.parquet, row 1: the key a has another caption"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
 def test_damage_is_named_with_its_tar(
     damage: Callable[[Path], object], message: str, shards: Path
 ) -> None:
     damage(shards / "00000.tar")
-    tars.members.cache_clear()
     with pytest.raises(InputError, match=message):
-        list(iterate_texts(shards))
+        list(iterate_texts(shards / "00000.tar"))
+
+
+def test_an_image_that_is_none_is_named_with_its_tar(shards: Path) -> None:
+    write(shards / "00000.tar", ("x.jpg", b"no jpg"), ("x.txt", b"a dog"))
+    with pytest.raises(InputError, match=r"00000.tar/x.jpg: does not decode as an image"):
+        decode_image(shards / "00000.tar/x.jpg", 8)

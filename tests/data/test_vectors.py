@@ -8,20 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from tiny.homes import lines, put
+from tiny.homes import lines, parquet, put
 
 from groundling.core.errors import InputError
 from groundling.data.vectors import VectorTable
 
 NAMES = ["a.jpg", "deep/b.png", "c"]
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
-
-
-def parquet(path: Path, **columns: list[str]) -> Path:
-    pyarrow = pytest.importorskip("pyarrow")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), path)
-    return path
 
 
 def numbers(path: Path, values: np.ndarray = VALUES) -> Path:
@@ -75,6 +68,18 @@ def test_a_text_is_found_whatever_its_spaces_and_twice_the_same_vector_is_one(
     np.testing.assert_array_equal(table.read(rows), VALUES[[1, 0]])
 
 
+def test_an_index_is_made_once_for_the_same_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain(tmp_path)
+    assert VectorTable(tmp_path, "image").rows_of(["a", "c"]).tolist() == [0, 2]
+    with monkeypatch.context() as patch:
+        patch.setattr(VectorTable, "_indexed", lambda *_: pytest.fail("made again"))
+        assert VectorTable(tmp_path, "image").rows_of(["c", "a"]).tolist() == [2, 0]
+    put(tmp_path / "images.txt", "c\nb\na")
+    assert VectorTable(tmp_path, "image").rows_of(["c", "a"]).tolist() == [0, 2]
+
+
 def other_width(folder: Path) -> None:
     numbers(folder / "images-2.npy", VALUES[:, :3])
     put(folder / "images-2.txt", "x\ny\nz")
@@ -83,6 +88,8 @@ def other_width(folder: Path) -> None:
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no ids": (lambda at: (at / "images.txt").unlink(), "no file of ids beside it"),
     "an id too few": (lambda at: put(at / "images.txt", "a\nb"), "2 ids, but .* has 3 rows"),
+    "an id too many": (lambda at: put(at / "images.txt", "a\nb\nc\nd"), "4 ids, but .* has 3 rows"),
+    "an empty list": (lambda at: put(at / "images.txt", ""), "images.txt: the file is empty"),
     "an id twice": (lambda at: put(at / "images.txt", "a\nb\na"), "row 2 has the id of .*row 0"),
     "another width": (other_width, "4 numbers a row, but .* has 3"),
     "a cut file": (lambda at: put(at / "images.npy", b"\x93NUMPY"), "images.npy: cannot be read"),
@@ -92,6 +99,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "whole numbers": (lambda at: numbers(at / "images.npy", VALUES.astype(int)), "floating-point"),
     "NaN": (lambda at: numbers(at / "images.npy", VALUES * np.nan), "row 0 is not finite"),
+    "zeros": (lambda at: numbers(at / "images.npy", VALUES * 0), "row 0 is .* zero throughout"),
+    "no width": (lambda at: numbers(at / "images.npy", VALUES[:, :0]), "found an array .3, 0"),
+    "ids that are none": (
+        lambda at: (at / "images.txt").unlink() or lines(at / "images.jsonl", {"image": [1]}),
+        "images.jsonl, line 1: field 'image' is .1",
+    ),
     "no column": (
         lambda at: (at / "images.txt").unlink() or lines(at / "images.jsonl", {"no": "a"}),
         "no column of images",

@@ -20,6 +20,8 @@ from tiny import standins
 from transformers.utils import logging
 
 from groundling.data import corpora
+from groundling.runs.folder import CACHE
+from groundling.training import fit
 
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 SMALL = "--layers 2 --width 64 --batch 2 --steps 1"
@@ -36,7 +38,12 @@ ALONE: dict[str, tuple[str, ...]] = {
     "region_store": ("--images 3 --regions 4 --rounds 1",),
 }
 """The arguments of each way, which a benchmark would run in a process of its own."""
-CORPUS = "--sizes .00002 --processes 1 --rounds 1 --steps 1 --forms lines"
+IN_TURN = {
+    "corpus": "--sizes .00002 --processes 1 --rounds 1 --steps 1 --forms lines",
+    "shards": "--samples 4 --shards 2 --side 16 --rounds 1",
+    "vectors": "--captions 40 --width 8 --steps 1 --batch 4",
+}
+"""The arguments of those that start processes of their own one after the other."""
 SIMULATIONS = {
     "verdict_groups": {"TRIALS": 20, "EXAMPLES": 60, "DRAWS": 20, "CHECKED": 2},
     "verdict_power": {"TRIALS": 2, "FEWER_TRIALS": 2, "DRAWS": 20, "SEEDS": (3,)},
@@ -66,7 +73,7 @@ def script(name: str) -> str:
 
 
 def test_every_benchmark_is_run() -> None:
-    assert {path.stem for path in BENCHMARKS} == {*ALONE, *SIMULATIONS, "corpus", "vision_step"}
+    assert {path.stem for path in BENCHMARKS} == {*ALONE, *SIMULATIONS, *IN_TURN, "vision_step"}
 
 
 @pytest.mark.parametrize(
@@ -96,14 +103,17 @@ def test_processes_that_answer_in_turn(monkeypatch: pytest.MonkeyPatch, capsys) 
     assert "here is " in capsys.readouterr().out
 
 
-def test_processes_one_after_the_other(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+@pytest.mark.parametrize("name", IN_TURN)
+def test_processes_one_after_the_other(name: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(corpora, "cores", corpora.cores)  # which a way replaces
-    for name in ("TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS", "HF_DATASETS_OFFLINE"):
-        monkeypatch.setenv(name, "1")
-    main = main_of("corpus", CORPUS, monkeypatch)
+    monkeypatch.setattr(fit, "train", fit.train)
+    for variable in ("TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv(CACHE, "")
+    main = main_of(name, IN_TURN[name], monkeypatch)
 
     def run_here(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["corpus", *words])
+        monkeypatch.setattr(sys, "argv", [name, *words])
         with redirect_stdout(StringIO()) as said:
             main()
         return said.getvalue().splitlines()[-1]

@@ -174,6 +174,14 @@ def noise(path: Path, size: tuple[int, int], seed: int = 0, exif: Image.Exif | N
     return path
 
 
+def parquet(path: Path, **columns: list[Any]) -> Path:
+    """Write a table of texts."""
+    pyarrow = pytest.importorskip("pyarrow")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(columns), path)
+    return path
+
+
 def put(path: Path, text: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())

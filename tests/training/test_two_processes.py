@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -316,19 +317,50 @@ def test_two_machines_extract_the_same_bytes_as_one(two):
     assert results[0] == results[1] == json.loads((two / "extract/result.json").read_text())
 
 
-def test_torchrun_starts_a_command_that_trains_as_one_process_does(tmp_path):
-    """As README says it: the launcher's own rendezvous and environment."""
+STUBS = {
+    "scontrol": "echo 127.0.0.1",
+    "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"',
+    "srun": """for node in 0 1; do
+    SLURM_NODEID=$node GROUNDLING_CACHE=$PWD/cache-$node "$@" & started="$started $!"
+done
+for one in $started; do wait $one || exit 1; done""",
+}
+"""What Slurm's nodes have, on one machine whose two nodes share the working folder alone."""
+
+
+def test_torchrun_starts_a_command_on_one_machine_or_several_that_trains_as_one_process_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As README says it, and with the sbatch file of docs/running.md: the launcher's own rendezvous and environment."""
     student, text = homes.student(tmp_path / "bert"), homes.text(tmp_path / "text.txt", 24)
     words = ["adapt", "--student", str(student), "--text", str(text), "--arm", "mlm"]
-    words += ["--batch", "8", "--steps", "2", "--log-every", "1", "--cpu"]
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    shared = [*words, "--out", str(tmp_path / "two")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, *launch, "-m", "groundling.cli", *shared]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    alone = ["--gradient-accumulation-steps", "2", "--out", str(tmp_path / "one")]
-    assert main([*words, *alone]) == 0
+    words += ["--batch", "8", "--steps", "2", "--log-every", "1", "--cpu", "--out"]
+    for name, lines in STUBS.items():
+        homes.put(tmp_path / "bin" / name, f"#!/bin/bash\n{lines}\n").chmod(0o755)
+    page = (Path(__file__).parents[2] / "docs/running.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    job = {"SLURM_JOB_ID": str(homes.free_port()), "SLURM_JOB_NODELIST": "n[0-1]"}
+    environment = {
+        **os.environ,
+        **job,
+        "SLURM_NNODES": "2",
+        "SLURM_GPUS_ON_NODE": "1",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+    }
+    one_machine = ["torchrun", "--standalone", "--nproc-per-node", "2", "-m", "groundling.cli"]
+    two_machines = ["bash", str(homes.put(tmp_path / "nodes.sbatch", script))]
+    for name, launch in (("two", one_machine), ("nodes", two_machines)):
+        command = [*launch, *words, str(tmp_path / name)]
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    weights = [tmp_path / name / "model/model.safetensors" for name in ("two", "nodes")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    for node in (0, 1):
+        assert list((tmp_path / f"cache-{node}").glob("texts/*/manifest.json"))
+    assert main([*words, str(tmp_path / "one"), "--gradient-accumulation-steps", "2"]) == 0
     two, one = (homes.log_of(tmp_path / name) for name in ("two", "one"))
     assert len(one) == 2
     for a, b in zip(two, one, strict=True):

@@ -12,7 +12,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
 from groundling.data.captions import IS_PAIR, CaptionPairs
 from groundling.data.corpora import CorpusDataset, corpus_samples, stores_folder
-from groundling.data.samples import ClipRowEncoder, SampleDataset, TextRowEncoder
+from groundling.data.samples import ClipRowEncoder, TextRowEncoder
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
 from groundling.runs.run import Run
@@ -106,7 +106,7 @@ def text_sources(
     if not any(teacher.image_features for teacher in teacher_set.teachers):
         samples, teachers = teacher_set.wrap(texts)
         return split_by_file(DataSource(samples, name=setting), texts.bounds, files), teachers
-    if not any(texts.images):
+    if not texts.has_image.any():
         raise InputError(f"{setting}: no file has images, which an objective reads")
     if not sum(each.weight for each in files):
         spans = zip(texts.bounds[:-1], texts.bounds[1:], strict=True)
@@ -116,10 +116,11 @@ def text_sources(
         ]
     sources = []
     live: dict[str, Teacher] = {}
-    for source in split_by_file(DataSource(texts, name=setting), texts.bounds, files):
-        if not len(source.samples):
+    by_file = split_by_file(DataSource(texts, name=setting), texts.bounds, files)
+    for source, start, stop in zip(by_file, texts.bounds[:-1], texts.bounds[1:], strict=True):
+        if start == stop:
             continue
-        sees = _has_images(source.samples, source.name)
+        sees = _has_images(texts, range(start, stop), source.name)
         samples, teachers = teacher_set.wrap(source.samples, texts_only=not sees)
         live |= {teacher.name: teacher for teacher in teachers}
         source = replace(source, samples=samples)
@@ -127,13 +128,13 @@ def text_sources(
     return sources, list(live.values())
 
 
-def _has_images(samples: SampleDataset, name: str) -> bool:
+def _has_images(texts: CorpusDataset, numbers: range, name: str) -> bool:
     """Whether the lines of a file have images; raises InputError if only some have."""
-    has_image = [bool(images) for images in samples.images]
-    if any(has_image) and not all(has_image):
-        lacking = samples.ids[has_image.index(False)]
+    has_image = texts.has_image[numbers.start : numbers.stop]
+    if has_image.any() and not has_image.all():
+        lacking = texts.ids[numbers.start + int(has_image.argmin())]
         raise InputError(f"{name}: {lacking} has no image, but other lines have")
-    return all(has_image)
+    return bool(has_image.all())
 
 
 def _readable(
