@@ -9,6 +9,7 @@ import json
 import shutil
 import tarfile
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,11 @@ def looks(folder: Path) -> None:
     header = "word1\tword2\tPOS\tSimLex999\n"
     rated = "red\tblue\tA\t5\nred\tdog\tA\t2\nblue\tcat\tA\t1\n"
     put(folder / "SimLex-999.txt", header + rated)
+    rows = [
+        f"{one}{two}".upper() + f",{n % 5},{n % 7}"
+        for n, (one, two) in enumerate(product("abcdef", repeat=2))
+    ]
+    put(folder / "lancaster.csv", "\n".join(["Word,Auditory.mean,Visual.mean", *rows, ""]))
     counts = {noun: [number % 3, 1, *[0] * 9, number] for number, noun in enumerate(nouns)}
     put(folder / "vicomte/distributions/color-dist.jsonl", json.dumps(counts) + "\n")
 
@@ -202,6 +208,9 @@ def pairs(folder: Path) -> None:
         folder / "ewok/animals.jsonl",
         json_lines(*[ewok | {"Target1": texts[0], "Target2": texts[1]}]),
     )
+    comps = {"prefix_acceptable": "a dog", "prefix_unacceptable": "a ball"}
+    comps |= {"property_phrase": "runs", "negative_sample_type": "random"}
+    put(folder / "comps/comps_base.jsonl", json_lines(comps))
     put(folder / "my_pairs.csv", table(("good", "bad"), ("a red dog", "dog red a")))
     rows = []
     for number in range(2):

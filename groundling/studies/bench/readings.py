@@ -453,8 +453,21 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _words(one: SetReader, model: str, out: Path, cpu: bool) -> dict[str, Reading]:
-    """The last layer's correlation, which is not selected on the set."""
+    """The last layer's correlation, which is not selected on the set; of norms that of the first dimension."""
     result = run_quietly("probe-words", out, model=model, data=(one.source,), cpu=cpu)
+    for name, by_dimension in result.get("ratings", {}).items():
+        dimension, found = next(iter(by_dimension.items()))
+        rows = _json_lines(out / "ratings.jsonl")
+        reading = {
+            "measure": found["set"]["measure"],
+            "test": found["spearman"],
+            "same_items": found["set"]["same_items"],
+            "set": name,
+            "groups": [row["word"] for row in rows],
+            "cosines": [row["predicted"][dimension] for row in rows],
+            "ratings": [row["ratings"][dimension] for row in rows],
+        }
+        return {f"{name} {dimension}, last layer": reading}
     ((name, found),) = result["sets"].items()
     rows = _json_lines(out / "pairs.jsonl")
     reading = {

@@ -25,7 +25,7 @@ class ProbeFactsConfig(Settings):
 [MASK], is the visual token (the paper's explicit mode); empty: there is no visual token."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """File of Memory Colors, CoDa (or its raw annotations.jsonl), ViComTe, VEC, spatial commonsense, \
-ImageNetVC or feature norms (CSLB, McRae, Visual Property Norms' queries), or a world's \
+ImageNetVC, TaxonomiGQA or feature norms (CSLB, McRae, Visual Property Norms' queries), or a world's \
 probes/knowledge.jsonl."""
     modes: Annotated[
         tuple[Literal["fill-mask", "embedding", "stroop", "linear"], ...], required
@@ -69,13 +69,13 @@ PROBE_FACTS = Command(
 
 @settings
 class ProbeWordsConfig(Settings):
-    """Word similarity of an encoder, layer by layer."""
+    """Word similarity of an encoder, layer by layer, and ratings of words predicted from it."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
     """Text encoder or CLIP-like model: hub id or folder."""
     data: Annotated[tuple[str, ...], InputKind.PATH, required] = ()
     """Files of rated word pairs: MEN, SimLex-999, WordSim-353, SimVerb-3500, RG-65, or your own with \
-two words and a rating per line."""
+two words and a rating per line; or of rated words: Lancaster, Glasgow, THINGSplus."""
     template: str = "{}"
     """Text in which a word, {}, is read; its state is the mean over its tokens."""
     max_length: Annotated[int, Ge(0)] = 64
@@ -86,7 +86,7 @@ two words and a rating per line."""
 
 PROBE_WORDS = Command(
     "probe-words",
-    "word similarity of an encoder by layer: MEN, SimLex, WordSim, SimVerb, RG-65",
+    "word similarity of an encoder by layer (MEN, SimLex ...), and norms of words predicted from it",
     "groundling.studies.knowledge.word_similarity:probe_words",
     {"_own": ProbeWordsConfig()},
     title="Knowledge: what an encoder knows",
@@ -109,8 +109,8 @@ class PairsConfig(Settings):
     model: Annotated[str, InputKind.MODEL, required] = ""
     """Masked or causal language model: hub id or folder."""
     data: Annotated[str, InputKind.PATH, required] = ""
-    """Folder or file of BLiMP or EWoK, or your own .csv, .tsv or .jsonl with columns good and bad \
-(optionally group and id)."""
+    """Folder or file of BLiMP, EWoK, COMPS or WinoViz, or your own .csv, .tsv or .jsonl with columns \
+good and bad (optionally group and id)."""
     other: Annotated[str, InputKind.MODEL] = ""
     """A second model on the same pairs: its accuracy, and its difference from --model's, paired \
 by item."""
@@ -135,7 +135,7 @@ error."""
 
 PAIRS = Command(
     "pairs",
-    "minimal-pair accuracy of a language model: BLiMP, EWoK, or your own pairs",
+    "minimal-pair accuracy of a language model: BLiMP, EWoK, COMPS, WinoViz, or your own pairs",
     "groundling.studies.knowledge.minimal_pairs:pairs",
     {"_own": PairsConfig()},
     title="Knowledge: what an encoder knows",

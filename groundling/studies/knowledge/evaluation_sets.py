@@ -8,6 +8,8 @@ ACCURACY = "accuracy"
 CORRELATION = "spearman"
 MEAN_PRECISION = "map"
 COSINES = "Spearman of cosine"
+PREDICTION = "Spearman of prediction"
+"""Of norms, whose papers test no model: ours."""
 
 
 class EvaluationSet(NamedTuple):
@@ -59,6 +61,16 @@ SETS: dict[str, EvaluationSet] = {
     "wordsim-353": EvaluationSet(353, COSINES),  # Finkelstein et al. 2001
     "simverb-3500": EvaluationSet(3500, COSINES),  # Gerz et al. 2016
     "rg-65": EvaluationSet(65, COSINES),  # Rubenstein and Goodenough 1965
+    # Misra et al. 2023, kanishka/comps; its other subsets' sizes are not known here
+    "comps/comps_base": EvaluationSet(49340, ACCURACY),
+    "comps/comps_wugs": EvaluationSet(0, ACCURACY),
+    "comps/comps_wugs_dist-before": EvaluationSet(0, ACCURACY),
+    "comps/comps_wugs_dist-in-between": EvaluationSet(0, ACCURACY),
+    "winoviz": EvaluationSet(0, ACCURACY),  # Jin et al. 2024: 1,380 examples, in several files
+    "taxonomigqa": EvaluationSet(148020, ACCURACY),  # Qin et al. 2025, tinlaboratory/taxonomigqa
+    "lancaster": EvaluationSet(39707, PREDICTION),  # Lynott et al. 2020
+    "glasgow": EvaluationSet(5553, PREDICTION),  # Scott et al. 2019
+    "things": EvaluationSet(1854, PREDICTION),  # THINGSplus, Stoinski et al. 2023
 }
 """The sets that readers recognise, by name."""
 

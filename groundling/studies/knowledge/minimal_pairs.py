@@ -1,4 +1,4 @@
-"""Minimal pairs of BLiMP, EWoK and your own files: their reader, accuracies by group, and the command."""
+"""Minimal pairs of BLiMP, EWoK, COMPS, WinoViz and your own files: reader, accuracies by group, the command."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.stats import bootstrap_sums, interval
 from groundling.studies.knowledge.commands import PairsConfig
+from groundling.studies.knowledge.evaluation_sets import describe_set
 from groundling.studies.knowledge.pair_likelihoods import LanguageModel, TextWithContext
 from groundling.training.evaluation import EvaluationOutput
 
@@ -28,8 +29,16 @@ BLIMP = ("sentence_good", "sentence_bad")
 """Fields of BLiMP (Warstadt et al. 2020) and, without any others, of BabyLM's supplement."""
 EWOK = ("Target1", "Target2", "Context1", "Context2", "Domain")
 """Fields of EWoK (Ivanova et al. 2024) with the texts and the group."""
+COMPS = ("prefix_acceptable", "prefix_unacceptable", "property_phrase", "negative_sample_type")
+"""Fields of COMPS (Misra et al. 2023; kanishka/comps): subjects, a property of the first, how the second was drawn."""
+WINOVIZ = (
+    *("Premise Sentence 1", "Premise Sentence 2"),
+    *("Visual Hypothesis 1", "Visual Hypothesis 2"),
+)
+"""Columns of WinoViz (Jin et al. 2024): states of an object, and what it looks like in each."""
 OWN = ("good", "bad")
 """Columns of your own file; `group` and `id` are optional."""
+WINOVIZ_SET = "winoviz"
 SAME_FIELD = {"syntax/semantics": "syntax_semantics"}
 """BLiMP's files have two spellings of one field."""
 SAME_PHENOMENON = {"s-selection": "argument_structure"}
@@ -43,18 +52,27 @@ class MinimalPair:
     id: str
     """Unique within a folder."""
     texts: tuple[TextWithContext, ...]
-    """Good and bad; for EWoK, target 1 after contexts 1 and 2, then target 2."""
+    """Good and bad; for EWoK and WinoViz, target 1 after contexts 1 and 2, then target 2."""
     paradigm: str
     """The smallest group whose accuracy is reported: BLiMP's UID, EWoK's domain, your own group."""
     phenomenon: str = ""
     """BLiMP's linguistic term."""
     field: str = ""
     """BLiMP's field: morphology, syntax, semantics, syntax_semantics."""
+    set_name: str = ""
+    """The published set, if its size is known."""
 
     @property
-    def of_ewok(self) -> bool:
-        """Whether it has two targets and two contexts."""
-        return len(self.texts) == 4
+    def rules(self) -> tuple[PreferenceRule, ...]:
+        """The rules by which it counts as right."""
+        if self.set_name == WINOVIZ_SET:
+            return WINOVIZ_RULES
+        return EWOK_RULES if len(self.texts) == 4 else BLIMP_RULES
+
+    @property
+    def strict(self) -> PreferenceRule:
+        """The rule that says whether all of it is right."""
+        return self.rules[min(1, len(self.rules) - 1)]
 
 
 def read_minimal_pairs(path: str | Path) -> list[MinimalPair]:
@@ -106,12 +124,29 @@ def _blimp(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
 def _ewok(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
     *texts, domain = (text.strip() for text in row_texts(row, EWOK))
     targets, contexts = texts[:2], texts[2:]
-    scored = tuple(
-        TextWithContext(f"{context} {target}", len(context) + 1)
-        for target in targets
-        for context in contexts
-    )
+    scored = tuple(_after(context, target) for target in targets for context in contexts)
     return MinimalPair(f"{file.stem}/{number}", scored, domain)
+
+
+def _after(context: str, target: str) -> TextWithContext:
+    return TextWithContext(f"{context} {target}", len(context) + 1)
+
+
+def _comps(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+    """A property after each subject, as in the paper: its likelihood alone counts (Misra et al. 2023, Section 2.3)."""
+    *subjects, claim, drawn = (text.strip() for text in row_texts(row, COMPS))
+    return MinimalPair(
+        f"{file.stem}/{number}",
+        tuple(_after(subject, claim) for subject in subjects),
+        f"{file.stem} {drawn}",
+        set_name=f"comps/{file.stem}",
+    )
+
+
+def _winoviz(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+    *contexts, first, second = (text.strip() for text in row_texts(row, WINOVIZ))
+    scored = tuple(_after(context, target) for target in (first, second) for context in contexts)
+    return MinimalPair(f"{file.stem}/{number}", scored, file.stem, set_name=WINOVIZ_SET)
 
 
 def _own(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
@@ -124,6 +159,8 @@ def _own(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
 LAYOUTS: dict[tuple[str, ...], Callable[[dict[str, Any], Path, int], MinimalPair]] = {
     BLIMP: _blimp,
     EWOK: _ewok,
+    COMPS: _comps,
+    WINOVIZ: _winoviz,
     OWN: _own,
 }
 """The formats by their columns or fields; the first that a file has is its format."""
@@ -174,6 +211,12 @@ hold strictly (`Accuracy_both` there). `targets`: after context 1, target 1 is m
 target 2, as scored by the BabyLM challenge of 2025 (release: babylm/evaluation-pipeline-2025,
 sentence_zero_shot/read_files.py).
 """
+
+WINOVIZ_RULES = (
+    PreferenceRule("accuracy", 1 / 2, _half_for_ties((0, 2), (3, 1))),
+    PreferenceRule("pair", 1 / 4, _all_above((0, 2), (3, 1))),
+)
+"""WinoViz: in each state its own look is more likely than the other's; `pair`: in both (Jin et al. 2024)."""
 
 WINOGROUND_RULES = (
     PreferenceRule("text", 1 / 4, _all_above((0, 1), (3, 2))),
@@ -321,22 +364,24 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
     sources = [config.model, *([config.other] if config.other else [])]
     scores = [_score_items(config, source, items, run.state.device) for source in sources]
     items, scored, left_out = _scorable_items(config, items, np.stack(scores))
-    rules = EWOK_RULES if items[0].of_ewok else BLIMP_RULES
+    rules = items[0].rules
     levels = _levels(items, item_credits(rules, scored)).items()
     compared = {level: compare_models(rules, groups) for level, groups in levels}
 
     def by_level(comparison: str) -> dict[str, Any]:
         return {level: one[comparison] for level, one in compared.items()}
 
+    sets = {item.set_name for item in items}
     result: dict[str, Any] = {
+        **(describe_set(sets.pop()) if len(sets) == 1 else {}),
         "items": len(items),
         "left_out": left_out,
         "chance": {rule.name: rule.chance for rule in rules},
-        "ties": _ties(scored[0]),
+        "ties": _ties(scored[0], rules),
         "scores": by_level("scores"),
     }
     if config.other:
-        result["other"] = {"ties": _ties(scored[1]), "scores": by_level("other")}
+        result["other"] = {"ties": _ties(scored[1], rules), "scores": by_level("other")}
         result["difference"] = by_level("difference")
     if run.state.is_main_process:
         lines: list[dict[str, Any]] = []
@@ -344,7 +389,7 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
             groups = {level: vars(item)[level] for level in LEVELS if vars(item)[level]}
             lines.append({"id": item.id, **groups})
         write_items(run.folder / "items.jsonl", lines, rules, scored)
-        _write_answers(run.folder, config, items, scored, rules)
+        _write_answers(run.folder, config, items, scored)
     return result
 
 
@@ -397,9 +442,11 @@ def _levels(
     return levels | {"paradigm": paradigms}
 
 
-def _ties(scores: np.ndarray) -> int:
-    """Number of ties in scores (N, S): good and bad, or a target after both contexts."""
-    return int((scores[:, 0::2] == scores[:, 1::2]).sum())
+def _ties(scores: np.ndarray, rules: Sequence[PreferenceRule]) -> int:
+    """Number of ties in scores (N, S): good and bad, a target after both contexts, or WinoViz' targets after one."""
+    step = 2 if rules is WINOVIZ_RULES else 1
+    pairs = scores.reshape(len(scores), -1, 2, step)
+    return int((pairs[:, :, 0] == pairs[:, :, 1]).sum())
 
 
 def _write_answers(
@@ -407,14 +454,12 @@ def _write_answers(
     config: PairsConfig,
     items: Sequence[MinimalPair],
     scores: np.ndarray,
-    rules: Sequence[PreferenceRule],
 ) -> None:
     """The answers in the format of `verdict`: 1 for an item that is right; every label is 1."""
     place = folder / f"seed-{config.model_seed}"
     with disk_errors(place):
         place.mkdir(exist_ok=True)
-    strict = rules[1] if items[0].of_ewok else rules[0]
-    right = strict.item_score(scores[0])
+    right = items[0].strict.item_score(scores[0])
     examples = [Example(item.id, "") for item in items]
     metrics = {"accuracy": float(right.mean())}
     answers = EvaluationOutput(examples, right[:, None], right, np.ones(len(items)), metrics)

@@ -93,13 +93,13 @@ def collect_nouns(facts: Sequence[VisualFact]) -> HumanAnswerDistributions:
     return HumanAnswerDistributions(tuple(names), shares, of_fact, places)
 
 
-def assign_folds(nouns: HumanAnswerDistributions, folds: int, seed: int) -> np.ndarray:
+def assign_folds(nouns: Sequence[str], folds: int, seed: int) -> np.ndarray:
     """The fold of each noun, (N,) int64, drawn by the seed; sizes differ by at most one noun.
 
     With fewer nouns than `folds`, each noun is a fold. Raises InputError for fewer than three
     nouns.
     """
-    count = len(nouns.names)
+    count = len(nouns)
     if count < 3:
         raise InputError(
             f"modes=linear: expected 3 or more nouns per relation, found {count}; leave the mode out"
@@ -122,15 +122,29 @@ def predict_by_ridge(
     answers are that mean.
     """
     roots = np.sqrt(shares)
-    predicted = np.empty_like(roots)
+    predicted = cross_validated_ridge(states, roots, fold)
     mean = np.empty_like(roots)
     for left_out in np.unique(fold):
         test = fold == left_out
-        scale = StandardScaler().fit(states[~test])
-        ridge = RidgeCV(PENALTIES).fit(scale.transform(states[~test]), roots[~test])
-        predicted[test] = ridge.predict(scale.transform(states[test])).reshape(test.sum(), -1)
         mean[test] = roots[~test].mean(0)
     return predicted, _correlations(predicted - mean, roots - mean)
+
+
+def cross_validated_ridge(
+    states: np.ndarray, values: np.ndarray, fold: np.ndarray, alone: bool = False
+) -> np.ndarray:
+    """Predictions (N, O) of values (N, O) from states (N, D), each fold's from the other folds (N,).
+
+    The penalty is selected by leave-one-out on the training rows: one for all values, or with `alone` one for each.
+    """
+    predicted = np.empty_like(values)
+    for left_out in np.unique(fold):
+        test = fold == left_out
+        scale = StandardScaler().fit(states[~test])
+        ridge = RidgeCV(PENALTIES, alpha_per_target=alone)
+        ridge.fit(scale.transform(states[~test]), values[~test])
+        predicted[test] = ridge.predict(scale.transform(states[test])).reshape(test.sum(), -1)
+    return predicted
 
 
 def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -187,7 +201,7 @@ def compare_states(
     numbers, drawn for each noun, of the first kind's width.
     """
     nouns = collect_nouns(facts)
-    fold = assign_folds(nouns, folds, seed)
+    fold = assign_folds(nouns.names, folds, seed)
     first, *_ = states
     features = {
         kind: np.stack([of_noun[name] for name in nouns.names]) for kind, of_noun in states.items()

@@ -4,8 +4,9 @@ Our own format is jsonl with one fact per line: `subject`, `relation`, `options`
 counts), `prompts` (sentences with one `[MASK]`, by name), and if you like `id` and `group`. `LAYOUTS` maps the columns
 or fields of files that others released onto it: Memory Colors (Norlund et al. 2021), CoDa and its raw annotations (Paik
 et al. 2021), ViComTe (Zhang et al. 2022), VEC (TobiasLee/VEC and its copy on the hub), spatial commonsense (Liu et al.
-2022), ImageNetVC (hemingkx/ImageNetVC, PLM/ImageNetVC.py), and feature norms after Visual Property Norms (Hagström and
-Johansson 2022; lovhag/measure-visual-commonsense-knowledge, `visual_property_norms/`): a query is a concept and the
+2022), ImageNetVC (hemingkx/ImageNetVC, PLM/ImageNetVC.py), TaxonomiGQA's questions about descriptions (Qin et al. 2025;
+tinlaboratory/taxonomigqa, `src/prompting/run_inference.py`), and feature norms after Visual Property Norms (Hagström
+and Johansson 2022; lovhag/measure-visual-commonsense-knowledge, `visual_property_norms/`): a query is a concept and the
 start of a feature (is, has, has a, is made of), and its labels are the features' last words. Here a label may have
 several tokens; the release keeps words that are one token of BERT. Of a feature with alternatives (`noisy_loud`) the
 first is used; the release picks the most frequent.
@@ -488,6 +489,33 @@ def _question(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
     yield make_fact("spatial/position-qa", "position-qa", question, ("no", "yes"), shares, prompts)
 
 
+# -- TaxonomiGQA -------------------------------------------------------------------------------------------------------
+
+NO_HYPERNYM = -100
+"""Hops of a question about another concept than the image's; of its hypernyms they are -1, -2, ..."""
+SCENE_PROMPT = "Description: {} Question: In the scene, {} Answer: [MASK]."
+"""The release's prompt, with the answer masked."""
+
+
+@row_by_row
+def _taxonomigqa(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
+    """A question about a described scene, grouped by how many hypernyms above the scene's concept it is asked.
+
+    As in the release (`data/behavioral-data/aggregate_model_res.py`), questions not answered by yes or no are left out.
+    """
+    question, answer = row["question"].strip(), row["ground_truth"].strip().lower()
+    if answer not in ("no", "yes"):
+        file.left_out["answers_no_candidate"] += 1
+        return
+    hops = int(row["substitution_hop"])
+    group = f"{abs(hops) % -NO_HYPERNYM} hops{', other concept' if hops < 0 else ''}"
+    asked = question[:1].lower() + question[1:]
+    prompts = {SCENE_PROMPT: SCENE_PROMPT.format(row["scene_description"].strip(), asked)}
+    yield make_fact(
+        "taxonomigqa", "taxonomy", question, ("no", "yes"), answer, prompts, group=group
+    )
+
+
 # -- ImageNetVC --------------------------------------------------------------------------------------------------------
 
 _CANDIDATES = """color brown black white yellow green gray red orange blue silver pink
@@ -647,6 +675,7 @@ LAYOUTS: dict[tuple[str, ...], FactsReader] = {
     ("obj_a", "obj_b", "label", "question"): _comparison("spatial", "obj_a", "obj_b"),
     ("obj_a", "obj_b", "label", "text"): _position,
     ("question", "label"): _question,
+    ("question", "ground_truth", "scene_description", "substitution_hop"): _taxonomigqa,
     ("obj", "positive", "negative"): _hub_choice,
     ("sub", "obj", "alt"): _vicomte,
     ("query", "labels", "query_template", "feature_starter"): _queries,

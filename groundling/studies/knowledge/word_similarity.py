@@ -24,11 +24,18 @@ from groundling.runs.run import Run
 from groundling.studies.knowledge.commands import ProbeWordsConfig
 from groundling.studies.knowledge.evaluation_sets import describe_set
 from groundling.studies.knowledge.probing_modes import WordStates, word_states
+from groundling.studies.knowledge.word_ratings import (
+    predict_ratings,
+    ratings_layout,
+    read_word_ratings,
+)
 
 LEAST_LENGTH = 1e-12
 """A shorter vector counts as this long."""
 PAIRS = "pairs.jsonl"
 """File of each pair's cosine."""
+RATINGS = "ratings.jsonl"
+"""File of each single word's ratings and their predictions."""
 SIZES = {3000: "men", 999: "simlex-999", 353: "wordsim-353", 3500: "simverb-3500", 65: "rg-65"}
 """Names of sets by their number of pairs."""
 SEPARATORS = ("\t", ";", ",", None)
@@ -120,26 +127,41 @@ def find_same_items(sets: Sequence[WordPairs]) -> str:
 
 
 def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
-    """Correlate a model's cosines with ratings of word pairs; writes `result.json` (returned) and `pairs.jsonl`.
+    """Correlate a model's cosines with ratings of word pairs; predict ratings of single words from its states.
 
-    The latter has each pair with its rating and its cosine in the last layer.
+    Writes `result.json` (returned); `pairs.jsonl`, each pair with its rating and its cosine in the last layer; and
+    `ratings.jsonl`, each single word with its ratings and their predictions.
 
-    `best` is the best layer on the set itself, so it is too good; `last` is not selected. The mean over sets is
-    of the last layer, and left out with its reason if sets share pairs.
+    `best` is the best layer on the set itself, so it is too good; `last` is not selected. The mean over sets of pairs
+    is of the last layer, and left out with its reason if sets share pairs.
 
     Raises InputError for a model without a text side, and malformed data.
     """
-    read = {path: read_word_pairs(path) for path in config.data}
-    names = [pairs.name for pairs in read.values()]
+    layouts = {path: ratings_layout(path) for path in config.data}
+    rated = {path: read_word_ratings(path, layout) for path, layout in layouts.items() if layout}
+    read = {path: read_word_pairs(path) for path, layout in layouts.items() if not layout}
+    names = [pairs.name for pairs in read.values()] + [words.name for words in rated.values()]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"data: two files hold {twice}; leave one out")
-    words = [word for pairs in read.values() for pair in pairs.pairs for word in pair]
+    result: dict[str, Any] = _probe_pairs(config, list(read.values()), run) if read else {}
+    lines: list[dict[str, Any]] = []
+    for words in rated.values():
+        found = predict_ratings(config.model, words, config.template, config.max_length)
+        result.setdefault("ratings", {})[words.name] = found.result
+        lines += found.lines
+    if rated:
+        write_whole(run.folder / RATINGS, "".join(json_text(line) + "\n" for line in lines))
+    return result
+
+
+def _probe_pairs(config: ProbeWordsConfig, read: Sequence[WordPairs], run: Run) -> dict[str, Any]:
+    words = [word for pairs in read for pair in pairs.pairs for word in pair]
     states = word_states(config.model, words, (config.template,), None, config.max_length)
     unknown = set(states.unknown)
     sets: dict[str, Any] = {}
     lines: list[dict[str, Any]] = []
-    for pairs in read.values():
+    for pairs in read:
         cosines = cosines_by_layer(pairs, states)
         scores = {
             layer: float(SPEARMAN.compute(of_layer, pairs.ratings))
@@ -162,7 +184,7 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
     write_whole(run.folder / PAIRS, "".join(json_text(line) + "\n" for line in lines))
     result: dict[str, Any] = {"sets": sets}
     if len(sets) > 1:
-        reason = find_same_items(list(read.values()))
+        reason = find_same_items(read)
         last = [values["last"]["spearman"] for values in sets.values()]
         result |= {"no_mean": reason} if reason else {"mean_of_last": float(np.mean(last))}
     return result
@@ -170,6 +192,22 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
 
 def format_words(result: Mapping[str, Any]) -> str:
     """The result as text."""
+    single = [
+        {
+            "": f"{name} {dimension}",
+            "words": f"{values['words']:,}",
+            **{measure: f"{values[measure]:.3f}" for measure in ("spearman", "pearson")},
+        }
+        for name, by_dimension in result.get("ratings", {}).items()
+        for dimension, values in by_dimension.items()
+    ]
+    tables = [format_table(single)] if single else []
+    if "sets" in result:
+        tables.insert(0, _format_pairs(result))
+    return "\n\n".join(tables)
+
+
+def _format_pairs(result: Mapping[str, Any]) -> str:
     rows = []
     for name, values in result["sets"].items():
         row = {"": name, "pairs": f"{values['pairs']:,}"}

@@ -122,15 +122,20 @@ GROUNDED = Command(
 
 @settings
 class SimilarityConfig(Settings):
-    """Models whose word embeddings are compared."""
+    """Models whose word embeddings are compared, or vectors of captions and images."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
     """First model, text encoder or CLIP-like model: hub id or folder; or `random`: random vectors \
-as a baseline."""
+as a baseline. With --captions: vectors:FOLDER of the texts."""
     other: Annotated[str, InputKind.MODEL, required] = ""
-    """Second model: hub id or folder; or `random`."""
+    """Second model: hub id or folder; or `random`. With --captions: vectors:FOLDER of the images."""
+    captions: Annotated[str, InputKind.PATH] = ""
+    """Captions of images, whose vectors are compared in place of words', the first of each image."""
+    caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
+    neighbors: Annotated[int, Ge(1)] = 10
+    """Number of nearest neighbours of each row whose share in both is measured."""
     limit: Annotated[int, Ge(0)] = 0
-    """Use only the first N shared words, in the order of --model's token ids; 0: all."""
+    """Use only the first N shared words, in the order of --model's token ids, or images; 0: all."""
     permutations: Annotated[int, Ge(2)] = 5
     """Number of random pairings of words, which estimate the similarity expected by chance."""
     seed: Annotated[int, Ge(0)] = 0
@@ -139,14 +144,14 @@ as a baseline."""
 
 SIMILARITY = Command(
     "similarity",
-    "CCA, SVCCA and PWCCA similarity of two encoders' word embeddings",
+    "CCA, SVCCA, PWCCA and mutual neighbours of two encoders' words, or of texts and images",
     "groundling.studies.xdbert.similarity:similarity",
     {"_own": SimilarityConfig()},
     title="XDBERT: words, and the diversity of attention",
     example="groundling similarity --model bert-base-uncased --other openai/clip-vit-base-patch32 --out "
     "runs/similarity",
-    common_flags="model other",
-    output=ResumableRun(extendable=True),
+    common_flags="model other captions",
+    output=ResumableRun(lambda config: {"captions": config.captions}, extendable=True),
 )
 
 

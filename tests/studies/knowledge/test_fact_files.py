@@ -28,6 +28,7 @@ from groundling.studies.worlds.world import World
 CSLB_HEADER = "domain\tfeature type\tconcept\tfeature\tpf\tfeature alternatives\tparticipant list"
 LOOK = "visual perceptual"
 ASKED = "question,answer\nIs it big?,no\nHow many?,4\nWhere?,lake\n"
+SCENE = "question,ground_truth,scene_description,substitution_hop\n"
 MCRAE_HEADER = "Concept\tFeature\tWB_Label\tBR_Label\tProd_Freq\tRank_PF"
 
 
@@ -175,6 +176,20 @@ def test_imagenet_vc_has_the_candidates_of_its_subset(tmp_path: Path) -> None:
     assert [fact.group for fact in found.facts] == ["others_yes", "others_number", "others_other"]
 
 
+def test_taxonomigqa_asks_about_a_description(tmp_path: Path) -> None:
+    rows = "Is there a pug?,yes,A pug sleeps.,0\nIs there an animal?,Yes,A pug sleeps.,3\n"
+    rows += "Is there a bus?,no,A pug sleeps.,-100\nIs there a vehicle?,no,A pug sleeps.,-1\n"
+    found = open_facts(homes.put(tmp_path / "x.csv", f"{SCENE}{rows}What is it?,pug,A pug.,0\n"))
+    assert found.set_name == "taxonomigqa" and found.left_out == {"answers_no_candidate": 1}
+    right = [fact.options[fact.target.argmax()] for fact in found.facts]
+    assert right == ["yes", "yes", "no", "no"]
+    groups = ["0 hops", "3 hops", "0 hops, other concept", "1 hops, other concept"]
+    assert [fact.group for fact in found.facts] == groups
+    (prompt,) = found.facts[1].prompts.values()
+    said = "Description: A pug sleeps. Question: In the scene, is there an animal? Answer: [MASK]."
+    assert prompt == said
+
+
 def cslb(*rows: tuple[str, str, str, object]) -> str:
     told = [f"x\t{kind}\t{one}\t{feature}\t{pf}\tf; g\tp 1 2" for kind, one, feature, pf in rows]
     return "\n".join([CSLB_HEADER, *told, ""])
@@ -259,6 +274,9 @@ DAMAGED: list[tuple[str, list[Any] | str, str]] = [
     ("shape.csv", ASKED, "no fact is left"),
     ("shape.csv", "question,answer\nIs [MASK]?,star\n", "sentences with one [MASK]"),
     ("shape.csv", "a,b\nIs it?,star\n", "columns are a, b; expected those of"),
+    ("t.csv", f"{SCENE}Is it?,yes,A pug.,far\n", "line 2: not a fact"),
+    ("t.csv", f"{SCENE}Is it?,yes,A [MASK].,0\n", "sentences with one [MASK]"),
+    ("t.csv", f"{SCENE}Is it?,yes\n", "line 2: 2 fields, expected 4"),
     ("norms.dat", cslb((LOOK, "owl", "is red", "many")), "line 2: not a fact"),
     ("norms.dat", cslb((LOOK, "", "is red", 2)), "expected different options"),
     ("norms.dat", cslb(("taxonomic", "owl", "is red", 2)), "no fact is left"),
@@ -305,7 +323,16 @@ def test_the_documents_lines_are_read(tmp_path: Path) -> None:
         found = open_facts(homes.put(tmp_path / name.split(" (")[0], content + "\n"))
         assert len(found.facts) == 1, name
         kinds.add(found.set_name.partition("/")[0])
-    assert kinds == {"memory-colors", "coda", "vicomte", "vec", "spatial", "imagenet-vc", "norms"}
+    assert kinds == {
+        "memory-colors",
+        "coda",
+        "vicomte",
+        "vec",
+        "spatial",
+        "imagenet-vc",
+        "norms",
+        "taxonomigqa",
+    }
 
 
 def test_sets_are_described_with_those_that_share_their_items() -> None:

@@ -71,7 +71,7 @@ def test_nothing_of_a_fold_reaches_its_own_prediction() -> None:
     facts, states = planted(30)
     nouns = collect_nouns(facts)
     rows = np.stack(list(states.values()))
-    fold = assign_folds(nouns, 5, seed=0)
+    fold = assign_folds(nouns.names, 5, seed=0)
     assert np.bincount(fold).tolist() == [6] * 5
     found, agreement = predict_by_ridge(rows, nouns.shares, fold)
     # The first fold, restated with scikit-learn: the penalty is selected on the training nouns.
@@ -90,7 +90,7 @@ def test_nothing_of_a_fold_reaches_its_own_prediction() -> None:
     wanted = [SPEARMAN.compute(*pair) for pair in zip(found, nouns.shares, strict=True)]
     mean_rank = scores["from"]["state"]["spearman"]["mean"]
     assert mean_rank == pytest.approx(np.mean(wanted), abs=1e-9)
-    assert not np.array_equal(assign_folds(nouns, 5, seed=1), fold)
+    assert not np.array_equal(assign_folds(nouns.names, 5, seed=1), fold)
     # Changing the shares of a fold does not change its predictions.
     changed = nouns.shares.copy()
     changed[test] = changed[test][:, ::-1]
@@ -126,9 +126,9 @@ def test_people_who_all_say_the_same_leave_nothing_to_find() -> None:
 
 
 def test_few_nouns_are_a_fold_each_and_too_few_one_line() -> None:
-    assert sorted(assign_folds(collect_nouns(planted(5)[0]), 6, 0)) == [0, 1, 2, 3, 4]
+    assert sorted(assign_folds(collect_nouns(planted(5)[0]).names, 6, 0)) == [0, 1, 2, 3, 4]
     with pytest.raises(InputError, match=r"modes=linear: expected 3 or more .*, found 2"):
-        assign_folds(collect_nouns(planted(2)[0]), 10, 0)
+        assign_folds(collect_nouns(planted(2)[0]).names, 10, 0)
 
 
 def test_states_are_means_of_the_noun_s_tokens_over_frames(student: Path) -> None:

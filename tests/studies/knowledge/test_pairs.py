@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import documents
 import numpy as np
 import pytest
 import torch
@@ -27,6 +28,7 @@ from groundling.studies.knowledge.minimal_pairs import (
     BLIMP_RULES,
     EWOK_RULES,
     WINOGROUND_RULES,
+    WINOVIZ_RULES,
     bootstrap_means,
     macro_average,
     read_minimal_pairs,
@@ -273,6 +275,21 @@ EWOK_ROW = {
 }
 
 
+COMPS_ROW = {
+    "id": 1,
+    "property": "can run",
+    "prefix_acceptable": "A dog",
+    "prefix_unacceptable": "A ball",
+    "property_phrase": "can run.",
+    "negative_sample_type": "random",
+}
+WINOVIZ_ROWS = (
+    ("Premise Sentence 1", "Premise Sentence 2", "Visual Hypothesis 1", "Visual Hypothesis 2"),
+    ("the ball is wet", "the ball is old", "a blue ball", "a red ball"),
+    ("the dog waits", "the dog runs", "a dog in bed", "a dog in bed"),
+)
+
+
 def test_blimp_and_its_two_spellings(tmp_path: Path) -> None:
     read = read_minimal_pairs(blimp_folder(tmp_path))
     assert len(read) == 18
@@ -290,7 +307,7 @@ def test_ewok_and_ones_own(tmp_path: Path) -> None:
     contexts = [text.text[: text.scored_from] for text in one.texts]
     assert targets == 2 * ["the dog runs"] + 2 * ["the dog waits"]
     assert contexts == 2 * ["a red dog . ", "a wet dog . "]
-    assert (one.paradigm, one.of_ewok) == ("animals", True)
+    assert (one.paradigm, one.rules) == ("animals", EWOK_RULES)
     rows = (("good", "bad", "group", "id"), ("a, dog", "dog a", "order", "x"), ("b", "c", "d", "y"))
     first, second = read_minimal_pairs(put(tmp_path / "mine.csv", table(*rows)))
     assert (first.texts[0].text, first.paradigm, first.id) == ("a, dog", "order", "mine/x")
@@ -303,9 +320,43 @@ def test_ewok_and_ones_own(tmp_path: Path) -> None:
     assert one.id == "own/7"
 
 
+def test_comps_and_winoviz(tmp_path: Path) -> None:
+    wug = {**COMPS_ROW, "prefix_acceptable": "A wug is a dog. Therefore, a wug"}
+    homes.lines(tmp_path / "comps/comps_base.jsonl", COMPS_ROW)
+    homes.lines(tmp_path / "comps/comps_wugs.jsonl", {**wug, "negative_sample_type": "taxonomic"})
+    one, other = read_minimal_pairs(tmp_path / "comps")
+    assert [text.text for text in one.texts] == ["A dog can run.", "A ball can run."]
+    assert {text.text[text.scored_from :] for text in (*one.texts, *other.texts)} == {"can run."}
+    assert [item.paradigm for item in (one, other)] == ["comps_base random", "comps_wugs taxonomic"]
+    assert (one.id, one.set_name, one.rules) == ("comps_base/1", "comps/comps_base", BLIMP_RULES)
+    one, _ = read_minimal_pairs(put(tmp_path / "states.tsv", table(*WINOVIZ_ROWS)))
+    assert [text.text[text.scored_from :] for text in one.texts[1:3]] == [
+        "a blue ball",
+        "a red ball",
+    ]
+    assert one.texts[1].text == "the ball is old a blue ball" and one.rules == WINOVIZ_RULES
+    # Each look after each state: both states have their own; one has; ties count a half, and no pair.
+    scores = np.array([[-1, -9, -2, -3], [-1, -2, -3, -4], [-1, -1, -1, -1]])
+    accuracy, pair = WINOVIZ_RULES
+    assert accuracy.item_score(scores).tolist() == [1, 0.5, 0.5]
+    assert pair.item_score(scores).tolist() == [1, 0, 0]
+
+
+def test_the_documents_lines_are_read(tmp_path: Path) -> None:
+    page = (documents.ROOT / "docs" / "pairs.md").read_text()
+    for part in page.split("```text\n# ")[1].partition("```")[0].split("\n# "):
+        name, _, content = part.partition("\n")
+        (one,) = read_minimal_pairs(put(tmp_path / name, content.strip() + "\n"))
+        assert (
+            one.set_name == {"comps_base.jsonl": "comps/comps_base", "states.tsv": "winoviz"}[name]
+        )
+
+
 @pytest.mark.parametrize(
     ("name", "rows", "expected"),
     [
+        ("a.jsonl", [COMPS_ROW, EWOK_ROW], "line 2: no field 'prefix_acceptable'"),
+        ("a.jsonl", [{**COMPS_ROW, "property_phrase": ["x"]}], "line 1: field 'property_phrase'"),
         ("a.jsonl", [{"good": "a", "bad": "b"}, {"good": "a"}], "line 2: no field 'bad'"),
         ("a.jsonl", [{"good": "a", "bad": "b", "id": 1}] * 2, "line 2: duplicate id a/1"),
         ("a.jsonl", [{"good": "a", "bad": ["b"]}], r"line 1: field 'bad' is \['b'\]"),
@@ -411,6 +462,31 @@ def test_ewok_by_the_command(places: Callable[[str], Path], tmp_path: Path) -> N
     tokens = len(hf.AutoTokenizer.from_pretrained(places("bert")).tokenize("the dog waits"))
     expected = plain(places("bert"), text, "within-word", text.index("the")) / tokens
     assert scored[0]["model"]["scores"][2] == pytest.approx(expected, abs=1e-4)
+
+
+def test_comps_and_winoviz_by_the_command(places: Callable[[str], Path], tmp_path: Path) -> None:
+    model = places("bert")
+    row = {**COMPS_ROW, "prefix_acceptable": "a dog", "property_phrase": "runs"}
+    data = homes.lines(
+        tmp_path / "comps/comps_base.jsonl", row, {**row, "negative_sample_type": "overlap"}
+    )
+    result = pairs(settings(model, data), tmp_path / "comps-run")
+    assert set(result["scores"]["paradigm"]) == {"comps_base random", "comps_base overlap"}
+    assert result["set"]["published"] == 49340 and result["chance"] == {"accuracy": 0.5}
+    line, _ = homes.answers(tmp_path / "comps-run/items.jsonl")
+    expected = plain(model, "a dog runs", "within-word", len("a dog "))
+    assert line["model"]["scores"][0] == pytest.approx(expected, abs=1e-3)
+    states = put(tmp_path / "states.tsv", table(*WINOVIZ_ROWS))
+    result = pairs(settings(model, states), tmp_path / "states-run")
+    assert result["chance"] == {"accuracy": 0.5, "pair": 0.25} and result["ties"] == 2
+    first, second = (line["model"] for line in homes.answers(tmp_path / "states-run/items.jsonl"))
+    assert second["accuracy"] == 0.5 and second["pair"] == 0
+    blue, _, _, red = first["scores"]
+    text = "the ball is old a red ball"
+    assert red == pytest.approx(
+        plain(model, text, "within-word", len("the ball is old ")), abs=1e-3
+    )
+    assert first["pair"] == (blue > first["scores"][2] and red > first["scores"][1])
 
 
 def test_few_pairs_and_long_ones(

@@ -1,0 +1,147 @@
+"""Ratings of single words: the releases' tables, damaged lines, and predictions that never see their own word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import documents
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from sklearn.linear_model import RidgeCV
+from sklearn.preprocessing import StandardScaler
+from tiny import homes
+
+from groundling.core.errors import InputError
+from groundling.studies.knowledge.commands import PROBE_WORDS, ProbeWordsConfig
+from groundling.studies.knowledge.probe_facts import PENALTIES, assign_folds
+from groundling.studies.knowledge.probing_modes import word_states
+from groundling.studies.knowledge.word_ratings import (
+    WordRatings,
+    predict_ratings,
+    ratings_layout,
+    read_word_ratings,
+)
+from groundling.studies.knowledge.word_similarity import format_words
+
+WORDS = [f"{one}{other}" for one in "abcdef" for other in "uvwxyz"]
+
+
+def lancaster(words: list[str], start: int = 0) -> str:
+    rows = [f"{word.upper()},{n % 5 + 0.5},0,{n % 7},x" for n, word in enumerate(words, start)]
+    return "\n".join(["Word,Auditory.mean,Auditory.SD,Visual.mean,Dominant.perceptual", *rows, ""])
+
+
+def things(words: list[str]) -> str:
+    header = "Word\tuniqueID\tproperty_lives_mean\tproperty_lives_SD\tsize_mean\twork_time_mean"
+    rows = [f"{word}\t{word}1\t{n % 5}\t1\t{n % 7}\t9" for n, word in enumerate(words)]
+    return "\n".join([header, *rows, ""])
+
+
+def glasgow(words: list[str]) -> str:
+    rows = [f"{word},{len(word)},{n % 5},1,33,{n % 7},1,33" for n, word in enumerate(words)]
+    return "\n".join(["Words,Length,AROU,,,IMAG,,", ",,M,SD,N,M,SD,N", *rows, ""])
+
+
+def read(path: Path) -> WordRatings:
+    layout = ratings_layout(path)
+    assert layout is not None
+    return read_word_ratings(path, layout)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "dimensions", "other"),
+    [
+        ("lancaster", lancaster(WORDS), ("visual", "auditory"), 0.5),
+        ("things", things(WORDS), ("size", "lives"), 0),
+        ("glasgow", glasgow(WORDS), ("imag", "arou"), 0),
+    ],
+)
+def test_every_release_gives_its_words(
+    tmp_path: Path, name: str, text: str, dimensions: tuple[str, ...], other: float
+) -> None:
+    found = read(homes.put(tmp_path / f"norms.{'tsv' if name == 'things' else 'csv'}", text))
+    assert (found.name, found.words, found.dimensions) == (name, WORDS, dimensions)
+    assert found.ratings[:, 0].tolist() == [n % 7 for n in range(36)]
+    assert found.ratings[:, 1].tolist() == [n % 5 + other for n in range(36)]
+
+
+def test_words_without_a_rating_or_of_several_concepts_are_left_out(tmp_path: Path) -> None:
+    text = things([*WORDS, "owl", "Bat"]).replace("owl1\t1", "owl1\tNA")
+    text += "bat\tbat2\t1\t1\t1\t9\nUFO\tufo\t2\t1\t2\t9\n"
+    found = read(homes.put(tmp_path / "things.tsv", text))
+    assert found.words == [*WORDS, "ufo"]
+    assert found.left_out == {"not_rated": 1, "several_concepts": 2}
+
+
+def test_the_documents_lines_are_read(tmp_path: Path) -> None:
+    page = (documents.ROOT / "docs" / "probe.md").read_text()
+    (block,) = [one for one in page.split("```text\n") if one.startswith("# lancaster.csv")]
+    for part in block.partition("```")[0].strip().removeprefix("# ").split("\n# "):
+        name, _, content = part.partition("\n")
+        layout = ratings_layout(homes.put(tmp_path / name, content + "\n"))
+        assert layout is not None and layout.name == Path(name).stem
+        with pytest.raises(InputError, match="1 words; expected 30"):
+            read_word_ratings(tmp_path / name, layout)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (lancaster(WORDS) + "OWL,high,0,1,x\n", "line 38: not a word and its ratings (ValueError"),
+        (lancaster(WORDS) + "OWL,inf,0,1,x\n", "line 38: 'OWL': expected a word that comes once"),
+        (lancaster(WORDS) + "AU,1,0,1,x\n", "line 38: 'AU': expected a word that comes once"),
+        (lancaster(WORDS) + " ,1,0,1,x\n", "line 38: '': expected a word that comes once"),
+        (lancaster(WORDS) + "OWL,1,0\n", "line 38: 3 fields, expected 5"),
+        (lancaster(WORDS[:20]), "20 words; expected 30, not all rated alike"),
+        (lancaster(WORDS).replace("Auditory.SD", "Visual.mean"), "2 columns are called 'Visual.mean'"),
+        (glasgow(WORDS).replace(",,M,SD,N,M,SD,N\n", ""), "line 2: expected a second header with M"),
+        (things(WORDS).replace("lives_mean", "x").replace("size_mean", "y"), "no column of ratings"),
+    ],
+)  # fmt: skip
+def test_a_damaged_table_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = homes.put(tmp_path / f"norms.{'tsv' if 'uniqueID' in text else 'csv'}", text)
+    with pytest.raises(InputError) as caught:
+        read(path)
+    told = str(caught.value)
+    assert message in told and str(path) in told and "\n" not in told
+
+
+def test_a_word_is_predicted_from_other_words(student: Path, tmp_path: Path) -> None:
+    found = read(homes.put(tmp_path / "norms.csv", lancaster(WORDS)))
+    states = word_states(student, WORDS, ("a {}",)).states
+    rows = np.stack([states[word] for word in WORDS])
+    fold = assign_folds(WORDS, 10, 0)
+    test = fold == 3
+    # One fold and dimension, restated with scikit-learn.
+    scale = StandardScaler().fit(rows[~test])
+    ridge = RidgeCV(PENALTIES).fit(scale.transform(rows[~test]), found.ratings[~test, 1])
+    wanted = ridge.predict(scale.transform(rows[test]))
+    predicted = predict_ratings(str(student), found, "a {}", 64)
+    values = np.array([line["predicted"]["auditory"] for line in predicted.lines])
+    assert values[test] == pytest.approx(wanted, abs=1e-5)
+    whole = spearmanr(values, found.ratings[:, 1]).statistic
+    assert predicted.result["auditory"]["spearman"] == pytest.approx(whole, abs=1e-4)
+
+
+def test_what_states_hold_is_found_by_the_command(student: Path, tmp_path: Path) -> None:
+    states = word_states(student, WORDS, ("{}",)).states
+    rows = [f"{word.upper()},{n % 5},0,{states[word][3]:.5f},x" for n, word in enumerate(WORDS)]
+    text = "\n".join([lancaster([]).strip(), *rows, ""])
+    one = homes.put(tmp_path / "lancaster.csv", text)
+    pairs = homes.put(tmp_path / "own.txt", "dog cat 5\ncat red 2\ndog ball 1\n")
+    config = ProbeWordsConfig(model=str(student), data=(str(pairs), str(one)))
+    result = PROBE_WORDS(config, tmp_path / "run")
+    assert list(result["ratings"]["lancaster"]) == ["visual", "auditory"]
+    visual, auditory = result["ratings"]["lancaster"].values()
+    assert visual["spearman"] > 0.8 > 0.5 > auditory["spearman"]
+    assert (visual["words"], visual["set"]["published"], visual["layer"]) == (36, 39707, "2")
+    assert list(result["sets"]) == ["own"] and len(homes.answers(tmp_path / "run/pairs.jsonl")) == 3
+    line = homes.answers(tmp_path / "run/ratings.jsonl")[0]
+    assert (line["word"], line["ratings"]["auditory"]) == ("au", 0)
+    assert "lancaster visual" in format_words(result) and "own" in format_words(result)
+    with pytest.raises(InputError, match="two files hold lancaster"):
+        PROBE_WORDS(
+            ProbeWordsConfig(model=str(student), data=(str(one), str(one.with_name("again.csv")))),
+            homes.put(tmp_path / "again.csv", text).parent / "twice",
+        )
