@@ -227,9 +227,9 @@ class ObjectiveContext:
 
 @cache
 def built_in_objectives() -> Mapping[str, type[Objective]]:
-    """The package's objectives that a run can name, by this name."""
+    """The package's objectives that a run can name, by this name; a file of `methods` may hold its method's own."""
     found = {}
-    for module in public_modules("objectives"):
+    for module in (*public_modules("objectives"), *public_modules("methods")):
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, Objective):
                 own = vars(kind).get("arm_name")

@@ -139,7 +139,8 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
 
     Raises InputError before anything is trained for texts, images, models or sets that cannot be used.
     """
-    methods = find_methods(config.method)
+    # Sets read an encoder's states, so a method that is read otherwise is left out, unless it is named.
+    methods = [one for one in find_methods(config.method) if config.method or not one.vectors]
     for method in methods:
         _require_inputs(method, config)
     encoder = load_text_encoder(config.student)
@@ -182,6 +183,10 @@ def _require_inputs(method: BenchMethod, config: RealBenchConfig) -> None:
     """Raises InputError if the user does not hand over what a method reads."""
     texts = [text.partition("=")[0] for stage in method.stages for text in stage.texts]
     needed = {one for stage in method.stages for one in teacher_settings(parse_arm(stage.arm))}
+    if method.vectors is not None:
+        raise InputError(
+            f"method={method.name}: leaves the encoder as it is, which is what sets read"
+        )
     if (CAPTIONS in texts or method.data == IMAGES) and not config.captions:
         raise InputError(
             f"method={method.name}: reads captions with images; pass captions and images, or other methods"
