@@ -99,7 +99,8 @@ def context_for(kind: type[Objective], model) -> ObjectiveContext:
 
 def test_objectives_are_found_by_unique_names():
     assert {"mlm", "joint_mlm", "match", "l1", "td_image"} <= set(built_in_objectives())
-    assert set(built_in_objectives().values()) <= set(KINDS.values())
+    for folder in ("objectives", "methods"):
+        assert set(built_in_objectives(folder).values()) <= set(KINDS.values())
     assert all(cls.name for cls in KINDS.values()), "the key of its random stream and of the log"
 
 

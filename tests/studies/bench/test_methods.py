@@ -255,3 +255,15 @@ def test_an_encoder_has_the_width_and_the_layers_that_are_asked_for(tmp_path: Pa
     config = read_json(tmp_path / "new" / "config.json")
     sizes = ("num_hidden_layers", "hidden_size", "intermediate_size")
     assert [config[name] for name in sizes] == [3, 64, 128]
+
+
+def test_the_page_lists_every_method_with_its_data_and_its_weight() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "bench.md").read_text(encoding="utf-8")
+    section = page[page.index("\n## Methods") : page.index("\n## Controls")]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
+    found = {row[0].strip(): tuple(cell.strip() for cell in row[1:4]) for row in rows[1:]}
+    offered = built_in_methods()
+    assert found == {
+        name: (one.data, one.weight.removeprefix("option:"), ", ".join(f"{n:g}" for n in one.grid))
+        for name, one in offered.items()
+    }
