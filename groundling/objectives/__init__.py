@@ -243,7 +243,7 @@ def find_objective(name: str) -> type[Objective]:
         offered = built_in_objectives()
         if name not in offered:  # the core loads no study that is not named
             offered = {**offered, **built_in_objectives("methods")}
-        require_known(name, list(offered), f"no objective is called {name!r}")
+        require_known(name, sorted(offered), f"no objective is called {name!r}")
         return offered[name]
     found = import_object(name, object)
     if not isinstance(found, type) or not issubclass(found, Objective):

@@ -414,6 +414,7 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
         ({"student": ""}, "bench-real needs student"),
         ({"tasks": ("glue/rte",)}, "bench-real needs data"),
         ({"method": ("guess",)}, "no bench method is called 'guess'"),
+        ({"method": ("frozen_probe",)}, "frozen_probe: leaves the encoder as it is"),
         ({"lr": 0}, "lr = 0: expected "),
     ],
 )
