@@ -232,7 +232,10 @@ def load_clip_image_tower(source: str | Path) -> ClipImageTower:
     reads_images = kind in IMAGE_TOWERS or main_input(config) == "pixel_values"
     if not reads_images:
         raise InputError(f"{source}: a {kind} model has no image tower")
-    model = load_weights(IMAGE_TOWERS.get(kind, AutoModel), source)
+    # A tower that was saved without its projection is an image encoder like any other.
+    is_alone = config.architectures == ["CLIPVisionModel"]
+    loaded_as = AutoModel if is_alone else IMAGE_TOWERS.get(kind, AutoModel)
+    model = load_weights(loaded_as, source)
     tower = model.vision_model if hasattr(model, "vision_model") else model
     projects = hasattr(model, "visual_projection")
     projection = model.visual_projection if projects else nn.Identity()

@@ -226,10 +226,10 @@ class ObjectiveContext:
 
 
 @cache
-def built_in_objectives() -> Mapping[str, type[Objective]]:
-    """The package's objectives that a run can name, by this name."""
+def built_in_objectives(folder: str = "objectives") -> Mapping[str, type[Objective]]:
+    """The package's objectives that a run can name, by this name; in `methods` those of one bench method alone."""
     found = {}
-    for module in public_modules("objectives"):
+    for module in public_modules(folder):
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, Objective):
                 own = vars(kind).get("arm_name")
@@ -240,8 +240,11 @@ def built_in_objectives() -> Mapping[str, type[Objective]]:
 def find_objective(name: str) -> type[Objective]:
     """The class of an objective: one of the package's, or `MODULE:NAME` of your own; raises InputError for another."""
     if not is_import_path(name):
-        require_known(name, list(built_in_objectives()), f"no objective is called {name!r}")
-        return built_in_objectives()[name]
+        offered = built_in_objectives()
+        if name not in offered:  # the core loads no study that is not named
+            offered = {**offered, **built_in_objectives("methods")}
+        require_known(name, sorted(offered), f"no objective is called {name!r}")
+        return offered[name]
     found = import_object(name, object)
     if not isinstance(found, type) or not issubclass(found, Objective):
         raise InputError(f"{name}: expected a sub-class of Objective")

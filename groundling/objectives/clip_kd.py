@@ -45,7 +45,7 @@ class ProjectedSentence(Objective):
     def __init__(self, sizes: OutputSizes, **options: Any) -> None:
         super().__init__(sizes, **options)
         width = sentence_width(sizes, self.settings.pooling)
-        self.project = nn.Linear(width, self.target_width(sizes))
+        self.project: nn.Module = nn.Linear(width, self.target_width(sizes))
 
     def target_width(self, sizes: OutputSizes) -> int:
         """Width of the embeddings that the projected vector is compared with."""
@@ -182,7 +182,7 @@ class AffinityDistillation(ProjectedSentence):
 class RelationalDistillation(_OfTarget):
     """Distances and angles among the sentence vectors of a batch follow the teacher's (RKD, Park et al. 2019, Sec. 3).
 
-    The distance term is Huber's loss between all distances of pairs, each divided by the batch's mean distance; the
+    The distance term is Huber's loss between all distances of pairs, each divided by the mean over all pairs; the
     angle term between the cosines at the corners of all triangles. Both are means, as in lenscloth/RKD
     (metric/loss.py). The relations are among the texts of a micro-batch of all processes.
     """
@@ -191,6 +191,10 @@ class RelationalDistillation(_OfTarget):
     target_setting = "relational_target"
     Settings = RelationalSettings
     settings: RelationalSettings
+
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        super().__init__(sizes, **options)
+        self.weight *= self.settings.relational_weight
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Texts, for both terms."""
@@ -212,13 +216,14 @@ class RelationalDistillation(_OfTarget):
 
 
 def relative_distances(vectors: Tensor) -> Tensor:
-    """Distances (N, N) of all pairs of vectors (N, E), divided by their mean over pairs that differ."""
+    """Distances (N, N) of all pairs of vectors (N, E), divided by their mean over two different texts."""
     gaps = vectors[:, None] - vectors[None]
     squared = gaps.pow(2).sum(-1)
     differs = squared > 0
     # The root of zero has no gradient.
     distances = torch.where(differs, squared, torch.ones_like(squared)).sqrt() * differs
-    return distances / (distances.sum() / differs.sum().clamp(min=1)).clamp(min=1e-12)
+    pairs = len(vectors) * (len(vectors) - 1)
+    return distances / (distances.sum() / max(pairs, 1)).clamp(min=1e-12)
 
 
 def corner_cosines(vectors: Tensor) -> Tensor:

@@ -134,12 +134,20 @@ class SigmoidContrastiveLoss(ClipContrastiveLoss):
         bias = require(encoded.bias, "bias", self.name)
         scale = require(encoded.scale, "scale", self.name)
         logits = (scale * text @ images.T + bias).float()
-        place = torch.arange(len(text), device=text.device)
-        is_pair = torch.zeros_like(logits, dtype=torch.bool)
-        is_pair[place, place + start] = True
-        is_other = batch.labels["image"][:, None] != numbers[None]
-        loss = -F.logsigmoid(torch.where(is_pair, logits, -logits))
-        return {"clip": loss[is_pair | is_other].sum()}
+        is_same = batch.labels["image"][:, None] == numbers[None]
+        return {"clip": sigmoid_pairs(logits, start, is_same)}
+
+
+def sigmoid_pairs(logits: Tensor, start: int, is_same: Tensor) -> Tensor:
+    """The summed -log sigmoid of logits (n, m), whose pairs are row i and column `start + i`, negated for all others.
+
+    `is_same` (n, m) marks pairs and false negatives, which are left out.
+    """
+    place = torch.arange(len(logits), device=logits.device)
+    is_pair = torch.zeros_like(is_same)
+    is_pair[place, place + start] = True
+    loss = -F.logsigmoid(torch.where(is_pair, logits, -logits))
+    return loss[is_pair | ~is_same].sum()
 
 
 def hash_rows(values: Tensor) -> Tensor:

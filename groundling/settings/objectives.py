@@ -343,6 +343,8 @@ class AffinitySettings(PoolingSettings):
 class RelationalSettings(PoolingSettings):
     """Relational knowledge distillation (objective relational_kd)."""
 
+    relational_weight: Annotated[float, Ge(0)] = 1.0
+    """relational_kd: weight of both terms together."""
     relational_distance: Annotated[float, Ge(0)] = 25.0
     """relational_kd: weight of the distances' term (HobbitLong/RepDistiller, distiller_zoo/RKD.py: 25)."""
     relational_angle: Annotated[float, Ge(0)] = 50.0

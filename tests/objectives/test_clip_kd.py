@@ -1,4 +1,4 @@
-"""CLIP-KD's losses and relational distillation, against plain loops over texts, pairs and triangles."""
+"""Losses to a teacher's vectors by hand: CLIP-KD's, relational, sigmoid and a frozen probe's."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from groundling.objectives.clip_kd import (
     InteractiveContrast,
     RelationalDistillation,
 )
+from groundling.studies.bench.methods.frozen_probe import FrozenProbe
+from groundling.studies.bench.methods.sigmoid import SigmoidContrast
 
 SIZES = OutputSizes(text=6, sentence_embedding=6, teacher=4, teacher_image=5)
 COUNT = 7
@@ -97,9 +99,13 @@ def test_affinity_distillation_vanishes_for_the_teachers_own_distribution(batch:
     assert abs(found["affinity_distillation"].item()) < 1e-5
 
 
-def test_relational_distillation(batch: Batch) -> None:
-    objective, found, student = terms(RelationalDistillation, batch, relational_target="text")
-    teacher = batch.features["clip_text"]
+@pytest.mark.parametrize("target", ["image", "text"])
+def test_relational_distillation(target: str, batch: Batch) -> None:
+    """Both images of a pair that is one image count in the mean distance, as in the paper and in lenscloth/RKD."""
+    objective, found, student = terms(
+        RelationalDistillation, batch, relational_target=target, relational_weight=3.0
+    )
+    teacher = batch.features[f"clip_{target}"]
     pairs = [(i, j) for i, j in product(range(COUNT), repeat=2) if i != j]
     distances = [torch.zeros(COUNT, COUNT) for _ in range(2)]
     for table, vectors in zip(distances, (student, teacher), strict=True):
@@ -117,4 +123,43 @@ def test_relational_distillation(batch: Batch) -> None:
                 )
     angle = COUNT * F.smooth_l1_loss(*angles)
     torch.testing.assert_close(found["rkd_angle"], angle, rtol=1e-4, atol=1e-6)
-    assert (objective.weight_of("rkd_distance"), objective.weight_of("rkd_angle")) == (25, 50)
+    assert (objective.weight_of("rkd_distance"), objective.weight_of("rkd_angle")) == (75, 150)
+
+
+def test_sigmoid(batch: Batch) -> None:
+    """As SigLIP's formula and open_clip's `SigLipLoss` for other images, divided by the number of texts as there."""
+    objective, found, student = terms(SigmoidContrast, batch, sigmoid_weight=2.0)
+    assert objective.weight_of("sigmoid") == 2 and objective.count(batch) == {"sigmoid": COUNT}
+    texts = F.normalize(student.double(), dim=-1)
+    expected = torch.tensor(0.0).double()
+    for i, j in product(range(COUNT), repeat=2):
+        if {i, j} != {0, COUNT - 1}:
+            logit = 10 * texts[i].dot(batch.features["clip_image"][j].double()) - 10
+            expected += (1 + (logit if i != j else -logit).exp()).log()
+    torch.testing.assert_close(found["sigmoid"].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_probe_is_clips_loss_with_a_fixed_scale_and_without_gradient(batch: Batch) -> None:
+    torch.manual_seed(2)
+    objective = FrozenProbe(SIZES, probe_layers=3, probe_width=8).eval()
+    sentences = torch.randn(COUNT, 6, requires_grad=True)
+    loss = objective(EncoderOutput(sentence_embedding=sentences), batch)["frozen_probe"]
+    loss.backward()
+    assert sentences.grad is None
+    assert all(one.grad is not None and one.grad.any() for one in objective.parameters())
+    state = sentences.detach().double()
+    for place in (0, 4):
+        linear, norm = (objective.project[place + n].double() for n in (0, 1))
+        state = state @ linear.weight.T + linear.bias
+        state = (state - state.mean(1, True)) / (
+            state.var(1, correction=0, keepdim=True) + 1e-5
+        ).sqrt()
+        state = (state * norm.weight + norm.bias).clamp(min=0)
+    last = objective.project[8].double()
+    texts = F.normalize(state @ last.weight.T + last.bias, dim=-1)
+    logits = math.exp(2.6592) * texts @ batch.features["clip_image"].double().T
+    expected = torch.tensor(0.0).double()
+    for table, i in product((logits, logits.T), range(COUNT)):
+        others = [j for j in range(COUNT) if i == j or {i, j} != {0, COUNT - 1}]
+        expected += (table[i, others].exp().sum().log() - table[i, i]) / 2
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)

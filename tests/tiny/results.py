@@ -14,7 +14,7 @@ from groundling.core.rng import generator
 from groundling.stats.verdict import SeedRuns
 from groundling.stats.verdict_report import collect_groups, write_verdict
 from groundling.studies.bench.engine import METHOD, SHUFFLED, TEXT_CONTROL
-from groundling.studies.bench.methods import CONTRASTIVE, L1, XDBERT
+from groundling.studies.bench.methods.text_and_teacher import CONTRASTIVE, L1, XDBERT
 
 
 def both(gain: float, seed: int = 0, **noise: float) -> tuple[SeedRuns, SeedRuns]:

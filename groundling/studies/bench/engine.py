@@ -19,6 +19,8 @@ from typing import Any
 from groundling.command_line.names import parse_arm, teacher_settings
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
+from groundling.commands.merge import COMMAND as MERGE
+from groundling.commands.merge import MergeConfig
 from groundling.core.errors import InputError
 from groundling.runs.folder import data_hash, read_object, write_json
 from groundling.runs.jobs import Job, run_jobs
@@ -87,6 +89,11 @@ class Arm:
         return None if self.arm == TEXT_CONTROL else self.method
 
     @property
+    def tuned_method(self) -> BenchMethod | None:
+        """The method whose weight it has: its own, or for a text control one whose weight controls have too."""
+        return self.method if self.method and self.method.tunes_control else self.own_method
+
+    @property
     def name(self) -> str:
         """The job's name."""
         place = "" if self.world is None else f"{self.world}: "
@@ -134,7 +141,7 @@ def control_stages(method: BenchMethod) -> tuple[Stage, ...]:
 
 
 def text_key(method: BenchMethod) -> str:
-    """Identifies a text control; methods that read the same texts in the same way share one."""
+    """Identifies a text control; methods that read the same texts in the same way share one, if none is merged."""
     return key_of(
         [
             [stage.texts, dict(stage.settings), stage.batch, stage.share]
@@ -142,6 +149,7 @@ def text_key(method: BenchMethod) -> str:
         ],
         method.steps,
         *([] if method.control == "mlm" else [method.control]),
+        *([method.name] if method.is_merged else []),
     )[:8]
 
 
@@ -274,7 +282,7 @@ class Experiment:
         """All jobs of these arms, by default of all, done or not, in starting order."""
         jobs: dict[str, Job] = {}
         for arm in self.arms() if arms is None else arms:
-            grid = self.grid(arm) if arm.method and arm.weight is None else []
+            grid = self.grid(arm) if arm.tuned_method and arm.weight is None else []
             for one in (*grid, arm):
                 after = tuple(
                     f"{each.name}: {reading.name}"
@@ -372,7 +380,8 @@ class Experiment:
         """Train an arm; the result has its weight, its costs and its model."""
         assert arm.method is not None
         method = arm.method
-        weight = self.choose(arm) if arm.weight is None else arm.weight
+        is_chosen = arm.tuned_method is not None and arm.weight is None
+        weight = self.choose(arm) if is_chosen else arm.weight
         stages = method.stages if arm.own_method else control_stages(method)
         factor = 1.0 if arm.world is None else arm.world.condition.steps
         steps = method.stage_steps(self.training.steps, factor)
@@ -389,6 +398,8 @@ class Experiment:
             found = ADAPT(make_settings(AdaptConfig, **settings), training, out)
             trained.append({**found, "samples": found["steps"] * own})
         model = self.stage_folder(arm, weight, len(stages)) / "model"
+        if method.is_merged:
+            model = self._merge(arm, model, weight)
         return {
             "name": arm.name,
             "run": arm.as_json(),
@@ -398,6 +409,16 @@ class Experiment:
             "cost": cost_of(trained, began),
             "model": {"path": str(model.relative_to(self.folder.root)), "sha256": data_hash(model)},
         }
+
+    def _merge(self, arm: Arm, model: Path, weight: Weight) -> Path:
+        """Merge an arm's model with the handed-over encoder; returns where it is."""
+        share = {} if weight is None else {"share": (weight,)}
+        merged = make_settings(
+            MergeConfig, model=str(model), origin=str(self.encoder(arm)), **share
+        )
+        out = model.parent.with_name("merged")
+        MERGE(merged, out)
+        return out / "model"
 
     def stage_settings(self, arm: Arm, stage: Stage, weight: Weight) -> dict[str, Any]:
         """Settings of `adapt` for a stage of an arm; the tuned setting is not among them."""
@@ -494,7 +515,7 @@ class Experiment:
 
 def _with_weight(settings: dict[str, Any], method: BenchMethod, weight: Weight) -> dict[str, Any]:
     """The settings of the last stage with the tuned setting."""
-    if weight is None:
+    if weight is None or method.is_merged:
         return settings
     if method.weight.startswith(OPTION):
         option = f"{method.weight.removeprefix(OPTION)}={weight}"

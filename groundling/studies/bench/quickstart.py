@@ -37,7 +37,8 @@ from groundling.studies.bench.engine import (
 )
 from groundling.studies.bench.handed import make_encoder, make_teacher, make_world
 from groundling.studies.bench.judge import judge_methods
-from groundling.studies.bench.methods import CONTRASTIVE, L1, XDBERT, slug
+from groundling.studies.bench.methods import slug
+from groundling.studies.bench.methods.text_and_teacher import CONTRASTIVE, L1, XDBERT
 from groundling.studies.bench.protocol import (
     ADAPTING,
     ENCODER,

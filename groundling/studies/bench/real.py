@@ -106,7 +106,7 @@ class RealBench(Experiment):
         method = arm.method
         if not self.config.tune or method is None:
             return []
-        values = method.grid if arm.own_method or method.tunes_control else ()
+        values = method.grid if arm.tuned_method else ()
         return [replace(arm, seed=CHOOSING_SEED, weight=value) for value in values]
 
     def readings(self, arm: Arm) -> list[Reading]:
@@ -170,7 +170,8 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
 
     Raises InputError before anything is trained for texts, images, models or sets that cannot be used.
     """
-    methods = find_methods(config.method)
+    # Sets read an encoder's states, so a method that is read otherwise is left out, unless it is named.
+    methods = [one for one in find_methods(config.method) if config.method or not one.vectors]
     for method in methods:
         _require_inputs(method, config)
     encoder = load_text_encoder(config.student)
@@ -215,6 +216,10 @@ def _require_inputs(method: BenchMethod, config: RealBenchConfig) -> None:
     """Raises InputError if the user does not hand over what a method reads."""
     texts = [text.partition("=")[0] for stage in method.stages for text in stage.texts]
     needed = {one for stage in method.stages for one in teacher_settings(parse_arm(stage.arm))}
+    if method.vectors is not None:
+        raise InputError(
+            f"method={method.name}: leaves the encoder as it is, which is what sets read"
+        )
     has_images = config.images or config.teacher.startswith(VECTORS)
     if (CAPTIONS in texts or method.data == IMAGES) and not (config.captions and has_images):
         raise InputError(

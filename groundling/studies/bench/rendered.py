@@ -13,6 +13,7 @@ from groundling.core.errors import InputError
 from groundling.runs.jobs import Job
 from groundling.runs.progress import CommandContext
 from groundling.settings.training import TrainingArguments
+from groundling.stats.linear_probes import read_nouns
 from groundling.studies.bench.commands import BenchConfig
 from groundling.studies.bench.engine import (
     IMAGE_TOWER,
@@ -30,7 +31,7 @@ from groundling.studies.bench.engine import (
 )
 from groundling.studies.bench.handed import make_part
 from groundling.studies.bench.judge import judge_curves, judge_methods
-from groundling.studies.bench.methods import TEXT, BenchMethod, find_methods
+from groundling.studies.bench.methods import TEXT, BenchMethod, ReadTexts, find_methods
 from groundling.studies.bench.protocol import (
     ADAPTING,
     BASE,
@@ -52,6 +53,7 @@ from groundling.studies.bench.protocol import (
 )
 from groundling.studies.bench.readings import (
     fine_tuned,
+    linear_readings,
     read_encoder,
     read_image_tower,
     read_text_tower,
@@ -165,7 +167,7 @@ class RenderedBench(Experiment):
 
     def grid(self, arm: Arm) -> list[Arm]:
         """The values of the method's weight in the tuning world, all with adaptation seed 0."""
-        method = arm.own_method
+        method = arm.tuned_method
         values = method.grid if method else ()
         return [Arm(method, METHOD, 0, TUNING_WORLD, value) for value in values]
 
@@ -184,6 +186,8 @@ class RenderedBench(Experiment):
         if arm.method is None:
             return [Reading("nouns", partial(_read_tower, tower=arm.arm, files=files))]
         linear = partial(read_encoder, world=files.private, encoder=self.encoder(arm))
+        if arm.own_method and arm.own_method.vectors:
+            linear = partial(_read_vectors, arm.own_method.vectors, linear, files.private)
         nouns = Reading("nouns", linear, "pairs")
         names = self._questions(arm)
         if not names:
@@ -239,6 +243,15 @@ class RenderedBench(Experiment):
 
 def _read_tower(model: Path, out: Path, tower: str, files: Files) -> dict[str, Any]:
     return TOWERS[tower](files)
+
+
+def _read_vectors(
+    vectors: ReadTexts, read: partial[dict[str, Any]], world: Path, model: Path, out: Path
+) -> dict[str, Any]:
+    """What is read of a model, with the linear readings of its vectors of each noun's sentence."""
+    rows = read_nouns(world)
+    found = vectors(model, [row["sentence"] for row in rows], MAX_LENGTH)
+    return {**read(model, out), **linear_readings(found, rows, world)}
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------

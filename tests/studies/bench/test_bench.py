@@ -14,17 +14,31 @@ from pathlib import Path
 
 import documents
 import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
 from tiny.homes import digests, never, stay_here
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, CLIPVisionModel
 
 from groundling.core.errors import InputError
 from groundling.data.corpora import iterate_texts, names_of
+from groundling.models.frozen_clip import load_frozen_clip
 from groundling.runs.folder import read_json
+from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.studies.bench import handed, rendered
 from groundling.studies.bench.commands import BENCH, BenchConfig
-from groundling.studies.bench.engine import METHOD, TEXT_CONTROL, Arm, best_weight
+from groundling.studies.bench.engine import (
+    METHOD,
+    RANDOM,
+    SHUFFLED,
+    TEXT_CONTROL,
+    Arm,
+    best_weight,
+    control_stages,
+    text_key,
+)
 from groundling.studies.bench.methods import built_in_methods, find_methods
-from groundling.studies.bench.protocol import BenchFolder, BenchWorld, find_axes
+from groundling.studies.bench.protocol import MODELS, BenchFolder, BenchWorld, find_axes
 from groundling.studies.bench.readings import (
     PAIRS_FILE,
     check_plain,
@@ -32,6 +46,7 @@ from groundling.studies.bench.readings import (
     write_grammar_pairs,
 )
 from groundling.studies.bench.rendered import RenderedBench
+from groundling.teachers.clip import ClipTeacher
 
 CONFIG = BenchConfig(
     method=("contrastive", "mine.look:METHOD"),
@@ -324,10 +339,130 @@ def test_every_method_of_the_package_runs(ran: Ran, tmp_path: Path, name: str) -
     weight = method.grid[-1] if method.grid else None
     own = RenderedBench(BenchFolder(tmp_path), [method], replace(CONFIG, probes=()))
     arm = Arm(method, METHOD, 0, BenchWorld("objects", 0), weight)
-    jobs = [job for job in own.jobs([arm]) if job.name.startswith(arm.name)]
-    trained, result = (job.call(*job.arguments) for job in jobs)
+    trained, result = run_arm(own, arm)
     assert trained["weight"] == weight and trained["cost"]["steps"] == 2
     assert 0 <= result["readings"]["visual"]["test"] <= 1
+
+
+def run_arm(own: RenderedBench, arm: Arm) -> list[dict]:
+    """The results of an arm's training and of its linear readings."""
+    jobs = [job for job in own.jobs([arm]) if job.name.startswith(arm.name)]
+    return [job.call(*job.arguments) for job in jobs]
+
+
+NEW = (
+    *("feature_mimicry", "interactive_contrast", "relational_kd", "sigmoid"),
+    *("lexi_contrastive_image", "merging", "frozen_probe"),
+)
+"""Methods that the published bench does not have."""
+
+
+@pytest.fixture(scope="module")
+def pictograms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is handed over in a world of pictograms; controls have the method's teacher, since nothing is learned."""
+    out = tmp_path_factory.mktemp("pictograms")
+    world = BenchWorld("pictograms", 0)
+    own = RenderedBench(BenchFolder(out), [], CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handed, "write_grammar_pairs", write_few_pairs)
+        for part in ("render", "encoder", "teacher"):
+            job = own._making(world, part)
+            job.call(*job.arguments)
+    files = own.folder.world(world)
+    for name in MODELS[2:]:
+        shutil.copytree(files.run("teacher"), files.run(name))
+    return out
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_new_methods_and_their_controls_run_in_pictograms(
+    pictograms: Path, tmp_path: Path, name: str
+) -> None:
+    method = built_in_methods()[name]
+    (tmp_path / "shared").symlink_to(pictograms / "shared")
+    own = RenderedBench(BenchFolder(tmp_path), [method], replace(CONFIG, probes=()))
+    weight = method.grid[0] if method.grid else None
+    for arm in (METHOD, TEXT_CONTROL, SHUFFLED, RANDOM):
+        tuned = weight if arm != TEXT_CONTROL or method.is_merged else None
+        one = own.train(Arm(method, arm, 0, BenchWorld("pictograms", 0), tuned))
+        assert one["weight"] == tuned and (tmp_path / one["model"]["path"]).is_dir()
+
+
+def test_a_merged_methods_controls_are_merged_alike(ran: Ran, tmp_path: Path) -> None:
+    method = built_in_methods()["merging"]
+    (tmp_path / "shared").symlink_to(ran.out / "shared")
+    world = BenchWorld("objects", 0)
+    own = RenderedBench(BenchFolder(tmp_path), [method], CONFIG)
+    origin = load_file(own.folder.world(world).places["encoder"] / "model.safetensors")
+    merges = set()
+    for arm in (METHOD, TEXT_CONTROL, SHUFFLED):
+        path = tmp_path / own.train(Arm(method, arm, 0, world, 0.25))["model"]["path"]
+        run = path.parent
+        adapted = load_file(run.with_name("stage-1") / "model" / "model.safetensors")
+        for name, value in load_file(path / "model.safetensors").items():
+            expected = 0.25 * adapted[name].double() + 0.75 * origin[name].double()
+            torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=1e-8)
+        config = read_json(run / "config.json")["config"]
+        merges.add((config["origin"], *config["share"]))
+    assert len(merges) == 1
+    # Each control waits for the choice of the share, and no other method shares the text control.
+    jobs = {job.name: job for job in own.jobs()}
+    grid = {f"{arm.name}: nouns" for arm in own.grid(method)}
+    trained = [job for name, job in jobs.items() if ": nouns" not in name and "seed 0" in name]
+    waiting = [job.name for job in trained if grid <= set(job.after)]
+    assert len(waiting) == 4  # the method, its text control, shuffled images, random targets
+    contrastive = built_in_methods()["contrastive"]
+    assert control_stages(method) == control_stages(contrastive)
+    assert text_key(method) != text_key(contrastive)
+
+
+def test_a_frozen_probe_leaves_the_encoder_and_is_read_through_its_head(
+    ran: Ran, tmp_path: Path
+) -> None:
+    method = built_in_methods()["frozen_probe"]
+    (tmp_path / "shared").symlink_to(ran.out / "shared")
+    own = RenderedBench(BenchFolder(tmp_path), [method], replace(CONFIG, probes=()))
+    arm = Arm(method, METHOD, 0, BenchWorld("objects", 0))
+    trained, result = run_arm(own, arm)
+    model, encoder = tmp_path / trained["model"]["path"], own.encoder(arm)
+    weights, before = (load_file(one / "model.safetensors") for one in (model, encoder))
+    assert all(torch.equal(value, weights[name]) for name, value in before.items())
+    text = "a zop is near a wug ."
+    tokens = AutoTokenizer.from_pretrained(model)(text, return_tensors="pt")
+    head = load_file(model / "groundling_heads.safetensors")
+    with torch.no_grad():
+        state = AutoModel.from_pretrained(model)(**tokens).last_hidden_state[0, 1:-1].mean(0)
+        for place in range(0, 12, 4):
+            linear, norm = (
+                [head[f"frozen_probe.project.{place + n}.{part}"] for part in ("weight", "bias")]
+                for n in (0, 1)
+            )
+            state = F.linear(state, *linear)
+            state = F.layer_norm(state, state.shape, *norm).relu()
+        state = F.linear(
+            state, *(head[f"frozen_probe.project.12.{part}"] for part in ("weight", "bias"))
+        )
+    (found,) = torch.from_numpy(method.vectors(model, [text], 32))
+    torch.testing.assert_close(found, state / state.norm(), rtol=1e-4, atol=1e-5)
+    plain = read_encoder(model, tmp_path / "plain", ran.out / "shared/objects-0/private", encoder)
+    same = {name for name, one in plain.items() if result["readings"][name] == one}
+    assert "visual" not in same and {"masked LM", "minimal pairs"} <= same  # the encoder's price
+
+
+def test_the_image_tower_alone_teaches_what_it_teaches_inside_its_clip(
+    ran: Ran, tmp_path: Path
+) -> None:
+    """`lexi_contrastive_image`: an image encoder without texts, loaded as one, has the same features."""
+    teacher = ran.out / "shared" / "objects-0" / "making" / "teacher" / "model"
+    CLIPVisionModel.from_pretrained(teacher).save_pretrained(tmp_path / "alone")
+    AutoImageProcessor.from_pretrained(teacher).save_pretrained(tmp_path / "alone")
+    (stage,) = built_in_methods()["lexi_contrastive_image"].stages
+    options = TargetedDistillationSettings(**stage.settings, teacher_images=str(teacher))
+    inside = ClipTeacher(load_frozen_clip(teacher, text=False), ["clip_image"], options)
+    tower = load_frozen_clip(tmp_path / "alone", text=False).image
+    assert inside.image_width == tower.embed_dim
+    pixels = torch.rand(3, 3, 32, 32)
+    torch.testing.assert_close(inside.clip.image(pixels), tower.projection(tower(pixels)))
 
 
 def test_foreign_code_trains_in_a_process_that_reads_nothing(inside: Ran) -> None:

@@ -14,6 +14,7 @@ from groundling.studies.bench.commands import BenchConfig
 from groundling.studies.bench.engine import METHOD, TEXT_CONTROL, control_stages, text_key
 from groundling.studies.bench.handed import shuffle_images, thin_captions, thin_images
 from groundling.studies.bench.methods import (
+    MERGED_SHARE,
     BenchMethod,
     Stage,
     built_in_methods,
@@ -54,6 +55,7 @@ class Quiet(Objective):
 
 OWN = BenchMethod("own", "p", "text", (Stage("mlm+kinds:Quiet"),))
 SAME = BenchMethod("l1", "p", "text", (Stage("mlm+kinds:Quiet"),))
+READ = BenchMethod("read", "p", "text", (Stage("mlm+kinds:Quiet"),), vectors=print)
 """
 
 
@@ -78,6 +80,8 @@ def test_an_option_that_no_objective_reads_is_refused_before_anything_runs() -> 
     method.check()
     with pytest.raises(InputError, match=r"no objective reads the option 'loudnes'.*loudness"):
         replace(method, weight="option:loudnes").check()
+    with pytest.raises(InputError, match=r"share.*1\.5"):
+        replace(method, weight=MERGED_SHARE, grid=(1.5, 0.5, 0.1)).check()
     with pytest.raises(InputError, match="unknown key 'kd_wieght'"):
         replace(method, weight="kd_wieght").check()
 
@@ -140,6 +144,8 @@ def test_a_method_of_ones_own_is_named_apart_and_identified_by_its_code() -> Non
     assert own.is_foreign and set(own.description()["source"]) == {"kinds:OWN", "kinds:Quiet"}
     with pytest.raises(InputError, match="method=l1: another method has this name"):
         find_methods(["kinds:SAME"])
+    with pytest.raises(InputError, match="method=read: a method of your own is read by its"):
+        find_methods(["kinds:READ"])
     with pytest.raises(InputError, match="expected BenchMethod"):
         find_methods(["kinds:Quiet"])
 
@@ -254,3 +260,15 @@ def test_an_encoder_has_the_width_and_the_layers_that_are_asked_for(tmp_path: Pa
     config = read_json(tmp_path / "new" / "config.json")
     sizes = ("num_hidden_layers", "hidden_size", "intermediate_size")
     assert [config[name] for name in sizes] == [3, 64, 128]
+
+
+def test_the_page_lists_every_method_with_its_data_and_its_weight() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "bench.md").read_text(encoding="utf-8")
+    section = page[page.index("\n## Methods") : page.index("\n## Controls")]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
+    found = {row[0].strip(): tuple(cell.strip() for cell in row[1:4]) for row in rows[1:]}
+    offered = built_in_methods()
+    assert found == {
+        name: (one.data, one.weight.removeprefix("option:"), ", ".join(f"{n:g}" for n in one.grid))
+        for name, one in offered.items()
+    }

@@ -29,7 +29,7 @@ from groundling.studies.bench import quickstart as module
 from groundling.studies.bench.commands import QUICKSTART as quickstart
 from groundling.studies.bench.commands import QuickstartConfig
 from groundling.studies.bench.engine import TEXT_CONTROL, control_stages
-from groundling.studies.bench.methods import CONTRASTIVE, L1, XDBERT
+from groundling.studies.bench.methods.text_and_teacher import CONTRASTIVE, L1, XDBERT
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.report import NO_PROBE
 from groundling.studies.worlds.world import World

@@ -471,6 +471,7 @@ def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(
         ({"student": ""}, "bench-real needs student"),
         ({"tasks": ("glue/rte",)}, "bench-real needs data"),
         ({"method": ("guess",)}, "no bench method is called 'guess'"),
+        ({"method": ("frozen_probe",)}, "frozen_probe: leaves the encoder as it is"),
         ({"lr": 0}, "lr = 0: expected "),
     ],
 )

@@ -1,18 +1,22 @@
 """Methods that an experiment compares: stages, what they read, the one tuned setting; the package's own, and yours.
 
-Each of the package is the paper's method at the bench's budget; all weights are chosen from the same grid.
+Each of the package is the paper's method at the bench's budget. A module here with a `BenchMethod` is a method of the
+package, with its objective if no other method has it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from groundling.command_line.names import NAMES, parse_arm, teacher_settings
 from groundling.commands.adapt import AdaptConfig
+from groundling.commands.merge import MergeConfig
 from groundling.core.errors import InputError, prefix_errors, require_known
 from groundling.core.registry import (
     IMPORT_PATH,
@@ -39,6 +43,8 @@ STAGE_PATH = re.compile(r"stage-(\d+)(?:/(.+))?")
 """A setting's value that names an output of an earlier stage, e.g. `stage-1/model`."""
 GIVEN = ("student", "teacher", "text", "teacher_images", "teacher_cache", "arm")
 """Settings of `adapt` that only the bench sets."""
+GRID = (0.1, 1.0, 10.0)
+"""The values of a tuned weight, unless the method says others."""
 BATCH = 64
 """Samples per step of every method; a stage may have fewer."""
 RETENTION = "retain_weight"
@@ -47,6 +53,12 @@ RETENTIONS = (0.0, 1.0, 10.0)
 """Its tried values; 10 is the default of `adapt`."""
 OPTION = "option:"
 """Prefix of a tuned setting that is an --option of one's own objective, e.g. `option:margin`."""
+MERGED_SHARE = "merged share"
+"""The tuned setting of a method whose encoder is merged with the handed-over one: the share of `groundling merge`."""
+
+
+ReadTexts = Callable[[Path, Sequence[str], int], np.ndarray]
+"""From an exported model, texts and their maximum number of tokens to vectors (N, E)."""
 
 
 def slug(text: str) -> str:
@@ -87,7 +99,7 @@ class BenchMethod:
     stages: tuple[Stage, ...]
     """Runs of `adapt`, in order; the encoder of the last is judged."""
     weight: str = ""
-    """Setting of the last stage that the bench chooses on dev nouns, or `option:NAME`; empty: none."""
+    """Setting of the last stage that the bench chooses on dev nouns, `option:NAME`, or `MERGED_SHARE`; empty: none."""
     grid: tuple[float | str, ...] = ()
     """The three values of `weight` that are compared."""
     reads_text_tower: bool = False
@@ -96,6 +108,9 @@ class BenchMethod:
     """Steps of all stages together, if not the bench's; every control gets the same."""
     control: str = "mlm"
     """Arm of its text control: what learns from the same texts without a teacher."""
+    vectors: ReadTexts | None = None
+    """Vectors of each noun's sentence, which the linear readings read in place of the encoder's states at the noun; \
+for the package's own methods alone."""
     place: str = ""
     """MODULE:NAME, if it is the user's own; set when it is found."""
 
@@ -119,9 +134,14 @@ class BenchMethod:
         return self.data == TEACHER or (self.data == IMAGES and self.reads_text_tower)
 
     @property
+    def is_merged(self) -> bool:
+        """Whether its encoder is merged with the handed-over one in the end; its controls are merged alike."""
+        return self.weight == MERGED_SHARE
+
+    @property
     def tunes_control(self) -> bool:
         """Whether the tuned setting is one of the text control too, and not a weight of the method's own term."""
-        return self.weight == RETENTION
+        return self.weight in (RETENTION, MERGED_SHARE)
 
     def stage_steps(self, total: int, factor: float = 1.0) -> list[int]:
         """Steps of each stage; together `factor` times `total`, or the method's own."""
@@ -144,6 +164,7 @@ class BenchMethod:
             "grid": list(self.grid),
             "steps": self.steps,
             **({} if self.control == "mlm" else {"control": self.control}),
+            **({} if self.vectors is None else {"vectors": self.vectors.__name__}),
             "stages": [
                 {**vars(stage), "texts": list(stage.texts), "settings": dict(stage.settings)}
                 for stage in self.stages
@@ -177,6 +198,8 @@ class BenchMethod:
             option = self.weight.removeprefix(OPTION)
             read = {name for one in arm.values() for name in setting_fields(one.Settings)}
             require_known(option, sorted(read), f"no objective reads the option {option!r}")
+        elif self.is_merged:
+            replace_settings(MergeConfig(), share=self.grid)
         elif self.weight:
             replace_settings(AdaptConfig(), **{self.weight: self.grid[0]})
 
@@ -243,122 +266,12 @@ def find_methods(names: Sequence[str]) -> list[BenchMethod]:
             method.check()
             if method.place and method.name in offered:
                 raise InputError("another method has this name; give yours another")
+            if method.place and method.vectors is not None:
+                raise InputError(
+                    "a method of your own is read by its encoder's states, not `vectors`"
+                )
         found.append(method)
     return found
-
-
-# -- the package's methods ---------------------------------------------------------------------------------------------
-
-GRID = (0.1, 1.0, 10.0)
-
-XDBERT = BenchMethod(
-    name="xdbert",
-    paper="XDBERT (Hsu et al. 2022)",
-    data=TEACHER,
-    # A block of 32 tokens holds about four lines, so a quarter of the samples is the same text.
-    stages=(Stage("xdbert", settings={"text_layout": "blocks"}, batch=16),),
-)
-L1 = BenchMethod(
-    name="l1",
-    paper="masked LM and L1 to the teacher's features, a baseline of ours",
-    data=TEACHER,
-    stages=(Stage("l1"),),
-    weight="distill_weight",
-    grid=GRID,
-)
-CONTRASTIVE = BenchMethod(
-    name="contrastive",
-    paper="masked LM and InfoNCE to the teacher's features, a baseline of ours",
-    data=TEACHER,
-    stages=(Stage("contrastive"),),
-    weight="distill_weight",
-    grid=GRID,
-)
-VOKENIZATION = BenchMethod(
-    name="vokenization",
-    paper="Vokenization (Tan and Bansal 2020)",
-    data=IMAGES,
-    stages=(
-        # The paper's matcher reads the last four layers; the bench's encoder has two. See `for_encoder`.
-        Stage("token_image_matching", (CAPTIONS,), settings={"vokenizer_layers": 2}),
-        Stage(
-            "mlm+voken_classification",
-            (CORPUS,),
-            settings={"voken_matcher": "stage-1/model"},
-            images=True,
-        ),
-    ),
-    weight="voken_weight",
-    grid=GRID,
-)
-VIDLANKD = BenchMethod(
-    name="vidlankd",
-    paper="VidLanKD (Tang et al. 2021)",
-    data=IMAGES,
-    stages=(
-        Stage(
-            "mlm+token_image_matching",
-            (CAPTIONS,),
-            settings={
-                "vokenizer_head": "none",
-                "vokenizer_layers": 1,
-                "vokenizer_margin": 1.0,
-                "vokenizer_frozen": False,
-            },
-        ),
-        Stage("mlm+nst+crd", (CORPUS,), settings={"kd_teacher": "stage-1/model"}, images=False),
-    ),
-    weight="kd_weight",
-    grid=GRID,
-)
-LEXI_CONTRASTIVE = BenchMethod(
-    name="lexi_contrastive",
-    paper="Lexicon-level contrastive visual grounding (Zhuang et al. 2024)",
-    data=IMAGES,
-    stages=(Stage("mlm+lexi_contrastive", (CAPTIONS,)),),
-    weight="lcg_weight",
-    grid=GRID,
-)
-CLIP_BERT = BenchMethod(
-    name="clip_bert",
-    paper="CLIP-BERT (Norlund et al. 2021), implicit",
-    data=IMAGES,
-    stages=(Stage("visual_token_mlm", (CAPTIONS,)),),
-)
-MCSE = BenchMethod(
-    name="mcse",
-    paper="MCSE (Zhang et al. 2022), SimCSE included, beside masked LM, which the paper does not train",
-    data=IMAGES,
-    # The bench's encoder has no dropout, by which the method's two passes differ.
-    stages=(Stage("mlm+simcse+mcse", (CORPUS, CAPTIONS), settings={"dropout": 0.1}),),
-    weight="mcse_weight",
-    grid=GRID,
-)
-GROUNDED_SPACE = BenchMethod(
-    name="grounded_space",
-    paper="grounded space, cluster and perceptual losses (Bordes et al. 2019)",
-    data=IMAGES,
-    stages=(Stage("mlm+grounded_space", (CAPTIONS,)),),
-    weight="cluster_weight",
-    grid=GRID,
-)
-MLM_DISTILLATION = BenchMethod(
-    name="mlm_distillation",
-    paper="distillation of masked-LM logits (ViComTe, Zhang et al. 2022)",
-    data=IMAGES,
-    stages=(
-        Stage("visual_token_mlm", (CAPTIONS,), settings={"save_joint": True}),
-        Stage("mlm_distillation", (CAPTIONS,), settings={"mlm_teacher": "stage-1/joint"}),
-    ),
-)
-CAPTION_TO_IMAGE = BenchMethod(
-    name="caption_to_image",
-    paper="Cap2Img (Kiela et al. 2018)",
-    data=IMAGES,
-    stages=(Stage("mlm+caption_to_image", (CAPTIONS,), settings={"pooling": "mean"}),),
-    weight="caption_to_image_weight",
-    grid=GRID,
-)
 
 
 def for_encoder(method: BenchMethod, layers: int, has_head: bool) -> BenchMethod:
@@ -368,7 +281,7 @@ def for_encoder(method: BenchMethod, layers: int, has_head: bool) -> BenchMethod
     (`has_head` is off), and a new one would make it forget: a method that has masked LM beside another objective leaves
     it out, its text control is SimCSE, and what is tuned is how much the encoder keeps of itself.
     """
-    if method == VOKENIZATION:
+    if method.name == "vokenization":
         matching, vokens = method.stages
         own = replace(matching, settings={"vokenizer_layers": min(4, layers)})
         method = replace(method, stages=(own, vokens))
@@ -377,7 +290,8 @@ def for_encoder(method: BenchMethod, layers: int, has_head: bool) -> BenchMethod
     stages = tuple(_without_masked_lm(stage) for stage in method.stages)
     if any(kind.masks_text for stage in stages for kind in _objectives_of(stage)):
         return method
-    return replace(method, stages=stages, control="simcse", weight=RETENTION, grid=RETENTIONS)
+    method = replace(method, stages=stages, control="simcse")
+    return method if method.is_merged else replace(method, weight=RETENTION, grid=RETENTIONS)
 
 
 def _objectives_of(stage: Stage) -> list[type[Objective]]:
