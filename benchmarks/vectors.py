@@ -3,7 +3,7 @@
 For each number of captions, made-up captions and vectors of random numbers are written, and the same short run is made
 twice, each in a process of its own: the first makes the store of tokens and the index of ids, the second opens them.
 
-python benchmarks/vectors.py [--captions 10000 100000] [--width 384] [--steps 50] [--batch 32] [--keep FOLDER]
+python benchmarks/vectors.py [--captions 10000 100000] [--width 384] [--steps 50] [--batch 32]
 """
 
 from __future__ import annotations
@@ -111,7 +111,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--keep", type=Path, help="write the data there, and leave it")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:
@@ -119,7 +118,7 @@ def main() -> None:
         return
     for captions in options.captions:
         with tempfile.TemporaryDirectory() as name:
-            measure(options.keep or Path(name), captions, options)
+            measure(Path(name), captions, options)
 
 
 def measure(folder: Path, captions: int, options: argparse.Namespace) -> None:

@@ -120,7 +120,7 @@ def test_processes_one_after_the_other(name: str, monkeypatch: pytest.MonkeyPatc
 
     main.__globals__["run_in_new_process"] = run_here
     main()
-    assert "groundling" in capsys.readouterr().out
+    assert "processor" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", SIMULATIONS)
