@@ -5,8 +5,7 @@
   held-out images.
 - `syntax`: the same from a word to the region of its syntactic neighbour.
 - `modality`: the shares of attention on text and image (`importance`), answers with ablated inputs
-  (`answers`), integrated gradients, and attention to the words that CLIP-TD's teacher selects
-  (`attribution`).
+  (`answers`), and attention to the words that CLIP-TD's teacher selects (`selected_words`).
 - `figures`: figures of all these results.
 - `page`: the page of `groundling visualize`.
 
