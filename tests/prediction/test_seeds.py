@@ -1,4 +1,4 @@
-"""Which of a run's seeds answer: the best on held-out data, the one that is named, or all by vote."""
+"""Which of a run's seeds answers: the best on held-out data, or the one that is named."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from scipy.special import softmax
 from tiny import homes
 from tiny.homes import STEPS, put, table
 
@@ -20,16 +18,11 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
-from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.metrics import ACCURACY, MSE
-from groundling.core.output_types import Classification, MultipleChoice, RegionSelection, Regression
 from groundling.prediction import load
-from groundling.prediction.predictions import choose_seed_models, combine_seeds
+from groundling.prediction.predictions import choose_seed_model
 from groundling.settings.fields import make_settings
 from groundling.settings.input_settings import PredictionColumns, SavedModelSettings
-from groundling.tasks import Task
-from groundling.training.evaluation import EvaluationOutput
 
 
 def run(folder: Path, results: dict[int, dict[str, object]]) -> Path:
@@ -74,75 +67,24 @@ def constant(score: float) -> dict[str, object]:
 def test_the_best_on_held_out_data_answers_and_it_is_said(
     results: dict, best: int, words: str, tmp_path: Path
 ) -> None:
-    folders, note = choose_seed_models(run(tmp_path / "run", results))
-    assert folders == [tmp_path / f"run/seed-{best}/model"]
+    folder, note = choose_seed_model(run(tmp_path / "run", results))
+    assert folder == tmp_path / f"run/seed-{best}/model"
     assert f"predictions of seed {best}," in note
     assert re.search(words, note)
 
 
-def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
+def test_a_seed_is_named(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", {0: result(0.5), 1: result(0.9), 2: result(0.7)})
-    assert choose_seed_models(folder, 2)[0][0].parent.name == "seed-2"
-    folders, note = choose_seed_models(folder, seeds="all")
-    assert [path.parent.name for path in folders] == ["seed-1", "seed-0", "seed-2"]
-    assert "majority vote of seeds 0, 1, 2" in note and "probabilities are means" in note
-    assert choose_seed_models(folder, 1, "all") == choose_seed_models(folder, 1)
+    assert choose_seed_model(folder, 2)[0].parent.name == "seed-2"
     with pytest.raises(InputError, match="no saved model of seed 1; there are: none"):
-        choose_seed_models(folder / "seed-0", 1)
+        choose_seed_model(folder / "seed-0", 1)
 
 
 def test_seeds_of_an_earlier_command_do_not_answer(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", {0: result(0.5), 1: result(0.6), 2: result(0.9)})
     put(folder / "result.json", json.dumps({"seeds": [0, 1]}))
-    assert choose_seed_models(folder)[0] == [folder / "seed-1/model"]
-    assert len(choose_seed_models(folder, seeds="all")[0]) == 2
-    assert choose_seed_models(folder, 2)[0] == [folder / "seed-2/model"]
-
-
-def said(*outputs: list[float], form: object) -> EvaluationOutput:
-    rows = np.array(outputs)
-    examples = [Example(f"e{number}", "") for number in range(len(rows))]
-    return EvaluationOutput(examples, rows, form.predict(rows), np.zeros(len(rows)), {})
-
-
-def task(form: object, metric: object = ACCURACY) -> Task:
-    return Task("t", form, lambda *_: [], (metric,), "t")
-
-
-def test_most_seeds_decide_and_of_equals_the_mean_probability() -> None:
-    form = Classification(("a", "b", "c"))
-    parts = [
-        said([3.0, 2.9, 0.0], [0.0, 0.0, 9.0], form=form),
-        said([3.0, 2.9, 0.0], [0.0, 1.0, 0.0], form=form),
-        said([0.0, 9.0, 0.0], [1.0, 0.0, 0.0], form=form),
-    ]
-    together = combine_seeds(parts, form, task(form))
-    shares = softmax(np.stack([one.outputs for one in parts]), -1).mean(0)
-    assert shares[0].argmax() == 1  # the mean alone would say b, most seeds say a
-    assert together.predictions.tolist() == [0, 2]  # one vote each: c has the highest mean
-    np.testing.assert_allclose(np.exp(together.outputs), shares, atol=1e-12)
-    assert together.metrics == {"accuracy": 0.5}
-
-
-def test_numbers_are_averaged_and_regions_that_are_not_there_stay_so() -> None:
-    form = Regression(0, 5)
-    together = combine_seeds(
-        [said([1.0], form=form), said([4.0], form=form)], form, task(form, MSE)
-    )
-    assert together.predictions.tolist() == [2.5]
-    pick = RegionSelection()
-    parts = [said([1.0, 2.0, -np.inf], form=pick), said([1.0, 5.0, -np.inf], form=pick)]
-    together = combine_seeds(parts, pick, Task("t", pick, lambda *_: [], (), "t"))
-    assert together.predictions.tolist() == [1]
-    assert together.outputs[0, 2] == -np.inf
-
-
-def test_two_scores_a_choice_are_one_probability() -> None:
-    form = MultipleChoice(("0", "1"), kind="each")
-    parts = [said([9.0, 0.0, 0.0, 1.0], form=form), said([0.0, 3.0, 0.0, 1.0], form=form)]
-    together = combine_seeds(parts, form, task(form))
-    assert together.outputs.shape == (1, 2)
-    assert together.predictions.tolist() == [0]  # a vote each; .5 of (.27, .88) is more
+    assert choose_seed_model(folder)[0] == folder / "seed-1/model"
+    assert choose_seed_model(folder, 2)[0] == folder / "seed-2/model"
 
 
 @pytest.fixture(scope="module")
@@ -181,23 +123,13 @@ def test_commands_and_python_take_the_same_seeds(
     assert asked("best")["model"] == str(mine / "run/seed-2/model")
     said = "predictions of seed 2, the best on dev (accuracy 0.8) of 0, 1, 2"
     assert said in capsys.readouterr().err
-    assert "majority vote of seeds 0, 1, 2" in asked("all", all_seeds=True)["notes"][0]
-    for seed in range(3):
-        asked(str(seed), model_seed=seed)
-    *alone, together = (homes.answers(tmp_path / f"{name}.jsonl") for name in (0, 1, 2, "all"))
-    for line, *of_seeds in zip(together, *alone, strict=True):
-        votes = [one["answer"] for one in of_seeds]
-        assert line["answer"] == max(("no", "yes"), key=votes.count)  # three seeds: no tie
-        shares = [
-            one["probability"] if one["answer"] == line["answer"] else 1 - one["probability"]
-            for one in of_seeds
-        ]
-        assert line["probability"] == pytest.approx(np.mean(shares), abs=1e-5)
-    first = load(mine / "run", seeds="all", device="cpu").predict("a dog number 1")
-    assert first.answer == together[1]["answer"]
+    asked("named", model_seed=1)
+    best, named = (homes.answers(tmp_path / f"{name}.jsonl") for name in ("best", "named"))
+    assert best != named
+    assert (
+        load(mine / "run", 1, device="cpu").predict("a dog number 1").answer == named[1]["answer"]
+    )
     assert load(mine / "run", device="cpu").folder == mine / "run/seed-2/model"
-    voting = SavedModelSettings(str(mine / "run"), all_seeds=True, cpu=True)
-    assert "vote" in evaluate(EvaluateConfig(voting, data=data, split="dev"))["notes"][0]
 
 
 def test_held_out_rows_are_those_that_training_held_out(tmp_path: Path) -> None:
