@@ -84,8 +84,8 @@ class FrozenClip:
         tower = self.text if self.text is not None else require(self.image, "image", "a teacher")
         return next(tower.parameters()).device
 
-    def encode_images(self, batch: Batch, names: Sequence[str]) -> Tensor:
-        """Embeddings (U, E) of each row's image in the joint space.
+    def encode_images(self, batch: Batch, names: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Pooled features (U, D) of each row's image, and embeddings (U, E) in the joint space.
 
         `names` (U,) identify the images; rows of one image share one forward pass.
         """
@@ -94,8 +94,7 @@ class FrozenClip:
         order = {name: number for number, name in enumerate(first)}
         pixels = require(batch.pixels, "pixels", "a teacher of images")
         pooled = tower(pixels[list(first.values())])[[order[name] for name in names]]
-        embedded: Tensor = tower.projection(pooled)
-        return embedded
+        return pooled, tower.projection(pooled)
 
     def encode_texts(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Token states (U, V, D) of each row's text, and the state (U, D) at its end, before the projection."""

@@ -289,7 +289,7 @@ def in_batch_negatives_note(
 
 ALWAYS_READ = frozenset({"cache_gb", "teacher_cache", "option", "save_joint"})
 """Settings of the cache, of the user's own parts and of what is saved, which no objective has to read."""
-TEACHER_READS = frozenset({"teacher_images", "max_windows"})
+TEACHER_READS = frozenset({"teacher_images", "teacher_space", "max_windows"})
 """Settings that teachers read, whatever the objective."""
 
 

@@ -116,6 +116,8 @@ the file ending."""
     teacher_cache: str = ""
     """Folder that keeps the teacher's features for other runs; empty: they stay in the run folder \
 until the run ends."""
+    teacher_space: Literal["joint", "pre_projection"] = "joint"
+    """CLIP-TD: use the teacher's features after its projections (joint) or before them."""
     num_words: Annotated[int, Ge(1)] = 2
     """CLIP-TD: number of words per text that td_words distils."""
     word_selection: Literal["top", "random"] = "top"
@@ -211,7 +213,7 @@ class VokenSettings(Settings):
 
     voken_matcher: Annotated[str, InputKind.FOLDER] = ""
     """voken_classification: folder `model` of a run of token_image_matching, with the student's \
-tokenizer; --teacher must be that of that run."""
+tokenizer; --teacher and --teacher-space must be those of that run."""
     voken_images: Annotated[str, InputKind.FOLDER] = ""
     """voken_classification: folder of images that may become vokens (Vokenization: 50,000 of Visual \
 Genome); empty: --teacher-images."""

@@ -37,8 +37,11 @@ from groundling.teachers.feature_cache import FeatureCache, TeacherDataset, iter
 
 UNNORMALIZED_IMAGE = "clip_image_unnormalized"
 """`clip_image` before it is scaled to unit length."""
-IMAGES = frozenset({"clip_image", UNNORMALIZED_IMAGE})
-TEXTS = frozenset({"clip_text"})
+SCORED_IMAGE = "clip_scored_image"
+SCORED_TEXT = "clip_scored_text"
+"""Embeddings in the joint space, where image and text are compared, if the features are in another space."""
+IMAGES = frozenset({"clip_image", UNNORMALIZED_IMAGE, SCORED_IMAGE})
+TEXTS = frozenset({"clip_text", SCORED_TEXT})
 WORDS = frozenset({"clip_word", "clip_words"})
 SCORES = frozenset({"clip_similarity", "clip_confidence"})
 GROUPS = {"clip_images": IMAGES, "clip_texts": TEXTS, "clip_words": WORDS, "clip_scores": SCORES}
@@ -95,7 +98,10 @@ class ClipTeacher(Teacher):
         """
         self.options = options or TargetedDistillationSettings()
         self.clip = clip
+        self.in_joint_space = self.options.teacher_space == "joint"
         self.selects_by_score = self.options.word_selection == "top"
+        self.scored_image = "clip_image" if self.in_joint_space else SCORED_IMAGE
+        self.scored_text = "clip_text" if self.in_joint_space else SCORED_TEXT
         self.keywords = keywords or extract_yake_keywords
         self.answers = answers
         self.answer_embeddings: Tensor | None = None
@@ -108,9 +114,11 @@ class ClipTeacher(Teacher):
         self._compute_only(self._with_dependencies(requested), requested)
         self._check_sources(requested)
         if clip.text is not None:
-            self.width = clip.text.embed_dim
+            self.width = clip.text.embed_dim if self.in_joint_space else clip.text.states_width
         if clip.image is not None:
-            self.image_width = clip.image.embed_dim
+            self.image_width = (
+                clip.image.embed_dim if self.in_joint_space else clip.image.pooled_width
+            )
         self.groups = [
             self._restricted(name, group & self.computed)
             for name, group in GROUPS.items()
@@ -123,11 +131,11 @@ class ClipTeacher(Teacher):
         if "clip_confidence" in computed and isinstance(self.answers, int):
             computed.add("clip_similarity")
         if "clip_similarity" in computed:
-            computed.add("clip_text")
+            computed.add(self.scored_text)
         if WORDS & computed:
             computed |= WORDS
         if SCORES & computed or (WORDS & computed and self.selects_by_score):
-            computed.add("clip_image")
+            computed.add(self.scored_image)
         return computed
 
     def _check_sources(self, requested: Sequence[str]) -> None:
@@ -164,15 +172,19 @@ class ClipTeacher(Teacher):
         return bool(WORDS & self.computed) and self.selects_by_score
 
     @property
+    def _reads_own_image(self) -> bool:
+        return bool(IMAGES & self.computed)
+
+    @property
     def _reads_own_text(self) -> bool:
         return bool((TEXTS | WORDS) & self.computed)
 
     @property
     def _required_features(self) -> set[str]:
         """Features of the rows that it reads, because it does not compute them."""
-        required = {"clip_image"} if SCORES & self.computed or self._scores_words else set()
+        required = {self.scored_image} if SCORES & self.computed or self._scores_words else set()
         if "clip_similarity" in self.computed:
-            required.add("clip_text")
+            required.add(self.scored_text)
         return required - self.computed
 
     def split(self, fixed: bool) -> tuple[Sequence[Teacher], Sequence[Teacher]]:
@@ -221,6 +233,7 @@ class ClipTeacher(Teacher):
             return {one.name: one.key() for one in self.groups if one.computed & self.computed}
         key: dict[str, Any] = {
             "features": list(self.feature_names),
+            "embedding_space": self.options.teacher_space,
             "counts_truncated": self.counts_truncated,
         }
         if self.reads_images and self.clip.image is not None:
@@ -332,17 +345,19 @@ class ClipTeacher(Teacher):
         if self._reads_own_text:
             states, ends = self.clip.encode_texts(batch)
             if "clip_text" in self.computed:
-                features["clip_text"] = self.clip.project_texts(ends)
+                features["clip_text"] = self._text_feature(ends)
+            if SCORED_TEXT in self.computed:
+                features[SCORED_TEXT] = self.clip.project_texts(ends)
         if WORDS & self.computed:
             if self.selects_by_score:
-                scores = self._word_scores(batch, features["clip_image"], states)
+                scores = self._word_scores(batch, features[self.scored_image], states)
                 words = self.options.num_words
                 chosen = np.stack([self._numbers(select_tokens(*row, words)) for row in scores])
                 features["clip_word"] = torch.from_numpy(chosen).to(batch.device)
             features["clip_words"] = self._word_features(batch, states, features["clip_word"])
         if "clip_similarity" in self.computed:
             scale = require(self.clip.text, "text", "a similarity").logit_scale.exp()
-            pairs = features["clip_image"] * features["clip_text"]
+            pairs = features[self.scored_image] * features[self.scored_text]
             features["clip_similarity"] = scale * pairs.sum(-1)
         if "clip_confidence" in self.computed:
             features["clip_confidence"] = self._confidence(features)
@@ -351,11 +366,19 @@ class ClipTeacher(Teacher):
     def _image_features(self, batch: Batch) -> dict[str, Tensor]:
         """Features (U, E), one of them not of unit length; an image shared by several inputs is encoded once."""
         features = {}
-        if IMAGES & self.computed:
-            embedded = self.clip.encode_images(batch, _image_ids(batch))
-            features["clip_image"] = F.normalize(embedded, dim=-1)
-            features[UNNORMALIZED_IMAGE] = embedded
+        if self._reads_own_image:
+            pooled, joint = self.clip.encode_images(batch, _image_ids(batch))
+            own = joint if self.in_joint_space else pooled
+            features["clip_image"] = F.normalize(own, dim=-1)
+            features[UNNORMALIZED_IMAGE] = own
+            features[SCORED_IMAGE] = F.normalize(joint, dim=-1)
         return {name: value for name, value in features.items() if name in self.computed}
+
+    def _text_feature(self, states: Tensor) -> Tensor:
+        """Unit-length features (..., E) from states (..., D) of the text tower."""
+        return (
+            self.clip.project_texts(states) if self.in_joint_space else F.normalize(states, dim=-1)
+        )
 
     @torch.no_grad()
     def word_scores(self, rows: Sequence[Sample]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -364,7 +387,7 @@ class ClipTeacher(Teacher):
         Other words score 0. Only for a teacher of `clip_words` that selects words by score.
         """
         batch = collate(self.inputs(rows)).to(self.clip.device)
-        image = (dict(batch.features) | self._image_features(batch))["clip_image"]
+        image = (dict(batch.features) | self._image_features(batch))[self.scored_image]
         return self._word_scores(batch, image, self.clip.encode_texts(batch)[0])
 
     def _word_scores(
@@ -410,7 +433,7 @@ class ClipTeacher(Teacher):
         windows = require(batch.clip, "clip", "features of words")
         count = 1 + max(0, int(windows.word_ids.max()))
         last = last_token_positions(windows.word_ids, count).gather(1, chosen.clamp(min=0))
-        return self.clip.project_texts(_gather_states(states, last)) * (chosen >= 0).unsqueeze(-1)
+        return self._text_feature(_gather_states(states, last)) * (chosen >= 0).unsqueeze(-1)
 
     def _confidence(self, features: Mapping[str, Tensor]) -> Tensor:
         """The largest softmax probability (U,) over the answers, whose embeddings are computed once, or clusters."""
@@ -422,7 +445,7 @@ class ClipTeacher(Teacher):
         if self.whole.answer_embeddings is None:
             rows = [row for row, _ in self.clip.tokenize(self.answers)]
             self.whole.answer_embeddings = self.clip.embed_texts(rows)
-        image = features["clip_image"]
+        image = features[self.scored_image]
         scale = require(self.clip.text, "text", "an answer's embedding").logit_scale.exp()
         answers = self.whole.answer_embeddings.to(image.device)
         return (scale * image @ answers.T).softmax(-1).amax(-1)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from groundling.models.heads import (
 )
 from groundling.models.loading import weights_sha256
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import (
     Teacher,
     TeacherContext,
@@ -43,15 +44,18 @@ SCORES = 1 << 24
 class VokenImages:
     """The images that may become vokens, in the order of their ids, and a CLIP-like model that reads them."""
 
-    def __init__(self, folder: str | Path, clip: FrozenClip) -> None:
-        """Raises InputError for fewer than two images."""
+    def __init__(
+        self, folder: str | Path, clip: FrozenClip, space: Literal["joint", "pre_projection"]
+    ) -> None:
+        """`space` of the features, as in `ClipTeacher`; raises InputError for fewer than two images."""
         files = files_below(Path(folder))
         with prefix_errors(folder):
             self.files = {name: single_file(files[name]) for name in sorted(files)}
         if len(self.files) < 2:
             raise InputError(f"{folder}: vokens need at least 2 images to choose from")
         self.clip = clip
-        self.teacher = ClipTeacher(clip, ["clip_image"], images=self.files)
+        options = TargetedDistillationSettings(teacher_space=space)
+        self.teacher = ClipTeacher(clip, ["clip_image"], options, images=self.files)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -133,7 +137,7 @@ class VokenTeacher(_TokenTeacher):
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """`voken` (U, T) int32; raises InputError for a text that is too long for the vokenizer."""
         if self.image_vectors is None:  # with all vokens in the cache, no image is read
-            with convert_errors("voken_matcher was trained with another teacher"):
+            with convert_errors("voken_matcher was trained with another teacher or teacher_space"):
                 self.image_vectors = self.heads.image_vectors(self.images.features())
         batch = batch.to(self.images.clip.device)
         tokens = require(batch.text, "text", self.name)
@@ -183,7 +187,7 @@ def make_voken_teacher(given: TeacherContext) -> Teacher:
     matcher = load_text_encoder(options.voken_matcher)
     check_same_tokens(matcher.tokenizer, tokenizer, options.voken_matcher)
     clip = load_frozen_clip(given.source, text=False)
-    return VokenTeacher(matcher, heads, VokenImages(folder, clip))
+    return VokenTeacher(matcher, heads, VokenImages(folder, clip, targeted.teacher_space))
 
 
 VOKENS = TeacherSpec("vokens", ("voken",), make_voken_teacher)

@@ -359,17 +359,18 @@ def test_vokens_are_the_best_images(place: Path, tmp_path: Path, head: bool) -> 
     assert len(found) > 1
 
 
-def test_the_key_follows_images_and_heads(place: Path, tmp_path: Path) -> None:
+def test_the_key_follows_space_images_and_heads(place: Path, tmp_path: Path) -> None:
     clip = FrozenClip(load_clip_image_tower(place / "clip"), None)
-    bank = VokenImages(place / "bank", clip)
-    assert bank.features().shape == (7, 24)
-    keys = {str(bank.key)}
+    spaces = ("joint", "pre_projection")
+    joint, before = (VokenImages(place / "bank", clip, space) for space in spaces)
+    assert joint.features().shape == (7, 24) and before.features().shape == (7, 32)
+    keys = {str(joint.key), str(before.key)}
     for layers in (1, 2):
         folder = matcher(tmp_path / str(layers), place / "student", layers=layers)
         for images in ("bank", "photos"):
             settings = {"voken_matcher": str(folder), "voken_images": str(place / images)}
             keys.add(str(make_voken_teacher(given(place, settings)).key()))
-    assert len(keys) == 5
+    assert len(keys) == 6
 
 
 def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
@@ -390,7 +391,7 @@ def test_what_does_not_fit_is_refused(place: Path, tmp_path: Path) -> None:
             make_voken_teacher(given(place, right | changed))
     wide = matcher(tmp_path / "wide", place / "student", image=20)
     teacher = make_voken_teacher(given(place, right | {"voken_matcher": wide}))
-    with pytest.raises(InputError, match="was trained with another teacher"):
+    with pytest.raises(InputError, match="was trained with another teacher or teacher_space"):
         teacher.features(collate([text_sample(3)]))
     text = TextDataset([Example("a", "a dog " * 60)], TextRowEncoder(homes.words(), 100))
     with pytest.raises(InputError, match=r"set max_length=64"):

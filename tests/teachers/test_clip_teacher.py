@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, Siglip
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.core.batch import Batch, Example, OutputSizes, collate
+from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer
 from groundling.core.rng import generator
@@ -272,6 +271,21 @@ def test_only_what_is_asked_for_is_loaded_and_computed(place, tmp_path, monkeypa
     kept_and_live(seen, examples(), tmp_path)
 
 
+def test_space_before_the_projection(place, tmp_path):
+    wide = teacher(place, teacher_space="pre_projection")
+    assert (wide.width, wide.image_width) == (32, 32)
+    ours = kept_and_live(wide, examples(), tmp_path).features
+    joint = wrapped(teacher(place), examples(), tmp_path / "joint").features
+    close(ours["clip_similarity"], joint["clip_similarity"], 1e-4)
+    assert torch.equal(ours["clip_word"], joint["clip_word"])
+    model = AutoModel.from_pretrained(place / "clip")
+    for name, project in (
+        ("clip_image", model.visual_projection),
+        ("clip_words", model.text_projection),
+    ):
+        close(F.normalize(project(ours[name][:1]), dim=-1), joint[name][:1])
+
+
 def test_words_by_themselves(place, tmp_path):
     lonely = teacher(place, relevance="isolated", keyword_extractor=NOTHING)
     batch = wrapped(lonely, examples()[:3], tmp_path)
@@ -325,7 +339,7 @@ def test_confidence_of_answers(place, tmp_path):
     assert teachers_in(tmp_path.glob("clip*")) == ["clip_images"]
     sure.clip.text.logit_scale.data = torch.tensor(100.0).log()
     sure.answer_embeddings = torch.tensor([[0.2], [0.25], [0.22], [0.21]])
-    said = sure._confidence({"clip_image": torch.ones(1, 1)})
+    said = sure._confidence({sure.scored_image: torch.ones(1, 1)})
     assert said.item() == pytest.approx(0.9304, abs=1e-4)
 
 
@@ -524,6 +538,7 @@ def test_other_features_lie_beside_in_one_cache(place, tmp_path, monkeypatch):
         ({"name": str(other)}, [images, words]),
         ({"num_words": 3}, [words]),
         ({"relevance": "isolated"}, [words]),
+        ({"teacher_space": "pre_projection"}, all_three),
         ({"keyword_extractor": f"{__name__}:important"}, [words]),
     ):
         assert wrap(**changes) == new
@@ -650,9 +665,5 @@ def test_the_papers_terms_and_gate_are_the_same_kept_and_live(tune, tmp_path):
     assert {*terms[:3], *monitored, "contrastive_word"} < logs[0][0].keys()
     for one, other in zip(*logs, strict=True):
         assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
-
-
-def test_text_features_have_one_width() -> None:
-    teachers = [SimpleNamespace(name=str(width), width=width, image_width=0) for width in (24, 32)]
-    with pytest.raises(InputError, match=r"text features of two widths, \[24, 32\]"):
-        TeacherSet(teachers).sizes(OutputSizes())
+    wide = replace_settings(config, teacher_space="pre_projection")
+    assert "text features of two widths, [24, 32]" in refused(finetune, wide, BRIEF, tmp_path / "w")
