@@ -26,6 +26,8 @@ class PositionKind(IntEnum):
     WHOLE_IMAGE = 4
     ADDED = 5
     """What a `MultimodalEmbeddings` adds after the regions, such as VL-BERT's [END]."""
+    IMAGE_CLASS = 6
+    """The class token before an image's patches."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,16 @@ def window_positions(windows: ClipWindows) -> SequencePositions:
 
 def region_positions(regions: Regions) -> SequencePositions:
     """The R positions of the regions."""
-    whole, region = int(PositionKind.WHOLE_IMAGE), int(PositionKind.REGION)
-    inner = torch.where(regions.is_whole_image, whole, region)
+    return _image_positions(regions, PositionKind.WHOLE_IMAGE)
+
+
+def patch_positions(regions: Regions) -> SequencePositions:
+    """The R positions of an image's class token and patches."""
+    return _image_positions(regions, PositionKind.IMAGE_CLASS)
+
+
+def _image_positions(regions: Regions, whole: PositionKind) -> SequencePositions:
+    inner = torch.where(regions.is_whole_image, int(whole), int(PositionKind.REGION))
     return _with_indices(torch.where(regions.mask, inner, int(PositionKind.PADDING)))
 
 

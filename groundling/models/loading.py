@@ -71,6 +71,8 @@ class ModelFormat:
     """Whether a hub id or folder has this format."""
     load: Callable[[str], Encoder]
     """Load the model from that hub id or folder."""
+    for_inspection: bool = False
+    """Whether `groundling visualize` alone loads it so."""
 
 
 # Hashes that identify a model's weights, wherever they were loaded from.

@@ -48,7 +48,7 @@ class ImageSettings(Settings):
     """Region store (output of `groundling regions`, whose --imports merges several); empty: the \
 model reads no regions."""
     images: Annotated[str, InputKind.FOLDER] = ""
-    """Folder of the images, for models that read pixels: end-to-end VL-BERT and VisualBERT, \
+    """Folder of the images, for models that read pixels: end-to-end VL-BERT and VisualBERT, ViLT, \
 zero-shot CLIP. An image's id in a store is its path in this folder, without the file ending; such \
 a model reads only boxes, classes and segments from the store."""
     max_regions: Annotated[int, Ge(0)] = 0

@@ -19,7 +19,7 @@ from groundling.settings.objectives import PretrainingVariantSettings
 
 
 class RegionEncoder(Encoder, RegionRequirements):
-    """A model that reads text and regions. Abstract.
+    """A model that reads text and regions, or text and patches. Abstract.
 
     Commands, predictions and studies ask it only what stands here, in `Encoder` and in
     `RegionRequirements`; its paper's pre-training and heads are those of its `architecture`.

@@ -28,11 +28,14 @@ from groundling.vision_language.end_to_end import SIDE, load_end_to_end, make_en
 from groundling.vision_language.single_stream import JOIN, get_bert, read_join_description
 
 
-def load_encoder(source: str | Path, model_format: str = "", architecture: str = "") -> Encoder:
+def load_encoder(
+    source: str | Path, model_format: str = "", architecture: str = "", for_inspection: bool = False
+) -> Encoder:
     """Load the model of a hub id or folder, in a `ModelFormat` of this package or as a transformers encoder.
 
     `model_format` (MODULE:NAME): your own `ModelFormat` that loads it. `architecture` (MODULE:NAME): your own
-    `Architecture`, of whose models it is one. Raises InputError if there is no model, or if it needs one of these.
+    `Architecture`, of whose models it is one. `for_inspection`: formats only for inspection come first. Raises
+    InputError if there is no model, or if it needs one of these.
     """
     if model_format:
         loaded: object = import_object(model_format, ModelFormat).load(str(source))
@@ -41,8 +44,8 @@ def load_encoder(source: str | Path, model_format: str = "", architecture: str =
         model = _architecture_of(source, architecture).open(source)
         return load_end_to_end(model, source) if (Path(source) / CNN).exists() else model
     formats = registered("models", ModelFormat) | registered("vision_language", ModelFormat)
-    for one in formats.values():
-        if one.matches(str(source)):
+    for one in sorted(formats.values(), key=lambda one: not one.for_inspection):
+        if (for_inspection or not one.for_inspection) and one.matches(str(source)):
             return one.load(str(source))
     return load_text_encoder(source)
 

@@ -56,6 +56,7 @@ from groundling.settings.input_settings import (
 )
 from groundling.stats import finished_runs
 from groundling.stats.linear_probes import read_nouns
+from groundling.studies.attention.models import load_clip_towers
 from groundling.studies.clip_td.explicit_mitigation import WordNet
 from groundling.studies.clip_td.shortcut_mitigation import read_losses
 from groundling.studies.clip_td.vcr_files import read_lines
@@ -471,6 +472,8 @@ def _models(shelf: LazyFixture) -> dict[str, Reader]:
         "text encoder": (homes.student, load_encoder),
         "sentence encoder": (homes.sentence_encoder, load_encoder),
         "CLIP": (homes.seeing_clip, _both_towers),
+        "CLIP with looks": (homes.seeing_clip, load_clip_towers),
+        "ViLT": (homes.vilt, load_encoder),
         "VisualBERT": (_visualbert, load_encoder),
         "LXMERT": (_lxmert, load_encoder),
         "XDBERT": (_crossmodal, load_encoder),

@@ -19,6 +19,8 @@ from groundling.core.errors import InputError
 from groundling.models.clip import load_clip_image_tower
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.models.text_encoder import load_text_encoder
+from groundling.studies.attention.commands import VisualizeConfig
+from groundling.studies.attention.page import make_page
 from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.uniter import uniter
 
@@ -67,6 +69,27 @@ def test_a_broken_student(
     if case in ("no config", "decoder"):  # fine-tuning loads it alike
         line = refusal(*tuning_with(given, tmp_path / "tuned", model=tmp_path / "broken"))
         assert complaint in line and str(tmp_path / "broken") in line
+
+
+NOT_INSPECTED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "weights": (lambda at: put(at / "model.safetensors", b"short"), "weights could not be loaded"),
+    "NaN": (not_finite, "are NaN or infinite"),
+    "no tokenizer": (lambda at: [file.unlink() for file in at.glob("*token*")], "no tokenizer"),
+    "processor": (lambda at: put(at / "preprocessor_config.json", "{"), "no image processor found"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_INSPECTED)
+@pytest.mark.parametrize("make", [homes.vilt, homes.seeing_clip])
+def test_a_broken_model_for_inspection(
+    make: Callable[[Path], Path], case: str, tmp_path: Path
+) -> None:
+    damage, complaint = NOT_INSPECTED[case]
+    damage(make(tmp_path / "broken"))
+    photo = homes.noise(tmp_path / "photo.png", (40, 30))
+    config = VisualizeConfig(model=(f"{tmp_path}/broken",), image=str(photo), text="dog", cpu=True)
+    line = homes.refused(make_page, config)
+    assert complaint in line and line.startswith(str(tmp_path / "broken"))
 
 
 def test_a_broken_teacher(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:

@@ -25,6 +25,7 @@ from transformers import (
     CLIPImageProcessorPil,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    ViltImageProcessorPil,
 )
 
 import groundling.training.loop
@@ -148,6 +149,13 @@ def speaking_encoder(folder: Path, width: int) -> Path:
 
 def teacher(folder: Path) -> Path:
     return home(folder, toys.clip(tokens()), tokens())
+
+
+def vilt(folder: Path) -> Path:
+    """A ViLT with its tokenizer and image processor, which makes photos of 32 pixels on their short side."""
+    home(folder, toys.vilt(len(words())), words())
+    ViltImageProcessorPil(size={"shortest_edge": 32}, size_divisor=8).save_pretrained(folder)
+    return folder
 
 
 def seeing_clip(folder: Path) -> Path:

@@ -110,6 +110,7 @@ def models(folder: Path) -> None:
     seeing = homes.teacher(folder / "openai/clip-vit-base-patch32")
     hf.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square).save_pretrained(seeing)
     shutil.copytree(seeing, folder / "openai/clip-vit-base-patch16")
+    homes.vilt(folder / "dandelin/vilt-b32-mlm")
     shortest = hf.ConvNextImageProcessorPil(size={"shortest_edge": SIDE})
     stages = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, WIDTH], "depths": [1, 1, 1, 1]}
     resnet = hf.ResNetModel(hf.ResNetConfig(**stages, layer_type="bottleneck"))

@@ -45,6 +45,8 @@ from transformers import (
     SiglipModel,
     T5Config,
     T5Model,
+    ViltConfig,
+    ViltForMaskedLM,
     ViTConfig,
     ViTModel,
 )
@@ -226,6 +228,18 @@ def deberta(vocabulary: int) -> DebertaV2Model:
 
 def vit() -> ViTModel:
     return ViTModel(ViTConfig(image_size=16, patch_size=8, **SMALL))
+
+
+def vilt(vocabulary: int) -> ViltForMaskedLM:
+    """Patches of 8 pixels, with places for a square of 4 x 4."""
+    torch.manual_seed(11)
+    sizes = {"image_size": 32, "patch_size": 8, "max_position_embeddings": 40, **SMALL, **SPREAD}
+    model = ViltForMaskedLM(ViltConfig(vocab_size=vocabulary, **sizes))
+    with torch.no_grad():  # transformers starts positions and the class token at 0
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.2)
+    return model
 
 
 def t5(vocabulary: int) -> T5Model:

@@ -123,7 +123,7 @@ def check_regions_read(
 ) -> None:
     """Raises InputError if the task needs regions and has none, or if the model of `source` does not read them."""
     regions = inputs.settings.regions
-    if regions and isinstance(student, RegionEncoder):
+    if regions and isinstance(student, RegionEncoder) and student.region_source != "patches":
         inputs.check_pixels(student, source)
     elif regions:
         raise InputError(f"regions={regions}: this model reads none; set architecture for a BERT")

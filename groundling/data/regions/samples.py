@@ -357,8 +357,8 @@ def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:
 
 RegionFinderFunction = Callable[[Mapping[str, ImageInput]], tuple[RegionSource, dict[str, str]]]
 """Finds the regions of images; returns them, and the faults of images without regions, by id."""
-FeatureSource = Literal["features", "pixels"]
-"""Source of visual features: a store's features, or pixels in a store's boxes."""
+FeatureSource = Literal["features", "pixels", "patches"]
+"""Source of visual features: a store's features, pixels in a store's boxes, or pixels in patches."""
 
 
 # -- from settings -----------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class AnalysedModelSettings(LoadingSettings):
 
     model: Annotated[str, InputKind.MODEL, required] = ""
     """Pre-trained or fine-tuned model that reads text and regions: a folder of `pretrain` or \
-`finetune --save-model`, or a Hugging Face VisualBERT or LXMERT."""
+`finetune --save-model`, or a Hugging Face VisualBERT, LXMERT or ViLT."""
     untrained: bool = False
     """Replace the model's weights with random ones: a control, which must show no effect."""
     image_settings: ImageSettings = field(default_factory=ImageSettings)
@@ -159,7 +159,7 @@ class VisualizeConfig(LoadingSettings):
 
     model: Annotated[tuple[str, ...], InputKind.MODEL, required, may_repeat] = ()
     """Models, side by side: output of `finetune` or `pretrain` (with several seeds the one with \
-the best development score), a text encoder, or a Hugging Face VisualBERT or LXMERT."""
+the best development score), a text encoder, or a Hugging Face VisualBERT, ViLT or CLIP."""
     image: Annotated[str, InputKind.FILE] = ""
     """Your photo."""
     text: str = ""

@@ -141,20 +141,23 @@ def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
     Active heads are large and dark, others small and light; the grey line is the baseline: the
     region of the highest confidence or, without confidences, a random region.
     """
+    measures = list(dict.fromkeys(result["measure"] for result in panels.values()))
     largest = 0.0
     figure, axes = _panels(len(panels))
     for one, (title, result) in zip(axes, panels.items(), strict=True):
-        _dots(one, result["heads"])
+        _dots(one, result["heads"], result["measure"])
         name, rule = "highest confidence", result["confidence"]
         if rule is None:
             name, rule = "a region at random", result["chance"]
         one.axhline(rule["value"], color=GREY, linewidth=1.2, label=name, zorder=1)
         one.set_title(title, fontsize=9)
-        largest = max(largest, rule["value"], *(head["accuracy"] for head in result["heads"]))
+        largest = max(
+            largest, rule["value"], *(head[result["measure"]] for head in result["heads"])
+        )
     # Set once for all panels: setting the bottom alone would freeze the top of later panels.
     axes[0].set_ylim(0, min(1.06 * largest, 104))
     figure.supxlabel("layer", fontsize=9)
-    figure.supylabel("accuracy, %", fontsize=9)
+    figure.supylabel(f"{' or '.join(measures)}, %", fontsize=9)
     _legend(figure, axes[0])
     return figure
 
@@ -190,7 +193,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, frameon=False, fontsize=7, columnspacing=1, **place)
 
 
-def _dots(axes: Axes, heads: Sequence[ResultJson]) -> None:
+def _dots(axes: Axes, heads: Sequence[ResultJson], measure: str) -> None:
     layers = sorted({(one["attention"], one["layer"]) for one in heads})
     most = max(one["head"] for one in heads)
     # Heads of a layer are spread horizontally in their order, so that equal accuracies do not overlap.
@@ -204,7 +207,7 @@ def _dots(axes: Axes, heads: Sequence[ResultJson]) -> None:
         places = [
             layers.index((one["attention"], one["layer"])) + across[one["head"]] for one in chosen
         ]
-        axes.scatter(places, [one["accuracy"] for one in chosen], linewidths=0, **look)
+        axes.scatter(places, [one[measure] for one in chosen], linewidths=0, **look)
     several = len({name for name, _ in layers}) > 1
     names = [f"{name} {number}" if several else str(number) for name, number in layers]
     axes.set_xticks(range(len(layers)), names, fontsize=7)

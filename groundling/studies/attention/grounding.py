@@ -34,10 +34,13 @@ from groundling.studies.attention.inspected_models import (
     consume_attention,
     shuffle_images,
 )
+from groundling.studies.attention.models import pointing_game
 from groundling.tasks import Task
 
 PhrasePooling = Literal["last", "mean"]
 """Query of a phrase: the attention from its last token, or the mean over all of its tokens."""
+GroundingMetric = Literal["accuracy", "pointing"]
+"""When a head is right: accuracy, a region's IoU with a gold box; pointing, a patch in one."""
 MEASURES = ("region_share", "special_share", "entropy")
 """Measures of a phrase's attention that are summed over phrases: the shares on regions and on
 special tokens (such as [CLS] and [SEP]), and the entropy over all positions, in nats.
@@ -124,6 +127,8 @@ class GroundingResult(NamedTuple):
     """Map name, layer and head of each of the M; layers and heads count from 0."""
     half: np.ndarray
     """(Q,): the half (0 or 1) of the images that its image is in."""
+    measure: GroundingMetric = "accuracy"
+    """When a head is right."""
 
 
 def _baselines_of(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
@@ -260,6 +265,7 @@ class HeadGrounding:
             means.reshape(2, -1, len(MEASURES)),
             [(name, layer, head) for name, layer in self.layers for head in range(heads)],
             self.half[own],
+            "pointing" if self.mark is pointing_game else "accuracy",
         )
 
 
@@ -283,7 +289,7 @@ def score_heads(
     are right. Raises InputError if the model reads no regions or gives no attention to them.
     """
     model = RegionModel(config, device)
-    mark = require(task.label_regions, "label_regions", task.name)
+    mark = model.mark(require(task.label_regions, "label_regions", task.name))
     images = [one.images[0] for one in examples]
     half_of = assign_halves(images, config.seed)
     passes = []
@@ -397,6 +403,7 @@ class HeadLeaderboard:
             raise InputError("no phrase is left on which a head can be scored")
         heads = self.result.heads
         return {
+            "measure": self.result.measure,
             "active_heads": int(self.is_active.sum()),
             **self._summary(np.ones(len(heads), bool)),
             "layers": [self._layer(layer) for layer in dict.fromkeys(one[:2] for one in heads)],
@@ -469,7 +476,7 @@ class HeadLeaderboard:
 
     def _heads(self) -> list[dict[str, Any]]:
         """The accuracy of every head, also with other images, and its `MEASURES`."""
-        columns: dict[str, np.ndarray] = {"accuracy": self.result.is_right}
+        columns: dict[str, np.ndarray] = {self.result.measure: self.result.is_right}
         if self.shuffled_result is not None:
             columns["other_images"] = self.shuffled_result.is_right
         accuracies = {
@@ -532,13 +539,20 @@ def count_phrases(baselines: PhraseBaselines) -> dict[str, int]:
 def notes_of_reports(
     counts: Mapping[str, Any],
     left_out: Mapping[str, str],
+    reports: Sequence[Mapping[str, Any]],
 ) -> list[str]:
-    """Notes on counts (`LEFT_OUT`, and more that are `left_out`)."""
-    return [
+    """Notes on counts (`LEFT_OUT`, and more that are `left_out`), and on the groups' reports."""
+    notes = [
         f"left out: {counts[name]:,} {what}"
         for name, what in {**left_out, **LEFT_OUT}.items()
         if counts[name]
     ]
+    if any(one["measure"] == "pointing" for one in reports):
+        notes.append(
+            "regions are patches of the photo, and a head is right if the centre of its patch is in a gold box "
+            "(pointing): do not compare with accuracies by IoU"
+        )
+    return notes
 
 
 def format_value(estimate: Mapping[str, Any] | None) -> str:

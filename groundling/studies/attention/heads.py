@@ -45,7 +45,7 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
         **count_phrases(baselines),
         "without_box": skipped,
     }
-    run.note(*notes_of_reports(counts, {}))
+    run.note(*notes_of_reports(counts, {}, [report]))
     return {
         "active_above": config.min_region_attention,
         "counts": counts,

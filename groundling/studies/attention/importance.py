@@ -30,9 +30,9 @@ NUMBERS = (*ATTENTION_TARGETS, "gap", "gap_size")
 POSITIONS_OF_MODALITY = (
     (PositionKind.REGION, PositionKind.WHOLE_IMAGE),
     (PositionKind.TOKEN,),
-    (PositionKind.SPECIAL, PositionKind.ADDED),
+    (PositionKind.SPECIAL, PositionKind.ADDED, PositionKind.IMAGE_CLASS),
 )
-"""Positions by kind: VL-BERT's whole image is visual; its [END] special."""
+"""Positions by kind: VL-BERT's whole image is visual; its [END], ViLT's class token special."""
 EXACT = 1e-5
 """Largest difference from 1 of the sum of a position's attention."""
 

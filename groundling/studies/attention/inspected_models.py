@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from groundling.core.batch import Batch, Example, RegionRow, Sample, collate, require
+from groundling.core.batch import Batch, Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError, raise_first, require_nonempty
 from groundling.core.output_types import OutputType
 from groundling.core.registry import require_instance, resolve
 from groundling.core.rng import derive_seed, generator
 from groundling.data.captions import (
+    find_images,
     images_in_store,
     read_captions,
     with_store_ids,
@@ -30,7 +31,7 @@ from groundling.data.captions import (
 from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import ImageInput
 from groundling.data.regions import RegionSource, RegionStore
-from groundling.data.regions.samples import ImageSampleBuilder, ImageSources
+from groundling.data.regions.samples import ImageSampleBuilder, ImageSources, RegionLabeler
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.models.attention import AttentionMap
 from groundling.models.loading import Encoder
@@ -41,6 +42,7 @@ from groundling.settings.fields import require_settings
 from groundling.settings.input_settings import CaptionSettings, RegionSettings
 from groundling.stats import derangement
 from groundling.studies.attention.commands import AnalysedModelSettings, ModalityConfig
+from groundling.studies.attention.models import PatchReader, PatchStore, pointing_game
 from groundling.tasks import Task
 from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import load_encoder
@@ -62,14 +64,20 @@ class RegionModel:
         settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
         self.inputs = ImageSampleBuilder(settings)
         self.inputs.check_pixels(model, config.model)
-        require_settings(config, f"{config.model}: this model", "regions")
-        self.inputs.check(model)
-        self.store: RegionStore = require(self.inputs.store, "regions", config.model)
+        self.store: RegionStore | None = None
+        if not isinstance(model, PatchReader):
+            require_settings(config, f"{config.model}: this model", "regions")
+            self.inputs.check(model)
+            self.store = self.inputs.store
         if config.untrained:
             randomize_weights(model, config.seed)
         # A text alone or a pair is read as in pre-training.
         model.prepare((), True)
         self.model = model.to(device).eval()
+
+    def mark(self, usual: RegionLabeler) -> RegionLabeler:
+        """The rule for right regions: the task's (`usual`), or `pointing_game` for patches."""
+        return pointing_game if isinstance(self.model, PatchReader) else usual
 
     def samples(
         self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
@@ -88,7 +96,10 @@ class RegionModel:
             files = image_files_by_id(
                 texts, self.config.image_settings.images, "a model that reads pixels"
             )
-        store: RegionSource = self.store
+        store: RegionSource | None = self.store
+        if isinstance(model, PatchReader):
+            store = PatchStore(model, files)
+        assert store is not None  # only patches have none
         if partner is not None:
             store = OtherImageStore(store, partner)
         shown = {image: files[partner[image] if partner else image] for image in files}
@@ -164,8 +175,13 @@ def read_analysis_examples(
         return next(iter(parts.values())), ()
     splits = (config.split,) if config.split else ()
     captions = read_captions(data, CaptionSettings(config.columns, splits))
-    images = with_store_ids(captions.images)
-    images, _ = images_in_store(images, subject.store, subject.store.folder)
+    folder = config.image_settings.images
+    images, store = captions.images, subject.store
+    if store is None and folder:
+        images, _ = find_images(images, folder)
+    images = with_store_ids(images)
+    if store is not None:
+        images, _ = images_in_store(images, store, store.folder)
     examples = [
         Example(f"{image.id}#{number}", caption, images=(image.id,))
         for image in images
@@ -338,4 +354,6 @@ def randomize_weights(model: Encoder, seed: int = 0) -> Encoder:
             part.bias.data.zero_()
         if isinstance(part, nn.LayerNorm):
             part.reset_parameters()
+    for weight in model.patch_parameters() if isinstance(model, PatchReader) else ():
+        weight.data.copy_(torch.randn(weight.shape, generator=draws) * 0.02)
     return model

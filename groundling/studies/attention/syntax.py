@@ -390,7 +390,7 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
             f"no relation has {config.min_arcs} arcs at a phrase with boxes, the most frequent has "
             f"{max(rare.values(), default=0)}; lower min_arcs"
         )
-    run.note(*notes_of_reports(counts, LEFT_OUT))
+    run.note(*notes_of_reports(counts, LEFT_OUT, relations))
     return {
         "labels": config.labels,
         "counts": counts,

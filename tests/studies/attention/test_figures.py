@@ -31,7 +31,7 @@ def heads() -> dict[str, Any]:
         for head in range(3)
     ]
     rules = {"confidence": {"value": 7.5}, "chance": {"value": 3.0}}
-    return {"heads": rows, **rules}
+    return {"measure": "accuracy", "heads": rows, **rules}
 
 
 def syntax() -> dict[str, Any]:
@@ -66,6 +66,16 @@ def test_every_head_is_a_dot_and_the_rule_a_line() -> None:
     assert active.get_sizes() > other.get_sizes()
     (line,) = axes.lines
     assert set(line.get_ydata()) == {7.5}
+
+
+def test_a_pointing_result_is_drawn_under_its_own_name() -> None:
+    made = heads() | {"measure": "pointing", "confidence": None}
+    made["heads"] = [one | {"pointing": one.pop("accuracy")} for one in made["heads"]]
+    (figure,) = figures_of(made).values()
+    assert figure.get_supylabel() == "pointing, %"
+    (axes,) = figure.axes
+    assert sorted(axes.collections[1].get_offsets()[:, 1]) == [0, 1, 10, 11]
+    assert set(axes.lines[0].get_ydata()) == {3.0}  # patches have no confidence
 
 
 def test_relations_share_their_scales() -> None:

@@ -40,7 +40,6 @@ from groundling.studies.attention.page.views import (
     ModelAttentionView,
     RegionBoxesView,
     WordView,
-    _even,
     pack_attention,
 )
 from groundling.vision_language.loading import load_encoder
@@ -358,7 +357,12 @@ def test_a_heat_map_has_a_line_where_even_attention_is(place: Path) -> None:
     assert low <= even <= high
 
 
-def test_words_that_a_mask_hides_have_no_part_in_even_attention() -> None:
-    """In a causal model, words attend to themselves and to earlier words."""
-    causal = np.tril(np.ones((2, 4, 4)))
-    assert _even(causal, np.eye(4)).tolist() == [1, 1 / 2, 1 / 3, 1 / 4]
+def test_words_that_a_mask_hides_have_no_part_in_even_attention(tmp_path: Path) -> None:
+    clip, photo = homes.seeing_clip(tmp_path / "clip"), homes.noise(tmp_path / "a.png", (70, 40))
+    page = groundling.visualize(clip, photo, "a red dog", cpu=True)
+    (view,) = page.entries[0]["views"]
+    (text,) = [one for one in view["layers"] if (one["name"], one["number"]) == ("text", 0)]
+    # A causal tower: words attend to themselves and to earlier words.
+    assert [tokens for *_, tokens in view["words"]] == [1] * len(view["words"])
+    expected = [1 / (1 + place) for place in range(len(view["words"]))]
+    assert text["even"]["words"] == pytest.approx(expected, abs=1e-6)

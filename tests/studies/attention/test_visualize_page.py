@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import browsing
 import numpy as np
 import pytest
 from tiny import homes
 
+import groundling
 from groundling.core.batch import Example
 from groundling.studies.attention.page import AttentionPage, ImageTextPair
 from groundling.studies.attention.page.views import (
@@ -92,6 +93,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for _ in range(2):
         both.add(ImageTextPair(example, photo), [view(WORDS), view(TOKENS, 3)])
     both.save(folder / "both.html")
+    made = groundling.visualize(
+        [homes.vilt(folder / "vilt"), homes.seeing_clip(folder / "clip")],
+        homes.noise(folder / "noise.png", (70, 40)),
+        "a red dog",
+        cpu=True,
+    )
+    made.save(folder / "patches.html")
     return folder
 
 
@@ -258,7 +266,7 @@ def test_heads_are_chosen_in_the_table_by_keys_and_by_name(alone: Page) -> None:
 
 @pytest.mark.parametrize("pixels", [360, 1600])
 def test_nothing_is_wider_than_the_page(pixels: int, place: Path, browser: Any) -> None:
-    for name in ("alone", "both"):
+    for name in ("alone", "both", "patches"):
         page = Page(browser, place / f"{name}.html")
         page.wide(pixels)
         edge = "Math.max(...[...document.querySelectorAll('body *')].map((one) => one.getBoundingClientRect().right))"
@@ -307,6 +315,87 @@ def test_models_side_by_side_show_the_same_word(both: Page) -> None:
         .filter((one) => !(one.ariaLabel || one.textContent.trim() || one.alt || one.closest('label')))
         .map((one) => one.outerHTML)"""
     assert both.run(unnamed) == [] and both.all('[role="status"]')
+
+
+# -- patches -----------------------------------------------------------------------------------------------------------
+
+
+class PagePanel(NamedTuple):
+    """A model's part of a page."""
+
+    page: Page
+    element: Any
+
+    def all(self, selector: str) -> list[Any]:
+        found: list[Any] = self.element.find_elements("css selector", selector)
+        return found
+
+    def shares(self, selector: str) -> list[float]:
+        script = "[...arguments[0].querySelectorAll(arguments[1])].map((one) => one.dataset.share)"
+        return [float(one or "nan") for one in self.page.run(script, self.element, selector)]
+
+    @property
+    def said(self) -> str:
+        return str(self.all(".said")[0].text)
+
+    def block(self, number: int, layer: int, rows: str, columns: str) -> np.ndarray:
+        """The page's attention, mean over heads, (rows, columns)."""
+        script = """((number, layer, rows, columns) => {
+            const { view } = panels[number];
+            const all = [...view[rows].keys()];
+            return all.map((index) => [...given(view, view.layers[layer], MEAN, { kind: rows, index }, columns)]);
+        })(...arguments)"""
+        return np.array(self.page.run(script, number, layer, rows, columns))
+
+
+def panels_of(page: Page) -> list[PagePanel]:
+    return [PagePanel(page, one) for one in page.all(".panel")]
+
+
+def test_words_and_patches_shade_patches(browser: Any, place: Path) -> None:
+    vilt, clip = panels_of(Page(browser, place / "patches.html"))
+    head = vilt.all(".heads button")[2]
+    head.click()  # the mean of the first layer
+    assert len(vilt.all(".box")) == 18 and len(clip.all(".box")) == 4
+    vilt.all(WORD)[2].click()
+    expected = vilt.block(0, 0, "words", "boxes")[2]
+    assert vilt.shares(".box") == near(expected[1:])
+    assert vilt.shares(".wholes .word") == near(expected[:1])
+    assert " to patches (patch " in vilt.said and "to the image’s class token" in vilt.said
+    vilt.all(".box")[8].click()
+    assert vilt.shares(".box") == near(vilt.block(0, 0, "boxes", "boxes")[9][1:])
+    assert vilt.shares(WORD) == near(vilt.block(0, 0, "boxes", "words")[9])
+    assert "patch 8 in layer 0" in vilt.said
+    vilt.page.press(DOWN)
+    assert "patch 14 in layer 0" in vilt.said, "one row of six further down"
+    vilt.page.press(LEFT)
+    assert "patch 13 in layer 0" in vilt.said
+    # The other model's patch around its centre, if there is one: CLIP reads the centre crop.
+    assert "patch 2 in layer image 0" in clip.said
+    vilt.page.press(LEFT)
+    assert "Select a word or a patch" in clip.said
+    vilt.all(".wholes .word")[0].click()
+    assert vilt.shares(".box") == near(vilt.block(0, 0, "boxes", "boxes")[0][1:])
+    # Both models have a class token, so it is selected in both.
+    assert clip.shares(".box") == near(clip.block(1, 0, "boxes", "boxes")[0][1:])
+
+
+def test_towers_that_never_meet_show_their_own_layers(browser: Any, place: Path) -> None:
+    _, clip = panels_of(Page(browser, place / "patches.html"))
+    assert "separate towers" in clip.all(".note")[0].text
+    clip.all(WORD)[2].click()
+    assert "“red” in layer text 0" in clip.said
+    assert clip.shares(WORD) == near(clip.block(1, 2, "words", "words")[2])
+    assert np.isnan(clip.shares(".box")).all()
+    clip.all(".box")[3].click()
+    assert "patch 3 in layer image 0" in clip.said
+    assert clip.shares(".box") == near(clip.block(1, 0, "boxes", "boxes")[4][1:])
+    assert np.isnan(clip.shares(WORD)).all()
+    rows = [one.text for one in clip.all(".heads tbody th")]
+    assert rows == ["image 0", "image 1", "text 0", "text 1"]
+    cells = clip.shares(".heads button")
+    patches = clip.block(1, 0, "boxes", "boxes")[4][1:]
+    assert cells[2] == pytest.approx(patches.sum(), abs=0.003) and cells[8] == 0
 
 
 def test_no_request_leaves_the_page_and_nothing_complains(browser: Any) -> None:

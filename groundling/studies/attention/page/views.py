@@ -32,6 +32,7 @@ from groundling.prediction.similarity import load_match_head
 from groundling.settings.input_settings import RegionSettings
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.studies.attention.inspected_models import is_fine_tuned
+from groundling.studies.attention.models import PatchReader, PatchStore
 from groundling.vision import StoreRegionExtractor
 from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import load_encoder
@@ -40,7 +41,9 @@ WORDS = "words"
 BOXES = "boxes"
 BLOCKS = ((WORDS, WORDS), (WORDS, BOXES), (BOXES, WORDS))
 """Query and key sides on the page, without attention among boxes, which would be most bytes."""
-IMAGE_PLACES = (PositionKind.REGION, PositionKind.WHOLE_IMAGE)
+OF_PATCHES = (*BLOCKS, (BOXES, BOXES))
+"""The same for patches, with attention among them."""
+IMAGE_PLACES = (PositionKind.REGION, PositionKind.WHOLE_IMAGE, PositionKind.IMAGE_CLASS)
 END = "[END]"
 """Label of the positions that an architecture adds at the end."""
 WEIGHT_STEPS = 255
@@ -63,19 +66,21 @@ class WordView:
 
 @dataclass(frozen=True)
 class RegionBoxesView:
-    """The boxes that a model reads from an image."""
+    """The boxes that a model reads from an image: a detector's regions, or patches."""
 
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.float32))
     """(R, 4): x1, y1, x2, y2 as shares of the photo's width and height; a model of text has none."""
     is_whole_image: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    """(R,) bool: the whole image."""
+    """(R,) bool: the whole image or, with patches, the class token."""
     names: Sequence[str] = ()
     """Class name of each; empty if unknown."""
+    are_patches: bool = False
+    """Whether they are patches, whose attention to each other is shown, too."""
 
     def title(self, number: int) -> str:
         """A region's label: its number, with the whole image not counted, and its name."""
         if self.is_whole_image[number]:
-            return "whole image"
+            return "class token" if self.are_patches else "whole image"
         name = self.names[number] if self.names else ""
         return f"{number - int(self.is_whole_image[:number].sum())} {name}".strip()
 
@@ -132,6 +137,7 @@ class ModelAttentionView:
             "boxes": np.round(self.boxes.boxes, 4).tolist(),
             "whole": np.flatnonzero(self.boxes.is_whole_image).tolist(),
             "names": list(self.boxes.names),
+            "patches": self.boxes.are_patches,
             "layers": [layer.to_json() for layer in self.layers],
             "notes": self.notes,
             "answer": None if self.answer is None else vars(self.answer),
@@ -190,6 +196,7 @@ class _WordBoxMapCollector:
         self.first_added = len(self.words)
         """Index of the first word for a position that the architecture adds."""
         self.boxes = boxes
+        self.blocks = OF_PATCHES if boxes.are_patches else BLOCKS
         self.layers = layers
         self.layer_views: list[LayerView] = []
         self.layers_with_maps: set[tuple[str, int]] = set()
@@ -204,7 +211,7 @@ class _WordBoxMapCollector:
         rows = self._sides(attention_map.rows)
         columns = self._sides(attention_map.columns)
         weights = attention_map.weights[0].double().cpu().numpy()
-        for row, column in BLOCKS:
+        for row, column in self.blocks:
             of_row = rows[row]
             of_column = columns[column]
             if not of_row.any() or not of_column.any():
@@ -303,14 +310,18 @@ class InspectedModel:
             self.student: Encoder = self.fine_tuned.student
             self.notes = self.fine_tuned.notes
         else:
-            loaded = load_encoder(self.folder, config.model_format, config.architecture)
+            loaded = load_encoder(
+                self.folder, config.model_format, config.architecture, for_inspection=True
+            )
             self.student = loaded.to(device).eval()
         student = self.student
         if student.clip_backbone is not None or student.inputs(MAX_LENGTH)[1] is not None:
             raise InputError(
-                f"model={source}: expected a vision-language model or a text encoder, not one that reads texts "
+                f"model={source}: expected a vision-language model, CLIP or a text encoder, not one that reads texts "
                 "as a CLIP (for XDBERT's cross-modal encoder there is `groundling attention`)"
             )
+        if isinstance(student, PatchReader) and student.note:
+            self.notes = [student.note]
         self.reads_image, reads_pixels = False, False
         self.facts: Mapping[str, Any] = {}
         """The facts recorded about its training regions."""
@@ -355,6 +366,8 @@ class InspectedModel:
 
     def _image_inputs(self, image: str, photo: Path) -> ImageSources:
         """A photo as the model reads it; raises InputError if it cannot, or without regions."""
+        if isinstance(self.student, PatchReader):
+            return ImageSources(PatchStore(self.student, {image: photo}))
         sources = self.inputs.image_sources([image], {image: photo})
         raise_first([f"{photo}: {fault}" for fault in sources.faults.values()])
         return sources
@@ -398,6 +411,8 @@ class InspectedModel:
             sources = self._image_inputs(image, photo)
         elif photo is not None:
             notes.append("This model reads the text only.")
+        elif isinstance(self.student, PatchReader) and self.student.needs_photo:
+            raise InputError(f"model={self.name}: this model reads photos; also pass image")
         else:
             example = replace(example, images=())
         (sample,) = self._samples(example, sources).get([0], ())
@@ -409,7 +424,8 @@ class InspectedModel:
         if sources.store is not None and sample.regions is not None:
             row = sample.regions
             names = self._names(example.images[0], sources.store, row)
-            boxes = RegionBoxesView(row.boxes, row.is_whole_image, names)
+            is_patch = isinstance(self.student, PatchReader)
+            boxes = RegionBoxesView(row.boxes, row.is_whole_image, names, is_patch)
         view = collect_view(self.student, sample, boxes, self.config.layers, self.device)
         blocks = [block for layer in view.layers for block in layer.blocks.values()]
         if not all(np.isfinite(block).all() for block in blocks):

@@ -4,7 +4,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const STEPS = 255;
 const LARGEST = 65535;
 const MEAN = -1; // in place of a head's number
-const TOP = 3; // number of boxes whose share is always printed
+const TOP = 3; // number of boxes whose share is always printed; one with patches
 const TINY = 80; // photos with fewer pixels are enlarged without smoothing
 const STRONG = 0.63; // text on shades from this one on is black, in dark mode too
 const THEMES = ["system", "light", "dark"];
@@ -127,6 +127,10 @@ function across(view, pick) {
   return { columns, keep: columns === "boxes" ? isBox(view) : isWord(view) };
 }
 
+// Names of a view's boxes and of its whole-image region.
+const boxesOf = (view) => (view.patches ? "patches" : "boxes");
+const wholeOf = (view) => (view.patches ? "the image’s class token" : "the whole image");
+
 // -- selection --------------------------------------------------------------------------------------------------------
 
 function overlap(a, b) {
@@ -137,10 +141,20 @@ function overlap(a, b) {
   return (wide * high) / (area(a) + area(b) - wide * high);
 }
 
-// The box of another view with the largest overlap.
+// The box of another view with the largest overlap; with patches, whose sizes differ, the smallest around its centre.
 function sameBox(from, to, picked) {
-  const overlaps = to.boxes.map((other) => overlap(other, from.boxes[picked]));
-  return overlaps.indexOf(Math.max(0.5, ...overlaps));
+  const box = from.boxes[picked];
+  if (!(from.patches || to.patches) || from.whole.includes(picked)) {
+    const overlaps = to.boxes.map((other) => overlap(other, box));
+    return overlaps.indexOf(Math.max(0.5, ...overlaps));
+  }
+  const [x, y] = [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2];
+  const area = (index) => (to.boxes[index][2] - to.boxes[index][0]) * (to.boxes[index][3] - to.boxes[index][1]);
+  const around = [...to.boxes.keys()].filter((index) => {
+    const [x1, y1, x2, y2] = to.boxes[index];
+    return isBox(to)(index) && x1 <= x && x <= x2 && y1 <= y && y <= y2;
+  });
+  return around.length ? around.reduce((best, index) => (area(index) < area(best) ? index : best)) : -1;
 }
 
 // The same word or box in another model's view, whose tokens and boxes may differ. Null if there is none.
@@ -165,7 +179,7 @@ function choose(kind, panel, index) {
   update();
 }
 
-// In models whose words and boxes have separate layers, switch to a layer of the selected side.
+// In models whose words and patches have separate layers, switch to a layer of the selected side.
 function fitLayers() {
   for (const panel of panels) {
     const pick = translated(state.pick, panel);
@@ -212,7 +226,17 @@ function bestHeads() {
   });
 }
 
-// ... and the word with the most attention to boxes in it.
+// ... and the word with the most attention to boxes in it; a box, if words do not attend to boxes.
+function bestPick() {
+  const { view } = panels[0];
+  const meet = view.layers.some((layer) => holds(layer, "words", "boxes"));
+  if (!meet && view.layers.some((layer) => holds(layer, "boxes", "boxes"))) {
+    state.pick = { kind: "boxes", panel: 0, index: view.whole.length ? view.whole[0] : 0 };
+    return;
+  }
+  bestWord(view);
+}
+
 function bestWord(view) {
   const { layer, head } = state.panels[0];
   const isLong = (word) => word[1] >= 0 && word[0].length > 2;
@@ -279,7 +303,8 @@ function photoOf(pair, panel) {
     return button;
   });
   boxes.append(...buttons);
-  roving(boxes, buttons, 1);
+  const first = inner.length ? view.boxes[inner[0]][1] : 0;
+  roving(boxes, buttons, view.patches ? inner.filter((index) => view.boxes[index][1] === first).length : 1);
   for (const [x1, y1, x2, y2] of pair.gold) {
     const mark = make("div", { class: "gold" });
     const style = { left: x1, top: y1, width: x2 - x1, height: y2 - y1 };
@@ -311,9 +336,9 @@ function wordsOf(panel) {
 }
 
 function wholesOf(panel) {
-  const group = make("div", { class: "words wholes", role: "group", "aria-label": "the whole image" });
+  const group = make("div", { class: "words wholes", role: "group", "aria-label": wholeOf(panel.view) });
   for (const index of panel.view.whole) {
-    const button = wordButton("the whole image", true, () => choose("boxes", panel, index));
+    const button = wordButton(wholeOf(panel.view), true, () => choose("boxes", panel, index));
     panel.boxes[index] = button;
     group.append(button);
   }
@@ -443,8 +468,8 @@ function numberOf(view, index) {
 }
 
 function boxName(view, index) {
-  if (view.whole.includes(index)) return "the whole image";
-  return `box ${numberOf(view, index)}${view.names[index] ? ` (${view.names[index]})` : ""}`;
+  if (view.whole.includes(index)) return wholeOf(view);
+  return `${view.patches ? "patch" : "box"} ${numberOf(view, index)}${view.names[index] ? ` (${view.names[index]})` : ""}`;
 }
 
 function nameOf(view, pick) {
@@ -461,7 +486,7 @@ function legendOf(panel, one, mostBox, mostWord) {
   };
   const parts = [];
   const hasBoxes = one.boxes !== null && view.boxes.length;
-  if (hasBoxes) parts.push(told("box", mostBox, one.boxes, one.boxRatios, isBox(view)));
+  if (hasBoxes) parts.push(told(view.patches ? "patch" : "box", mostBox, one.boxes, one.boxRatios, isBox(view)));
   if (one.words !== null) parts.push(told("word of one token", mostWord, one.words, one.wordRatios, isWord(view)));
   panel.legend.replaceChildren(...(one.pick === null ? [] : parts));
 }
@@ -471,7 +496,7 @@ function say(panel, one) {
   const { view } = panel;
   const place = `layer ${titleOf(one.layer)}, ${one.head === MEAN ? "mean of all heads" : `head ${one.head}`}`;
   if (one.pick === null) {
-    panel.said.textContent = `Select a word or a box (${place}).`;
+    panel.said.textContent = `Select a word or a ${view.patches ? "patch" : "box"} (${place}).`;
     return;
   }
   const parts = [];
@@ -479,8 +504,8 @@ function say(panel, one) {
     const order = [...one.boxes.keys()].filter(isBox(view)).sort((a, b) => one.boxes[b] - one.boxes[a]);
     const best = order.slice(0, TOP).map((index) => `${boxName(view, index)} ${percent(one.boxes[index])}`);
     const evenly = one.even * order.length;
-    parts.push(`${percent(sum(one.boxes, isBox(view)))} to boxes (${best.join(", ")}; even would be ${percent(evenly)}, ${percent(one.even)} each)`);
-    if (view.whole.length) parts.push(`${percent(sum(one.boxes, (index) => !isBox(view)(index)))} to the whole image`);
+    parts.push(`${percent(sum(one.boxes, isBox(view)))} to ${boxesOf(view)} (${best.join(", ")}; even would be ${percent(evenly)}, ${percent(one.even)} each)`);
+    if (view.whole.length) parts.push(`${percent(sum(one.boxes, (index) => !isBox(view)(index)))} to ${wholeOf(view)}`);
   }
   if (one.words !== null) {
     const order = [...one.words.keys()].filter(isWord(view)).sort((a, b) => one.words[b] - one.words[a]);
@@ -562,7 +587,7 @@ function shadeHeads(panel, one) {
     button.title = told;
   });
   stop(panel.cells.map((cell) => cell.button), at);
-  const side = target === null || target.columns === "words" ? "words" : "boxes";
+  const side = target === null || target.columns === "words" ? "words" : boxesOf(view);
   const what = pick === null ? "" : `share of the attention of ${nameOf(view, pick)} that goes to ${side}`;
   const told = `${what}: even ${percent(even)}, largest ${percent(largest(shares))}`;
   panel.about.replaceChildren(...(pick === null || even === 0 ? [] : [scale(most), make("span", {}, told)]));
@@ -595,7 +620,7 @@ function show(number) {
   unpacked.clear();
   panels = data.models.map((_, index) => panelOf(index));
   document.getElementById("panels").replaceChildren(...panels.map((panel) => panel.element));
-  bestWord(panels[0].view);
+  bestPick();
   fitLayers();
   tools();
   update();
