@@ -104,12 +104,21 @@ compute them in every step. Features of an image teacher are always cached, unle
 
 
 @settings
-class TargetedDistillationSettings(Settings):
-    """CLIP Targeted Distillation (CLIP-TD): teacher; td_image, td_text, td_words, td_image_text."""
+class TeacherTowerSettings(Settings):
+    """The two towers of CLIP-TD's teacher."""
 
     teacher_text: Annotated[str, InputKind.MODEL] = ""
-    """CLIP-TD: another model as the teacher's text tower (the paper's MAD), whose texts are not \
-compared with images: hub id or folder; empty: the text tower of --teacher."""
+    """CLIP-TD: another model as the teacher's text tower (the paper's MAD): hub id or folder; \
+empty: the text tower of --teacher."""
+    teacher_scorer: Annotated[str, InputKind.MODEL] = ""
+    """CLIP-TD: CLIP that scores how well image and text match, if the teacher's two towers come \
+from different models."""
+
+
+@settings
+class TargetedDistillationSettings(TeacherTowerSettings):
+    """CLIP Targeted Distillation (CLIP-TD): teacher; td_image, td_text, td_words, td_image_text."""
+
     teacher_images: Annotated[str, InputKind.FOLDER] = ""
     """CLIP-TD: folder of the teacher's images; an image's id is its path in this folder, without \
 the file ending."""
@@ -150,7 +159,7 @@ question or per image-text pair."""
 
 
 @settings
-class SimilarityDistillationSettings(Settings):
+class SimilarityDistillationSettings(TeacherTowerSettings):
     """Distillation of a CLIP's similarities of image and choices."""
 
     td_similarity_weight: Annotated[float, Ge(0)] = 1.0

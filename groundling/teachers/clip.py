@@ -39,7 +39,7 @@ UNNORMALIZED_IMAGE = "clip_image_unnormalized"
 """`clip_image` before it is scaled to unit length."""
 SCORED_IMAGE = "clip_scored_image"
 SCORED_TEXT = "clip_scored_text"
-"""Embeddings in the joint space, where image and text are compared, if the features are in another space."""
+"""Embeddings in the space where image and text are compared, if the features are in another space."""
 IMAGES = frozenset({"clip_image", UNNORMALIZED_IMAGE, SCORED_IMAGE})
 TEXTS = frozenset({"clip_text", SCORED_TEXT})
 WORDS = frozenset({"clip_word", "clip_words"})
@@ -80,6 +80,7 @@ class ClipTeacher(Teacher):
         features: Collection[str],
         options: TargetedDistillationSettings | None = None,
         *,
+        scorer: FrozenClip | None = None,
         keywords: KeywordExtractor | None = None,
         answers: Sequence[str] | int = 0,
         images: Mapping[str, ImageInput] | None = None,
@@ -90,6 +91,7 @@ class ClipTeacher(Teacher):
             clip: the model that computes the features.
             features: names of the requested features.
             options: the image folder, the features' space, and how words are selected.
+            scorer: another CLIP-like model that compares image and text; by default `clip`.
             keywords: extracts the keywords of a text; by default the built-in extractor.
             answers: the task's answers as texts, or its number of classes, for `clip_confidence`.
             images: the images by id; by default those in the image folder.
@@ -98,10 +100,13 @@ class ClipTeacher(Teacher):
         """
         self.options = options or TargetedDistillationSettings()
         self.clip = clip
+        self.scorer = scorer or clip
+        self.has_scorer = self.scorer is not clip
         self.in_joint_space = self.options.teacher_space == "joint"
         self.selects_by_score = self.options.word_selection == "top"
-        self.scored_image = "clip_image" if self.in_joint_space else SCORED_IMAGE
-        self.scored_text = "clip_text" if self.in_joint_space else SCORED_TEXT
+        compares_elsewhere = self.has_scorer or not self.in_joint_space
+        self.scored_image = SCORED_IMAGE if compares_elsewhere else "clip_image"
+        self.scored_text = SCORED_TEXT if compares_elsewhere else "clip_text"
         self.keywords = keywords or extract_yake_keywords
         self.answers = answers
         self.answer_embeddings: Tensor | None = None
@@ -141,8 +146,8 @@ class ClipTeacher(Teacher):
     def _check_sources(self, requested: Sequence[str]) -> None:
         """Raises InputError if a model or setting is missing for the features that it computes."""
         compares = bool(SCORES & self.computed) or self._scores_words
-        if compares and not self.clip.share_space:
-            raise InputError("teacher_text: image and text of two models cannot be compared")
+        if compares and not self.scorer.share_space:
+            raise InputError("the teacher's towers share no space; pass teacher_scorer=MODEL")
         if self.reads_images and self.images == "":
             raise InputError(f"a teacher of {', '.join(requested)} needs teacher_images=FOLDER")
 
@@ -153,8 +158,9 @@ class ClipTeacher(Teacher):
         self.reads_images = bool((IMAGES | SCORES) & self.computed) or self._scores_words
         self.image_features = self.feature_names if self.reads_images else ()
         self.reads_texts = bool((TEXTS | WORDS | {"clip_similarity"}) & self.computed)
-        # Texts are counted once.
-        self.counts_truncated = not (self.computed <= WORDS and self.whole.computed & TEXTS)
+        # The texts of the same model are counted once.
+        texts = self.whole.computed & (TEXTS - {SCORED_TEXT} if self.has_scorer else TEXTS)
+        self.counts_truncated = not (self.computed <= WORDS and texts)
 
     def _restricted(self, name: str, computed: Collection[str]) -> ClipTeacher:
         """A teacher of some of the features, with the same models, images and statistics of the data."""
@@ -173,11 +179,13 @@ class ClipTeacher(Teacher):
 
     @property
     def _reads_own_image(self) -> bool:
-        return bool(IMAGES & self.computed)
+        own = {"clip_image", UNNORMALIZED_IMAGE}
+        return bool((own if self.has_scorer else IMAGES) & self.computed)
 
     @property
     def _reads_own_text(self) -> bool:
-        return bool((TEXTS | WORDS) & self.computed)
+        own = {"clip_text"} if self.has_scorer else TEXTS
+        return bool((own | WORDS) & self.computed)
 
     @property
     def _required_features(self) -> set[str]:
@@ -206,8 +214,9 @@ class ClipTeacher(Teacher):
         return cached, [rest]
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the model to a device."""
+        """Move the models to a device."""
         self.clip.to(device)
+        self.scorer.to(device)
         return self
 
     def fit(self, samples: SampleDataset) -> ClipTeacher:
@@ -236,10 +245,12 @@ class ClipTeacher(Teacher):
             "embedding_space": self.options.teacher_space,
             "counts_truncated": self.counts_truncated,
         }
-        if self.reads_images and self.clip.image is not None:
-            key["teacher_image"] = self.clip.image_key
-        if self.reads_texts and self.clip.text is not None:
-            key["teacher_text"] = self.clip.text_key
+        models = {"teacher": self.clip} | ({"scorer": self.scorer} if self.has_scorer else {})
+        for name, clip in models.items():
+            if self.reads_images and clip.image is not None:
+                key[f"{name}_image"] = clip.image_key
+            if self.reads_texts and clip.text is not None:
+                key[f"{name}_text"] = clip.text_key
         if WORDS & self.computed:
             names = ["num_words", "word_selection", *["relevance"] * self.selects_by_score]
             key["selection"] = {name: getattr(self.options, name) for name in names}
@@ -295,20 +306,32 @@ class ClipTeacher(Teacher):
                 replace(one, clip=row, truncated_tokens=cut * self.counts_truncated)
                 for one, (row, cut) in tokenized
             ]
+        if self.has_scorer and (SCORED_TEXT in self.computed or self._scores_words):
+            rows_of_scorer = zip(inputs, self.scorer.tokenize(texts), strict=True)
+            inputs = [_add_input(one, "scorer", clip=row) for one, (row, _) in rows_of_scorer]
         if WORDS & self.computed:
             each = zip(inputs, texts, rows, strict=True)
             inputs = [self._with_words(*one) for one in each]
         return inputs
 
     def _with_pixels(self, inputs: list[Sample], examples: Sequence[Example]) -> list[Sample]:
-        """Inputs with images, each read once; raises InputError if a file is no image."""
-        tower = require(self.clip.image, "image", "this teacher")
         names = [example.images[0] for example in examples]
+        if self._reads_own_image:
+            own = zip(inputs, self._pixels(names, self.clip), strict=True)
+            inputs = [replace(one, pixels=pixels) for one, pixels in own]
+        if self.has_scorer and SCORED_IMAGE in self.computed:
+            others = zip(inputs, self._pixels(names, self.scorer), strict=True)
+            inputs = [_add_input(one, "scorer", pixels=pixels) for one, pixels in others]
+        return inputs
+
+    def _pixels(self, names: Sequence[str], clip: FrozenClip) -> list[np.ndarray]:
+        """Images for a model, each read once; raises InputError if a file is no image."""
+        tower = require(clip.image, "image", "this teacher")
         pixels = {}
         for name in dict.fromkeys(names):
             with prefix_errors(self.files[name]):
                 pixels[name] = tower.preprocess(read_image(self.files[name]))
-        return [replace(one, pixels=pixels[name]) for one, name in zip(inputs, names, strict=True)]
+        return [pixels[name] for name in names]
 
     def _with_words(self, one: Sample, text: str, row: Sample) -> Sample:
         """An input with the inputs of word selection: `candidate` and `importance` (K,), or `clip_word` (M,)."""
@@ -316,8 +339,10 @@ class ClipTeacher(Teacher):
         # A word truncated for the student or for a model cannot be compared.
         is_candidate = _is_word(text, places)
         is_candidate[list(_truncated_words(row, text))] = False
-        if one.clip is not None:
-            is_candidate &= np.isin(np.arange(len(places)), one.clip.word_ids)
+        scorer_input = one.teacher_inputs.get("scorer")
+        for tokens in (one.clip, scorer_input.clip if scorer_input else None):
+            if tokens is not None:
+                is_candidate &= np.isin(np.arange(len(places)), tokens.word_ids)
         if not self.selects_by_score:
             rng = generator("clip_words", text)
             chosen = select_random_tokens(is_candidate, self.options.num_words, rng)
@@ -326,8 +351,7 @@ class ClipTeacher(Teacher):
         features = {"candidate": is_candidate, "importance": importance}
         one = replace(one, features={**one.features, **features})
         if self.options.relevance == "isolated":
-            isolated = Sample(one.id, clip=self.clip.tokenize_words(text))
-            one = replace(one, teacher_inputs={"isolated": isolated})
+            one = _add_input(one, "isolated", clip=self.scorer.tokenize_words(text))
         return one
 
     def _numbers(self, chosen: np.ndarray) -> np.ndarray:
@@ -339,15 +363,19 @@ class ClipTeacher(Teacher):
 
     @torch.no_grad()
     def features(self, batch: Batch) -> dict[str, Tensor]:
-        """Its features of a batch, by name; an image and a text are encoded once."""
-        batch = batch.to(self.clip.device)
+        """Its features of a batch, by name; each model encodes an image and a text once."""
+        batch = batch.to(self.scorer.device)
         features = dict(batch.features) | self._image_features(batch)
         if self._reads_own_text:
             states, ends = self.clip.encode_texts(batch)
             if "clip_text" in self.computed:
                 features["clip_text"] = self._text_feature(ends)
-            if SCORED_TEXT in self.computed:
+            if SCORED_TEXT in self.computed and not self.has_scorer:
                 features[SCORED_TEXT] = self.clip.project_texts(ends)
+        if self.has_scorer and SCORED_TEXT in self.computed:
+            scorer_input = batch.teacher_inputs["scorer"]
+            _, ends = self.scorer.encode_texts(scorer_input.batch)
+            features[SCORED_TEXT] = self.scorer.project_texts(ends)[scorer_input.row_index]
         if WORDS & self.computed:
             if self.selects_by_score:
                 scores = self._word_scores(batch, features[self.scored_image], states)
@@ -356,7 +384,7 @@ class ClipTeacher(Teacher):
                 features["clip_word"] = torch.from_numpy(chosen).to(batch.device)
             features["clip_words"] = self._word_features(batch, states, features["clip_word"])
         if "clip_similarity" in self.computed:
-            scale = require(self.clip.text, "text", "a similarity").logit_scale.exp()
+            scale = require(self.scorer.text, "text", "a similarity").logit_scale.exp()
             pairs = features[self.scored_image] * features[self.scored_text]
             features["clip_similarity"] = scale * pairs.sum(-1)
         if "clip_confidence" in self.computed:
@@ -372,6 +400,11 @@ class ClipTeacher(Teacher):
             features["clip_image"] = F.normalize(own, dim=-1)
             features[UNNORMALIZED_IMAGE] = own
             features[SCORED_IMAGE] = F.normalize(joint, dim=-1)
+        if self.has_scorer and SCORED_IMAGE in self.computed:
+            scorer_input = batch.teacher_inputs["scorer"]
+            images = scorer_input.batch
+            _, joint = self.scorer.encode_images(images, _image_ids(images))
+            features[SCORED_IMAGE] = F.normalize(joint, dim=-1)[scorer_input.row_index]
         return {name: value for name, value in features.items() if name in self.computed}
 
     def _text_feature(self, states: Tensor) -> Tensor:
@@ -386,7 +419,7 @@ class ClipTeacher(Teacher):
 
         Other words score 0. Only for a teacher of `clip_words` that selects words by score.
         """
-        batch = collate(self.inputs(rows)).to(self.clip.device)
+        batch = collate(self.inputs(rows)).to(self.scorer.device)
         image = (dict(batch.features) | self._image_features(batch))[self.scored_image]
         return self._word_scores(batch, image, self.clip.encode_texts(batch)[0])
 
@@ -413,14 +446,19 @@ class ClipTeacher(Teacher):
             return self._isolated_words(batch, count)
         windows = require(batch.clip, "clip", "visual relevance")
         last = last_token_positions(windows.word_ids, count)
-        return self.clip.project_texts(_gather_states(states, last))
+        if self.has_scorer:
+            scorer_input = batch.teacher_inputs["scorer"]
+            windows = require(scorer_input.batch.clip, "clip", "visual relevance")
+            last = last_token_positions(windows.word_ids, count)[scorer_input.row_index]
+            states = self.scorer.encode_texts(scorer_input.batch)[0][scorer_input.row_index]
+        return self.scorer.project_texts(_gather_states(states, last))
 
     def _isolated_words(self, batch: Batch, count: int) -> Tensor:
         """As `_word_vectors`, for words encoded in windows of their own."""
         isolated = batch.teacher_inputs["isolated"]
         windows = require(isolated.batch.clip, "clip", "visual relevance")
-        tower = require(self.clip.text, "text", "visual relevance")
-        ends = self.clip.project_texts(tower.forward_unprojected(windows)[1])
+        tower = require(self.scorer.text, "text", "visual relevance")
+        ends = self.scorer.project_texts(tower.forward_unprojected(windows)[1])
         number = torch.arange(len(ends), device=ends.device)
         begins = torch.searchsorted(windows.row_index.contiguous(), windows.row_index.contiguous())
         place = number - begins
@@ -442,11 +480,12 @@ class ClipTeacher(Teacher):
             similarity = features["clip_similarity"]
             logits = torch.from_numpy(clusters.logits(similarity.cpu().numpy()))
             return logits.softmax(-1).amax(-1).to(similarity)
+        scorer = self.scorer
         if self.whole.answer_embeddings is None:
-            rows = [row for row, _ in self.clip.tokenize(self.answers)]
-            self.whole.answer_embeddings = self.clip.embed_texts(rows)
+            rows = [row for row, _ in scorer.tokenize(self.answers)]
+            self.whole.answer_embeddings = scorer.embed_texts(rows)
         image = features[self.scored_image]
-        scale = require(self.clip.text, "text", "an answer's embedding").logit_scale.exp()
+        scale = require(scorer.text, "text", "an answer's embedding").logit_scale.exp()
         answers = self.whole.answer_embeddings.to(image.device)
         return (scale * image @ answers.T).softmax(-1).amax(-1)
 
@@ -480,6 +519,12 @@ def _truncated_words(row: Sample, text: str) -> tuple[int, ...]:
         return ()
     is_word = _is_word(text, word_spans(text))  # a head's cue comes after them
     return tuple(np.flatnonzero(unread[: len(is_word)] & is_word).tolist())
+
+
+def _add_input(one: Sample, name: str, **fields: Any) -> Sample:
+    """An input with more fields in its `teacher_inputs[name]`, which another tower reads."""
+    teacher_input = replace(one.teacher_inputs.get(name, Sample(one.id)), **fields)
+    return replace(one, teacher_inputs={**one.teacher_inputs, name: teacher_input})
 
 
 def _gather_states(states: Tensor, places: Tensor) -> Tensor:

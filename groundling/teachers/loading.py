@@ -123,7 +123,7 @@ def make_clip_teacher(context: TeacherContext) -> ClipTeacher:
     needs_text_tower = bool(needs - image_features)
     if options.teacher_text in ("", context.source):
         clip = load_frozen_clip(context.source, needs_image_tower, needs_text_tower)
-    else:
+    else:  # the scorer compares image and text
         image, text, tokenizer = None, None, None
         if needs & image_features:
             image = load_frozen_clip(context.source, text=False).image
@@ -134,6 +134,7 @@ def make_clip_teacher(context: TeacherContext) -> ClipTeacher:
         clip,
         needs,
         options,
+        scorer=load_frozen_clip(options.teacher_scorer) if options.teacher_scorer else None,
         keywords=_load_keyword_extractor(options.keyword_extractor),
         answers=_answers_of_task(context.output_type) if "clip_confidence" in needs else 0,
     )

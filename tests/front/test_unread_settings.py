@@ -94,6 +94,7 @@ def test_an_objective_without_its_teacher_is_refused() -> None:
         ({"distill_weight": 2}, "contrastive"),
         ({"td_gate": "question"}, "td_image"),
         ({"td_similarity_weight": 2}, "td_similarity"),
+        ({"teacher_scorer": "clip"}, "td_similarity"),
     ],
 )
 def test_settings_without_a_reader_are_named(given: dict[str, object], reader: str) -> None:

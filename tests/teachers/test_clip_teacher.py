@@ -371,9 +371,18 @@ def test_towers_of_different_models(place, tmp_path):
     assert torch.equal(apart.features["clip_image"], seen.features["clip_image"])
     close(apart.features["clip_text"], read.features["clip_text"], 1e-6)
     for name in ("clip_similarity", "clip_words"):
-        with pytest.raises(InputError, match="image and text of two models"):
+        with pytest.raises(InputError, match="share no space; pass teacher_scorer=MODEL"):
             teacher(place, wants=[name], **both)
     teacher(place, wants=["clip_words"], word_selection="random", **both)
+
+    scored = teacher(place, teacher_scorer=str(place / "other"), **both)
+    found = kept_and_live(scored, examples(), tmp_path / "d").features
+    others = wrapped(teacher(place, "other"), examples(), tmp_path / "e").features
+    close(found["clip_similarity"], others["clip_similarity"], 1e-4)
+    whole = [0, 2, 3, 4]  # those that fit into both windows
+    assert torch.equal(found["clip_word"][whole], others["clip_word"][whole])
+    assert found["clip_words"].shape == (6, 2, 32)
+    assert set(found) > ALL, "the scorer's embeddings are what pairs are made from"
 
 
 # -- kept and live ---------------------------------------------------------------------------------------------------
@@ -443,6 +452,9 @@ def test_truncated_texts_are_counted_once_however_they_are_read(place, long, tmp
     text = long[0].text
     whole = [e <= end and text[s].isalnum() and text[s:e] != "s" for s, e in word_spans(text)]
     assert there == sum(whole) < len(whole) - 6, "a word that was cut off is no candidate"
+    apart = {"teacher_text": str(place / "other"), "teacher_scorer": str(place / "clip")}
+    one = teacher(place, wants=["clip_words", "clip_similarity"], **apart)
+    assert kept_and_live(one, long, tmp_path / "apart").truncated_tokens > plain
 
 
 def test_kept_features_do_not_change_what_is_counted(place, long, tmp_path):
