@@ -200,7 +200,7 @@ def test_stored_features(
     assert not asks("pretrain", "--architecture", "visualbert", *start, out="pre")
     tuning = ("--model", pre, *vcr, *BRIEF, *ONE)
     zero = ("--model", pre, *vcr, *FEW)
-    shown = ("--no-perturbed-inputs", "--limit", "4")
+    shown = ("--no-perturbed-inputs", "--ig-examples", "0", "--limit", "4")
     weigh = ("--model", pre, *vcr, *shown)
     untied: tuple[str, ...] = ()
     if (
@@ -275,7 +275,7 @@ def test_pixels_within_stored_boxes(
         "finetune": tuning,
         "zero-shot": ("--model", pre, *vcr, *FEW),
         "winoground": ("--model", pre, "--data", str(place / "pairs")),
-        "modality": ("--model", pre, *vcr, "--no-perturbed-inputs"),
+        "modality": ("--model", pre, *vcr, "--no-perturbed-inputs", "--ig-examples", "0"),
     }
     flickr = ("--model", pre, "--data", str(place / "flickr30k"), "--split", "val")
     flickr += ("--no-shuffled-images-control",)

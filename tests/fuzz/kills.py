@@ -88,7 +88,7 @@ def _looking(shelf: Path) -> dict[str, str]:
         "probe": f"probe --model {shelf}/bert-base-uncased --data {shelf}/world --seeds 2 {TRAINED}",
         "heads": f"heads {seen} --min-region-attention 0",
         "syntax": f"syntax {seen} --min-region-attention 0 --parses gold --labels as-is",
-        "modality": f"modality {seen.replace('/flickr30k', '/captions_val2014.json')}",
+        "modality": f"modality {seen.replace('/flickr30k', '/captions_val2014.json')} --ig-examples 2 --ig-steps 2",
         "figures": f"figures --results {shelf}/headed",
         "visualize": f"visualize {shown} --text dogs --cpu",
         "zero-shot": f"zero-shot --model {clip} --task snli-ve {entailed} --cpu",

@@ -99,7 +99,7 @@ SMALLER = {
     "predict": ["--cpu"],
     "evaluate": ["--cpu"],
     "zero-shot": ["--cpu"],
-    "modality": ["--cpu"],
+    "modality": ["--cpu", "--ig-examples", "2", "--ig-steps", "2"],
     "pairs": ["--cpu"],
     "retrieve": ["--cpu"],
     "visualize": ["--cpu"],

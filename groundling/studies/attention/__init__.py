@@ -5,7 +5,8 @@
   held-out images.
 - `syntax`: the same from a word to the region of its syntactic neighbour.
 - `modality`: the shares of attention on text and image (`importance`), answers with ablated inputs
-  (`answers`), and attention to the words that CLIP-TD's teacher selects (`selected_words`).
+  (`answers`), integrated gradients, and attention to the words that CLIP-TD's teacher selects
+  (`attribution`).
 - `figures`: figures of all these results.
 - `page`: the page of `groundling visualize`.
 

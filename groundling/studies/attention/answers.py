@@ -51,6 +51,8 @@ class Outcome:
 
     names: tuple[str, ...]
     """Labels of the columns of `values`."""
+    target_name: str
+    """Label of the number that `attribution_target` returns."""
 
     def prepare(self, samples: SampleDataset) -> SampleDataset:
         """The samples prepared for the outcome, such as with masked words; here as they are."""
@@ -60,25 +62,35 @@ class Outcome:
         """(B, len(names)); NaN where a number is undefined for an example."""
         raise NotImplementedError
 
+    def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """(B,): the output that is attributed to the inputs."""
+        raise NotImplementedError
+
 
 class MatchOutcome(Outcome):
     """How well text and image match, by the image-text matching head of pre-training."""
 
     names = ("log-odds of a match",)
+    target_name = names[0]
 
     def __init__(self, head: ImageTextMatching) -> None:
         self.head = head
 
     def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """(B, 1): a difference of logits; for multiple choice, the mean."""
+        """(B, 1)."""
+        return self.attribution_target(encoded, batch)[:, None]
+
+    def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """Log-odds of a match (B,), a difference of logits; for multiple choice, the mean."""
         logits = self.head.compute_logits(encoded, batch)
-        return (logits[:, 1] - logits[:, 0]).view(len(batch), -1).mean(1, keepdim=True)
+        return (logits[:, 1] - logits[:, 0]).view(len(batch), -1).mean(1)
 
 
 class HiddenWordsOutcome(Outcome):
     """Log-probability of masked tokens (masked LM; every chosen token becomes [MASK])."""
 
     names = ("log-probability of a masked token", "accuracy on masked tokens")
+    target_name = names[0]
 
     def __init__(self, head: MaskedLM, seed: int = 0) -> None:
         """`seed` draws the masked tokens, for each example by its id."""
@@ -108,6 +120,10 @@ class HiddenWordsOutcome(Outcome):
         right = (logits.argmax(-1) == masked_ids).float()
         return torch.stack([_mean_of(likely, labels, batch), _mean_of(right, labels, batch)], 1)
 
+    def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """The mean log-probability (B,) of an example's masked tokens."""
+        return self.values(encoded, batch)[:, 0]
+
 
 def _mean_of(numbers: Tensor, labels: Tensor, batch: Batch) -> Tensor:
     """Means (B,) by example of `numbers`, one for each masked token in order."""
@@ -123,6 +139,8 @@ ERROR = "squared error, negative"
 
 class RightAnswerOutcome(Outcome):
     """A fine-tuned model's probability of the right answer, and its task's metrics."""
+
+    target_name = "score of the right answer"
 
     def __init__(self, objective: SupervisedObjective, metrics: Sequence[Metric] = ()) -> None:
         """`metrics`: the first that is a mean over examples is measured."""
@@ -142,6 +160,15 @@ class RightAnswerOutcome(Outcome):
             scored = outputs.detach().cpu().numpy() if metric.uses_scores else predictions
             columns.append(torch.from_numpy(metric.per_example(scored, labels.cpu().numpy())))
         return torch.stack(columns, 1)
+
+    def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """The right answer's score (B,) before softmax; the mean of several right regions."""
+        outputs = self.objective.outputs(encoded, batch)
+        form = self.objective.output_type
+        if isinstance(form, Regression):
+            return outputs[:, 0]
+        weights = _right(outputs, batch.labels["label"], form)
+        return (_scores(outputs, form) * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 def _scores(outputs: Tensor, form: OutputType) -> Tensor:

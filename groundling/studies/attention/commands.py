@@ -247,6 +247,10 @@ fine-tuned model uses its task."""
     perturbed_inputs: bool = True
     """Also measure the output with blank, shuffled and swapped images and texts (eight passes in \
 all)."""
+    ig_examples: Annotated[int, Ge(0)] = 100
+    """Number of examples, evenly spaced, with integrated gradients of the output; 0: none."""
+    ig_steps: Annotated[int, Ge(1)] = 64
+    """Steps of integrated gradients between the blank input and the example."""
     teacher: Annotated[str, InputKind.MODEL] = ""
     """Compare attention to words with CLIP-TD's word selection by this CLIP: hub id or folder; \
 empty: no comparison."""
@@ -268,7 +272,7 @@ MODALITY = Command(
     title=TITLE,
     example="groundling modality --model runs/seen/model --regions runs/store --data my_captions.tsv "
     "--out runs/modality",
-    common_flags="model data regions images other teacher cpu",
+    common_flags="model data regions images other ig-examples cpu",
     prints_output=True,
     validate=lambda config, out: (
         require_settings(config, "modality teacher", "teacher_images") if config.teacher else None

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +19,8 @@ from groundling.models.frozen_clip import load_frozen_clip
 from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
 from groundling.settings.objectives import TargetedDistillationSettings
-from groundling.studies.attention.answers import ablate_inputs, outcome_of
+from groundling.studies.attention import attribution
+from groundling.studies.attention.answers import Outcome, ablate_inputs, outcome_of
 from groundling.studies.attention.commands import ModalityConfig
 from groundling.studies.attention.grounding import COUNTED
 from groundling.studies.attention.importance import (
@@ -38,19 +40,15 @@ from groundling.studies.attention.inspected_models import (
     is_fine_tuned,
     read_analysis_examples,
 )
-from groundling.studies.attention.selected_words import (
-    TeacherWordScores,
-    attention_to_words,
-    selected_words_summary,
-    teacher_word_scores,
-)
 from groundling.teachers.clip import ClipTeacher
 
 JsonObject = dict[str, Any]
+MIN_COMPLETE_SHARE = 0.9
+"""A note is written if the share of complete attributions is below this."""
 
 
 def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
-    """Modality importance by layer and head, and input ablation, for one model or two.
+    """Modality importance by layer and head, input ablation and attributions, for one model or two.
 
     Raises:
         InputError: A model reads no regions or gives no attention, a file is missing or malformed,
@@ -67,10 +65,8 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
         for one in models
     ]
     examples = _read_examples(config, subjects, run)
-    # The unit of resampling of an example: its image, or its images together.
-    bootstrap = Bootstrap([" ".join(example.images) for example in examples], config.seed)
     analyses = [
-        _ModelAnalysis(one, subject, examples, bootstrap, device)
+        _ModelAnalysis(one, subject, examples, device)
         for one, subject in zip(models, subjects, strict=True)
     ]
     notes = [note for analysis in analyses for note in analysis.notes]
@@ -86,29 +82,49 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
     run.note(*dict.fromkeys(notes))
     return {
         "query": config.query,
-        "examples": len(examples),
-        "images": len(set(bootstrap.images)),
+        "examples": len(examples.every),
+        "images": len(set(examples.bootstrap.images)),
         "models": [analysis.to_json() for analysis in analyses],
         "difference": difference,
-        "selected_words": _selected_words(config, analyses) if config.teacher else None,
+        "selected_words": _selected_words(config, analyses, device) if config.teacher else None,
         "notes": run.notes,
     }
 
 
+class _AnalysedExamples(NamedTuple):
+    """The examples that all models read, and their resamples."""
+
+    every: list[Example]
+    word_level: list[Example]
+    """Those that are analysed word by word."""
+    bootstrap: Bootstrap
+    word_level_bootstrap: Bootstrap
+
+
 def _read_examples(
     config: ModalityConfig, subjects: Sequence[RegionModel], run: Run
-) -> list[Example]:
+) -> _AnalysedExamples:
     every, notes = read_analysis_examples(subjects[0], config)
     run.note(*dict.fromkeys([*notes, *(note for subject in subjects for note in subject.notes)]))
     examples = subsample(every, config.limit)
     if len(examples) < len(every):
         run.note(f"used {len(examples):,} of {len(every):,} examples, evenly spaced")
+    is_scored = config.perturbed_inputs or config.ig_examples
     has_labels = all(one.label is not None or one.gold_boxes for one in examples)
-    if config.perturbed_inputs and not has_labels and any(subject.form for subject in subjects):
+    if is_scored and not has_labels and any(subject.form for subject in subjects):
         raise InputError(
-            f"{config.data}: the examples have no labels; pass perturbed_inputs=False, or labelled data"
+            f"{config.data}: the examples have no labels; pass perturbed_inputs=False --ig-examples 0, or labelled data"
         )
-    return examples
+    word_level = subsample(examples, config.ig_examples or len(examples))
+    return _AnalysedExamples(
+        examples,
+        word_level,
+        *(
+            # The unit of resampling of an example: its image, or its images together.
+            Bootstrap([" ".join(example.images) for example in some], config.seed)
+            for some in (examples, word_level)
+        ),
+    )
 
 
 class _ModelAnalysis:
@@ -118,46 +134,64 @@ class _ModelAnalysis:
         self,
         config: ModalityConfig,
         subject: RegionModel,
-        examples: Sequence[Example],
-        bootstrap: Bootstrap,
+        examples: _AnalysedExamples,
         device: torch.device,
     ) -> None:
         """Raises InputError if no layer covers regions."""
         self.config = config
         self.subject = subject
         self.examples = examples
-        self.bootstrap = bootstrap
-        self.device = device
         self.notes: list[str] = []
         """Notes for the reader of the result."""
         importance = ModalityImportance(config.query)
-        self._read(examples, importance)
+        self._read(examples.every, importance)
         if not importance.layers:
             raise InputError("no layer of this model attends to both text and regions")
         if importance.truncated_tokens:
             tokens = format_count(importance.truncated_tokens, "token")
             self.notes.append(f"truncated {tokens} of texts that are too long (max_length)")
-        self.importance = ImportanceEstimate(importance, bootstrap)
+        self.importance = ImportanceEstimate(importance, examples.bootstrap)
+        self.cls_attention = ClsAttention()
+        """[CLS]'s attention to every position of the word-level examples, where it is needed."""
+        if config.teacher or config.ig_examples:
+            self._read(examples.word_level, self.cls_attention)
+        self.outcome = outcome_of(subject, config, device)
         self.inputs: JsonObject | None = None
         """Its answers with ablated inputs."""
         if config.perturbed_inputs:
-            outcome = outcome_of(subject, config, device)
-            self.inputs = ablate_inputs(subject, outcome, examples, config, bootstrap)
+            self.inputs = ablate_inputs(
+                subject, self.outcome, examples.every, config, examples.bootstrap
+            )
+        self.attribution = self._attribute(self.outcome) if config.ig_examples else None
 
     def _read(self, examples: Sequence[Example], consumer: AttentionConsumer) -> None:
         samples = self.subject.samples(examples)
         consume_attention(self.subject.model, samples, consumer, self.config.batch)
 
-    def attention_to(self, texts: Sequence[TeacherWordScores]) -> list[np.ndarray]:
-        """[CLS]'s attention to the words of each example."""
-        attention = ClsAttention()
-        self._read(self.examples, attention)
-        return attention_to_words(attention, self.rows(), texts)
-
+    @cached_property
     def rows(self) -> list[Sample]:
-        """The examples as the model reads them."""
-        samples = self.subject.samples(self.examples)
+        """The word-level examples as the model reads them."""
+        samples = self.subject.samples(self.examples.word_level)
         return list(samples.get(range(len(samples)), ()))
+
+    def _attribute(self, outcome: Outcome | None) -> JsonObject:
+        model = self.subject.model
+        if outcome is None:
+            return {"undefined": "the model has no head whose answer can be attributed"}
+        if model.region_source != "features":
+            return {"undefined": "the model reads pixels; attributions need stored features"}
+        samples = outcome.prepare(self.subject.samples(self.examples.word_level))
+        steps = self.config.ig_steps
+        found = attribution.attribute_answers(model, outcome, samples, self.config.batch, steps)
+        summary = attribution.attribution_summary(
+            found, self.cls_attention, self.rows, self.examples.word_level_bootstrap
+        )
+        if summary["complete"] < MIN_COMPLETE_SHARE:
+            self.notes.append(
+                f"{self.config.model}: integrated gradients are incomplete in {1 - summary['complete']:.0%} of "
+                f"examples; double ig_steps ({steps}) until `complete` no longer rises"
+            )
+        return {"explains": outcome.target_name, "ig_steps": steps, **summary}
 
     def to_json(self) -> JsonObject:
         """The model's entry in `result.json`."""
@@ -167,20 +201,28 @@ class _ModelAnalysis:
             "kind": self.subject.model.architecture_name,
             **self.importance.to_json(),
             "inputs": self.inputs,
+            "attribution": self.attribution,
         }
 
 
-def _selected_words(config: ModalityConfig, analyses: Sequence[_ModelAnalysis]) -> JsonObject:
+def _selected_words(
+    config: ModalityConfig, analyses: Sequence[_ModelAnalysis], device: torch.device
+) -> JsonObject:
     """Whether models attend to the words that CLIP-TD's teacher selects."""
     options = TargetedDistillationSettings(
         teacher_images=config.teacher_images, num_words=config.num_words, relevance=config.relevance
     )
-    one = analyses[0]
-    teacher = ClipTeacher(load_frozen_clip(config.teacher), {"clip_words"}, options)
-    teacher.to(one.device).fit(one.subject.samples(one.examples))
-    texts = teacher_word_scores(teacher, one.rows(), config.batch)
-    attentions = [analysis.attention_to(texts) for analysis in analyses]
-    summary = selected_words_summary(texts, attentions, config.num_words, one.bootstrap)
+    clip = load_frozen_clip(config.teacher)
+    examples = analyses[0].examples
+    teacher = ClipTeacher(clip, {"clip_words"}, options)
+    teacher.to(device).fit(analyses[0].subject.samples(examples.word_level))
+    texts = attribution.teacher_word_scores(teacher, analyses[0].rows, config.batch)
+    attentions = [
+        attribution.attention_to_words(one.cls_attention, one.rows, texts) for one in analyses
+    ]
+    summary = attribution.selected_words_summary(
+        texts, attentions, config.num_words, examples.word_level_bootstrap
+    )
     header = {"teacher": config.teacher, "words": config.num_words, "relevance": config.relevance}
     return {**header, **summary}
 
@@ -238,6 +280,8 @@ def _of_model(model: JsonObject, query: str) -> list[str]:
     parts = [f"{title}\n\n{format_table(rows)}"]
     if model["inputs"]:
         parts.append(_of_inputs(model["inputs"]))
+    if model["attribution"]:
+        parts.append(_of_attribution(model["attribution"]))
     return parts
 
 
@@ -258,6 +302,23 @@ def _of_inputs(inputs: JsonObject) -> str:
         if not is_defined:
             reasons.append(f"{row['given']}: undefined, because {row['undefined']}")
     return "\n".join([title, "", format_table(rows), *reasons])
+
+
+def _of_attribution(summary: JsonObject) -> str:
+    title = "integrated gradients"
+    if "undefined" in summary:
+        return f"{title}: {summary['undefined']}"
+    title = (
+        f"{title} of the {summary['explains']}, {summary['ig_steps']} points, and [CLS]'s attention"
+    )
+    row = {
+        "examples": f"{summary['examples']:,}",
+        "complete": f"{100 * summary['complete']:.1f} %",
+        "words' share, %": _percent(summary["text_share"]),
+        "rank correlation, words": _cell(summary["agreement"]["words"]),
+        "regions": _cell(summary["agreement"]["regions"]),
+    }
+    return f"{title}\n\n{format_table([row])}"
 
 
 def _of_difference(result: JsonObject) -> str:

@@ -346,7 +346,7 @@ def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:
     lines = [f"{text}\t{n}.png" for n, text in enumerate(TEXTS)]
     data = str(put(tmp_path / "captions.tsv", "\n".join(lines) + "\n"))
     given = {"model": str(place / "vilt"), "images": str(place / "photos"), "data": data}
-    config = make_settings(ModalityConfig, **given, cpu=True)
+    config = make_settings(ModalityConfig, **given, cpu=True, ig_examples=0)
     (model,) = MODALITY(config, tmp_path / "out")["models"]
     assert model["kind"] == "vilt" and model["inputs"]["undefined"]
     text = load_encoder(place / "vilt").inputs(40)[0]
@@ -408,7 +408,7 @@ def test_the_page_shows_an_lxmert_in_both_directions(place: Path, tmp_path: Path
 def test_what_guests_cannot_be_asked(place: Path, tmp_path: Path) -> None:
     captions = [f"{toys.sentences()[n]}\t{NAMES[n % 4]}.jpg" for n in range(8)]
     data = str(put(tmp_path / "captions.tsv", "\n".join(captions) + "\n"))
-    given = {"data": data, "regions": str(place / "store"), "cpu": True}
+    given = {"data": data, "regions": str(place / "store"), "cpu": True, "ig_examples": 0}
     config = make_settings(ModalityConfig, model=str(place / "lxmert"), **given)
     with pytest.raises(InputError, match="two-stream"):
         MODALITY(config, tmp_path / "a")

@@ -1,9 +1,10 @@
-"""Modality importance, ablation and selected words: worked cases, plain loops, planted differences."""
+"""Modality importance, ablation and attributions: worked cases, plain loops, planted differences."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from tiny import homes, toys
 from tiny.homes import STEPS, put
 from tiny.regions import store
@@ -30,7 +32,8 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.data.regions import ImageRegions, RegionWriter
-from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.data.regions.samples import RegionDataset, RegionOptions
+from groundling.data.samples import MappedDataset, SampleDataset, TextDataset, TextRowEncoder
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
 from groundling.models.frozen_clip import load_frozen_clip
 from groundling.models.heads import LM_HEAD, save_heads
@@ -39,16 +42,19 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import TargetedDistillationSettings
-from groundling.studies.attention import selected_words
+from groundling.studies.attention import attribution
 from groundling.studies.attention.answers import (
     INPUT_CONDITIONS,
     HiddenWordsOutcome,
+    MatchOutcome,
     RightAnswerOutcome,
     blank_words,
+    measure_outcomes,
     right_answer_probability,
     shuffle_words,
     swap_texts,
     undefined_reason,
+    zero_region_features,
 )
 from groundling.studies.attention.commands import MODALITY, ModalityConfig
 from groundling.studies.attention.importance import (
@@ -62,6 +68,9 @@ from groundling.studies.attention.importance import (
 )
 from groundling.studies.attention.inspected_models import AttentionBatch
 from groundling.teachers.clip import ClipTeacher
+from groundling.vision_language.uniter import uniter
+from groundling.vision_language.visualbert import visualbert
+from groundling.vision_language.vlbert import vlbert
 
 NAMES_OF_KINDS = ("PADDING", "TOKEN", "SPECIAL", "REGION", "WHOLE_IMAGE", "ADDED")
 P, T, S, R, W, A = (PositionKind[name] for name in NAMES_OF_KINDS)
@@ -329,11 +338,121 @@ def test_what_cannot_be_asked_is_said() -> None:
         assert found == undefined
 
 
+# -- attribution -------------------------------------------------------------------------------------------------------
+
+
+def asked(model: Any, examples: Sequence[Example], store: Any) -> SampleDataset:
+    texts = TextDataset(examples, TextRowEncoder(toys.bert_words(), 40))
+    width = model.sizes.regions
+    seeing = RegionOptions(model.reads_whole_image, model.has_inclusive_boxes, width=width)
+    return RegionDataset(texts, toys.RegionDict(store), seeing)
+
+
+@pytest.mark.parametrize("join", [visualbert, vlbert, uniter])
+def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
+    """Changes the embeddings directly, without the library's perturbations."""
+    words = toys.bert_words()
+    model = join(toys.bert(len(words)), words, width=12).eval()
+    torch.manual_seed(3)
+    for weights in model.join.parameters():
+        torch.nn.init.normal_(weights, std=0.3)
+    outcome = MatchOutcome(ImageTextMatching(model.sizes).eval())
+    example = Example("a", "a naïve dog", images=("a",))
+    samples = asked(model, [example], {"a": toys.regions(0, 3)})
+    (found,) = attribution.attribute_answers(model, outcome, samples, 1, 6)
+    (sample,) = samples.get([0], ())
+    batch = collate([sample])
+    features = batch.regions.features
+    embed = model.word_embeddings()
+    table = embed.weight.detach()
+    words = table[batch.text.input_ids[0]]
+    start = torch.where(batch.text.special_tokens_mask[0][:, None], words, table[0])
+    grad_words, grad_regions = torch.zeros_like(words), torch.zeros_like(features)
+    for place, weight in zip(*np.polynomial.legendre.leggauss(6), strict=True):
+        part = (place + 1) / 2
+        share, weight = part**3, weight * 3 * part**2  # most points are near the baseline
+        at = (start + share * (words - start)).requires_grad_()
+        looks = (share * features).requires_grad_()
+        hook = embed.register_forward_hook(lambda *_, at=at: at[None])
+        moved = replace(batch, regions=replace(batch.regions, features=looks))
+        answer = outcome.attribution_target(model(moved), moved).sum()
+        hook.remove()
+        a, b = torch.autograd.grad(answer, [at, looks])
+        grad_words, grad_regions = grad_words + a * weight / 2, grad_regions + b * weight / 2
+    of_words = (grad_words * (words - start)).sum(-1).numpy()
+    np.testing.assert_allclose(found.tokens, of_words, atol=1e-5)
+    np.testing.assert_allclose(found.regions, (grad_regions * features).sum(-1)[0], atol=1e-5)
+    # What is missing is the change, and that is what a blank input loses.
+    kept = model.text_tokenizer.all_special_ids
+    blank = MappedDataset(samples, lambda one: blank_words(zero_region_features(one, 12), kept))
+    own, none = (measure_outcomes(model, outcome, some, 1)[0, 0] for some in (samples, blank))
+    assert found.change == pytest.approx(own - none, abs=1e-5)
+    total = found.tokens.sum() + found.regions.sum()
+    assert total + found.residual == pytest.approx(found.change, abs=1e-5)
+
+
+def test_points_integrate_what_is_smooth_and_what_is_steep_at_the_beginning() -> None:
+    shares, weights = attribution.quadrature_points(64)
+    assert shares.min() > 0 and shares.max() < 1 and weights.sum() == pytest.approx(1)
+    assert (weights * shares**5).sum() == pytest.approx(1 / 6)
+    for start in (1e-1, 1e-3, 1e-6):  # the slope of s / sqrt(s^2 + start^2) jumps within `start`
+        slope = start**2 / (shares**2 + start**2) ** 1.5
+        assert (weights * slope).sum() == pytest.approx(1 / np.hypot(1, start), rel=0.03)
+
+
+def test_shares_add_up_also_where_a_normalised_vector_starts_at_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """UNITER's LayerNorm jumps near the baseline; evenly spaced points would step over it."""
+    torch.manual_seed(0)
+    words = toys.bert_words()
+    model = uniter(toys.bert(len(words), type_vocab_size=3), words, 12).eval()
+    head = ImageTextMatching(model.sizes).eval()
+    with torch.no_grad():  # weights as large as trained ones
+        for name, weights in model.named_parameters():
+            if weights.dim() == 2:
+                weights.mul_(1.5)
+            elif name.endswith("bias"):
+                weights.zero_()
+        for weights in head.parameters():
+            weights.mul_(20)
+    texts = toys.sentences()
+    examples = [Example(f"s{n}", texts[n], images=(f"i{n}",)) for n in range(2)]
+    samples = asked(model, examples, {f"i{n}": toys.regions(n, 2 + n) for n in range(2)})
+
+    def missing(steps: int) -> np.ndarray:
+        found = attribution.attribute_answers(model, MatchOutcome(head), samples, 4, steps)
+        return np.array([abs(one.residual) / abs(one.change) for one in found])
+
+    assert missing(64).max() < 0.1
+    monkeypatch.setattr(attribution, "POINT_POWER", 1)
+    assert np.median(missing(64)) > 0.1
+
+
+# -- agreement ---------------------------------------------------------------------------------------------------------
+
+
+def test_agreement_with_attention() -> None:
+    sample = row("red dog waits quietly")
+    word = text_of(sample).word_ids
+    sample = replace(sample, regions=toys.regions(0, 4))
+    tokens = np.array([{-1: 9.0}.get(w, float(w)) / (word == w).sum() for w in word.tolist()])
+    shares = attribution.Attribution(tokens, np.array([-4.0, 3, 2, 1]), 0, 0)
+    of_words = np.array([5.0 if w < 0 else w / 10 / (word == w).sum() for w in word.tolist()])
+    rising = np.concatenate([of_words, [4, 3, 2, 1]])
+    for attention, expected in ((rising, 1), (-rising, -1), (0 * rising, np.nan)):
+        found = attribution.attribution_agreement(attention, shares, sample)
+        np.testing.assert_allclose(found, [expected] * 2)
+    assert np.isnan(attribution.rank_correlation(np.arange(2), np.arange(2)))
+    expected = stats.spearmanr([3, 1, 2, 2], [1, 0, 5, 7]).statistic
+    assert attribution.rank_correlation(np.array([3, 1, 2, 2]), np.array([1, 0, 5, 7])) == expected
+
+
 # -- selected words ----------------------------------------------------------------------------------------------------
 
 
 def test_attention_to_words_against_their_scores() -> None:
-    worth = selected_words.TeacherWordScores(
+    worth = attribution.TeacherWordScores(
         np.array([0.5, 0.4, 0.0, 0.1, 0.2]),
         np.array([True, True, False, True, True]),
         ("a", "b", ".", "c", "d"),
@@ -341,18 +460,18 @@ def test_attention_to_words_against_their_scores() -> None:
     )
     attention = np.array([0.4, 0.3, 0.9, 0.1, 0.2])
     other = np.array([0.1, 0.2, 0.9, 0.4, 0.3])
-    np.testing.assert_allclose(selected_words.selection_agreement(attention, worth, 2), [1, 1, 0.5])
-    np.testing.assert_allclose(selected_words.selection_agreement(other, worth, 2), [-1, 0, 0.5])
-    shown = selected_words.example_scores(worth, [attention])
+    np.testing.assert_allclose(attribution.selection_agreement(attention, worth, 2), [1, 1, 0.5])
+    np.testing.assert_allclose(attribution.selection_agreement(other, worth, 2), [-1, 0, 0.5])
+    shown = attribution.example_scores(worth, [attention])
     assert shown["words"][2] == {"word": ".", "score": None, "attention": [0.9]}
     none = replace(worth, candidates=np.zeros(5, bool))
-    assert np.isnan(selected_words.selection_agreement(attention, none, 2)).all()
+    assert np.isnan(attribution.selection_agreement(attention, none, 2)).all()
     sample = row("red dogs wait")
     word = text_of(sample).word_ids
     looks = ClsAttention()
     looks.attention.put([0], 0, [np.arange(float(len(word) + 3))])
     looks.attention.put([0], 1, [np.arange(float(len(word) + 3))])
-    (of_words,) = selected_words.attention_to_words(
+    (of_words,) = attribution.attention_to_words(
         looks, [sample], [replace(worth, words=tuple("abcd"))]
     )
     assert of_words.tolist() == [sum(np.flatnonzero(word == w)) for w in range(4)]
@@ -403,7 +522,7 @@ def config_of(home: Path, **settings: Any) -> ModalityConfig:
 
 def test_two_models_on_captions(home: Path, tmp_path: Path, capsys) -> None:
     teaching = {"teacher": "clip", "teacher_images": "images"}
-    config = config_of(home, other="two", **teaching, batch=5)
+    config = config_of(home, other="two", **teaching, ig_examples=3, ig_steps=2, batch=5)
     result = MODALITY(config, tmp_path)
     assert result == json.loads((tmp_path / "result.json").read_text())
     assert (result["examples"], result["images"]) == (12, 6)
@@ -422,12 +541,14 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys) -> None:
         own = given["as it is"]["values"][0]["mean"]
         assert given["as it is"]["changes"][0]["mean"] == 0
         assert given["image blank"]["values"][0]["mean"] - own == pytest.approx(change, abs=1e-5)
+        assert model["attribution"]["examples"] == 3
     one, two = (model["overall"]["visual"]["mean"] for model in result["models"])
     assert result["difference"]["overall"]["visual"]["mean"] == pytest.approx(two - one, abs=2e-6)
     shown = result["selected_words"]["shown"]["words"]
     assert all(len(word["attention"]) == 2 for word in shown)
     told = capsys.readouterr().out
-    assert "even attention" in told and "by chance" in told
+    assert "even attention" in told and "integrated gradients of the log-odds" in told
+    assert "by chance" in told
 
 
 def test_the_teachers_scores_are_those_by_which_it_selects(home: Path) -> None:
@@ -443,6 +564,24 @@ def test_the_teachers_scores_are_those_by_which_it_selects(home: Path) -> None:
         assert best.tolist() == word.tolist() and not scores[~candidates].any()
 
 
+def test_a_residual_is_small_beside_the_change_or_close_to_0() -> None:
+    residuals = {1.0: (0.04, 0.06), 1e-3: (0.005, 0.02)}
+    sample = replace(row("red dog waits"), regions=toys.regions(0, 3))
+    length = len(text_of(sample).word_ids)
+    looks = ClsAttention()
+    attributions = [
+        attribution.Attribution(np.ones(length), np.ones(3), change, residual)
+        for change, both in residuals.items()
+        for residual in both
+    ]
+    looks.attention.put(range(4), 0, [np.ones(length + 3)] * 4)
+    summary = attribution.attribution_summary(
+        attributions, looks, [sample] * 4, Bootstrap(list("abcd"), 0)
+    )
+    assert summary["complete"] == 0.5
+    assert summary["text_share"]["mean"] == pytest.approx(length / (length + 3), abs=1e-6)
+
+
 def stored(folder: Path, found: list[ImageRegions]) -> Path:
     writer = RegionWriter(folder)
     writer.write(0, found)
@@ -451,7 +590,7 @@ def stored(folder: Path, found: list[ImageRegions]) -> Path:
 
 
 def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> None:
-    config = config_of(home, model="tuned", data="questions.csv")
+    config = config_of(home, model="tuned", data="questions.csv", ig_examples=2, ig_steps=2)
     (model,) = MODALITY(config, tmp_path)["models"]
     assert model["inputs"]["measures"] == ["probability of the right answer", "accuracy"]
     values = {row["given"]: row["values"] for row in model["inputs"]["rows"]}
@@ -463,10 +602,10 @@ def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> Non
 
 
 def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_path: Path) -> None:
-    config = config_of(home, model="headless", limit=6, query="all", max_length=5)
+    config = config_of(home, model="headless", ig_examples=0, limit=6, query="all", max_length=5)
     result = MODALITY(config, tmp_path)
     (model,) = result["models"]
-    assert "masked token" in model["inputs"]["measures"][0]
+    assert "masked token" in model["inputs"]["measures"][0] and model["attribution"] is None
     assert any("undefined" in row for row in model["inputs"]["rows"])
     used, cut = result["notes"]
     assert used == "used 6 of 12 examples, evenly spaced"
