@@ -71,7 +71,6 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Visualization": {
         "groundling.studies.attention.page": "visualize AttentionPage",
-        "groundling.vision.show": "show_regions AnnotatedImage",
     },
     "Data": {
         "groundling.data.regions": "RegionStore RegionWriter ImageRegions",

@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # what is imported when it is first used, for editors and typ
     from groundling.tasks import Task as Task
     from groundling.teachers import Teacher as Teacher
     from groundling.training.loop import train as train
-    from groundling.vision.show import show_regions as show_regions
 
 __version__ = "0.1.0"
 
@@ -41,7 +40,6 @@ PLACES = {
     "TrainingArguments": "groundling.settings.training",
     "load": "groundling.prediction",
     "visualize": "groundling.studies.attention.page",
-    "show_regions": "groundling.vision.show",
     "train": "groundling.training.loop",
 }
 """Modules of the names that are no commands as functions."""

@@ -10,12 +10,10 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from groundling.command_line import COMMANDS, Command, flag_prefix
-from groundling.command_line.names import as_options, own_settings
 from groundling.core.errors import convert_os_errors, prefix_errors
 from groundling.settings.fields import (
     fill_settings,
     replace_settings,
-    setting_values,
     settings_of,
 )
 
@@ -64,11 +62,7 @@ def _values(command: Command, keywords: dict[str, Any]) -> list[Any]:
             with prefix_errors(prefix):
                 made[prefix] = replace_settings(default, **keywords.pop(prefix, {}))
     own = [prefix for prefix in command.settings if prefix not in made]
-    defaults = [command.settings[prefix] for prefix in own]
-    known = setting_values(*defaults)
-    if "option" in known and not keywords.keys() <= known.keys():
-        keywords = as_options(keywords, own_settings(keywords))
-    filled = fill_settings(defaults, keywords)
+    filled = fill_settings([command.settings[prefix] for prefix in own], keywords)
     made |= dict(zip(own, filled, strict=True))
     return [*(made[prefix] for prefix in command.settings), *out]
 

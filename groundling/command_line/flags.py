@@ -14,7 +14,6 @@ from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
 from groundling.command_line import Command, flag_prefix
-from groundling.command_line.names import as_options, own_settings
 from groundling.core.errors import InputError, did_you_mean, duplicates, prefix_errors
 from groundling.settings.fields import (
     Setting,
@@ -29,7 +28,6 @@ HELP = ("-h", "--help")
 HELP_ALL = "--help-all"
 DRY_RUN = "--dry-run"
 OUT = "out"
-OPTION = "option"
 WIDTH = 120
 """Maximum line length of help."""
 INDENT = 26
@@ -99,15 +97,9 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
     if command.has_out:
         parser.add_argument(f"--{OUT}")
     advice = f"see `groundling {command.name} --help`"
-    own_flags: list[str] = []
     try:
         words = _normalised(command, words)
         namespace, unknown = parser.parse_known_args(words)
-        if unknown and OPTION in flags:  # perhaps settings of an objective that is named
-            for one in own_settings(vars(namespace)).values():
-                own_flags.append(flag_name(one.name))
-                _add_flag(parser, own_flags[-1], Flag(flags[OPTION].prefix, one))
-            namespace, unknown = parser.parse_known_args(words)
     except argparse.ArgumentError as error:
         raise InputError(f"{error.argument_name}: {error.message}; {advice}") from None
     if unknown:
@@ -115,7 +107,7 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
         near = did_you_mean(unknown[0].partition("=")[0].lstrip("-"), flags)
         hint = near.replace("mean ", "mean --")
         raise InputError(f"{command.name} {fault} {unknown[0]!r}{hint}; {advice}")
-    typed = as_options(vars(namespace), own_flags)
+    typed = vars(namespace)
     out = [typed.pop(OUT, command.default_out)] if command.has_out else []
     values: dict[str, dict[str, object]] = defaultdict(dict)
     for name, value in typed.items():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from groundling.core.errors import InputError, did_you_mean, prefix_errors, require_known
 from groundling.core.registry import is_import_path, public_modules
@@ -23,11 +23,7 @@ from groundling.settings.input_settings import (
     parse_weighted_file,
     region_manifest,
 )
-from groundling.settings.objectives import (
-    CrossModalEncoderSettings,
-    ExtraObjectiveSettings,
-    ObjectiveSettings,
-)
+from groundling.settings.objectives import ExtraObjectiveSettings
 
 # Files, folders and models: whether they exist, and which of them identify a run.
 
@@ -129,25 +125,6 @@ def teacher_settings(arm: Mapping[str, type[Objective]]) -> list[str]:
     needed = ["teacher" for one in arm.values() if one.needs_cross_modal]
     needed += [one.needed_teacher() for one in arm.values()]
     return [name for name in dict.fromkeys(needed) if name]
-
-
-def own_settings(given: Mapping[str, Any]) -> dict[str, Setting]:
-    """Settings of the objectives that `given` names which no command declares, by name."""
-    from groundling.objectives import find_objective
-
-    shared = setting_values(ObjectiveSettings(), CrossModalEncoderSettings())
-    named = given.get("objectives", ())
-    names = [named] if isinstance(named, str) else list(named)
-    names += parse_arm(given["arm"]) if "arm" in given else []
-    fields = [one for name in names for one in settings_of(find_objective(name).Settings())]
-    return {one.name: one for one in fields if one.name not in shared}
-
-
-def as_options(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
-    """The settings `given`, those of one's own objectives as `option`, each NAME=VALUE."""
-    rest = {name: value for name, value in given.items() if name not in own}
-    options = [f"{name.replace('-', '_')}={value}" for name, value in given.items() if name in own]
-    return {**rest, "option": [*rest.get("option", ()), *options]} if options else rest
 
 
 def check_training_step(config: object) -> None:

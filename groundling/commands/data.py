@@ -1,69 +1,17 @@
-"""Data commands: `data show` and `data partition`."""
+"""`data partition`: a few training examples of every stratum, as a reproducible list with a hash."""
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
 from groundling.command_line import Command
 from groundling.core.registry import resolve
-from groundling.runs.folder import check_file, write_whole
 from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings, required, settings
-
-# `groundling data show`: a photo with its boxes from a region store.
-
-
-@settings
-class ShowRegionsConfig(Settings):
-    """Image of a region store to show."""
-
-    store: Annotated[str, InputKind.FOLDER, required] = ""
-    """Region store: the folder that `groundling regions` wrote."""
-    image: Annotated[str, required] = ""
-    """The image's id in the store, its file name, or its path."""
-    images: Annotated[str, InputKind.FOLDER] = ""
-    """Folder of the photos; empty: the folder that the store was made from."""
-
-
-def check_picture(config: ShowRegionsConfig, out: str | Path) -> None:
-    """Raises InputError for an `out` that is not a PNG, or exists."""
-    check_file(out, (".png", ".PNG"), is_new=True)
-
-
-def data_show(config: ShowRegionsConfig, work: CommandContext) -> dict[str, Any]:
-    """Write a photo with its boxes from a store as a PNG; returns the regions."""
-    from groundling.vision.show import show_regions
-
-    shown = show_regions(config.store, config.image, config.images)
-    buffer = BytesIO()
-    shown.image.save(buffer, "PNG")
-    write_whole(work.out, buffer.getvalue())
-    work.note(*shown.notes)
-    return {"out": str(work.out), "image": shown.id, "regions": shown.regions}
-
-
-SHOW = Command(
-    "data show",
-    "draw the boxes of a region store on a photo",
-    "groundling.commands.data:data_show",
-    {"_own": ShowRegionsConfig()},
-    title="Data",
-    example="groundling data show runs/store cat --out cat.png",
-    common_flags="store image images",
-    positional=("--store", "--image"),
-    file="regions.png",
-    out_help="Output PNG file, which must not exist.",
-    validate=check_picture,
-    output=OutputFile(),
-)
-
-
-# `groundling data partition`: a few training examples of every stratum, as a reproducible list with a hash.
 
 
 @settings

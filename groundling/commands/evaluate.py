@@ -54,6 +54,6 @@ COMMAND = Command(
     {"_own": EvaluateConfig()},
     title="Judge",
     example="groundling evaluate --model runs/rte --data glue_data",
-    common_flags="model data split images regions all-seeds cpu",
+    common_flags="model data split images regions model-seed cpu",
     output=CommandOutput(),
 )

@@ -130,7 +130,7 @@ COMMAND = Command(
     {"_own": PredictConfig()},
     title="Use",
     example="groundling predict --model runs/mine --data my.csv --out answers.csv",
-    common_flags="model data images regions top-k all-seeds cpu",
+    common_flags="model data images regions top-k model-seed cpu",
     file="answers.csv",
     validate=check,
     output=OutputFile(),

@@ -105,8 +105,8 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
         )
         tokenizer("a")  # some damaged files fail only here
         own = len(tokenizer) - len(set(tokenizer.all_special_ids))
-    if own < 1:  # transformers makes an empty tokenizer if files are missing
-        raise InputError(f"{source}: no tokenizer found; {expected}")
+    if own < 1:  # transformers makes one of special tokens alone if files are missing
+        raise InputError(f"{source}: no tokenizer with more than special tokens; {expected}")
     return tokenizer
 
 

@@ -54,7 +54,8 @@ class Objective(nn.Module):
     arm_name: ClassVar[str | None] = None
     """Name in `--arm` and `--objectives`, if it is not `name`; empty: only commands make it."""
     Settings: ClassVar[type[Settings]] = NoSettings
-    """Its settings: each is a flag of the commands that train with it, and a keyword of the class."""
+    """Its settings: each is a flag, for your own objective a NAME of `--option NAME=VALUE`, and a keyword of the class.
+    """
     required_fields: Sequence[str] = ()
     """Required batch fields, e.g. `text` or `features.sentence`."""
     optional_fields: Sequence[str] = ()

@@ -47,9 +47,7 @@ from groundling.prediction.predictions import (
     ImageFiles,
     InputRow,
     Prediction,
-    SeedChoice,
-    choose_seed_models,
-    combine_seeds,
+    choose_seed_model,
     example_row,
     make_predictions,
     make_row,
@@ -106,7 +104,6 @@ class FineTunedModel:
         self.backbone = backbone
         self.trust = tuple(trust)
         self.notes: list[str] = []
-        self.other_seeds: Sequence[FineTunedModel] = ()
         self._check_code(description.model_format, description.architecture)
         self.student: Encoder = load_encoder(
             str(folder), description.model_format, description.architecture
@@ -317,13 +314,9 @@ class FineTunedModel:
     def scores(
         self, examples: Sequence[Example], sources: ImageSources, task: Task
     ) -> EvaluationOutput:
-        """Outputs and predictions on examples with valid images; of all seeds together, if they vote."""
+        """Outputs and predictions on examples with valid images."""
         samples = self.samples(examples, sources, task.label_regions)
-        scores = evaluate(self.student, self.objective, task, samples)
-        if not self.other_seeds:
-            return scores
-        others = [seed.scores(examples, sources, task) for seed in self.other_seeds]
-        return combine_seeds([scores, *others], self.form, task)
+        return evaluate(self.student, self.objective, task, samples)
 
     def _boxes(self, examples: Sequence[Example], sources: ImageSources) -> list[np.ndarray] | None:
         """Region boxes (R, 4) in pixels of each example, in the model's order; None without region selection."""
@@ -611,7 +604,6 @@ def load(
     source: str | Path,
     seed: int | None = None,
     *,
-    seeds: SeedChoice = "best",
     detector: str = "",
     backbone: str = "",
     device: str = "",
@@ -621,23 +613,17 @@ def load(
 
     Args:
         source: a run's folder, the folder of one of its seeds, or the `model` folder inside.
-        seed: the seed of a run; None: `seeds` decides, and `notes` names the choice.
-        seeds: `best`, the best seed on the development split, or `all`, the majority vote of all seeds; ties go to
-            the answer with the higher mean probability. Probabilities and numbers are means over the seeds.
+        seed: the seed of a run; None: the best one on the development split, which `notes` names.
         detector: hub id or folder of the region detector, if the training run's is not available.
         backbone: hub id or folder of the backbone, likewise.
         device: such as cuda; empty: an accelerator if there is one.
         trust: your own objects, MODULE:NAME each, that the folder may import; nothing else is imported.
     """
     with convert_read_errors(source):
-        folders, note = choose_seed_models(Path(source), seed, seeds)
+        folder, note = choose_seed_model(Path(source), seed)
     device = device or str(torch.accelerator.current_accelerator() or "cpu")
     trust = (trust,) if isinstance(trust, str) else trust
-    model, *others = [
-        FineTunedModel(folder, device, detector=detector, backbone=backbone, trust=trust)
-        for folder in folders
-    ]
-    model.other_seeds = others
+    model = FineTunedModel(folder, device, detector=detector, backbone=backbone, trust=trust)
     model.notes[:0] = [note] if note else []
     return model
 
@@ -647,7 +633,6 @@ def load_saved(saved: SavedModelSettings) -> FineTunedModel:
     return load(
         saved.model,
         None if saved.model_seed < 0 else saved.model_seed,
-        seeds="all" if saved.all_seeds else "best",
         detector=saved.detector,
         backbone=saved.backbone,
         device=str(process_state(saved.cpu).device),

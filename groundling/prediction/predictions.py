@@ -1,15 +1,14 @@
-"""What is predicted, predictions as readable answers and in files, and the votes of several seeds."""
+"""What is predicted, predictions as readable answers and in files, and which of several seeds predicts."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -42,8 +41,7 @@ from groundling.data.tables import (
 )
 from groundling.runs.folder import read_result
 from groundling.settings.input_settings import PredictionColumns
-from groundling.tasks import Task
-from groundling.training.evaluation import MAX_OUTPUTS, EvaluationOutput, find_top_classes
+from groundling.training.evaluation import EvaluationOutput
 
 FILE = "predictions_{}.jsonl"
 """File name of a seed's predictions on one split."""
@@ -375,24 +373,20 @@ def python_examples(
     return examples, photos
 
 
-# Which of a run's seeds predict: the best one on the development split, a chosen one, or all by vote.
+# Which of a run's seeds predicts: the best one on the development split, or a chosen one.
 
 SEED = re.compile(r"seed-(\d+)")
-SeedChoice = Literal["best", "all"]
-"""Which seeds predict without a seed."""
 
 
 def model_folder(source: Path) -> Path:
     """The model folder of a run, of several seeds the best one; any other folder or a hub id unchanged."""
-    return choose_seed_models(source)[0][0] if source.is_dir() else source
+    return choose_seed_model(source)[0] if source.is_dir() else source
 
 
-def choose_seed_models(
-    source: Path, seed: int | None = None, seeds: SeedChoice = "best"
-) -> tuple[list[Path], str]:
-    """The saved models below `source`, or itself, that predict, the best one first, and a note on the choice.
+def choose_seed_model(source: Path, seed: int | None = None) -> tuple[Path, str]:
+    """The saved model below `source`, or itself, that predicts, and a note on the choice.
 
-    They are those of one `seed`, of the best on dev, or of all, which vote.
+    It is that of the `seed` or, without one, of the best on dev.
     """
     saved = {
         int(match[1]): folder
@@ -404,7 +398,7 @@ def choose_seed_models(
             str(seed), map(str, sorted(saved)), f"{source}: no saved model of seed {seed}"
         )
     elif not saved:
-        return [source / "model" if (source / "model").is_dir() else source], ""
+        return source / "model" if (source / "model").is_dir() else source, ""
     numbers = [number for number in sorted(saved) if is_listed(source, number)] or sorted(saved)
     # The best score on held-out data; ties go to the first, as when all splits were trained on.
     # A seed that always gives one answer is the last of those with equal scores.
@@ -413,14 +407,10 @@ def choose_seed_models(
     chosen = best if seed is None else seed
     folder = saved[chosen] / "model"
     if len(saved) == 1:
-        return [folder], ""
+        return folder, ""
     every = ", ".join(map(str, numbers))
-    if seed is None and seeds == "all":
-        others = [saved[number] / "model" for number in numbers if number != best]
-        note = f"majority vote of seeds {every}; ties go to the higher mean probability; probabilities are means"
-        return [folder, *others], f"{source}: {note} over the seeds"
     reason = scores[best][1] if seed is None else "one"
-    return [folder], f"{source}: predictions of seed {chosen}, {reason} of {every}"
+    return folder, f"{source}: predictions of seed {chosen}, {reason} of {every}"
 
 
 def is_listed(run: Path, seed: int) -> bool:
@@ -440,41 +430,3 @@ def _held_out_score(result: Mapping[str, Any]) -> tuple[tuple[float, float], str
         return (-np.inf, 0), "the first"
     height = value if result.get("higher_is_better", True) else -value
     return (height, -scores.get("constant", 0)), f"the best on {split} ({metric} {value:.3g})"
-
-
-# -- votes -------------------------------------------------------------------------------------------------------------
-
-
-def combine_seeds(
-    scores: Sequence[EvaluationOutput], form: OutputType, task: Task
-) -> EvaluationOutput:
-    """Majority vote of several seeds on the same examples; ties go to the higher mean probability.
-
-    Outputs are logarithms of mean probabilities; for a regression, prediction and output are the mean.
-    """
-    first = scores[0]
-    voted = [
-        _vote([_row(one, number) for one in scores], form) for number in range(len(first.examples))
-    ]
-    predictions = np.array([one.prediction for one in voted])
-    outputs = np.array([one.outputs for one in voted])
-    return replace(
-        first,
-        outputs=outputs,
-        predictions=predictions,
-        metrics={} if first.labels is None else task.score(predictions, first.labels, outputs),
-        top_classes=[one.likely for one in voted],
-    )
-
-
-def _vote(every: Sequence[PredictionRow], form: OutputType) -> PredictionRow:
-    shares = np.mean([probabilities(one, form) for one in every], axis=0)
-    if isinstance(form, Regression):
-        return PredictionRow(float(shares[0]), shares)
-    votes = Counter(int(one.prediction) for one in every)
-    best = min(votes, key=lambda answer: (-votes[answer], -shares[answer], answer))
-    with np.errstate(divide="ignore"):
-        outputs = np.log(shares)  # -inf for a padded region
-    if len(shares) <= MAX_OUTPUTS or isinstance(form, RegionSelection):
-        return PredictionRow(best, outputs)
-    return PredictionRow(best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0]))

@@ -175,9 +175,6 @@ class SavedModelSettings(Settings):
     model_seed: Annotated[int, Ge(-1)] = -1
     """If --model is a run folder: seed whose model is used; -1: the seed with the best \
 development score."""
-    all_seeds: bool = False
-    """If --model is a run folder: all seeds vote; ties go to the higher mean probability. \
-Probabilities and numeric answers are means over seeds."""
     regions: Annotated[str, InputKind.FOLDER] = ""
     """Region store of the images, made with the same settings as that of training."""
     images: Annotated[str, InputKind.FOLDER] = ""

@@ -376,7 +376,7 @@ def parse_options(given: Sequence[str]) -> dict[str, str]:
 class ObjectiveSettings(Settings):
     """Settings of objectives, in every command that trains with them: their help loads no torch.
 
-    An objective whose `Settings` are not among these groups has its flags where it is named.
+    Those of an objective whose `Settings` are not among these groups are given by `option`.
     """
 
     masking: MaskingSettings = MaskingSettings()

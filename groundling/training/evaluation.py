@@ -310,6 +310,14 @@ def concatenate_outputs(
     )
 
 
+def labels_of(examples: Sequence[Example]) -> np.ndarray | None:
+    """The examples' labels as in `EvaluationOutput`; None if one is unknown."""
+    labels = [one.label for one in examples]
+    if any(label is None for label in labels):
+        return None
+    return _pad_rows([np.asarray(label).tolist() for label in labels], IGNORE)
+
+
 def find_top_classes(outputs: np.ndarray) -> list[list[tuple[int, float]]]:
     """The classes with the highest outputs (N, outputs) and their softmax probabilities, best first."""
     shares = softmax(outputs.astype(float), axis=1)

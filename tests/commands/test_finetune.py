@@ -30,7 +30,6 @@ from groundling.stats.finished_runs import collect_runs
 from groundling.tasks import Task
 from groundling.tasks.glue import STSB
 from groundling.training import fit as fitting
-from groundling.training.evaluation import EvaluationOutput
 from groundling.training.loop import train
 
 
@@ -180,12 +179,6 @@ def task(form: object, *metrics: object) -> Task:
     return Task("t", form, lambda *_: [], metrics, "t")
 
 
-def said(predictions: list[float], labels: object) -> EvaluationOutput:
-    values = np.array(predictions, float)
-    examples = [Example(str(number), "") for number in range(len(values))]
-    return EvaluationOutput(examples, values[:, None], values, np.array(labels, float), {})
-
-
 def learned(*labels: object) -> list[Example]:
     return [Example(str(number), "x", label=label) for number, label in enumerate(labels)]
 
@@ -220,7 +213,9 @@ def test_nearly_one_answer_is_told_from_few_right_ones(
 
 def test_the_most_common_answer_is_the_trainings_and_scored_by_every_metric() -> None:
     of_two = task(Classification(("a", "b")), ACCURACY, F1, MATTHEWS)
-    found = majority_baseline(of_two, learned(1, 1, 0, None), {"dev": said([0, 0, 0], [1, 0, 0])})
+    found = majority_baseline(
+        of_two, learned(1, 1, 0, None), {"dev": learned(1, 0, 0), "test": learned(1, None)}
+    )
     scores = {"accuracy": 1 / 3, "f1": 0.5, "matthews": 0.0}
     assert found == {"majority": {"answer": "b", "scores": {"dev": scores}}}
 
@@ -229,17 +224,17 @@ def test_of_credit_numbers_and_regions() -> None:
     form = OpenAnswer(("", "x", "y"), excluded_answers=("",))
     pairs = np.array([[1, 0.3], [2, 0.9], [-1, 0.0]])
     examples = learned(pairs, pairs, 0, 0, 0)
-    found = majority_baseline(task(form, SCORE), examples, {"val": said([0.0], [pairs])})
+    found = majority_baseline(task(form, SCORE), examples, {"val": learned(pairs)})
     assert found["majority"]["answer"] == "y"
     assert found["majority"]["scores"]["val"]["score"] == pytest.approx(0.9)
-    answers = {"dev": said([0.0, 0.0], [2.0, 4.0])}
+    answers = {"dev": learned(2.0, 4.0)}
     found = majority_baseline(task(Regression(0, 5), RMSE), learned(1.0, 3.0), answers)
     assert found["majority"] == {
         "answer": 2.0,
         "scores": {"dev": {"rmse": pytest.approx(2**0.5)}},
     }
     regions = task(RegionSelection(), ACCURACY)
-    assert majority_baseline(regions, learned(None), {"dev": said([0.0], [[1.0]])}) == {}
+    assert majority_baseline(regions, learned(None), {"dev": learned(np.ones(1))}) == {}
 
 
 @pytest.mark.parametrize(("median", "is_said"), [(0.5, True), (0.51, False)])

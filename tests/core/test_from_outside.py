@@ -172,25 +172,25 @@ def test_an_objective_takes_part_in_every_training(tmp_path: Path) -> None:
     assert {"mlm", "sentence_image", "length"} <= set(log_of(tmp_path / "seen")[0])
 
 
-def test_its_settings_are_flags_and_keywords(tmp_path: Path, refusal: Refusal) -> None:
+def test_its_settings_are_options(tmp_path: Path, refusal: Refusal) -> None:
     words = [*ADAPT, "--arm", "mlm+mine.shorter:Shorter"]
     lengths = []
     for order in ("1", "2"):
-        run(*words, "--norm-order", order, "--out", str(tmp_path / order))
+        run(*words, "--option", f"norm_order={order}", "--out", str(tmp_path / order))
         lengths.append(log_of(tmp_path / order)[0]["length"])
     run(*words, "--out", str(tmp_path / "default"))
     assert lengths[0] > lengths[1] == log_of(tmp_path / "default")[0]["length"]
     given = {"student": "bert-base-uncased", "text": "my_text.txt", "steps": 2, "batch": 4}
     groundling.adapt(
-        **given, arm="mlm+mine.shorter:Shorter", norm_order=1, cpu=True, log_every=1,
+        **given, arm="mlm+mine.shorter:Shorter", option=["norm_order=1"], cpu=True, log_every=1,
         out=tmp_path / "function",
     )  # fmt: skip
     assert log_of(tmp_path / "function")[0]["length"] == lengths[0]
     for flags, told in (
-        ([*words, "--norm-order", "3", "--out", str(tmp_path / "1")], "option"),
-        ([*words, "--norm-order", "0"], "norm_order = '0': expected"),
+        ([*words, "--option", "norm_order=3", "--out", str(tmp_path / "1")], "option"),
+        ([*words, "--option", "norm_order=0"], "norm_order = '0': expected"),
         ([*words, "--option", "norm_ordre=1"], "option=norm_ordre: no objective of this run reads"),
-        ([*ADAPT, "--arm", "mlm", "--norm-order", "1"], "has no flag '--norm-order'"),
+        ([*words, "--norm-order", "1"], "has no flag '--norm-order'"),
     ):
         out = [] if "--out" in flags else ["--out", str(tmp_path / "bad")]
         assert told in refusal(*flags, *out)

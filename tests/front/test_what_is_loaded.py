@@ -71,7 +71,6 @@ CASES = [
     ("figures gone", "results=gone: no such file or folder"),
     ("visualize model --image gone.jpg --text words", "image=gone.jpg: no such file"),
     ("info", "info needs name"),
-    ("data show gone 1", "store=gone: no such file or folder"),
     ("data shift --data gone", "data=gone: no such file or folder"),
     ("data partition --task glue/rte --data gone --per-stratum 3", "data=gone: no such file"),
     ("data captions gone", "data=gone: no such file or folder"),
@@ -125,7 +124,7 @@ def run(code: str, place: Path, *arguments: object) -> tuple[str, str]:
 def test_an_import_help_and_refusals_load_nothing_heavy(place: Path) -> None:
     """All in one process: what one of them loaded would be there for the next."""
     assert {case.split(" --")[0].split(" gone")[0] for case, _ in CASES} >= set(COMMANDS) - (
-        NOTHING_READ | {"visualize", "data show", "regions", "figures"}
+        NOTHING_READ | {"visualize", "regions", "figures"}
     )
     cases = sorted(CASES, key=lambda case: case[0].startswith(NAMES))
     code = f"""
@@ -203,7 +202,7 @@ def loaded():  # a study's own folder is looked into for modules of a name, such
     studies = [name for name in sys.modules if name.startswith("groundling.studies.")]
     return [name for name in studies if name.count(".") > 2]
 
-for words in ("finetune", "data show", "regions nowhere"):
+for words in ("finetune", "data partition", "regions nowhere"):
     assert cli.main([*words.split(), "--nope", "3"]) == 2
     assert not [name for name in sys.modules if name.startswith("groundling.studies.")], words
 names = set()

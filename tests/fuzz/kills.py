@@ -91,7 +91,6 @@ def _looking(shelf: Path) -> dict[str, str]:
         "modality": f"modality {seen.replace('/flickr30k', '/captions_val2014.json')} --ig-examples 2 --ig-steps 2",
         "figures": f"figures --results {shelf}/headed",
         "visualize": f"visualize {shown} --text dogs --cpu",
-        "data show": f"data show {shelf}/store cat --images {shelf}/my_photos",
         "zero-shot": f"zero-shot --model {clip} --task snli-ve {entailed} --cpu",
         "retrieve": f"retrieve --model {clip} {photos} --cpu",
         "winoground": f"winoground --model {clip} --data {shelf}/winoground --cpu",
@@ -107,7 +106,7 @@ def _looking(shelf: Path) -> dict[str, str]:
     }
 
 
-ENDINGS = {"predict": ".csv", "visualize": ".html", "data show": ".png", "data partition": ".json"}
+ENDINGS = {"predict": ".csv", "visualize": ".html", "data partition": ".json"}
 """Of the files that commands write, where it is no folder."""
 
 

@@ -14,13 +14,16 @@ from tiny import homes, toys
 from tiny.homes import STEPS, log_of
 from tiny.objectives import captioned_run, tokens_of
 from torch import Tensor, nn
+from transformers import AutoModel, SiglipImageProcessorPil
 
+import groundling
 from groundling.commands.adapt import COMMAND as adapt
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, collate
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, Example, OutputSizes, collate
 from groundling.core.errors import InputError
-from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
+from groundling.models.clip import ClipDualEncoder
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
-from groundling.objectives.contrastive import pool_sentences
+from groundling.objectives.contrastive import SigmoidContrastiveLoss, pool_sentences
 from groundling.objectives.lexi_contrastive import LexiContrastiveGrounding
 from groundling.objectives.mcse import MCSE, SimCSE
 from groundling.settings.fields import replace_settings
@@ -373,3 +376,76 @@ def test_passes_without_dropout_are_refused_in_training_alone() -> None:
 def test_simcse_needs_no_teacher(tmp_path: Path) -> None:
     config = captioned_run(tmp_path, "simcse", teacher="", teacher_images="")
     assert set(adapt(config, STEPS, tmp_path / "run")["train_metrics"]) == {"loss", "simcse"}
+
+
+# -- SigLIP's loss -----------------------------------------------------------------------------------------------------
+
+
+def captioned_batch(towers: ClipDualEncoder, images: list[int]):
+    rows = ClipRowEncoder(towers.tokenizer, toys.WINDOW, 1)
+    texts = [Example(str(n), text) for n, text in enumerate(toys.sentences()[: len(images)])]
+    batch = collate(TextDataset(texts, None, rows).get(range(len(images))))
+    pixels = torch.randint(
+        0, 255, (len(images), 3, 16, 16), generator=torch.Generator().manual_seed(0)
+    )
+    return replace(batch, pixels=pixels.byte(), labels={"image": torch.tensor(images)})
+
+
+@pytest.fixture
+def towers(siglip, siglip_tokenizer) -> ClipDualEncoder:
+    side = {"height": 16, "width": 16}
+    return ClipDualEncoder(siglip, siglip_tokenizer, SiglipImageProcessorPil(size=side))
+
+
+def test_loss_and_gradients_are_transformers_own(towers) -> None:
+    batch = captioned_batch(towers, [0, 1, 2, 3])
+    loss = SigmoidContrastiveLoss(towers.sizes)
+    found = loss(towers(batch), batch)["clip"] / loss.count(batch)["clip"]
+    found.backward()
+    ours = {name: value.grad.clone() for name, value in towers.clip.named_parameters()}
+    towers.zero_grad()
+    ids = torch.nn.functional.pad(
+        batch.clip.input_ids, (0, toys.WINDOW - batch.clip.input_ids.shape[1])
+    )
+    pixels = (batch.pixels / 255 - towers.mean) / towers.std
+    expected = towers.clip(input_ids=ids, pixel_values=pixels, return_loss=True).loss
+    expected.backward()
+    torch.testing.assert_close(found, expected)
+    for name, value in towers.clip.named_parameters():
+        torch.testing.assert_close(ours[name], value.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_captions_of_one_image_are_no_negatives(towers) -> None:
+    batch = captioned_batch(towers, [0, 1, 0])
+    encoded = towers(batch)
+    logits = encoded.scale * encoded.text_embeds @ encoded.image_embeds.T + encoded.bias
+    terms = -torch.nn.functional.logsigmoid(torch.where(torch.eye(3).bool(), logits, -logits))
+    kept = terms.sum() - terms[0, 2] - terms[2, 0]
+    found = SigmoidContrastiveLoss(towers.sizes)(encoded, batch)["clip"]
+    torch.testing.assert_close(found, kept)
+
+
+@pytest.mark.parametrize("start", ["new", "siglip"])
+def test_train_clip_with_the_sigmoid_loss(start: str, towers, tmp_path: Path) -> None:
+    images = [(number, f"{number}.png") for number in range(8)]
+    for number, name in images:
+        homes.noise(tmp_path / "photos" / name, (16, 16), number)
+    sentences = toys.sentences()
+    captions = homes.coco(tmp_path / "a.json", images, [(n, sentences[n]) for n in range(8)])
+    given = {"loss": "sigmoid", "size": 16, "patch_size": 8}
+    if start == "siglip":
+        towers.export(tmp_path / "siglip")
+        given = {"model": tmp_path / "siglip", "flip": False, "max_shift": 0.0}
+    result = groundling.train_clip(
+        captions=captions,
+        images=tmp_path / "photos",
+        out=tmp_path / "out",
+        steps=3,
+        batch=8,
+        **given,
+    )
+    trained = AutoModel.from_pretrained(tmp_path / "out/model")
+    assert trained.config.model_type == ("siglip" if start == "siglip" else "clip")
+    assert 0 < result["train_metrics"]["clip"] < 20
+    if start == "siglip":
+        assert not torch.equal(trained.logit_bias, towers.clip.logit_bias)

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from math import log
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from tiny import homes
+from tiny import homes, toys
 
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.pretrain import COMMAND as pretrain
+from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.train_clip import COMMAND as teach
+from groundling.commands.train_clip import TrainClipConfig
+from groundling.core.batch import collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
+from groundling.data.regions import ImageRegions, RegionWriter
+from groundling.objectives import order_for_corruption
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.masked_regions import MaskedRegionModeling
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.settings.fields import make_settings
+from groundling.objectives.xdbert import SameSentencePrediction
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import EvaluationSettings, TrainingArguments
+from groundling.training.batch_sampler import DataSource, corrupt_samples
 from groundling.training.evaluation import Evaluator
+from groundling.training.held_out_loss import HeldOutLoss, compare_with_baseline, constant_loss
 from groundling.training.loop import _TrainingLoop, train
 
 STEPS = TrainingArguments(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3, cpu=True)
@@ -225,3 +243,255 @@ def test_evaluating_leaves_no_trace(student: Any, text_only: Any, tmp_path: Path
     task = SupervisedObjective(plain.sizes, output_type=Classification(("no", "yes")))
     train(plain, [task], text_only, STEPS, tmp_path / "plain")
     assert watched.has(plain.state_dict())
+
+
+# -- losses on held-out data -------------------------------------------------------------------------------------------
+
+
+FEW_STEPS = replace(homes.STEPS, steps=4, batch=4, lr=1e-2, save_every=9)
+
+
+def test_it_is_the_mean_over_all_samples_and_leaves_no_trace() -> None:
+    model = toys.cross_modal(dropout=0.5).train()
+    objectives = [
+        MaskedLM(model.sizes, mask_id=4, joint=True),
+        SameSentencePrediction(model.sizes, weight=0.5),
+    ]
+    samples = toys.both_sides(13)
+    config = TrainingArguments(
+        batch=8, gradient_accumulation_steps=2, seed=3
+    )  # passes of 4, 4 and 5
+    held = HeldOutLoss("texts", [DataSource(samples)], model, objectives, (), config)
+    state = torch.random.get_rng_state()
+    found = held.measure()
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert model.training and objectives[0].training
+    model.eval()
+    batch = collate(corrupt_samples(samples, range(13), 3, -1, order_for_corruption(objectives)))
+    means = {}
+    with torch.no_grad():
+        encoded = model(batch)
+        for one in objectives:
+            for term, value in one(encoded, batch).items():
+                means[term] = float(value) / one.count(batch)[term]
+    assert found == pytest.approx(
+        {"loss": means["mlm"] + 0.5 * means["match"], **means}, rel=1e-4, abs=1e-5
+    )
+
+
+# -- guessing --------------------------------------------------------------------------------------------------------
+
+
+def test_what_guessing_loses() -> None:
+    for kind, values, loss in (
+        ("class", [0, 1, 1, 0, 1, 0], log(2) + 1 / 12),
+        ("class", [3] * 6, 0),
+        ("share", [[1.0, 0.0], [0.0, 1.0]], log(2)),
+        ("share", [[0.5, 0.5], [0.0, 0.0]], log(2) / 2),
+        ("number", [[0.0, 5.0], [2.0, 5.0], [4.0, 5.0]], 8 / 3),
+    ):
+        assert constant_loss(kind, np.array(values)) == pytest.approx(loss)
+
+
+@pytest.mark.parametrize("kind", ["soft", "regress"])
+def test_who_always_says_the_same_loses_just_that(kind) -> None:
+    """The loss itself, of a head that is made to say the best constant answer."""
+    model, samples = toys.seer(), toys.seen()
+    torch.manual_seed(0)
+    objective = MaskedRegionModeling(model.sizes._replace(classes=5), kind=kind)
+    batch = collate(corrupt_samples(samples, range(48), 0, 0, [objective]))
+    ((term, (found, values)),) = objective.loss_targets(batch).items()
+    scored = objective.count(batch)[term]
+    assert len(values) == scored
+    for parameter in objective.parameters():
+        torch.nn.init.zeros_(parameter)
+    mean = values.mean(0)
+    with torch.no_grad():
+        objective.head[-1].bias.copy_(mean if kind == "regress" else mean.clamp(min=1e-9).log())
+        loss = objective(model(batch), batch)[term] / scored
+    assert loss.item() == pytest.approx(constant_loss(found, values.numpy()), rel=1e-4)
+
+
+def test_who_has_not_left_guessing_is_told() -> None:
+    losses = {"loss": 9.0, "mlm": 2.0, "match": 0.690, "word_region": 0.1, "bad": float("nan")}
+    levels = {"mlm": 5.0, "match": 0.6931, "bad": 1.0}
+    beside = SimpleNamespace(measure=lambda: losses, baseline_losses=lambda: levels)
+    told, notes = compare_with_baseline(beside, "mend it")
+    assert told["mlm"] == {"loss": 2.0, "guessing": 5.0}
+    assert "word_region" not in told
+    assert [note.split()[0] for note in notes] == ["match", "bad"]
+    assert "its loss is 0.69, that of" in notes[0] and notes[0].endswith("is 0.6931; mend it")
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts, a text encoder and a CLIP; twelve pictures with captions, of which the last four are held out."""
+    folder = tmp_path_factory.mktemp("held")
+    homes.student(folder / "bert")
+    homes.teacher(folder / "clip")
+    homes.text(folder / "train.txt", 24)
+    homes.put(folder / "held.txt", "\n".join(toys.sentences()[24:36]) + "\n")
+    names = [f"{number:02d}" for number in range(12)]
+    rows = [f"{name}.png\ta dog and {name} cats" for name in names]
+    homes.put(folder / "train.tsv", "image\tcaption\n" + "\n".join(rows[:8]) + "\n")
+    homes.put(folder / "held.tsv", "image\tcaption\n" + "\n".join(rows[8:]) + "\n")
+    writer = RegionWriter(folder / "store")
+    found = []
+    for number, name in enumerate(names):
+        homes.picture(folder / f"images/{name}.png", (number * 20, 9, 99), (16, 16))
+        row = toys.regions(number, 3)
+        values = (row.boxes, row.confidence, row.features, row.classes)
+        found.append(ImageRegions(name, (16, 16), *values))
+    (folder / "store").mkdir(exist_ok=True)
+    writer.write(0, found)
+    writer.close({"source": "test"})
+    return folder
+
+
+def adapting(place: Path) -> AdaptConfig:
+    return make_settings(
+        AdaptConfig,
+        student=str(place / "bert"),
+        teacher=str(place / "clip"),
+        text=(str(place / "train.txt"),),
+        eval_text=(str(place / "held.txt"),),
+        max_length=24,
+    )
+
+
+def pretraining(place: Path) -> PretrainConfig:
+    return make_settings(
+        PretrainConfig,
+        architecture="uniter",
+        model=str(place / "bert"),
+        regions=str(place / "store"),
+        captions=(str(place / "train.tsv"),),
+        eval_captions=(str(place / "held.tsv"),),
+    )
+
+
+def teaching(place: Path) -> TrainClipConfig:
+    small = {"size": 16, "patch_size": 8, "projection_dim": 8}
+    small |= {"vision_tower": (8, 1), "text_tower": (8, 1)}
+    return make_settings(
+        TrainClipConfig,
+        captions=str(place / "train.tsv"),
+        eval_captions=str(place / "held.tsv"),
+        images=str(place / "images"),
+        vocab_size=300,
+        **small,
+    )
+
+
+COMMANDS: list[tuple[Any, Callable[[Path], Any]]] = [
+    (adapt, adapting),
+    (pretrain, pretraining),
+    (teach, teaching),
+]
+
+
+def result_of(out: Path) -> dict[str, Any]:
+    return json.loads((out / "result.json").read_text())
+
+
+@pytest.mark.parametrize(("recipe", "settings"), COMMANDS)
+def test_a_run_that_is_killed_at_an_exam_keeps_the_same_weights(
+    recipe: Any,
+    settings: Callable[[Path], Any],
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = replace_settings(settings(place), eval_every=0.25, keep_best=True)
+    recipe(config, FEW_STEPS, tmp_path / "whole")
+    saved = iter([_TrainingLoop._save, None])
+
+    def save(training: _TrainingLoop) -> None:
+        done = next(saved)
+        if done is None:
+            raise homes.Killed
+        done(training)
+
+    with monkeypatch.context() as patch:  # after the second exam, before its checkpoint
+        patch.setattr(_TrainingLoop, "_save", save)
+        with pytest.raises(homes.Killed):
+            recipe(config, FEW_STEPS, tmp_path / "killed")
+    recipe(config, FEW_STEPS, tmp_path / "killed")
+    whole, killed = (result_of(tmp_path / name) for name in ("whole", "killed"))
+    for result in (whole, killed):
+        result.pop("seconds")
+    assert whole == killed
+    assert homes.digests(tmp_path / "whole/model") == homes.digests(tmp_path / "killed/model")
+    assert homes.log_of(tmp_path / "whole") == homes.log_of(tmp_path / "killed")
+    exam = whole["evaluation"]
+    assert exam["evaluations"] >= 2
+    at_best = next(one for one in exam["scores"] if one["step"] == exam["kept_step"])
+    if recipe is teach:
+        assert exam["metric"] == "mean_recall"
+        report = whole["retrieval"]
+        recalls = [value for name, value in report.items() if "_r@" in name]
+        assert report["mean_recall"] == pytest.approx(sum(recalls) / 6, abs=0.01)
+    else:
+        assert at_best["loss"] == min(one["loss"] for one in exam["scores"])
+        report = {"loss": whole["held"]["loss"], **whole["held"]["terms"]}
+    for name in at_best.keys() - {"step"}:
+        assert report[name] == at_best[name]  # the kept weights were measured
+    kept = f"the weights of step {exam['kept_step']} were kept"
+    assert any(note.startswith(kept) for note in whole["notes"])
+
+
+def test_a_pretraining_says_which_parts_still_guess(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = pretrain(pretraining(place), replace(FEW_STEPS, lr=1e-9), tmp_path / "out")["guessing"]
+    assert {"mlm", "sentence_image"} <= parts.keys()
+    assert "word_region" not in parts
+    still = [term for term, one in parts.items() if one["loss"] >= 0.98 * one["guessing"]]
+    assert still
+    told = capsys.readouterr().err
+    assert all(f"note: {term} is no better than a constant prediction: " in told for term in still)
+
+
+def test_what_is_held_out_and_learned_from_is_told(place: Path, tmp_path: Path) -> None:
+    both = str(homes.put(tmp_path / "both.tsv", (place / "train.tsv").read_text()))
+    text = str(place / "train.txt")
+    once = replace(FEW_STEPS, steps=1)
+    for recipe, config, what in (
+        (adapt, replace_settings(adapting(place), eval_text=(text,)), "1 of 1 held-out files"),
+        (pretrain, replace_settings(pretraining(place), eval_captions=(both,)), "8 of 8 held-out"),
+        (teach, replace_settings(teaching(place), eval_captions=both), "8 of 8 held-out images"),
+    ):
+        notes = recipe(config, once, tmp_path / recipe.name)["notes"]
+        assert any(note.startswith(what) and "in the training data" in note for note in notes)
+
+
+NONE = "eval_every: there is no held-out data"
+REFUSED = [
+    (adapt, adapting, {"eval_text": ()}, NONE),
+    (pretrain, pretraining, {"eval_captions": ()}, NONE),
+    (teach, teaching, {"eval_captions": ""}, NONE),
+    (
+        pretrain,
+        pretraining,
+        {"captions": (), "task": "vqa", "data": "x"},
+        r"eval_captions=.*held.tsv: applies only to captions",
+    ),
+]
+
+
+@pytest.mark.parametrize(("recipe", "settings", "values", "message"), REFUSED)
+def test_settings_that_do_not_fit(
+    recipe: Any,
+    settings: Callable[[Path], Any],
+    values: dict[str, Any],
+    message: str,
+    place: Path,
+    tmp_path: Path,
+) -> None:
+    config = replace_settings(settings(place), **{"eval_every": 1.0, **values})
+    with pytest.raises(InputError, match=message):
+        recipe(config, FEW_STEPS, tmp_path / "out")
+    assert not (tmp_path / "out/log.jsonl").exists()

@@ -25,7 +25,7 @@ from groundling.settings.objectives import ExtraObjectiveSettings, ObjectiveSett
 from groundling.settings.training import EvaluationSettings
 from groundling.tasks import Task
 from groundling.training.batch_sampler import DataSource
-from groundling.training.evaluation import EvaluationOutput, Evaluator, evaluate
+from groundling.training.evaluation import Evaluator, evaluate, labels_of
 
 
 def describe_seed(
@@ -118,11 +118,14 @@ def best_constant_answer(form: OutputType, examples: Sequence[Example]) -> float
 
 
 def majority_baseline(
-    task: Task, examples: Sequence[Example], answers: Mapping[str, EvaluationOutput]
+    task: Task, examples: Sequence[Example], splits: Mapping[str, Sequence[Example]]
 ) -> dict[str, Any]:
-    """The best constant answer of the training `examples`, and its scores on labelled splits; empty without one."""
+    """The best constant answer of the training `examples`, and its scores on labelled `splits`; empty without one.
+
+    It is computed before training, so that a metric of one's own that fails does so before hours are spent.
+    """
     answer = best_constant_answer(task.form, examples)
-    labels = {split: one.labels for split, one in answers.items() if one.labels is not None}
+    labels = {split: some for split in splits if (some := labels_of(splits[split])) is not None}
     if answer is None or not labels:
         return {}
     scores = {

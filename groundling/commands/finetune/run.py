@@ -257,6 +257,8 @@ class FineTuning:
         for split, examples in splits.items():
             part.note(*list_oddities(task.file(Path(config.data), split), examples))
         source = training_source(samples[task.train], splits[task.train], objectives, config)
+        held = {split: some for split, some in splits.items() if split != task.train}
+        majority = majority_baseline(task, splits[task.train], held)
         trained = fit(
             student,
             objectives,
@@ -267,7 +269,7 @@ class FineTuning:
             evaluator=evaluator_of(student, supervised, task, samples, config.examining),
         )
         result = describe_seed(task, config, seed, objectives, source)
-        result |= self._evaluate(student, supervised, samples, part.folder)
+        result |= self._evaluate(student, supervised, samples, part.folder) | majority
         result |= trained
         if config.save_model:
             description = describe_model(task, splits, config, name, self.inputs.training_store)
@@ -332,7 +334,7 @@ class FineTuning:
         samples: Mapping[str, SampleDataset],
         out: Path,
     ) -> dict[str, Any]:
-        """Scores of every labelled split and of the majority answer in training; writes all predictions."""
+        """Scores of every labelled split; writes all predictions."""
         task, data = self.task, Path(self.config.data)
         splits = [split for split in samples if split != task.train]
         answers = {split: evaluate(student, objective, task, samples[split]) for split in splits}
@@ -342,5 +344,4 @@ class FineTuning:
         labelled = {split: some for split, some in answers.items() if some.labels is not None}
         scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
         counts = {split: len(some.examples) for split, some in labelled.items()}
-        majority = majority_baseline(task, self.splits[task.train], answers)
-        return {"scores": scores, "n": counts, **majority}
+        return {"scores": scores, "n": counts}
