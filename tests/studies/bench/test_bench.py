@@ -407,7 +407,7 @@ def test_a_merged_methods_controls_are_merged_alike(ran: Ran, tmp_path: Path) ->
     assert len(merges) == 1
     # Each control waits for the choice of the share, and no other method shares the text control.
     jobs = {job.name: job for job in own.jobs()}
-    grid = {f"{arm.name}: nouns" for arm in own.grid(method)}
+    grid = {f"{arm.name}: nouns" for arm in own.grid(Arm(method, METHOD))}
     trained = [job for name, job in jobs.items() if ": nouns" not in name and "seed 0" in name]
     waiting = [job.name for job in trained if grid <= set(job.after)]
     assert len(waiting) == 4  # the method, its text control, shuffled images, random targets
