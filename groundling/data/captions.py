@@ -52,6 +52,8 @@ from groundling.settings.input_settings import CaptionColumns, CaptionSettings
 
 METADATA = "metadata.jsonl"
 """File of an imagefolder's captions (Hugging Face's datasets library)."""
+FLICKR8K_LINE = re.compile(r"\S+\.(jpe?g|png)#\d+\t", re.IGNORECASE)
+"""Start of a line of Flickr8k and Flickr30k: the image, the caption's number, a tab."""
 KAGGLE_HEADER = "image,caption"
 """First line of Kaggle's Flickr8k and Flickr30k, which are tables in a .txt file."""
 IMAGES: tuple[str, ...] = (
@@ -97,6 +99,11 @@ def _first_line(path: Path) -> str:
 def is_kaggle(path: Path) -> bool:
     """Whether a .txt file is a table of captions."""
     return path.suffix == ".txt" and _first_line(path).strip().lower() == KAGGLE_HEADER
+
+
+def _is_flickr8k(path: Path) -> bool:
+    """Whether a file's first line is one of Flickr8k's, file#number and a caption, whatever the file is called."""
+    return path.is_file() and FLICKR8K_LINE.match(_first_line(path)) is not None
 
 
 def _is_conceptual(path: Path) -> bool:
@@ -431,7 +438,7 @@ def captions_of_images(
 def is_captions(path: Path) -> bool:
     """Whether a file or folder holds captions: by its ending, or by its first line."""
     is_named = path.suffix in (*DATA_FILES, TAR) or path.name.endswith(".token.txt")
-    return is_named or path.is_dir() or is_kaggle(path)
+    return is_named or path.is_dir() or is_kaggle(path) or _is_flickr8k(path)
 
 
 def keep_listed(images: list[CaptionedImage], listing: str | Path) -> list[CaptionedImage]:

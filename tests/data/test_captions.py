@@ -20,10 +20,12 @@ from groundling.core.rng import generator
 from groundling.data.captions import (
     CaptionedImage,
     CaptionPairs,
+    is_captions,
     keep_listed,
     read_captions,
     with_store_ids,
 )
+from groundling.data.corpora import iterate_texts
 from groundling.data.image_samples import CaptionedImageDataset, decode_image
 from groundling.data.images import check_shape, read_image
 from groundling.data.samples import ClipRowEncoder, SampleDataset
@@ -64,6 +66,13 @@ def test_flickr8k(end: str, tmp_path: Path) -> None:
     assert first.file == first.id == "1000268201_693b08cb0e.jpg"
     assert first.captions == tuple(row.split("\t")[1] for row in (rows[0], rows[1], rows[3]))
     assert second.captions == ("A black dog and a spotted dog are fighting",)
+
+    # A file of another name is not plain text either, whose words would be names of images.
+    own = put(tmp_path / "mine.txt", rows[0] + end)
+    assert [(one.text, one.image) for one in iterate_texts(own)] == [
+        ("A child in a pink dress .", "1000268201_693b08cb0e")
+    ]
+    assert not is_captions(put(tmp_path / "plain.txt", "a dog.png\tand a cat" + end))
 
     listing = put(
         tmp_path / "Flickr_8k.trainImages.txt", f"1001773457_577c3a7d70.jpg{end}other.jpg{end}"
