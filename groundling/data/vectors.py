@@ -72,6 +72,11 @@ def last_part(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+def last_parts(name: str) -> str:
+    """The last part of an image's path with its folder."""
+    return "/".join(name.split("/")[-2:])
+
+
 @dataclass(frozen=True)
 class VectorFile:
     """A file of vectors, mapped into memory, and the file of their ids."""
@@ -121,6 +126,11 @@ class VectorTable:
         """As `by_id`, of the images' names without folders."""
         return self._index(last_part)
 
+    @cached_property
+    def by_last_parts(self) -> np.ndarray:
+        """As `by_id`, of the images' names with the last folder."""
+        return self._index(last_parts)
+
     def _index(self, shorten: Callable[[str], str]) -> np.ndarray:
         identity = f"{self.folder.absolute()}|{self.modality}|{shorten.__name__}|{self.key()}"
         (index,) = mapped_arrays("vectors", identity, ["index"], lambda: [self._indexed(shorten)])
@@ -151,11 +161,12 @@ class VectorTable:
             last = min(first + CHECKED, file.rows)
             with convert_read_errors(file.path), np.errstate(over="ignore"):
                 values = file.values[first:last].astype(np.float32)
+                lengths = np.square(values).sum(1)
             # A file that was made at its full size, and never filled, holds zeros.
-            is_sound = np.isfinite(values).all(1) & values.any(1)
+            is_sound = np.isfinite(lengths) & (lengths > 0)
             if not is_sound.all():
                 place = self._place(start + first + int(is_sound.argmin()))
-                raise InputError(f"{place} is not finite, or zero throughout")
+                raise InputError(f"{place} has no finite length, or is zero throughout")
 
     def _check_equal(self, one: int, other: int) -> None:
         if not np.array_equal(self.read([one]), self.read([other]), equal_nan=True):
@@ -169,19 +180,26 @@ class VectorTable:
     def rows_of(self, names: Sequence[str]) -> np.ndarray:
         """The row of each image or text; raises InputError if one has no vector.
 
-        An image is found by its path, or else by its name in any folder.
+        An image is found by its path, or else by its name and folder, or by its name if one of the two has no folder.
         """
         keys = [self._key(name) for name in names]
         rows = _rows(self.by_id, keys)
-        if (rows < 0).any() and self.modality == "image":
-            elsewhere = _rows(self.by_last_part, [last_part(key) for key in keys])
-            rows = np.where(rows < 0, elsewhere, rows)
+        for place in np.flatnonzero(rows < 0) if self.modality == "image" else ():
+            rows[place] = self._row_elsewhere(keys[place])
         missing = np.flatnonzero(rows < 0).tolist()
         if missing:
             first = f"{names[missing[0]]!r}{count_suffix(missing)}"
             advice = "; parts of a text that max_length cuts have none" * (self.modality == "text")
             raise InputError(f"{self.folder}: no vector of the {self.modality} {first}{advice}")
         return rows
+
+    def _row_elsewhere(self, key: str) -> int:
+        """The row of an image whose path differs from that of its id; -1 without one."""
+        if "/" not in key:
+            return int(_rows(self.by_last_part, [key])[0])
+        # Not the name alone: train/1 is another image than val/1.
+        row = int(_rows(self.by_last_parts, [last_parts(key)])[0])
+        return row if row >= 0 else int(_rows(self.by_id, [last_part(key)])[0])
 
     def read(self, rows: Sequence[int]) -> np.ndarray:
         """Vectors (n, E) float32."""

@@ -57,6 +57,19 @@ def test_an_image_is_found_by_its_id_in_every_layout(
         table.rows_of(["d", "a", "e"])
 
 
+@pytest.mark.parametrize(
+    ("asked", "row"), [("deep/b", 1), ("x/deep/b.png", 1), ("b", 1), ("x/c", 2), ("other/b", -1)]
+)
+def test_the_name_in_another_folder_is_another_image(asked: str, row: int, tmp_path: Path) -> None:
+    plain(tmp_path)
+    table = VectorTable(tmp_path, "image")
+    if row < 0:
+        with pytest.raises(InputError, match="no vector of the image"):
+            table.rows_of([asked])
+    else:
+        assert table.rows_of([asked]).tolist() == [row]
+
+
 def test_a_text_is_found_whatever_its_spaces_and_twice_the_same_vector_is_one(
     tmp_path: Path,
 ) -> None:
@@ -98,8 +111,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "images.npy: cannot be read",
     ),
     "whole numbers": (lambda at: numbers(at / "images.npy", VALUES.astype(int)), "floating-point"),
-    "NaN": (lambda at: numbers(at / "images.npy", VALUES * np.nan), "row 0 is not finite"),
-    "zeros": (lambda at: numbers(at / "images.npy", VALUES * 0), "row 0 is .* zero throughout"),
+    "NaN": (lambda at: numbers(at / "images.npy", VALUES * np.nan), "row 0 has no finite length"),
+    "huge": (lambda at: numbers(at / "images.npy", VALUES + 1e30), "row 0 has no finite length"),
+    "zeros": (lambda at: numbers(at / "images.npy", VALUES * 0), "row 0 .* is zero throughout"),
     "no width": (lambda at: numbers(at / "images.npy", VALUES[:, :0]), "found an array .3, 0"),
     "ids that are none": (
         lambda at: (at / "images.txt").unlink() or lines(at / "images.jsonl", {"image": [1]}),
