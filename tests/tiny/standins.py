@@ -19,6 +19,7 @@ import transformers as hf
 from groundling.cli import main
 from groundling.models.text_encoder import new_encoder
 from groundling.studies.knowledge.visual_facts import COLOURS
+from groundling.teachers.vectors import write_vectors
 from tiny import homes, toys, vcr_files
 from tiny.homes import home, put, table
 from tiny.regions import b64, rt_detr
@@ -66,6 +67,13 @@ def shelf(folder: Path) -> Path:
     put(folder / "results.md/photos.csv", table(("image", "text"), *rows))
     store(results / "flickr8k", [str(path.stem) for path in common.glob("flickr8k/images/*")])
     shutil.copytree(common / "minilm", results / "minilm")
+    shutil.copytree(common / "minilm", folder / "results.md/kit/minilm")
+    vectors = folder / "results.md/kit/effnet/images.npy"
+    vectors.parent.mkdir()
+    for part in ("train", "test"):
+        shutil.copy(common / "flickr8k/train.token.txt", folder / f"results.md/{part}.token.txt")
+    shown = [f"{number}_f.jpg" for number in range(8)]
+    write_vectors(vectors, shown, list(np.random.default_rng(0).normal(size=(8, 8))))
     quickstart(common, results / "quickstart")
     shutil.copytree(results / "quickstart", folder / "reproduce.md/runs/quickstart")
     rte_pairs(folder / "papers.md/rte")
