@@ -140,7 +140,8 @@ class VectorTable:
         index = np.empty(len(self), INDEX)
         for file, start in zip(self.files, self.starts, strict=False):
             names = (shorten(self._key(name)) for name in _read_ids(file, self.modality))
-            self._check_values(file, start)
+            if shorten is str:  # the other indexes are of the same vectors
+                self._check_values(file, start)
             count = 0
             for some in batched(names, TOGETHER):
                 kept = digests(some[: file.rows - count])
@@ -184,8 +185,9 @@ class VectorTable:
         """
         keys = [self._key(name) for name in names]
         rows = _rows(self.by_id, keys)
-        for place in np.flatnonzero(rows < 0) if self.modality == "image" else ():
-            rows[place] = self._row_elsewhere(keys[place])
+        elsewhere = np.flatnonzero(rows < 0) if self.modality == "image" else np.zeros(0, int)
+        if len(elsewhere):
+            rows[elsewhere] = self._rows_elsewhere([keys[place] for place in elsewhere.tolist()])
         missing = np.flatnonzero(rows < 0).tolist()
         if missing:
             first = f"{names[missing[0]]!r}{count_suffix(missing)}"
@@ -193,13 +195,20 @@ class VectorTable:
             raise InputError(f"{self.folder}: no vector of the {self.modality} {first}{advice}")
         return rows
 
-    def _row_elsewhere(self, key: str) -> int:
-        """The row of an image whose path differs from that of its id; -1 without one."""
-        if "/" not in key:
-            return int(_rows(self.by_last_part, [key])[0])
-        # Not the name alone: train/1 is another image than val/1.
-        row = int(_rows(self.by_last_parts, [last_parts(key)])[0])
-        return row if row >= 0 else int(_rows(self.by_id, [last_part(key)])[0])
+    def _rows_elsewhere(self, keys: Sequence[str]) -> np.ndarray:
+        """The row of each image whose path differs from that of its id; -1 without one."""
+        rows = np.empty(len(keys), np.int64)
+        has_folder = np.array(["/" in key for key in keys])
+        if not has_folder.all():
+            bare = [key for key in keys if "/" not in key]
+            rows[~has_folder] = _rows(self.by_last_part, bare)
+        if has_folder.any():
+            # Not the name alone: train/1 is another image than val/1.
+            placed = [key for key in keys if "/" in key]
+            found = _rows(self.by_last_parts, [last_parts(key) for key in placed])
+            without = _rows(self.by_id, [last_part(key) for key in placed])
+            rows[has_folder] = np.where(found < 0, without, found)
+        return rows
 
     def read(self, rows: Sequence[int]) -> np.ndarray:
         """Vectors (n, E) float32."""

@@ -234,10 +234,9 @@ def _row(modality: Modality, name: str) -> Sample:
 
 def vectors_of(teacher: Teacher, modality: Modality, names: Sequence[str]) -> Iterator[np.ndarray]:
     """The vector (E,) of each image or text; raises InputError for one that is not finite."""
-    feature = UNNORMALIZED_IMAGE if modality == "image" else "sentence"
     for some in batched(names, FORWARD_BATCH):
         batch = collate(teacher.inputs([_row(modality, name) for name in some]))
-        values: torch.Tensor = compute_features(teacher, batch)[feature]
+        values: torch.Tensor = compute_features(teacher, batch)[RAW[modality]]
         for name, value in zip(some, values.cpu().numpy(), strict=True):
             if not np.isfinite(value).all():
                 raise InputError(f"{name}: the teacher's vector is not finite")
