@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt
 
 from groundling.command_line import COMMANDS as COMMANDS_BY_NAME
 from groundling.command_line import Command
+from groundling.commands.adapt import ADAPTING
 from groundling.core.errors import InputError, require_known
 from groundling.core.registry import is_import_path, resolve_builtin
 from groundling.runs.folder import open_run
@@ -171,7 +172,8 @@ controls alike, and report the other half; off: no setting is tuned, and all nou
         }
         kept = {name: one for name, one in setting_values(self).items() if name not in changing}
         chosen = {"modes": self.modes} if self.tune else {}
-        return kept | chosen | {"protocol": PROTOCOL_VERSION}
+        heads = {"head_lr": ADAPTING.head_lr, "freeze_encoder_ratio": ADAPTING.freeze_encoder_ratio}
+        return kept | chosen | heads | {"protocol": PROTOCOL_VERSION}
 
     def inputs(self) -> Inputs:
         """Models and files by name, which identify the bench."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import groundling
 from groundling.command_line.names import parse_arm, teacher_settings
+from groundling.commands.adapt import ADAPTING
 from groundling.commands.adapt.run import own_lm_head
 from groundling.core.errors import InputError, duplicates
 from groundling.models.hub import VECTORS
@@ -74,10 +75,10 @@ class RealBench(Experiment):
 
     @property
     def training(self) -> TrainingArguments:
-        """The user's steps, samples and learning rate."""
+        """As `adapt` trains by itself: new heads first and fast, so that they do not pull a pretrained encoder away."""
         own = self.config
-        return TrainingArguments(
-            steps=own.steps, batch=own.batch, lr=own.lr, log_every=50, cpu=own.cpu
+        return replace(
+            ADAPTING, steps=own.steps, batch=own.batch, lr=own.lr, log_every=50, cpu=own.cpu
         )
 
     @property

@@ -1,0 +1,268 @@
+"""What carries the gain of docs/results/21_pretrained_encoder.md, and what it costs: the curves of that page.
+
+    python docs/make_real_curves.py kit train.token.txt coda_annotations.jsonl color-dist.jsonl --curve steps
+
+Every point adapts MiniLM by Cap2Img with each of three seeds, once with each caption's own vector and once with another
+photograph's (one fixed permutation), and reads both by `probe-facts`. What is done is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import groundling
+from groundling.core.rng import generator
+from groundling.stats import bootstrap_sums, derangement, interval
+from groundling.studies.bench.readings import SetReader
+from groundling.studies.knowledge.probe_facts import collect_nouns
+from groundling.studies.knowledge.visual_facts import open_facts
+
+OWN, PERMUTED = "own", "permuted"
+COLOURS = [
+    "black",
+    "blue",
+    "brown",
+    "gray",
+    "green",
+    "grey",
+    "orange",
+    "pink",
+    "purple",
+    "red",
+    "tan",
+    "white",
+    "yellow",
+]
+"""Words that are taken out of captions: the colours of CoDa and ViComTe."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An adaptation, and what is done with the encoder before it is read."""
+
+    steps: int = 100
+    retain: float = 1.0
+    captions: str = "all"
+    vectors: str = "effnet"
+    share: float = 1.0
+    """Share of the adapted encoder in a merged one."""
+    task: str = ""
+    """GLUE task on which it is fine-tuned."""
+
+
+BASE = Point()
+CURVES = {
+    "steps": {f"{n:,}": replace(BASE, steps=n) for n in (30, 100, 300, 1_000)},
+    "nothing retained": {f"{n:,}": replace(BASE, steps=n, retain=0.0) for n in (100, 400, 1_200)},
+    "photographs": {
+        **{f"{n:,}": replace(BASE, captions=f"first {n}") for n in (500, 1_500)},
+        "5,996": BASE,
+    },
+    "teacher": {
+        name: replace(BASE, vectors=name) for name in ("effnet", "effnet-raw", "dual", "random")
+    },
+    "captions": {"all": BASE, "without colour words": replace(BASE, captions="no colours")},
+    "oracle": {"people's colours": Point(captions="named nouns", vectors="colours")},
+    "merging": {f"{share:g}": replace(BASE, share=share) for share in (0.25, 0.5, 0.75, 1.0)},
+    "fine-tuned": {"SST-2": replace(BASE, task="sst2")},
+}
+
+
+class Kit:
+    """Files of all points, and their encoders."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.folder: Path = options.kit
+        self.captions: Path = options.captions
+        self.facts: list[Path] = options.facts
+        modes = (("modes", ("linear",)),)
+        self.sets = [SetReader("facts", str(file), modes) for file in self.facts]
+        self.sets += [SetReader("retention", options.pairs)] if options.pairs else []
+        self.glue: str = options.glue
+        self.out: Path = options.out
+
+    def caption_file(self, name: str) -> Path:
+        """A point's captions, in Flickr8k's format."""
+        path = self.out / "captions" / f"{name.replace(' ', '-')}.txt"
+        if name == "all" or path.exists():
+            return self.captions if name == "all" else path
+        lines = self.captions.read_text().splitlines()
+        if name.startswith("first "):
+            images = dict.fromkeys(line.partition("#")[0] for line in lines)
+            kept = set(list(images)[: int(name.split()[1])])
+            lines = [line for line in lines if line.partition("#")[0] in kept]
+        elif name == "no colours":
+            word = re.compile(rf"\b({'|'.join(COLOURS)})\b ?", re.IGNORECASE)
+            lines = [word.sub("", line) for line in lines]
+        else:
+            lines = self._oracle(lines)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+    def _oracle(self, lines: list[str]) -> list[str]:
+        """Captions that name nouns of CoDa; their vectors are the nouns' colours, less those of the mean noun."""
+        nouns = collect_nouns(open_facts(str(self.facts[0])).facts)
+        roots = np.sqrt(nouns.shares)
+        colours = dict(zip(nouns.names, roots - roots.mean(0), strict=True))
+        names = sorted(map(re.escape, colours), key=len, reverse=True)
+        word = re.compile(rf"\b({'|'.join(names)})s?\b")
+        found = [word.findall(line.partition("\t")[2].lower()) for line in lines]
+        kept = {
+            f"{place}.jpg": line.partition("\t")[2]
+            for place, line in enumerate(lines)
+            if found[place]
+        }
+        vectors = [np.mean([colours[noun] for noun in one], 0) for one in found if one]
+        write_vectors(self.out / "vectors" / "colours", np.stack(vectors), list(kept))
+        return [f"{name}#0\t{caption}" for name, caption in kept.items()]
+
+    def vectors(self, name: str, arm: str) -> Path:
+        """A folder of image vectors; permuted, every photograph has another one's."""
+        own = self.out / "vectors" / name
+        if name == "random" and not own.exists():
+            images = (self.folder / "effnet" / "images.txt").read_text().splitlines()
+            drawn = generator("curves", "vectors").standard_normal((len(images), 1_280))
+            write_vectors(own, drawn, images)
+        own = own if own.exists() else self.folder / name
+        permuted = self.out / "vectors" / f"{name}-permuted"
+        if arm == PERMUTED and not permuted.exists():
+            images = (own / "images.txt").read_text().splitlines()
+            others = derangement(len(images), generator("curves", "permutation"))
+            write_vectors(permuted, np.load(own / "images.npy")[others], images)
+        return own if arm == OWN else permuted
+
+    def encoder(self, point: Point, arm: str, seed: int) -> Path:
+        """The encoder of a point, trained if it is not there."""
+        if point.steps == 0:
+            return self.folder / "minilm"
+        name = f"{point.steps}-{point.retain:g}-{point.captions}-{point.vectors}-{arm}-{seed}"
+        out = self.out / "runs" / name.replace(" ", "-")
+        captions = self.caption_file(point.captions)
+        groundling.adapt(
+            student=str(self.folder / "minilm"),
+            teacher=f"vectors:{self.vectors(point.vectors, arm)}",
+            text=(str(captions),),
+            arm="caption_to_image",
+            pooling="mean",
+            retain_weight=point.retain,
+            teacher_cache=str(self.out / "cache"),
+            max_length=32,
+            steps=point.steps,
+            batch=32,
+            lr=1e-4,
+            seed=seed,
+            cpu=True,
+            out=out,
+        )
+        return out / "model"
+
+    def read(self, point: Point, arm: str, seed: int) -> Scores:
+        """Scores of nouns by set, and the correlation of sentences, as they are kept beside the encoder."""
+        encoder = self.encoder(point, arm, seed)
+        name = f"{encoder.parent.name}-{point.share:g}-{point.task}"
+        out = self.out / "read" / (f"unadapted-{point.task}-{seed}" if point.steps == 0 else name)
+        kept = out / "scores.json"
+        if kept.exists():
+            return dict(json.loads(kept.read_text()))
+        found: Scores = {}
+        if point.share < 1:
+            origin = str(self.folder / "minilm")
+            share = (point.share,)
+            groundling.merge(model=str(encoder), origin=origin, share=share, out=out / "merged")
+            encoder = out / "merged" / "model"
+        if point.task:
+            result = groundling.finetune(
+                model=str(encoder),
+                task=f"glue/{point.task}",
+                data=self.glue,
+                limit_train=4_000,
+                epochs=1,
+                lr=5e-5,
+                seed=seed,
+                cpu=True,
+                out=out / "tuned",
+            )
+            found[point.task] = result["mean"]
+            (encoder,) = (out / "tuned").glob("**/model")
+        for one in self.sets:
+            for name, reading in one.read(
+                encoder, out / one.name, self.folder / "minilm", True
+            ).items():
+                items = reading.get("items")
+                found[name] = (
+                    dict(zip(reading["groups"], items, strict=True)) if items else reading["test"]
+                )
+        kept.write_text(json.dumps(found))
+        return found
+
+
+UNADAPTED = Point(steps=0)
+Scores = dict[str, Any]
+"""By set the scores of nouns, or one number."""
+
+
+def write_vectors(folder: Path, vectors: np.ndarray, names: list[str]) -> None:
+    """Write vectors (N, D) of images, as `vectors:FOLDER` reads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "images.npy", vectors.astype(np.float32))
+    (folder / "images.txt").write_text("".join(f"{name}\n" for name in names))
+
+
+def differences(one: list[Scores], other: list[Scores], name: str) -> str:
+    """The mean over nouns and seeds, its interval over nouns, and every seed's mean."""
+    if not isinstance(one[0][name], dict):
+        return " ".join(f"{a[name] - b[name]:+.3f}" for a, b in zip(one, other, strict=True))
+    nouns = list(one[0][name])
+    values = np.array(
+        [[a[name][noun] - b[name][noun] for noun in nouns] for a, b in zip(one, other, strict=True)]
+    )
+    rng = generator("curves", "bootstrap")
+    low, high = interval(bootstrap_sums(values.mean(0), rng) / len(nouns))
+    seeds = " ".join(f"{value:+.3f}" for value in values.mean(1))
+    return f"{values.mean():+.3f} ({low:+.3f} to {high:+.3f}; {seeds})"
+
+
+def main() -> None:
+    """Train and read what is missing of a curve, then print its table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kit", type=Path, help="folder that docs/make_real_kit.py made")
+    parser.add_argument("captions", type=Path, help="captions in Flickr8k's format")
+    parser.add_argument("facts", type=Path, nargs="+", help="CoDa, then other sets of visual facts")
+    parser.add_argument("--curve", nargs="+", choices=CURVES, default=list(CURVES))
+    parser.add_argument("--pairs", default="", help="STS-B, a tsv or its folder")
+    parser.add_argument("--glue", default="", help="folder of GLUE, for the curve fine-tuned")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, default=Path("runs/curves"))
+    options = parser.parse_args()
+    kit = Kit(options)
+    for curve in options.curve:
+        for label, point in CURVES[curve].items():
+            before = replace(UNADAPTED, task=point.task)
+            rows = {
+                arm: [kit.read(point, arm, seed) for seed in options.seeds]
+                for arm in (OWN, PERMUTED)
+            }
+            rows["before"] = [
+                kit.read(before, OWN, seed if point.task else 0) for seed in options.seeds
+            ]
+            for name in rows[OWN][0]:
+                beyond = {
+                    arm: differences(rows[OWN], rows[arm], name) for arm in (PERMUTED, "before")
+                }
+                print(
+                    f"{curve} {label}, {name}: "
+                    + "; ".join(f"{one} beyond {arm}" for arm, one in beyond.items()),
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
