@@ -157,6 +157,11 @@ class VectorTable:
             self._check_equal(*index["row"][place : place + 2].tolist())
         return index
 
+    def ids(self) -> list[str]:
+        """The ids of all vectors, each once, in order."""
+        names = (self._key(name) for file in self.files for name in _read_ids(file, self.modality))
+        return sorted(set(names))
+
     def _check_values(self, file: VectorFile, start: int) -> None:
         for first in range(0, file.rows, CHECKED):
             last = min(first + CHECKED, file.rows)
