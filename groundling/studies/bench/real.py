@@ -194,6 +194,9 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
     counts = hand_over_texts(files, config, writes=not (config.plan or config.report))
     if counts["missing"]:
         notes.append(f"{counts['missing']:,} captioned images are missing and were skipped")
+    if not config.report:
+        for one in own.sets:
+            one.check()
     if config.plan:
         text = config.text or "the captions without their images"
         print(f"{counts['captions']:,} captions of {counts['images']:,} images; text: {text}")
@@ -205,7 +208,9 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
             print(
                 f"note: a verdict takes {MIN_UNITS} adaptation seeds; with {config.adapt_seeds} there is none"
             )
-        own.run(config.processes, [UNADAPTED])  # reads every set before anything is trained
+        own.run(
+            config.processes, [UNADAPTED]
+        )  # the names of its readings are checked before training
         done = {own.folder.job(f"{UNADAPTED.name}: {one.name}") for one in own.sets}
         for name in duplicates(name for job in done for name in read_object(job)["readings"]):
             raise InputError(f"two files hold {name}; leave one out")

@@ -22,6 +22,7 @@ from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
 from groundling.core.rng import generator
 from groundling.runs.folder import json_text, whole_file
+from groundling.runs.progress import end_dry_run
 from groundling.runs.run import Run
 from groundling.stats import bootstrap_sums, interval
 from groundling.studies.knowledge.commands import ProbeFactsConfig
@@ -246,6 +247,7 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
     Raises InputError for a mode that the model does not support, and malformed data.
     """
     file = open_facts(config.data)
+    end_dry_run("probing")
     result: dict[str, Any] = {"facts": len(file.facts), "left_out": file.left_out}
     result |= describe_set(file.set_name)
     for mode in config.modes:
