@@ -129,8 +129,8 @@ def did_you_mean(name: str, offered: Iterable[str]) -> str:
 
 
 def require_known(name: str, offered: Iterable[str], message: str, advice: str = "") -> None:
-    """Raise InputError if `name` is not among `offered`: `message`, all names offered, and the nearest one."""
+    """Raise InputError if `name` is not among `offered`: `message`, the nearest name offered, and all of them."""
     names = list(offered)
     if name not in names:
         listing = ", ".join(names) or "none"
-        raise InputError(f"{message}; there are: {listing}{did_you_mean(name, names)}{advice}")
+        raise InputError(f"{message}{did_you_mean(name, names)}; there are: {listing}{advice}")

@@ -31,6 +31,7 @@ from groundling.data.tables import (
     read_rows,
     row_texts,
 )
+from groundling.runs.folder import RESULT, SETTINGS
 
 Modality = Literal["image", "text"]
 
@@ -93,9 +94,15 @@ class VectorTable:
     """The vectors of a folder's images or texts, found by id, in an index of 24 bytes for each."""
 
     def __init__(self, folder: str | Path, modality: Modality) -> None:
-        """Raises InputError for a folder without vectors of this modality, or whose files do not fit each other."""
+        """Raises InputError for a folder without vectors of this modality, with files that do not fit each other, or
+        whose `embed` was refused or killed.
+        """
         self.folder = Path(folder)
         self.modality = modality
+        if (self.folder / SETTINGS).exists() and not (self.folder / RESULT).exists():
+            raise InputError(
+                f"{folder}: `embed` has not finished there; run the same command again"
+            )
         layout = LAYOUTS[modality]
         places = [*self.folder.glob(f"{layout.files}*"), *self.folder.glob(f"{layout.folder}/*")]
         paths = sorted(path for path in places if path.suffix in ENDINGS)
