@@ -228,30 +228,26 @@ def input_state(path: str | Path, stored: Mapping[str, object] | None = None) ->
     if place is None or (stored == state and place != Path(path)):  # older runs knew no prefixes
         return state
     with convert_read_errors(place):
-        every = {file.relative_to(place): file for file in _files(place)}
-        files = {
-            name: file
-            for name, file in every.items()
-            if not any(part.startswith(".") for part in name.parts)
-        }
-        if place.is_file():
-            files[Path()] = place
-        table = place.with_suffix(".parquet")
-        if place.suffix == ".tar" and table.exists():  # its captions
-            files[Path(table.name)] = table
-        stats = {name: file.stat() for name, file in files.items()}
+        files = {file.relative_to(place): file for file in _files(place) or [place]}
+        if place.suffix == ".tar" and place.with_suffix(".parquet").exists():  # its captions
+            files[Path("parquet")] = place.with_suffix(".parquet")
+        seen = [
+            (name, file, file.stat())
+            for name, file in files.items()
+            if file.is_file() and not any(part.startswith(".") for part in name.parts)
+        ]
     by_time = (
-        sum(stat.st_size for stat in stats.values()) >= SMALL
+        sum(stat.st_size for *_, stat in seen) >= SMALL
         or place.name == "manifest.json"  # stands for the files of a store of regions
         or "sizes_and_times" in (stored or {})
     )
-    marks = {name: stats[name].st_mtime_ns if by_time else sha256_of(files[name]) for name in files}
-    lines = [f"{name}\t{stats[name].st_size}\t{mark}\n" for name, mark in marks.items()]
+    lines = [
+        f"{name}\t{stat.st_size}\t{stat.st_mtime_ns if by_time else sha256_of(file)}\n"
+        for name, file, stat in seen
+    ]
     digest = hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()[:16]
-    return state | {
-        "files": len(lines),
-        "sizes_and_times" if by_time else "content": digest,
-    }
+    kind = "sizes_and_times" if by_time else "content"
+    return state | {"files": len(lines), kind: digest}
 
 
 def _place_of(source: str | Path) -> Path | None:

@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Example, Sample, require, select
 from groundling.core.errors import InputError, convert_errors, prefix_errors
-from groundling.core.registry import is_import_path
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_digest
 from groundling.data.samples import SampleDataset, TextDataset
@@ -216,7 +215,6 @@ def make_voken_teacher(given: TeacherContext) -> Teacher:
         return TokenIdTeacher(tokenizer)
     if not options.voken_matcher:
         raise InputError("voken_classification needs voken_matcher=FOLDER")
-    check_voken_source(given.source)
     folder = options.voken_images or targeted.teacher_images
     if not (folder or given.source.startswith(VECTORS)):
         raise InputError("voken_classification needs voken_images=FOLDER, or teacher_images=FOLDER")
@@ -228,14 +226,6 @@ def make_voken_teacher(given: TeacherContext) -> Teacher:
         return VokenTeacher(matcher, heads, vectors)
     clip = load_frozen_clip(given.source, text=False)
     return VokenTeacher(matcher, heads, VokenImages(folder, clip, targeted.teacher_space))
-
-
-def check_voken_source(source: str) -> None:
-    """Raises InputError for a teacher of the user's own, which does not compute the features of the pool's images."""
-    if is_import_path(source):
-        raise InputError(
-            f"teacher={source}: vokens need a model that reads images, or {VECTORS}FOLDER"
-        )
 
 
 VOKENS = TeacherSpec("vokens", ("voken",), make_voken_teacher)

@@ -10,7 +10,8 @@ from typing import Any
 import groundling
 from groundling.command_line.names import parse_arm, teacher_settings
 from groundling.commands.adapt.run import own_lm_head
-from groundling.core.errors import InputError, duplicates, prefix_errors
+from groundling.core.errors import InputError, duplicates
+from groundling.core.registry import is_import_path
 from groundling.models.hub import VECTORS
 from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import read_object
@@ -48,7 +49,6 @@ from groundling.studies.bench.methods import (
 from groundling.studies.bench.protocol import BenchFolder, Files, key_of
 from groundling.studies.bench.readings import SetReader, set_readers, shared_sets
 from groundling.studies.bench.report import make_set_report, publish
-from groundling.teachers.vokens import check_voken_source
 
 CHOOSING_SEED = 10_000
 """Adaptation seed of the runs by which weights are chosen."""
@@ -232,9 +232,8 @@ def _require_inputs(method: BenchMethod, config: RealBenchConfig) -> None:
             f"method={method.name}: reads captions with images; pass captions and images, or other methods"
         )
     arms = [name for stage in method.stages for name in parse_arm(stage.arm)]
-    if "voken_classification" in arms:
-        with prefix_errors(f"method={method.name}"):
-            check_voken_source(config.teacher)
+    if "voken_classification" in arms and is_import_path(config.teacher):
+        raise InputError(f"method={method.name}: vokens need a teacher that is no {config.teacher}")
     if "teacher" in needed and not config.teacher:
         raise InputError(
             f"method={method.name}: learns from a CLIP-like teacher; pass teacher, or other methods"

@@ -469,7 +469,7 @@ def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(
         ),
         (
             {"method": ("vokenization",), "teacher": "my.module:Teacher"},
-            r"my\.module:Teacher: vokens need a model that reads images",
+            r"vokenization: vokens need a teacher that is no my\.module:Teacher",
         ),
         ({"images": "glue"}, "6 of 6 captioned images are missing, the first is 0.png"),
         ({"images": "nowhere"}, "images=.*nowhere: no such file or folder"),
