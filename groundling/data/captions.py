@@ -291,17 +291,16 @@ def tar_captions(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]
                 )
             if not images:
                 continue
+            one: _Downloaded | None
             if not {".txt", ".json"}.isdisjoint(parts):
                 one = _in_tar(tar, key, parts)
             else:
                 table = _beside(tar) if table is None else table
-                where = f"{tar}: {key}"
-                row = table.get(normalize_unicode(key))
-                if row is None:
-                    raise InputError(
-                        f"{where} has no .txt, no .json, and no row in {_parquet(tar)}"
-                    )
-                one = row
+                one = table.get(normalize_unicode(key))
+            if one is None:
+                raise InputError(
+                    f"{tar}: {key} has no .txt, no .json, and no row in {_parquet(tar)}"
+                )
             if one.status in ("", SUCCESS):
                 file = f"{tar.name}/{key}{images[0]}"
                 yield CaptionRow(f"{tar}: {key}", file, file, _words(one.caption))

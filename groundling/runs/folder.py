@@ -214,7 +214,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 # What files hold: a run knows small inputs by content and others by size and time; all else is hashed.
 
 SMALL = 1 << 26
-"""Bytes of an input's files below which their content identifies them: 64 MiB are read in some 50 ms."""
+"""Bytes of an input's files below which their content identifies them: 64 MiB, read in a tenth of a second."""
 
 
 def input_state(path: str | Path, stored: Mapping[str, object] | None = None) -> dict[str, object]:
@@ -237,7 +237,8 @@ def input_state(path: str | Path, stored: Mapping[str, object] | None = None) ->
             if file.is_file() and not any(part.startswith(".") for part in name.parts)
         ]
     by_time = (
-        sum(stat.st_size for *_, stat in seen) >= SMALL
+        len(seen) > 1000  # each takes time to open
+        or sum(stat.st_size for *_, stat in seen) >= SMALL
         or place.name == "manifest.json"  # stands for the files of a store of regions
         or "sizes_and_times" in (stored or {})
     )
