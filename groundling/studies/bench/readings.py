@@ -411,9 +411,7 @@ def set_readers(settings: RealBenchConfig) -> list[SetReader]:
 def _facts(one: SetReader, model: str, out: Path, cpu: bool) -> dict[str, Reading]:
     """A reading for each mode and relation."""
     settings = dict(one.settings)
-    result = run_quietly(
-        COMMAND_OF[one.kind], out, model=model, data=one.source, cpu=cpu, **settings
-    )
+    result = run_quietly("probe-facts", out, model=model, data=one.source, cpu=cpu, **settings)
     about = result.get("set", {})
     readings = {}
     for mode in settings["modes"]:
@@ -471,7 +469,7 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
 
 def _words(one: SetReader, model: str, out: Path, cpu: bool) -> dict[str, Reading]:
     """The last layer's correlation, which is not selected on the set; of norms that of the first dimension."""
-    result = run_quietly(COMMAND_OF[one.kind], out, model=model, data=(one.source,), cpu=cpu)
+    result = run_quietly("probe-words", out, model=model, data=(one.source,), cpu=cpu)
     for name, by_dimension in result.get("ratings", {}).items():
         dimension, found = next(iter(by_dimension.items()))
         rows = _json_lines(out / "ratings.jsonl")
@@ -520,9 +518,7 @@ def _read_retention(source: str, model: Path, cpu: bool) -> dict[str, Reading]:
 
 
 def _pairs(one: SetReader, model: str, out: Path) -> dict[str, Reading]:
-    result = run_quietly(
-        COMMAND_OF[one.kind], out, model=model, data=one.source, **dict(one.settings)
-    )
+    result = run_quietly("pairs", out, model=model, data=one.source, **dict(one.settings))
     rows = _json_lines(out / "items.jsonl")
     rule = next(iter(result["chance"]))
     items = [row["model"][rule] for row in rows]

@@ -208,9 +208,7 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
             print(
                 f"note: a verdict takes {MIN_UNITS} adaptation seeds; with {config.adapt_seeds} there is none"
             )
-        own.run(
-            config.processes, [UNADAPTED]
-        )  # the names of its readings are checked before training
+        own.run(config.processes, [UNADAPTED])  # its readings' names are checked before training
         done = {own.folder.job(f"{UNADAPTED.name}: {one.name}") for one in own.sets}
         for name in duplicates(name for job in done for name in read_object(job)["readings"]):
             raise InputError(f"two files hold {name}; leave one out")
