@@ -129,8 +129,10 @@ def did_you_mean(name: str, offered: Iterable[str]) -> str:
 
 
 def require_known(name: str, offered: Iterable[str], message: str, advice: str = "") -> None:
-    """Raise InputError if `name` is not among `offered`: `message`, the nearest name offered, and all of them."""
+    """Raise InputError if `name` is not among `offered`: `message`, all names offered, and the nearest one."""
     names = list(offered)
     if name not in names:
-        listing = ", ".join(names) or "none"
-        raise InputError(f"{message}{did_you_mean(name, names)}; there are: {listing}{advice}")
+        near, listing = did_you_mean(name, names), f"; there are: {', '.join(names) or 'none'}"
+        # Behind a hundred settings the nearest one would not be seen.
+        listing = near + listing if len(names) > 50 else listing + near
+        raise InputError(f"{message}{listing}{advice}")

@@ -139,7 +139,7 @@ def test_an_unknown_command_is_one_line(
     out, err = capsys.readouterr()
     assert out == ""
     hint = f"; did you mean {near}?" if near else ""
-    assert err == f"groundling: no command {word!r}{hint}; there are: {', '.join(COMMANDS)}\n"
+    assert err == f"groundling: no command {word!r}; there are: {', '.join(COMMANDS)}{hint}\n"
 
 
 @pytest.mark.parametrize(
