@@ -77,7 +77,7 @@ TABLES = [Table("", ROWS)]
         (
             'arm="mlm"',
             "arms=3",
-            r"s.py, line 10: control: adapt: unknown key 'arms'; did you mean arm\?",
+            "s.py, line 10: control: adapt: unknown key 'arms'; did you mean arm?",
         ),
         ("batch=8", 'batch="eight"', "all--two-layers: adapt: batch = 'eight': expected a valid"),
         ('data="glue"', "", "control: glue/rte: finetune needs data"),
