@@ -261,9 +261,11 @@ def _captions_in(row: dict[str, Any], name: str) -> list[str]:
 
 
 def _sidecars(folder: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
+    stems = {file: str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.txt")}
+    texts = {normalize_unicode(stem): file for file, stem in stems.items()}
     for image in images_below(folder):
-        sidecar = folder / f"{os.path.splitext(image)[0]}.txt"
-        if not sidecar.is_file():
+        sidecar = texts.get(normalize_unicode(os.path.splitext(image)[0]))
+        if sidecar is None:
             continue
         with convert_read_errors(sidecar):
             lines = sidecar.read_text(encoding="utf-8-sig").split("\n")
@@ -282,21 +284,25 @@ def tar_captions(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]
     for tar in tars_in(path):
         table: dict[str, _Downloaded] | None = None
         for key, parts in samples_of(tar):
-            image = next(filter(IMAGE_ENDINGS.__contains__, parts), "")
-            if not image:
+            images = [ending for ending in parts if ending in IMAGE_ENDINGS]
+            if len(images) > 1:
+                raise InputError(
+                    f"{tar}: {key}: has a {images[0]} and a {images[1]}; leave one out"
+                )
+            if not images:
                 continue
+            one: _Downloaded | None
             if not {".txt", ".json"}.isdisjoint(parts):
                 one = _in_tar(tar, key, parts)
             else:
                 table = _beside(tar) if table is None else table
-                where = f"{tar}: {key}"
-                if key not in table:
-                    raise InputError(
-                        f"{where} has no .txt, no .json, and no row in {_parquet(tar)}"
-                    )
-                one = table[key]
+                one = table.get(normalize_unicode(key))
+            if one is None:
+                raise InputError(
+                    f"{tar}: {key} has no .txt, no .json, and no row in {_parquet(tar)}"
+                )
             if one.status in ("", SUCCESS):
-                file = f"{tar.name}/{key}{image}"
+                file = f"{tar.name}/{key}{images[0]}"
                 yield CaptionRow(f"{tar}: {key}", file, file, _words(one.caption))
 
 
@@ -341,7 +347,7 @@ def _beside(tar: Path) -> dict[str, _Downloaded]:
         with prefix_errors(where):
             caption = "" if row.get("caption", "") is None else row_texts(row, ["caption"])[0]
         one = _Downloaded(caption, str(row.get("status", "")))
-        if found.setdefault(key, one) != one:
+        if found.setdefault(normalize_unicode(key), one) != one:
             raise InputError(f"{where}: the key {key} has another caption above")
     return found
 

@@ -17,6 +17,7 @@ from groundling.core.errors import InputError, prefix_errors
 from groundling.data.captions import CaptionedImage
 from groundling.data.images import ImageInput, image_id, images_below, read_image
 from groundling.data.samples import ClipRowEncoder, SampleDataset, SampleWrapper, TextDataset
+from groundling.data.tars import TAR
 from groundling.data.text import replace_words
 from groundling.runs.progress import track
 
@@ -201,10 +202,14 @@ def single_file(files: Sequence[Path]) -> Path:
 
 
 def files_below(folder: Path) -> dict[str, list[Path]]:
-    """All images below a folder by their paths there without ending, all files of a name."""
+    """All images below a folder, or in a tar, by their paths there without ending, all files of a name.
+
+    Those of a tar begin with its name, as in a folder of tars.
+    """
     files: dict[str, list[Path]] = {}
+    start = f"{folder.name}/" if folder.suffix == TAR and folder.is_file() else ""
     for name in images_below(folder):
-        files.setdefault(image_id(name), []).append(folder / name)
+        files.setdefault(image_id(start + name), []).append(folder / name)
     return files
 
 

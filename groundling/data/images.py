@@ -43,7 +43,9 @@ def is_image_file(name: str) -> bool:
 
 
 def images_below(folder: Path) -> Iterator[str]:
-    """The images below a folder, in its tars too, by their paths from there."""
+    """The images below a folder, in its tars too, or in a tar, by their paths from there."""
+    if folder.suffix == TAR and folder.is_file():
+        yield from (member for member, _ in members(folder) if is_image_file(member))
     for place, folders, names in os.walk(folder):
         folders.sort()
         below = Path(place).relative_to(folder)

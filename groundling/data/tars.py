@@ -51,7 +51,8 @@ def members(tar: Path) -> Iterator[tuple[str, Member]]:
     places, names = _list_of(tar)
     ordered = places[np.argsort(places["number"])]
     parts = zip(ordered["start"].tolist(), ordered["size"].tolist(), strict=True)
-    yield from zip(names.tobytes().decode().split("\n"), map(Member._make, parts), strict=True)
+    lines = names.tobytes().decode().split("\n") if len(ordered) else []
+    yield from zip(lines, map(Member._make, parts), strict=True)
 
 
 def find_member(path: Path, tar: Path) -> Member | None:
@@ -84,11 +85,13 @@ def _listed(tar: Path) -> tuple[np.ndarray, np.ndarray]:
         # tarfile takes a damaged header, and a cut between members, for the end.
         end = read_part(tar, Member(opened.offset, tarfile.BLOCKSIZE))
         text = "\n".join(listed).encode()
-    if not listed or end != bytes(tarfile.BLOCKSIZE):
-        raise InputError(f"{tar}: the tar is empty, damaged or was cut (byte {opened.offset:,})")
+    # A shard none of whose downloads succeeded is empty; a larger file of zeros was never filled.
+    is_unfilled = not listed and tar.stat().st_size > tarfile.RECORDSIZE
+    if is_unfilled or end != bytes(tarfile.BLOCKSIZE):
+        raise InputError(f"{tar}: the tar is damaged or was cut (byte {opened.offset:,})")
     places = np.empty(len(listed), PLACES)
     places["name"] = digests(list(listed))
-    places["start"], places["size"] = np.array(list(listed.values())).T
+    places["start"], places["size"] = np.array(list(listed.values()), int).reshape(-1, 2).T
     places["number"] = np.arange(len(listed))
     return places[np.argsort(places["name"])], np.frombuffer(text, np.uint8)
 

@@ -11,7 +11,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,6 +30,7 @@ from groundling.data.tables import (
     read_rows,
     row_texts,
 )
+from groundling.runs.folder import RESULT, SETTINGS
 
 Modality = Literal["image", "text"]
 
@@ -93,9 +93,15 @@ class VectorTable:
     """The vectors of a folder's images or texts, found by id, in an index of 24 bytes for each."""
 
     def __init__(self, folder: str | Path, modality: Modality) -> None:
-        """Raises InputError for a folder without vectors of this modality, or whose files do not fit each other."""
+        """Raises InputError for a folder without vectors of this modality, with files that do not fit each other, or
+        whose `embed` was refused or killed.
+        """
         self.folder = Path(folder)
         self.modality = modality
+        if (self.folder / SETTINGS).exists() and not (self.folder / RESULT).exists():
+            raise InputError(
+                f"{folder}: `embed` has not finished there; run the same command again"
+            )
         layout = LAYOUTS[modality]
         places = [*self.folder.glob(f"{layout.files}*"), *self.folder.glob(f"{layout.folder}/*")]
         paths = sorted(path for path in places if path.suffix in ENDINGS)
@@ -109,32 +115,23 @@ class VectorTable:
                     f"{file.path}: {file.width} numbers a row, but {self.files[0].path} has {self.width}"
                 )
         self.starts = [0, *accumulate(file.rows for file in self.files)]
+        self.indexes: dict[Callable[[str], str], np.ndarray] = {}
 
     def __len__(self) -> int:
         return self.starts[-1]
 
-    @cached_property
-    def by_id(self) -> np.ndarray:
-        """Hashes of all ids in order, and the row of each; raises InputError for two vectors of an id.
+    def _index(self, shorten: Callable[[str], str] = str) -> np.ndarray:
+        """Hashes of all shortened ids in order, and the row of each; raises InputError for two vectors of an id.
 
-        The first run makes the index; it also reads all vectors, and refuses one that is not finite, or zero.
+        The first run makes the index; the one of whole ids also reads all vectors, and refuses one that is not
+        finite, or zero.
         """
-        return self._index(str)
-
-    @cached_property
-    def by_last_part(self) -> np.ndarray:
-        """As `by_id`, of the images' names without folders."""
-        return self._index(last_part)
-
-    @cached_property
-    def by_last_parts(self) -> np.ndarray:
-        """As `by_id`, of the images' names with the last folder."""
-        return self._index(last_parts)
-
-    def _index(self, shorten: Callable[[str], str]) -> np.ndarray:
-        identity = f"{self.folder.absolute()}|{self.modality}|{shorten.__name__}|{self.key()}"
-        (index,) = mapped_arrays("vectors", identity, ["index"], lambda: [self._indexed(shorten)])
-        return index
+        if shorten not in self.indexes:
+            identity = f"{self.folder.absolute()}|{self.modality}|{shorten.__name__}|{self.key()}"
+            (self.indexes[shorten],) = mapped_arrays(
+                "vectors", identity, ["index"], lambda: [self._indexed(shorten)]
+            )
+        return self.indexes[shorten]
 
     def _indexed(self, shorten: Callable[[str], str]) -> np.ndarray:
         index = np.empty(len(self), INDEX)
@@ -156,6 +153,11 @@ class VectorTable:
         for place in np.flatnonzero(index["id"][1:] == index["id"][:-1]).tolist():
             self._check_equal(*index["row"][place : place + 2].tolist())
         return index
+
+    def ids(self) -> list[str]:
+        """The ids of all vectors, each once, in order."""
+        names = (self._key(name) for file in self.files for name in _read_ids(file, self.modality))
+        return sorted(set(names))
 
     def _check_values(self, file: VectorFile, start: int) -> None:
         for first in range(0, file.rows, CHECKED):
@@ -184,7 +186,7 @@ class VectorTable:
         An image is found by its path, or else by its name and folder, or by its name if one of the two has no folder.
         """
         keys = [self._key(name) for name in names]
-        rows = _rows(self.by_id, keys)
+        rows = _rows(self._index(), keys)
         elsewhere = np.flatnonzero(rows < 0) if self.modality == "image" else np.zeros(0, int)
         if len(elsewhere):
             rows[elsewhere] = self._rows_elsewhere([keys[place] for place in elsewhere.tolist()])
@@ -201,12 +203,12 @@ class VectorTable:
         has_folder = np.array(["/" in key for key in keys])
         if not has_folder.all():
             bare = [key for key in keys if "/" not in key]
-            rows[~has_folder] = _rows(self.by_last_part, bare)
+            rows[~has_folder] = _rows(self._index(last_part), bare)
         if has_folder.any():
             # Not the name alone: train/1 is another image than val/1.
             placed = [key for key in keys if "/" in key]
-            found = _rows(self.by_last_parts, [last_parts(key) for key in placed])
-            without = _rows(self.by_id, [last_part(key) for key in placed])
+            found = _rows(self._index(last_parts), [last_parts(key) for key in placed])
+            without = _rows(self._index(), [last_part(key) for key in placed])
             rows[has_folder] = np.where(found < 0, without, found)
         return rows
 

@@ -211,24 +211,51 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-# What files hold: a run knows its inputs by size and time, whatever must be known by content is hashed.
+# What files hold: a run knows small inputs by content and others by size and time; all else is hashed.
+
+SMALL = 1 << 26
+"""Bytes of an input's files below which their content identifies them: 64 MiB, read in a tenth of a second."""
 
 
-def input_state(path: str | Path) -> dict[str, object]:
-    """What a run remembers of an input: its path, and the sizes and times of its files that are not hidden (locks)."""
-    path = Path(path)
+def input_state(path: str | Path, stored: Mapping[str, object] | None = None) -> dict[str, object]:
+    """What a run remembers of an input: its path, and its files that are not hidden (locks).
+
+    Small files by content, so that a copy is the same input; others by sizes and times, as are all of a run whose
+    `stored` state has these.
+    """
     state: dict[str, object] = {"path": str(path)}
-    with convert_read_errors(path):
-        if not path.exists():
-            return state
-        lines = []
-        for file in [path] if path.is_file() else _files(path):
-            name = file.relative_to(path)
-            if not any(part.startswith(".") for part in name.parts):
-                stat = file.stat()
-                lines.append(f"{name}\t{stat.st_size}\t{stat.st_mtime_ns}\n")
-    digest = hashlib.sha256("".join(lines).encode(errors="surrogateescape"))
-    return state | {"files": len(lines), "sizes_and_times": digest.hexdigest()[:16]}
+    place = _place_of(path)
+    if place is None or (stored == state and place != Path(path)):  # older runs knew no prefixes
+        return state
+    with convert_read_errors(place):
+        files = {file.relative_to(place): file for file in _files(place) or [place]}
+        if place.suffix == ".tar" and place.with_suffix(".parquet").exists():  # its captions
+            files[Path("parquet")] = place.with_suffix(".parquet")
+        seen = [
+            (name, file, file.stat())
+            for name, file in files.items()
+            if file.is_file() and not any(part.startswith(".") for part in name.parts)
+        ]
+    by_time = (
+        len(seen) > 1000  # each takes time to open
+        or sum(stat.st_size for *_, stat in seen) >= SMALL
+        or place.name == "manifest.json"  # stands for the files of a store of regions
+        or "sizes_and_times" in (stored or {})
+    )
+    lines = [
+        f"{name}\t{stat.st_size}\t{stat.st_mtime_ns if by_time else sha256_of(file)}\n"
+        for name, file, stat in seen
+    ]
+    digest = hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()[:16]
+    kind = "sizes_and_times" if by_time else "content"
+    return state | {"files": len(lines), kind: digest}
+
+
+def _place_of(source: str | Path) -> Path | None:
+    """The file or folder of a source, which may have a prefix (vectors:FOLDER, datasets:FOLDER:CONFIG)."""
+    parts = str(source).split(":")
+    places = [str(source), ":".join(parts[1:]), *parts[1:2]]
+    return next((Path(place) for place in places if place and os.path.exists(place)), None)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -325,18 +352,19 @@ def open_run(
 ) -> Path:
     """The folder of a new run, or of one to resume; raises InputError if it holds another run, or something else.
 
-    The result depends on the command `kind`, the settings `config`, and path, size and time of the `inputs`.
+    The result depends on the command `kind`, the settings `config`, and the `inputs`, known as by `input_state`.
     `writes`: whether a folder is made.
     """
     out = Path(out)
-    current: dict[str, Any] = {
-        "kind": kind,
-        "config": json.loads(json_text(config, default=str)),  # as they are read from the file
-        "inputs": {name: input_state(path) for name, path in inputs.items()},
-    }
     check_run_folder(out)
     settings = out / SETTINGS
     stored = read_object(settings) if settings.exists() else {}
+    states = stored.get("inputs") or {}
+    current: dict[str, Any] = {
+        "kind": kind,
+        "config": json.loads(json_text(config, default=str)),  # as they are read from the file
+        "inputs": {name: input_state(path, states.get(name)) for name, path in inputs.items()},
+    }
     parts = (difference(stored.get(part), value, part) for part, value in current.items())
     differing = next(filter(None, parts), "")
     if not differing:

@@ -15,7 +15,7 @@ from groundling.runs.progress import CommandContext, DryRunEnd
 from groundling.settings.fields import InputKind, setting_values, settings_of
 
 Inputs = Mapping[str, str | Path]
-"""Files and folders of a run by name, whose sizes and times identify it."""
+"""Files and folders of a run by name, which identify it, as `input_state` says."""
 ByPrefix = Mapping[str, Any]
 """A command's settings by prefix, as in `Command.settings`; its own have the key `_own`."""
 
@@ -73,7 +73,7 @@ class ResumableRun(CommandOutput):
     """A folder of one run, which can be resumed."""
 
     inputs: Callable[..., Inputs] = lambda *settings: {}
-    """From the settings: files and folders whose sizes and times identify the run."""
+    """From the settings: files and folders that identify the run."""
     ignored_settings: tuple[str, ...] = ()
     """Settings that do not identify the run, because results do not depend on them or they only \
 extend the run; `train.seed` is the seed of the group `train`."""

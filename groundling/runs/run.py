@@ -212,7 +212,7 @@ class Run(RunFolder):
         cpu: bool = False,
         timeout: timedelta | None = None,
     ) -> None:
-        """`settings`, and path, size and time of `inputs` (name to path) decide whether `out` holds this run.
+        """`settings`, and the `inputs` (name to path; `input_state`) decide whether `out` holds this run.
 
         `timeout` is how long processes wait for each other instead of torch's default. Raises InputError if `out`
         holds another run, or another process writes there.

@@ -225,7 +225,7 @@ class VokenSettings(Settings):
 tokenizer; --teacher and --teacher-space must be those of that run."""
     voken_images: Annotated[str, InputKind.FOLDER] = ""
     """voken_classification: folder of images that may become vokens (Vokenization: 50,000 of Visual \
-Genome); empty: --teacher-images."""
+Genome); empty: --teacher-images, or of --teacher vectors:FOLDER all images that have a vector."""
     voken_weight: Annotated[float, Ge(0)] = 1.0
     """voken_classification: weight of its loss (Vokenization: 1, as masked LM's)."""
     voken_control: Literal["none", "random", "shuffled", "reversed", "token_id"] = "none"

@@ -34,6 +34,9 @@ from groundling.teachers.vectors import StoredVectors
 OF_TEXTS = (frozenset(FEATURES) - IMAGES) | {"sentence", "words", "has"}
 """Features that depend on a text."""
 
+OF_VECTORS = frozenset({*FEATURES, "sentence", "words", "has"})
+"""Features that stored vectors would have to have."""
+
 
 def load_teacher_set(
     source: str,
@@ -142,7 +145,7 @@ def make_clip_teacher(context: TeacherContext) -> ClipTeacher:
 
 def make_vectors_teacher(context: TeacherContext) -> StoredVectors:
     """The folder of --teacher vectors:FOLDER, for CLIP's features among those of the run."""
-    features = context.features & {*FEATURES, "sentence", "words", "has"}
+    features = context.features & OF_VECTORS
     standardise = context.settings.distillation.l1_targets == "standard"
     return StoredVectors(context.source.removeprefix(VECTORS), features, standardise)
 
@@ -165,7 +168,7 @@ def load_teachers(context: TeacherContext) -> list[Teacher]:
     own: list[Teacher] = []
     if is_import_path(context.source):
         own = [load_own_teacher(context)]
-    elif context.source.startswith(VECTORS):
+    elif context.source.startswith(VECTORS) and not needs.isdisjoint(OF_VECTORS):
         own = [make_vectors_teacher(replace(context, features=needs))]
     if own:
         needed = [spec for spec in needed if spec not in (CLIP, CLIP_TEXTS)]

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -18,12 +19,14 @@ from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import image_digest
 from groundling.data.samples import SampleDataset, TextDataset
+from groundling.data.vectors import VectorTable
 from groundling.models.frozen_clip import FrozenClip, load_frozen_clip
 from groundling.models.heads import (
     TokenImageMatchingHeads,
     concatenated_layers,
     load_matching_heads,
 )
+from groundling.models.hub import VECTORS
 from groundling.models.loading import weights_sha256
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.settings.objectives import TargetedDistillationSettings
@@ -74,6 +77,33 @@ class VokenImages:
         return {"images": hashlib.sha256(digests.encode()).hexdigest(), **self.teacher.key()}
 
 
+class VokenVectors:
+    """The image vectors of a folder that may become vokens, in the order of their ids."""
+
+    def __init__(self, folder: str | Path, images: str = "") -> None:
+        """`images`: the folder of the images that may, of which each has a vector; empty: all that have one.
+
+        Raises InputError for fewer than two, and for an image without a vector.
+        """
+        table = VectorTable(folder, "image")
+        names = sorted(files_below(Path(images))) if images else table.ids()
+        self.vectors = torch.from_numpy(table.read(table.rows_of(names).tolist()))
+        if len(names) < 2:
+            raise InputError(f"{images or folder}: vokens need at least 2 images to choose from")
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def features(self) -> Tensor:
+        """Unit-length features (M, E)."""
+        return F.normalize(self.vectors, dim=-1)
+
+    @cached_property
+    def key(self) -> dict[str, Any]:
+        """Hash of the vectors in their order."""
+        return {"vectors": hashlib.sha256(self.vectors.numpy().tobytes()).hexdigest()}
+
+
 class _TokenTeacher(Teacher):
     """A teacher that reads each row's own tokens before masking, and returns `voken` (N, T) int32. Abstract."""
 
@@ -102,7 +132,10 @@ class VokenTeacher(_TokenTeacher):
     """
 
     def __init__(
-        self, matcher: TextEncoder, heads: TokenImageMatchingHeads, images: VokenImages
+        self,
+        matcher: TextEncoder,
+        heads: TokenImageMatchingHeads,
+        images: VokenImages | VokenVectors,
     ) -> None:
         """`matcher`: the text encoder of the vokenizer; `heads`: its heads."""
         self.matcher = matcher.eval().requires_grad_(False)
@@ -120,7 +153,8 @@ class VokenTeacher(_TokenTeacher):
 
     def to(self, device: torch.device | str) -> Self:
         """Move vokenizer and image tower to a device."""
-        self.images.clip.to(device)
+        if isinstance(self.images, VokenImages):
+            self.images.clip.to(device)
         if self.image_vectors is not None:
             self.image_vectors = self.image_vectors.to(device)
         return super().to(device)
@@ -136,10 +170,11 @@ class VokenTeacher(_TokenTeacher):
     @torch.no_grad()
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """`voken` (U, T) int32; raises InputError for a text that is too long for the vokenizer."""
+        device = next(self.heads.parameters()).device
         if self.image_vectors is None:  # with all vokens in the cache, no image is read
             with convert_errors("voken_matcher was trained with another teacher or teacher_space"):
-                self.image_vectors = self.heads.image_vectors(self.images.features())
-        batch = batch.to(self.images.clip.device)
+                self.image_vectors = self.heads.image_vectors(self.images.features().to(device))
+        batch = batch.to(device)
         tokens = require(batch.text, "text", self.name)
         rows, length = tokens.input_ids.shape
         if length > self.matcher.max_length:
@@ -181,11 +216,14 @@ def make_voken_teacher(given: TeacherContext) -> Teacher:
     if not options.voken_matcher:
         raise InputError("voken_classification needs voken_matcher=FOLDER")
     folder = options.voken_images or targeted.teacher_images
-    if not folder:
+    if not (folder or given.source.startswith(VECTORS)):
         raise InputError("voken_classification needs voken_images=FOLDER, or teacher_images=FOLDER")
     heads = load_matching_heads(options.voken_matcher)
     matcher = load_text_encoder(options.voken_matcher)
     check_same_tokens(matcher.tokenizer, tokenizer, options.voken_matcher)
+    if given.source.startswith(VECTORS):
+        vectors = VokenVectors(given.source.removeprefix(VECTORS), options.voken_images)
+        return VokenTeacher(matcher, heads, vectors)
     clip = load_frozen_clip(given.source, text=False)
     return VokenTeacher(matcher, heads, VokenImages(folder, clip, targeted.teacher_space))
 

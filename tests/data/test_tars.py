@@ -14,7 +14,7 @@ from tiny.homes import noise, parquet
 
 from groundling.core.errors import InputError
 from groundling.data import tars
-from groundling.data.captions import read_captions
+from groundling.data.captions import find_images, read_captions
 from groundling.data.corpora import iterate_texts
 from groundling.data.image_samples import decode_image, files_below
 from groundling.data.images import image_digest, read_image
@@ -62,6 +62,18 @@ def test_captions_and_images_are_those_of_the_files(shards: Path) -> None:
     assert [text.image for text in one] == ["00001.tar/000010002"]
 
 
+def test_a_tar_is_a_folder_of_images_and_an_empty_one_is_skipped(shards: Path) -> None:
+    write(shards / "00000.tar")
+    captions = read_captions(shards).images
+    assert [one.captions for one in captions] == [("three birds",)]
+    for images in (shards, shards / "00001.tar"):
+        ((found,), missing) = find_images(captions, images)
+        assert not missing and np.array_equal(
+            *map(read_image, (images / found.file, shards.parent / "2.png"))
+        )
+        assert [text.image for text in iterate_texts(shards)] == list(files_below(images))
+
+
 def test_members_are_listed_once(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = dict(tars.members(shards / "00000.tar"))
     tars._list_of.cache_clear()
@@ -70,8 +82,10 @@ def test_members_are_listed_once(shards: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_caption_may_be_in_the_parquet_beside_its_tar(shards: Path) -> None:
-    rows = {"key": ["0", "1", "2", "3"], "caption": ["a bus", "gone", None, "gone too"]}
-    parquet(shards / "00002.parquet", **rows, status=[*["success"] * 3, "failed_to_download"])
+    captions = ["a bus", "gone", None, "gone too", "a cup"]
+    rows = {"key": ["0", "1", "2", "3", "caf\xe9"], "caption": captions}
+    status = [*["success"] * 3, "failed_to_download", "success"]
+    parquet(shards / "00002.parquet", **rows, status=status)
     with tarfile.open(shards / "00002.tar", "w") as opened:
         for key in ("0", "2", "3"):
             add(opened, f"./{key}.JPG", b"")
@@ -79,8 +93,10 @@ def test_a_caption_may_be_in_the_parquet_beside_its_tar(shards: Path) -> None:
         add(opened, "4.json", b'{"caption": "four", "status": "failed_to_resize"}')
         add(opened, "5.jpg", b"")
         add(opened, "5.json", b'{"caption": null}')
+        add(opened, "cafe\u0301.jpg", b"")  # by macOS; the table has its composed form
     tar = shards / "00002.tar"
-    assert list(iterate_texts(tar)) == [("a bus", "00002.tar/0")]
+    expected = [("a bus", "00002.tar/0"), ("a cup", "00002.tar/caf\xe9")]
+    assert list(iterate_texts(tar)) == expected
     before = identity_of([tar])
     parquet(shards / "00002.parquet", key=["0"], caption=["another"])
     assert identity_of([tar]) != before
@@ -122,7 +138,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a damaged header": (flip, "was cut .byte 1,024"),
     "no tar": (lambda at: at.write_bytes(b"no tar" * 200), "00000.tar: cannot be read"),
-    "an empty tar": (write, "00000.tar: the tar is empty"),
+    "an empty tar": (write, "00000.tar: no text found"),
+    "a tar that was never filled": (lambda at: at.write_bytes(bytes(20480)), "damaged or was cut"),
+    "two images of a key": (
+        lambda at: write(at, ("x.jpg", b""), ("x.png", b""), ("x.txt", b"a dog")),
+        "00000.tar: x: has a .jpg and a .png; leave one out",
+    ),
     "an empty file": (lambda at: at.write_bytes(b""), "00000.tar: cannot be read"),
     "a name twice": (
         lambda at: write(at, ("a.jpg", b""), ("./a.jpg", b"")),

@@ -124,6 +124,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "no column of images",
     ),
     "nothing": (lambda at: (at / "images.npy").unlink(), "no vectors of images"),
+    "half": (lambda at: put(at / "config.json", "{}"), "`embed` has not finished there"),
 }
 
 

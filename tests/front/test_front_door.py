@@ -105,7 +105,7 @@ def test_keywords_fill_the_settings(called: list[tuple]) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"studnt": "s"}, r"unknown key 'studnt'; there are: .*; did you mean student\?"),
+        ({"studnt": "s"}, r"unknown key 'studnt'; did you mean student\?; there are: .*"),
         (
             {"steps": 1.5},
             r"steps = 1\.5: expected a valid integer, got a number with a fractional part",

@@ -18,6 +18,7 @@ from tiny.objectives import captioned_run, tokens_of
 from torch import Tensor, nn
 from transformers import AutoModel
 
+import groundling
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import (
@@ -445,6 +446,34 @@ def second(place: Path, first: AdaptConfig, vokenizer: Path) -> AdaptConfig:
 @pytest.fixture(scope="module")
 def classified(place: Path, second: AdaptConfig) -> tuple[Path, dict[str, Any]]:
     return place / "classified", adapt(second, STEPS, place / "classified")
+
+
+def test_vectors_of_the_same_teacher_give_the_same_vokens(
+    place: Path,
+    first: AdaptConfig,
+    second: AdaptConfig,
+    classified: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    """Both stages, to the last bit: captions and bank have vectors in place of images."""
+    for name in ("photos", "bank"):
+        groundling.embed(teacher=place / "clip", images=place / name, cpu=True, out=tmp_path / name)
+    stored = {"teacher": f"vectors:{tmp_path / 'photos'}", "teacher_images": ""}
+    adapt(replace_settings(first, **stored), STEPS, tmp_path / "vokenizer")
+    heads = "model/groundling_heads.safetensors"
+    written = (tmp_path / "vokenizer" / heads).read_bytes()
+    assert written == (place / "vokenizer" / heads).read_bytes()
+    pooled = replace_settings(
+        second,
+        teacher=f"vectors:{tmp_path / 'bank'}",
+        voken_matcher=tmp_path / "vokenizer/model",
+        voken_images="",
+    )
+    adapt(pooled, STEPS, tmp_path / "every")
+    assert log_of(tmp_path / "every") == log_of(classified[0])
+    some = replace_settings(pooled, voken_images=place / "bank/deep")
+    adapt(some, replace(STEPS, steps=1), tmp_path / "some")
+    assert len(voken_head(tmp_path / "some")) == 3
 
 
 def test_the_first_stage(place: Path, vokenizer: Path) -> None:

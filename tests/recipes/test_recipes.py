@@ -74,7 +74,11 @@ TABLES = [Table("", ROWS)]
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('arm="mlm"', "arms=3", r"s.py, line 10: control: adapt: unknown key 'arms'; there are"),
+        (
+            'arm="mlm"',
+            "arms=3",
+            "s.py, line 10: control: adapt: unknown key 'arms'; did you mean arm?",
+        ),
         ("batch=8", 'batch="eight"', "all--two-layers: adapt: batch = 'eight': expected a valid"),
         ('data="glue"', "", "control: glue/rte: finetune needs data"),
         ('"glue/rte"', '"glue/x"', "no task is called 'glue/x'"),

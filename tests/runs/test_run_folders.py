@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
+from groundling.runs import folder as folders
 from groundling.runs.folder import (
     LOCK,
     NO_RESULTS,
@@ -391,9 +393,25 @@ def test_a_folder_belongs_to_one_run(
     with pytest.raises(InputError, match="kind: adapt there, finetune now"):
         groundling.finetune(**tuning, cpu=True, out=out)
     put(mine, mine.read_text() + "one more line\n")
-    with pytest.raises(InputError, match=r"inputs.text0?.*sizes_and_times: \w+ there, \w+ now"):
+    with pytest.raises(InputError, match=r"inputs.text0?.*content: \w+ there, \w+ now"):
         adapt(control, STEPS, out)
     assert digests(out) == before
+
+
+@pytest.mark.parametrize("source", ["{}", "vectors:{}"])
+def test_a_run_of_an_earlier_version_is_compared_as_it_was(source: str, tmp_path: Path) -> None:
+    file = put(tmp_path / "data/images.npy", "abc")
+    os.utime(file, ns=(1, 1))
+    # SHA-256 of "images.npy\t3\t1\n", by sha256sum; vectors had no state.
+    times = {"files": 1, "sizes_and_times": "196b946c62725201"} if source == "{}" else {}
+    data = source.format(tmp_path / "data")
+    old = {"kind": "adapt", "config": {}, "inputs": {"data": {"path": data, **times}}}
+    put(tmp_path / "run/config.json", json.dumps(old))
+    put(tmp_path / "run/model/x", "saved")
+    open_run(tmp_path / "run", "adapt", {}, {"data": data})
+    os.utime(file, ns=(2, 2))
+    with pytest.raises(InputError, match="sizes_and_times") if times else nullcontext():
+        open_run(tmp_path / "run", "adapt", {}, {"data": data})
 
 
 def test_foreign_files_are_left_alone(control: AdaptConfig, tmp_path: Path) -> None:
@@ -455,21 +473,40 @@ def at(path: Path, seconds: int) -> Path:
     return path
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("prefix", ["", "vectors:", "timm:", "datasets:"])
 @pytest.mark.parametrize("name", ["data.bin", "folder/deep/er.bin"])
-def test_e4_an_input_of_another_size_or_time_makes_another_run(name: str, tmp_path: Path) -> None:
+def test_e4_another_input_makes_another_run(
+    name: str, prefix: str, is_large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small input is known by its content, a large one by size and time."""
+    monkeypatch.setattr(folders, "SMALL", 0 if is_large else 1 << 26)
     file = at(put(tmp_path / "in" / name, "one"), 10**9)
-    inputs = {"data": tmp_path / "in" / name.partition("/")[0]}
+    ending = ":en:train" if prefix == "datasets:" else ""
+    inputs = {"data": f"{prefix}{tmp_path}/in/{name.partition('/')[0]}{ending}"}
     out = tmp_path / "out"
     assert Run(out, "test", {}, inputs, cpu=True).end({"score": 1}) == {"score": 1}
-    at(put(file, "two"), 10**9)  # of the same size and time: not noticed
+    same, others = ("one", 10**9 + 1), [("longer", 10**9), ("two", 10**9)]
+    if is_large:
+        same, *others = others[1], others[0], same
+    at(put(file, same[0]), same[1])
     put(file.parent / ".lock", "")
     assert Run(out, "test", {}, inputs, cpu=True).result == {"score": 1}
-    for content, time in (("longer", 10**9), ("one", 10**9 + 1)):
+    for content, time in others:
         at(put(file, content), time)
         with pytest.raises(InputError, match=r"out: holds another run \(inputs.data.\w+: .* now"):
             Run(out, "test", {}, inputs, cpu=True)
     at(put(file, "one"), 10**9)
     assert Run(out, "test", {}, inputs, cpu=True).result == {"score": 1}
+
+
+def test_a_table_beside_a_tar_is_a_part_of_it(tmp_path: Path) -> None:
+    put(tmp_path / "0.tar", "tar")
+    put(tmp_path / "0.parquet", "captions")
+    Run(tmp_path / "out", "test", {}, {"text": tmp_path / "0.tar"}, cpu=True).end({})
+    put(tmp_path / "0.parquet", "others")
+    with pytest.raises(InputError, match=r"inputs.text.content"):
+        Run(tmp_path / "out", "test", {}, {"text": tmp_path / "0.tar"}, cpu=True)
 
 
 def test_content_is_hashed_whatever_its_time(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from groundling.studies.bench.methods import (
     IMAGES,
     OPTION,
     RETENTION,
+    RETENTIONS,
     TEXT,
     BenchMethod,
     Stage,
@@ -150,6 +151,8 @@ def text_key(method: BenchMethod) -> str:
         method.steps,
         *([] if method.control == "mlm" else [method.control]),
         *([method.name] if method.is_merged else []),
+        # Chosen among other values, it is another control.
+        *([method.grid] if method.weight == RETENTION and method.grid != RETENTIONS else []),
     )[:8]
 
 

@@ -24,6 +24,7 @@ from groundling.core.registry import is_import_path
 from groundling.core.rng import generator
 from groundling.data.captions import CaptionedImage, find_images, read_captions
 from groundling.data.corpora import plain_lines
+from groundling.data.vectors import VectorTable
 from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, main_input, make_clip_text_tower
 from groundling.models.frozen_clip import has_text_tower
 from groundling.models.hub import VECTORS, is_open_clip, is_timm
@@ -243,8 +244,8 @@ def hand_over_texts(files: Files, settings: RealBenchConfig, writes: bool) -> di
     """Write the captions, with their own and with each other's images, and the corpus; returns the numbers of
     captions, of images, and of captioned images that are missing and were skipped.
 
-    `writes`: whether anything is written. Raises InputError for damaged captions, missing images, and fewer
-    texts than a batch.
+    `writes`: whether anything is written. Raises InputError for damaged captions, missing images, images without a
+    stored vector, and fewer texts than a batch.
     """
     images: list[CaptionedImage] = []
     missing = 0
@@ -254,6 +255,9 @@ def hand_over_texts(files: Files, settings: RealBenchConfig, writes: bool) -> di
         if settings.images:
             with prefix_errors(settings.captions):
                 images, missing = find_images(captions, settings.images, settings.skip_missing)
+        if settings.teacher.startswith(VECTORS):
+            table = VectorTable(settings.teacher.removeprefix(VECTORS), "image")
+            table.rows_of([image.file for image in images])
     texts = [" ".join(caption.split()) for image in images for caption in image.captions]
     if settings.captions:
         check_batch(settings.captions, len(texts), settings.batch)

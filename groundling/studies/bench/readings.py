@@ -21,7 +21,7 @@ from groundling.commands.adapt.evaluation import read_pairs
 from groundling.core.batch import require
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
-from groundling.core.registry import resolve_builtin
+from groundling.core.registry import resolve, resolve_builtin
 from groundling.core.rng import generator
 from groundling.data.images import open_image
 from groundling.data.samples import backend_tokenizer
@@ -320,6 +320,8 @@ def check_plain(model: Path, encoder: Path) -> None:
 # -- published sets ----------------------------------------------------------------------------------------------------
 
 SetKind = Literal["facts", "words", "retention", "pairs", "task"]
+COMMAND_OF = {"facts": "probe-facts", "words": "probe-words", "pairs": "pairs"}
+"""The command that reads a set of this kind."""
 KEY = 6
 """Characters of a set's hash in its name."""
 GAINS = ("facts", "words")
@@ -356,6 +358,19 @@ class SetReader:
         """Hash of its content, and of how it is read."""
         parts = [self.kind, data_hash(self.data or self.source), self.settings]
         return key_of(*parts, *([CHOICE] if self.halves else []))
+
+    def check(self) -> None:
+        """Read the whole set, without an encoder; raises InputError if it cannot be read."""
+        if self.kind == "retention":
+            read_pairs(self.source)
+        elif self.kind == "task":
+            task = resolve("tasks", Task, self.source)
+            for split in (task.train, *task.dev) if self.data != "hub" else ():
+                task.read(Path(self.data), split)
+        else:
+            command = COMMANDS[COMMAND_OF[self.kind]]
+            own = replace_settings(command.settings["_own"], data=self.source, cpu=True)
+            command.rehearse([own, "set"])
 
     def read(self, model: Path, out: Path, encoder: Path, cpu: bool) -> dict[str, Reading]:
         """The readings of a model by name; `out` is the folder of the command that reads it.

@@ -12,6 +12,7 @@ from groundling.command_line.names import parse_arm, teacher_settings
 from groundling.commands.adapt import ADAPTING
 from groundling.commands.adapt.run import own_lm_head
 from groundling.core.errors import InputError, duplicates
+from groundling.core.registry import is_import_path
 from groundling.models.hub import VECTORS
 from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.folder import read_object
@@ -194,6 +195,9 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
     counts = hand_over_texts(files, config, writes=not (config.plan or config.report))
     if counts["missing"]:
         notes.append(f"{counts['missing']:,} captioned images are missing and were skipped")
+    if not config.report:
+        for one in own.sets:
+            one.check()
     if config.plan:
         text = config.text or "the captions without their images"
         print(f"{counts['captions']:,} captions of {counts['images']:,} images; text: {text}")
@@ -205,7 +209,7 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
             print(
                 f"note: a verdict takes {MIN_UNITS} adaptation seeds; with {config.adapt_seeds} there is none"
             )
-        own.run(config.processes, [UNADAPTED])  # reads every set before anything is trained
+        own.run(config.processes, [UNADAPTED])  # its readings' names are checked before training
         done = {own.folder.job(f"{UNADAPTED.name}: {one.name}") for one in own.sets}
         for name in duplicates(name for job in done for name in read_object(job)["readings"]):
             raise InputError(f"two files hold {name}; leave one out")
@@ -226,6 +230,9 @@ def _require_inputs(method: BenchMethod, config: RealBenchConfig) -> None:
         raise InputError(
             f"method={method.name}: reads captions with images; pass captions and images, or other methods"
         )
+    arms = [name for stage in method.stages for name in parse_arm(stage.arm)]
+    if "voken_classification" in arms and is_import_path(config.teacher):
+        raise InputError(f"method={method.name}: vokens need a teacher that is no {config.teacher}")
     if "teacher" in needed and not config.teacher:
         raise InputError(
             f"method={method.name}: learns from a CLIP-like teacher; pass teacher, or other methods"

@@ -16,7 +16,7 @@ from groundling.core.rng import generator
 from groundling.data.samples import subsample
 from groundling.data.tables import ROWS, read_header, read_rows, row_texts
 from groundling.runs.folder import disk_errors, json_text, whole_file, write_json
-from groundling.runs.progress import print_notes
+from groundling.runs.progress import end_dry_run, print_notes
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.stats import bootstrap_sums, interval
@@ -356,6 +356,7 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
             are too long for it.
     """
     read = read_minimal_pairs(config.data)
+    end_dry_run("scoring pairs")
     items = [
         read[number]
         for numbers in group_items([(item.paradigm,) for item in read]).values()

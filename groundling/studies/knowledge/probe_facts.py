@@ -22,6 +22,7 @@ from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
 from groundling.core.rng import generator
 from groundling.runs.folder import json_text, whole_file
+from groundling.runs.progress import end_dry_run
 from groundling.runs.run import Run
 from groundling.stats import bootstrap_sums, interval
 from groundling.studies.knowledge.commands import ProbeFactsConfig
@@ -246,6 +247,7 @@ def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
     Raises InputError for a mode that the model does not support, and malformed data.
     """
     file = open_facts(config.data)
+    end_dry_run("probing")
     result: dict[str, Any] = {"facts": len(file.facts), "left_out": file.left_out}
     result |= describe_set(file.set_name)
     for mode in config.modes:
@@ -400,8 +402,29 @@ def summarize_relation(
         "chance": float(np.mean([best.mean() for best in best_answers])),
         "majority": float(np.mean(best_answers, axis=0).max()) if same_options else NAN,
         "averaged_scores": score_answers(facts, averaged, logs),
+        **paired_accuracy(facts, averaged),
         "templates": templates,
     }
+
+
+def paired_accuracy(
+    facts: Sequence[VisualFact], scores: Sequence[np.ndarray]
+) -> dict[str, dict[str, float]]:
+    """TaxonomiGQA's accuracy: a question at a hop is right if it is, and all on other concepts; empty for other sets.
+
+    Questions without one on another concept are left out (release, analysis/taxonomigqa-results.R: overall_results).
+    `chance`: that of guessing each answer.
+    """
+    groups: dict[tuple[str, int], dict[str, list[bool]]] = {}
+    for fact, score in zip(facts, scores, strict=True):
+        if fact.counts_with:
+            parts = groups.setdefault(fact.counts_with, {})
+            parts.setdefault(fact.group, []).append(bool(_best(fact)[score.argmax()]))
+    pairs = [[*chain(*parts.values())] for parts in groups.values() if len(parts) == 2]
+    if not pairs:
+        return {}
+    chance = float(np.mean([0.5 ** len(right) for right in pairs]))
+    return {"paired": {"accuracy": float(np.mean([*map(all, pairs)])), "chance": chance}}
 
 
 def average_templates(answers: OptionScores) -> list[np.ndarray]:

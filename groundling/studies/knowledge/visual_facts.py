@@ -71,6 +71,8 @@ class VisualFact:
     """(options,) float: how many people named each option; feature norms alone have it."""
     set_name: str = ""
     """The published set that it belongs to; empty: none."""
+    counts_with: tuple[str, int] | None = None
+    """TaxonomiGQA: id and hops of the question that it belongs to, with those about other concepts."""
 
 
 @dataclass
@@ -511,9 +513,11 @@ def _taxonomigqa(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
     group = f"{abs(hops) % -NO_HYPERNYM} hops{', other concept' if hops < 0 else ''}"
     asked = question[:1].lower() + question[1:]
     prompts = {SCENE_PROMPT: SCENE_PROMPT.format(row["scene_description"].strip(), asked)}
-    yield make_fact(
+    one = make_fact(
         "taxonomigqa", "taxonomy", question, ("no", "yes"), answer, prompts, group=group
     )
+    key = (str(row["question_id"]), abs(hops) % -NO_HYPERNYM) if "question_id" in row else None
+    yield replace(one, counts_with=key)
 
 
 # -- ImageNetVC --------------------------------------------------------------------------------------------------------

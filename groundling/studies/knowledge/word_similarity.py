@@ -19,6 +19,7 @@ from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.core.metrics import SPEARMAN
 from groundling.data.tables import lines_of
 from groundling.runs.folder import json_text, write_whole
+from groundling.runs.progress import end_dry_run
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.studies.knowledge.commands import ProbeWordsConfig
@@ -144,6 +145,7 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"data: two files hold {twice}; leave one out")
+    end_dry_run("probing")
     result: dict[str, Any] = _probe_pairs(config, list(read.values()), run) if read else {}
     lines: list[dict[str, Any]] = []
     for words in rated.values():

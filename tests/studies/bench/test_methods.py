@@ -131,6 +131,9 @@ def test_the_packages_methods() -> None:
     # Methods that read the same texts share a control.
     assert text_key(offered["l1"]) == text_key(offered["contrastive"])
     assert text_key(offered["l1"]) != text_key(offered["xdbert"])
+    # Its weight is the control's too, so another grid is another control.
+    retained = [replace(offered["l1"], weight="retain_weight", grid=(0.0, 1.0, n)) for n in (5, 10)]
+    assert text_key(retained[0]) != text_key(retained[1]) == text_key(offered["l1"])
     two = offered["vokenization"]
     assert [one.texts for one in control_stages(two)] == [("captions",), ("corpus",)]
     assert [one.student for one in control_stages(two)] == ["", "stage-1/model"]

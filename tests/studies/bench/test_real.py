@@ -35,6 +35,7 @@ from groundling.studies.bench.methods import find_methods
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.readings import DEVIATIONS, SetReader, set_readers
 from groundling.studies.bench.real import UNADAPTED, RealBench
+from groundling.studies.knowledge.visual_facts import COLOURS
 from groundling.teachers.vectors import write_vectors
 
 NOUNS = [f"{first} {second}" for first in ("dog", "cat") for second in "abcdef"]
@@ -62,6 +63,12 @@ def make_files(folder: Path) -> Path:
     homes.put(folder / "similar.tsv", pairs)
     homes.put(folder / "pairs.csv", homes.table(("good", "bad"), ("a red dog", "dog red a")))
     homes.rte(folder / "glue", 32)
+    homes.rte(folder / "half", 32)
+    (folder / "half/RTE/dev.tsv").unlink()
+    answer = {"class_id": "a", "included": True, "action": "", **dict.fromkeys(COLOURS, 1)}
+    homes.put(folder / "coda/annotations.jsonl", json.dumps(answer) + "\n")
+    (folder / "vectors").mkdir()
+    write_vectors(folder / "vectors/images.npy", ["0.png", "1.png"], list(np.eye(2)))
     return folder
 
 
@@ -450,6 +457,20 @@ def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(
         ({"retention_pairs": "pairs.csv"}, "line 1: expected text<TAB>text<TAB>number"),
         ({"words": ("colors.jsonl",)}, "colors.jsonl"),
         ({"minimal_pairs": ("colors.jsonl",)}, "colors.jsonl: fields are"),
+        ({"facts": ("{}/coda/annotations.jsonl",)}, r"coda.templates.yaml: no such file"),
+        ({"tasks": ("glue/rte",), "data": "half"}, "dev.tsv: "),
+        (
+            {"method": ("vokenization",), "teacher": "vectors:{}/vectors", "images": ""},
+            "vectors: no vector of the image '2.png'",
+        ),
+        (
+            {"method": ("vokenization",), "teacher": "vectors:{}/glue", "images": ""},
+            "glue: no vectors of images",
+        ),
+        (
+            {"method": ("vokenization",), "teacher": "my.module:Teacher"},
+            r"vokenization: vokens need a teacher that is no my\.module:Teacher",
+        ),
         ({"images": "glue"}, "6 of 6 captioned images are missing, the first is 0.png"),
         ({"images": "nowhere"}, "images=.*nowhere: no such file or folder"),
         ({"student": "nowhere"}, "student: .*nowhere: no model found"),
@@ -483,6 +504,8 @@ def test_a_mistake_is_one_line_before_anything_is_trained(
     def placed(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(placed(one) for one in value)
+        if isinstance(value, str) and "{}" in value:
+            return value.format(files)
         return str(files / value) if value in names else value
 
     with pytest.MonkeyPatch.context() as patch:
@@ -491,7 +514,7 @@ def test_a_mistake_is_one_line_before_anything_is_trained(
         with pytest.raises(InputError, match=message) as caught:
             run(settings_for(files, **own), tmp_path / "out")
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out/runs").exists()
+    assert not (tmp_path / "out/jobs").exists(), "before the encoder is read"
 
 
 def test_facts_with_one_right_answer_are_read_by_accuracy(files: Path, tmp_path: Path) -> None:

@@ -190,6 +190,22 @@ def test_taxonomigqa_asks_about_a_description(tmp_path: Path) -> None:
     assert prompt == said
 
 
+def test_a_taxonomigqa_question_counts_with_those_about_other_concepts(tmp_path: Path) -> None:
+    """By hand: of three pairs, with two, one and one negatives, the first has a wrong negative."""
+    hops = [("1", 0), ("1", -100), ("1", -100), ("1", 2), ("1", -2), ("2", 2), ("2", -2), ("2", 1)]
+    rows = [
+        f"Is it {n}?,{'no' if hop < 0 else 'yes'},A pug.,{hop},{i}"
+        for n, (i, hop) in enumerate(hops)
+    ]
+    table = f"{SCENE.strip()},question_id\n" + "\n".join(rows)
+    facts = open_facts(homes.put(tmp_path / "x.csv", table)).facts
+    answers = [{"p": fact.target} for fact in facts]
+    answers[2] = {"p": 1 - facts[2].target}
+    found = summarize_relation(facts, answers)["paired"]
+    assert found == pytest.approx({"accuracy": 2 / 3, "chance": (1 / 8 + 1 / 4 + 1 / 4) / 3})
+    assert "paired" not in summarize_relation(facts[:1], answers[:1])
+
+
 def cslb(*rows: tuple[str, str, str, object]) -> str:
     told = [f"x\t{kind}\t{one}\t{feature}\t{pf}\tf; g\tp 1 2" for kind, one, feature, pf in rows]
     return "\n".join([CSLB_HEADER, *told, ""])

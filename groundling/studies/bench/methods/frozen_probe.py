@@ -51,10 +51,10 @@ class FrozenProbe(ProjectedSentence):
     """CLIP's loss between a head on frozen sentence vectors and frozen images (ShareLock: 2410.07173).
 
     The mean of both directions' cross-entropy of s x y, with s = e^2.6592 fixed; x is the head's output and y the
-    teacher's image, both of unit length. Head, scale and loss are those of JonaRuthardt/ShareLock (sharelock/models,
-    sharelock/utils/misc.py, configs/default_config.yaml), but for BatchNorm, here LayerNorm: a text's vector would
-    depend on how a batch is split over processes. Captions of the same image are no negatives. The encoder gets no
-    gradient; dropout that its configuration asks for stays on.
+    teacher's image, both of unit length. Scale, loss and head (four Linear, 4096 wide, dropout 0.2) are those of
+    JonaRuthardt/ShareLock at 39603eb (sharelock/utils/misc.py, sharelock/models/projection.py, configs), but for its
+    BatchNorm1d, here LayerNorm: a text's vector would depend on how a batch is split. Captions of the same image are no
+    negatives. The encoder gets no gradient; dropout that its configuration asks for stays on.
     """
 
     name = "frozen_probe"
