@@ -65,9 +65,7 @@ def test_training_on_vectors_needs_no_teacher_and_is_bit_equal(
     assert all(torch.equal(live[name], stored[name]) for name in live)
 
 
-def test_a_killed_run_goes_on_with_the_missing_files(
-    config: dict[str, Any], vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_goes_on_with_the_missing_files(config, vectors, tmp_path, monkeypatch):
     given = {**embedding_of(config), "out": tmp_path / "out"}
 
     def die(*_: object) -> None:
@@ -84,9 +82,7 @@ def test_a_killed_run_goes_on_with_the_missing_files(
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
 
 
-def test_what_vectors_lack_is_said_before_training(
-    config: dict[str, Any], vectors: Path, tmp_path: Path
-) -> None:
+def test_what_vectors_lack_is_said_before_training(config, vectors, tmp_path):
     given = {**config, "teacher": f"vectors:{vectors}", "teacher_images": "", "out": tmp_path / "a"}
     with pytest.raises(InputError, match="no has, words; word_weight=0"):
         groundling.adapt(**given | {"arm": "contrastive"})

@@ -62,9 +62,7 @@ def test_stored_vectors_are_as_good_as_the_model(home: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("freeze", [True, False])
-def test_a_text_encoder_becomes_a_sentence_encoder_of_the_joint_space(
-    freeze: bool, home: Path, tmp_path: Path
-) -> None:
+def test_a_text_encoder_becomes_a_sentence_encoder_of_the_joint_space(freeze, home, tmp_path):
     settings = {"text_model": home / "encoder", "head_layers": 2, "freeze_text": freeze}
     result = trained(home, tmp_path, image_model=f"vectors:{home / 'vectors'}", **settings)
     folder = tmp_path / "model"
@@ -111,9 +109,7 @@ def test_without_a_text_encoder_the_text_tower_is_clips(home: Path, tmp_path: Pa
         ({"image_model": "clip", "model": "clip"}, "leave out model"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(
-    settings: dict[str, Any], message: str, home: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_settings_that_do_not_fit_are_refused(settings, message, home, tmp_path, monkeypatch):
     monkeypatch.chdir(home)
     with pytest.raises(InputError, match=message):
         trained(home, tmp_path / "out", **settings)

@@ -6,7 +6,6 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny.commands import adapting_with
@@ -44,9 +43,7 @@ def huge(path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [packed, zipped, coded, endless, huge, Path.iterdir])
-def test_e14_what_a_reader_stumbles_over_is_one_line_that_names_the_file(
-    read: Callable[[Path], Any], tmp_path: Path
-) -> None:
+def test_e14_what_a_reader_stumbles_over_is_one_line_that_names_the_file(read, tmp_path):
     file = put(tmp_path / "damaged", b"\xff")
     with pytest.raises(InputError) as told, convert_read_errors(file):
         list(read(file))

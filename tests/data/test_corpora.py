@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,9 +58,7 @@ def blocks(texts: list[str], lexicon: TokenizationCache, tokens: int) -> list[st
 @pytest.mark.parametrize("way", [fitted, blocks])
 @pytest.mark.parametrize("tokens", [14, 30, 62])
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_lost_too_long_or_cut_in_a_word(
-    kind: str, tokens: int, way, engines: dict
-) -> None:
+def test_nothing_is_lost_too_long_or_cut_in_a_word(kind, tokens, way, engines):
     engine = engines[kind]
     words = " ".join(LONG).split()
     assert max(length(engine, word) for word in words) <= tokens  # so no word need be cut
@@ -80,9 +77,7 @@ def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) ->
         assert len(units) > 3
 
 
-def test_ids_name_file_and_number_and_limit_is_evenly_spaced(
-    bert_tokenizer, tmp_path: Path
-) -> None:
+def test_ids_name_file_and_number_and_limit_is_evenly_spaced(bert_tokenizer, tmp_path):
     one = put(tmp_path / "one.txt", "\n".join(f"dog {n}" for n in range(6)))
     two = put(tmp_path / "two.txt", "\n".join(f"cat {n}" for n in range(5)))
     examples = corpus([one, two], "lines", bert_tokenizer, 32)
@@ -115,9 +110,7 @@ def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_length_that_leaves_no_room_for_text(
-    given: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_length_that_leaves_no_room_for_text(given, monkeypatch, refusal, tmp_path):
     monkeypatch.setattr(
         "groundling.data.corpora.split_long_texts", never
     )  # with no room it would never end

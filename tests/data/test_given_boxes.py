@@ -125,9 +125,7 @@ def test_detections_alone(config: RegionsConfig, tmp_path: Path) -> None:
     assert made.manifest["boxes_from"] == file.name
 
 
-def test_detected_boxes_stand_behind_vcrs_annotated_ones(
-    backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_detected_boxes_stand_behind_vcrs_annotated_ones(backbone, tmp_path, monkeypatch):
     """UNITER on VCR; tags still name the annotated ones, and classes are VCR's by their names."""
     monkeypatch.setattr("groundling.vision.Detector", Detects)
     folder = str(vcr_images(tmp_path / "vcr1images"))
@@ -212,9 +210,7 @@ CONTRADICTIONS: list[tuple[tuple[str, ...], list[dict], str]] = [
 
 
 @pytest.mark.parametrize(("names", "rows", "message"), CONTRADICTIONS)
-def test_sources_of_boxes_that_contradict_each_other(
-    names: tuple[str, ...], rows: list[dict], message: str, tmp_path: Path
-) -> None:
+def test_sources_of_boxes_that_contradict_each_other(names, rows, message, tmp_path):
     notes = instances(tmp_path / "a.json", FILES, (0, 3, [0, 0, 20, 15]))
     put(tmp_path / "b.json", notes.read_text())
     put(tmp_path / "c.json", notes.read_text().replace('"dog"', '"cat"'))
@@ -381,9 +377,7 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
         (("a.json",), "a.json: cannot be read .ValueError"),
     ],
 )
-def test_names_that_are_none(
-    ids_as: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_are_none(ids_as, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put(tmp_path / "a.json", '{"images": [{"id": "x", "file_name": "y"}]}')
     file = put(tmp_path / "x.tsv", lxmert("1"))

@@ -94,9 +94,7 @@ SEPARATED = {
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv"])
 @pytest.mark.parametrize("called", SEPARATED)
-def test_columns_may_be_separated_otherwise_than_the_ending_says(
-    called: str, ending: str, tmp_path: Path
-) -> None:
+def test_columns_may_be_separated_otherwise_than_the_ending_says(called, ending, tmp_path):
     path = put(tmp_path / f"a{ending}", "\ufeff" + SEPARATED[called].replace("\n", "\r\n"))
     assert read_header(path) == ["text", "label"]
     if ending == ".tsv" and called == "tabs":

@@ -79,9 +79,7 @@ def test_every_benchmark_is_run() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"), [(name, each) for name, ways in ALONE.items() for each in ways]
 )
-def test_one_way(
-    name: str, arguments: str, models: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_one_way(name, arguments, models, monkeypatch, capsys):
     words = [word.format(models=models) for word in arguments.split()]
     monkeypatch.setattr(sys, "argv", [script(name), *words])
     runpy.run_path(script(name), run_name="__main__")

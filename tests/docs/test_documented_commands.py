@@ -243,9 +243,7 @@ def shown(source: str, names: dict[str, Any]) -> object:
 
 
 @pytest.fixture
-def outputs(
-    request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> list[object]:
+def outputs(request, shelf, tmp_path, monkeypatch) -> list[object]:
     """What the cells of a notebook show."""
     standins.put_down(shelf, "", tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -239,9 +239,7 @@ def made(commands: list[list[str]]) -> list[str]:
     return [one[-1] for one in commands if "venv" in one or "-e" in one or "--target" in one]
 
 
-def test_each_command_installs_what_it_needs_once(
-    bootstrap: ModuleType, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_command_installs_what_it_needs_once(bootstrap, ran, monkeypatch):
     root, venv = str(bootstrap.ROOT), str(bootstrap.VENV)
     call(bootstrap, monkeypatch, "quickstart", "--scale", "0.1")
     assert made(ran) == [venv, root]

@@ -62,9 +62,7 @@ def test_feature_mimicry(target: str, batch: Batch) -> None:
 @pytest.mark.parametrize(
     ("scale", "factor"), [("learned", 1 / 0.07), ("released", math.log(1 / 0.07))]
 )
-def test_interactive_contrast_leaves_out_captions_of_one_image(
-    scale: str, factor: float, batch: Batch
-) -> None:
+def test_interactive_contrast_leaves_out_captions_of_one_image(scale, factor, batch):
     _, found, student = terms(InteractiveContrast, batch, interactive_scale=scale)
     images = batch.features["clip_image"]
     expected = torch.tensor(0.0)

@@ -398,9 +398,7 @@ def test_runs_of_a_task_at_two_sizes_are_never_pooled(tmp_path: Path) -> None:
     assert {metric.name for _, metric in collected.values()} == {"accuracy"}
 
 
-def test_empty_folders_and_names_given_twice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_empty_folders_and_names_given_twice(tmp_path, capsys):
     folder = write_runs(tmp_path / "a", both(0.0)[0])
     (tmp_path / "empty").mkdir()
     for arguments, message in (

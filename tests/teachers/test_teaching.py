@@ -82,9 +82,7 @@ def test_finetuning_with_a_teacher_trains_both_terms(tune: FinetuneConfig, tmp_p
     assert not [path for path in seed.rglob("*") if "teacher" in path.name]
 
 
-def test_regions_do_not_count_as_the_teachers_words(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_regions_do_not_count_as_the_teachers_words(place, tmp_path, monkeypatch):
     # a thousand characters for each region once made a teacher live that fits the cache many times
     config = make_settings(
         FinetuneConfig,

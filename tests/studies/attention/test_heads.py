@@ -83,9 +83,7 @@ def text() -> TextRowEncoder:
 
 
 @pytest.fixture(scope="module")
-def many(
-    text: TextRowEncoder,
-) -> tuple[SampleDataset, list[list[PhraseSpan]], dict[str, RegionRow]]:
+def many(text) -> tuple[SampleDataset, list[list[PhraseSpan]], dict[str, RegionRow]]:
     """14 texts on 7 images of 1 to 7 regions, half of which are gold boxes, with 1 to 3 phrases each."""
     rng = np.random.default_rng(0)
     store = {f"image{n}": toys.regions(n, 1 + n) for n in range(7)}
@@ -254,9 +252,7 @@ def test_the_whole_image_is_no_answer_and_of_equals_the_first_counts(text: TextR
         (row([FAR, LEFT, RIGHT], True, [0.2, 0.1, 0.3]), True, True),  # the first is no candidate
     ],
 )
-def test_the_rule_takes_the_most_confident_region(
-    own: RegionRow, right: bool, known: bool, text: TextRowEncoder
-) -> None:
+def test_the_rule_takes_the_most_confident_region(own, right, known, text):
     _, facts = hits(text, own, whole_image=bool(own.is_whole_image.any()))
     assert facts.confident_is_right.tolist() == [right] * 2
     assert facts.has_confidence.tolist() == [known] * 2
@@ -539,9 +535,7 @@ def test_the_control_reads_other_images(place: Path, tmp_path: Path) -> None:
         (("--regions", "{0}/nowhere"), "nowhere"),
     ],
 )
-def test_mistakes_are_one_line(
-    flags: tuple[str, ...], complaint: str, place: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_mistakes_are_one_line(flags, complaint, place, tmp_path, capsys):
     assert run(place, tmp_path / "out", *(flag.format(place) for flag in flags)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line

@@ -400,9 +400,7 @@ def test_points_integrate_what_is_smooth_and_what_is_steep_at_the_beginning() ->
         assert (weights * slope).sum() == pytest.approx(1 / np.hypot(1, start), rel=0.03)
 
 
-def test_shares_add_up_also_where_a_normalised_vector_starts_at_zero(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_shares_add_up_also_where_a_normalised_vector_starts_at_zero(monkeypatch):
     """UNITER's LayerNorm jumps near the baseline; evenly spaced points would step over it."""
     torch.manual_seed(0)
     words = toys.bert_words()
@@ -625,9 +623,7 @@ def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_
         ({"regions": "bare"}, "image0: has no region (12 such)"),
     ],
 )
-def test_a_mistake_is_one_line(
-    flags: dict[str, str], told: str, home: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
+def test_a_mistake_is_one_line(flags, told, home, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(home)
     none = np.zeros((0, 4), np.float32)
     bare = [ImageRegions(one, (60, 40), none, none[:, 0], np.zeros((0, 12))) for one in NAMES]

@@ -57,9 +57,7 @@ def read(path: Path) -> WordRatings:
         ("glasgow", glasgow(WORDS), ("imag", "arou"), 0),
     ],
 )
-def test_every_release_gives_its_words(
-    tmp_path: Path, name: str, text: str, dimensions: tuple[str, ...], other: float
-) -> None:
+def test_every_release_gives_its_words(tmp_path, name, text, dimensions, other):
     found = read(homes.put(tmp_path / f"norms.{'tsv' if name == 'things' else 'csv'}", text))
     assert (found.name, found.words, found.dimensions) == (name, WORDS, dimensions)
     assert found.ratings[:, 0].tolist() == [n % 7 for n in range(36)]
