@@ -275,20 +275,6 @@ def test_several_processes_write_what_one_does(bert_tokenizer, small, tmp_path, 
     assert everything(read(path, tmp_path / "several", bert_tokenizer)) == one
 
 
-def test_no_shard_is_written_twice_into_a_folder(bert_tokenizer, small, tmp_path, monkeypatch):
-    """Threads stand in for the processes of torchrun."""
-    path = write(tmp_path / "t.txt", NASTY)
-    whole = everything(read(path, tmp_path / "whole", bert_tokenizer))
-    written = counted(monkeypatch)
-
-    def process(rank: int) -> list[str]:
-        return everything(read(path, tmp_path / "texts", bert_tokenizer))
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(process, range(4), timeout=60)) == [whole] * 4
-    assert len(set(written)) == len(written) > 2
-
-
 def test_files_with_weights_are_drawn_by_them(bert_tokenizer, tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{n}.txt", toys.sentences()[:n]) for n in (40, 10, 30)]
     words = [f"{path}={weight}" for path, weight in zip(paths, ("1", "5", ".5"), strict=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -23,8 +22,6 @@ from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.runs import progress
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import make_settings
-
-SOURCE = Path(groundling.__file__).parent
 
 
 @pytest.fixture
@@ -96,29 +93,6 @@ def test_commands_of_one_family_are_listed_together(help_of, capsys):
     assert main(["data", "--help"]) == 0
     listed = re.findall(r"^  (data [\w-]+) ", capsys.readouterr().out, re.MULTILINE)
     assert listed == [name for name in COMMANDS if name.startswith("data ")]
-
-
-def test_a_library_is_never_taken_from_the_working_directory(tmp_path: Path) -> None:
-    # a folder of data may hold any file
-    for name in ("transformers", "torch", "scipy"):
-        tmp_path.joinpath(f"{name}.py").write_text("raise RuntimeError('run from the data')\n")
-    tmp_path.joinpath("a.txt").write_text("a cat\n")
-    code = """
-import sys
-sys.path[:] = [place for place in sys.path if place]
-from groundling.cli import main
-sys.exit(main(["adapt", "--arm", "nowhere:THING", "--out", "out"]))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
-    )
-    assert "run from the data" not in done.stderr
-    assert done.returncode == 2
-    assert "'nowhere' cannot be imported" in done.stderr
 
 
 @pytest.mark.parametrize(
