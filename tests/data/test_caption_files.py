@@ -73,15 +73,6 @@ def test_karpathys_json(tmp_path: Path) -> None:
     assert image.id == image.file == "COCO_train2014_000000000005.jpg"
 
 
-def test_splits_must_be_named_and_there(tmp_path: Path) -> None:
-    path = karpathy(tmp_path / "dataset_coco.json")
-    for splits in ((), ("train", "dev")):
-        with pytest.raises(
-            InputError, match="select caption_splits from train, restval, val, test"
-        ):
-            read_captions(path, splits_of(*splits))
-
-
 def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> None:
     plain = homes.coco(tmp_path / "captions.json", [(0, "a.jpg")], [(0, "a dog")])
     text = put(tmp_path / "cc.tsv", "a dog\ta.jpg\n")

@@ -80,6 +80,9 @@ def test_blocks_are_cut_as_if_every_word_were_tokenised_by_itself(
     assert "".join("".join(cached).split()) == "".join("".join(NASTY).split())
     lengths = [len(engine.encode(block, add_special_tokens=False).ids) for block in cached]
     assert tokens < 30 or max(lengths) <= tokens
+    if tokens == 30:  # the paper's blocks are full; of other tokenizers a word may not fit
+        assert np.mean(lengths[:-1]) > tokens - 1
+        assert kind != "bert" or set(lengths[:-1]) == {tokens}
 
 
 def same_rows(one: TextRow | None, other: TextRow | None) -> None:

@@ -9,7 +9,6 @@ from tiny.homes import put
 from groundling.core.errors import InputError
 from groundling.data.tables import read_all_columns, read_header, read_rows, row_texts
 from groundling.settings.input_settings import TableTaskSettings
-from groundling.tasks.glue import COLA, QQP
 from groundling.tasks.table import TableReader, table_notes
 
 
@@ -72,14 +71,6 @@ def test_values_of_json_that_are_no_cells_are_refused(value: str, tmp_path: Path
     with pytest.raises(InputError, match=r"field 'text' is .*; expected a text or a number"):
         row_texts(row, ["text"])
     assert row_texts({"text": 10**400}, ["text"]) == [f"1{400 * '0'}"]  # larger than any float
-
-
-def test_rows_of_other_lengths_than_a_tasks_columns(tmp_path: Path) -> None:
-    head = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
-    put(tmp_path / "train.tsv", f"{head}6\t1\t2\tWho\tis it?\tHe?\t1\n")
-    assert "line 2: 7 fields, expected 6" in refusal(QQP.read, tmp_path, "train")
-    path = put(tmp_path / "dev.tsv", "gj04\t1\t\tThe boat\tsank.\n")  # without a header, too
-    assert f"{path}, line 1: 5 fields, expected 4" in refusal(COLA.read, tmp_path, "dev")
 
 
 # -- what is read ------------------------------------------------------------------------------------------------------

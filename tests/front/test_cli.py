@@ -88,13 +88,6 @@ def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"{groundling.__version__}\n"
 
 
-def test_commands_of_one_family_are_listed_together(help_of, capsys):
-    assert "--json, --no-json" in help_of("info")
-    assert main(["data", "--help"]) == 0
-    listed = re.findall(r"^  (data [\w-]+) ", capsys.readouterr().out, re.MULTILINE)
-    assert listed == [name for name in COMMANDS if name.startswith("data ")]
-
-
 @pytest.mark.parametrize(
     ("word", "near"), [("train", "pretrain"), ("Adapt", "adapt"), ("--adapt", "adapt"), ("", "")]
 )

@@ -111,13 +111,6 @@ def test_numbers_of_numpy_are_plain_numbers() -> None:
         Outer(count=np.float32(4.5))  # type: ignore[arg-type]
 
 
-def test_a_group_that_does_not_change_is_not_made_again() -> None:
-    start = Outer()
-    assert replace_settings(start) == start
-    assert replace_settings(start, count=4).inner is start.inner
-    assert replace_settings(start, share=1).inner.share == 1
-
-
 def test_every_road_checks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match=r"^share = 2: expected less than or equal to 1"):
         fill_settings([Outer()], {"share": 2})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import torch
 from tiny import toys
 from tiny.attention import HEADS, LAYERS, StubAttention, entities, samples_of, three_regions
 from tiny.homes import put
-from torch import Tensor
 
 from groundling.cli import main
 from groundling.core.batch import Batch, EncoderOutput, Example, GoldBoxes, RegionRow
@@ -164,33 +161,6 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, batch: int,
 
 
 # -- nothing is held, and cost is one pass -----------------------------------------------------------------------------
-
-
-class ForgetfulGrounding(HeadGrounding):
-    """Checks whether an earlier map is still in memory when the next one comes."""
-
-    told: tuple[weakref.ref[Tensor], ...] = ()
-    alive = 0
-
-    def consume(self, seen: Any, one: AttentionMap) -> None:
-        self.alive += sum(each() is not None for each in self.told)
-        super().consume(seen, one)
-        self.told = (weakref.ref(one.weights),)
-
-
-def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any) -> None:
-    samples, phrases, _ = many
-    forgets = ForgetfulGrounding(phrases, FLICKR30K.label_regions, [0] * 14)
-    model = StubAttention()
-    consume_attention(model, samples, forgets, 7)
-    assert model.runs == 2
-    gc.collect()
-    assert forgets.alive == 0 and forgets.told[0]() is None
-    # One answer per head and phrase; sums do not grow.
-    assert sum(hits.size for hits in forgets.hits) == LAYERS * HEADS * sum(map(len, phrases))
-    assert {sums.shape for sums in forgets.sums} == {(1, 2, HEADS, 3)}
-    arrays = [*forgets.hits, *forgets.sums]
-    assert not any(isinstance(one, Tensor) for one in gc.get_referents(*arrays))
 
 
 # -- worked cases (methods.md F) ---------------------------------------------------------------------------------------
