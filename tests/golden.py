@@ -75,6 +75,10 @@ class Folder:
     root: Path
 
     def __truediv__(self, name: str) -> str:
+        """A path as text; a run that is not there yet, as with `--only`, is run first."""
+        needed = name.partition("/")[0]
+        if needed in RUNS and not (self.root / needed).exists():
+            RUNS[needed](self, str(self.root / needed))
         return str(self.root / name)
 
     @property
@@ -344,7 +348,7 @@ def run_all(at: Folder, names: list[str]) -> list[str]:
                 continue
             begun = time.perf_counter()
             with redirect_stdout(log), redirect_stderr(log):
-                result = run(at, at / name)
+                result = run(at, str(at.root / name))
             line = line_of(name, at.root / name, result, str(at.root))
             print(line, flush=True)
             print(f"{name}: {time.perf_counter() - begun:.1f} s", file=sys.stderr, flush=True)

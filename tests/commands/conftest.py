@@ -54,9 +54,7 @@ def teaching_config(world: Path) -> TrainClipConfig:
 
 
 @pytest.fixture(scope="session")
-def taught(
-    teaching_config: TrainClipConfig, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict]:
+def taught(teaching_config, tmp_path_factory) -> tuple[Path, dict]:
     """A teacher's run folder and result."""
     out = tmp_path_factory.mktemp("teacher")
     return out, teach(teaching_config, replace(STEPS, steps=2), out)

@@ -56,9 +56,7 @@ def settings(world: Path, taught: tuple[Path, dict], encoder: Path) -> AdaptConf
 
 
 @pytest.fixture(scope="session")
-def adapted(
-    settings: AdaptConfig, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, tuple[Path, dict]]:
+def adapted(settings, tmp_path_factory) -> dict[str, tuple[Path, dict]]:
     """Run folder and result of every arm."""
     root = tmp_path_factory.mktemp("arms")
     return {
@@ -68,9 +66,7 @@ def adapted(
 
 
 @pytest.mark.parametrize("arm", TERMS)
-def test_every_arm_gives_back_a_stock_encoder_of_the_same_size(
-    arm: str, adapted: dict, encoder: Path
-) -> None:
+def test_every_arm_gives_back_a_stock_encoder_of_the_same_size(arm, adapted, encoder):
     out, result = adapted[arm]
     student, model = AutoModel.from_pretrained(encoder), AutoModel.from_pretrained(out / "model")
     assert type(model) is type(student)
@@ -115,9 +111,7 @@ def test_the_card_says_what_was_done(adapted: dict, settings: AdaptConfig) -> No
     assert "3 steps of 8, learning rate 0.001, seed 0" in card
 
 
-def test_the_control_says_that_it_had_no_teacher(
-    settings: AdaptConfig, adapted: dict, tmp_path: Path
-) -> None:
+def test_the_control_says_that_it_had_no_teacher(settings, adapted, tmp_path):
     adapt(replace_settings(settings, arm="mlm", teacher=""), STEPS, tmp_path / "out")
     assert "teacher: `none (control)`" in (tmp_path / "out" / "model" / "README.md").read_text()
     one, other = (
@@ -142,9 +136,7 @@ def test_arms_see_the_same_masking_from_the_same_start(adapted: dict) -> None:
         ("xdbert", "joint_mlm", "joint_masked_lm.head."),
     ],
 )
-def test_heads_of_an_earlier_run_go_on(
-    arm: str, head: str, stored: str, adapted: dict, settings: AdaptConfig, tmp_path: Path
-) -> None:
+def test_heads_of_an_earlier_run_go_on(arm, head, stored, adapted, settings, tmp_path):
     earlier = adapted[arm][0] / "model"
     still = replace(STEPS, lr=0.0)
     config = replace_settings(settings, student=str(earlier))
@@ -162,9 +154,7 @@ def test_heads_of_an_earlier_run_go_on(
         assert control["heads_from"] == {"mlm": "new"}
 
 
-def test_a_joint_head_hides_no_head_of_the_checkpoint(
-    settings: AdaptConfig, encoder: Path, tmp_path: Path
-) -> None:
+def test_a_joint_head_hides_no_head_of_the_checkpoint(settings, encoder, tmp_path):
     model = BertForPreTraining(BertConfig.from_pretrained(encoder))
     student = homes.home(tmp_path / "student", model, homes.words())
     config = replace_settings(settings, student=str(student))
@@ -197,9 +187,7 @@ def test_without_room_for_features_the_teacher_answers_in_every_step(
     assert not any("teacher" in name for name in digests(tmp_path / "out"))
 
 
-def test_a_term_that_is_no_better_than_guessing_is_told(
-    settings: AdaptConfig, tmp_path: Path
-) -> None:
+def test_a_term_that_is_no_better_than_guessing_is_told(settings, tmp_path):
     """Untrained, a contrastive loss is at or above the logarithm of the rows; where it falls, nothing is said."""
     config = replace_settings(settings, arm="contrastive", masked_lm=False)
 
@@ -237,9 +225,7 @@ def test_arms_by_name_and_by_parts() -> None:
         parse_arm("")
 
 
-def test_a_student_starts_from_nothing_at_a_size_of_its_own(
-    settings: AdaptConfig, encoder: Path, tmp_path: Path
-) -> None:
+def test_a_student_starts_from_nothing_at_a_size_of_its_own(settings, encoder, tmp_path):
     """F1: Vokenization and VidLanKD train 12 layers of 768 or 6 of 512 from new weights."""
     bare = tmp_path / "bare"  # a configuration and a tokenizer are enough
     shutil.copytree(encoder, bare, ignore=shutil.ignore_patterns("*.safetensors"))
@@ -278,9 +264,7 @@ def test_a_student_starts_from_nothing_at_a_size_of_its_own(
         ),
     ],
 )
-def test_a_student_from_nothing_needs_a_size_that_can_be(
-    given: dict, complaint: str, settings: AdaptConfig, tmp_path: Path
-) -> None:
+def test_a_student_from_nothing_needs_a_size_that_can_be(given, complaint, settings, tmp_path):
     if "student" in given:
         given = given | {"student": str(homes.sentence_encoder(tmp_path / "sentences"))}
     with pytest.raises(InputError, match=complaint):

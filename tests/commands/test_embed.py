@@ -1,4 +1,4 @@
-"""`groundling embed`: a run on a teacher's vectors has the weights of a run with the teacher, to the last bit."""
+"""Stored vectors are as good as their model: `embed`, `train-clip` against frozen features; and `merge`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,28 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from tiny import homes, toys
 from tiny.objectives import captioned_run
+from transformers import AutoModel, BertForMaskedLM
 
 import groundling
+from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
+from groundling.data.image_samples import FrozenTexts
+from groundling.data.samples import ClipRowEncoder, TextDataset
+from groundling.data.vectors import VectorTable
+from groundling.models.clip import load_clip_text_tower
+from groundling.models.frozen_clip import load_teacher_text
+from groundling.models.locked import EncoderText, LockedDualEncoder, make_head
+from groundling.models.text_encoder import load_text_encoder
 from groundling.settings.fields import setting_values
 from groundling.teachers import vectors as stored_vectors
+from groundling.teachers.vectors import text_teacher, vectors_of
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +78,7 @@ def test_training_on_vectors_needs_no_teacher_and_is_bit_equal(
     assert all(torch.equal(live[name], stored[name]) for name in live)
 
 
-def test_a_killed_run_goes_on_with_the_missing_files(
-    config: dict[str, Any], vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_goes_on_with_the_missing_files(config, vectors, tmp_path, monkeypatch):
     given = {**embedding_of(config), "out": tmp_path / "out"}
 
     def die(*_: object) -> None:
@@ -84,9 +95,7 @@ def test_a_killed_run_goes_on_with_the_missing_files(
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
 
 
-def test_what_vectors_lack_is_said_before_training(
-    config: dict[str, Any], vectors: Path, tmp_path: Path
-) -> None:
+def test_what_vectors_lack_is_said_before_training(config, vectors, tmp_path):
     given = {**config, "teacher": f"vectors:{vectors}", "teacher_images": "", "out": tmp_path / "a"}
     with pytest.raises(InputError, match="no has, words; word_weight=0"):
         groundling.adapt(**given | {"arm": "contrastive"})
@@ -96,3 +105,163 @@ def test_what_vectors_lack_is_said_before_training(
     file.write_text(file.read_text().replace("3", "x", 1))
     with pytest.raises(InputError, match="no vector of the image '3'"):
         groundling.adapt(**given | {"teacher": f"vectors:{others}"})
+
+
+# -- `train-clip` against frozen image features: what it trains, what it writes, and that both libra
+
+
+@pytest.fixture(scope="module")
+def locked_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve photos with captions, their vectors, and models."""
+    locked_home = tmp_path_factory.mktemp("locked")
+    images = [(number, f"{number}.png") for number in range(12)]
+    for number, name in images:
+        homes.noise(locked_home / "photos" / name, (16, 16), number)
+    sentences = toys.sentences()
+    homes.coco(locked_home / "captions.json", images, [(n % 12, sentences[n]) for n in range(24)])
+    homes.seeing_clip(locked_home / "clip")
+    homes.sentence_encoder(locked_home / "encoder")
+    groundling.embed(
+        teacher=locked_home / "clip",
+        images=locked_home / "photos",
+        out=locked_home / "vectors",
+        cpu=True,
+    )
+    return locked_home
+
+
+def trained(locked_home: Path, out: Path, **settings: Any) -> dict[str, Any]:
+    given = {"captions": locked_home / "captions.json", "images": locked_home / "photos"}
+    given |= {"steps": 4, "batch": 6, "lr": 1e-3, "projection_dim": 16, "cpu": True}
+    return groundling.train_clip(**{**given, **settings}, out=out)
+
+
+def test_stored_vectors_are_as_good_as_the_model(locked_home: Path, tmp_path: Path) -> None:
+    settings = {
+        "text_model": locked_home / "encoder",
+        "head_layers": 2,
+        "eval_captions": locked_home / "captions.json",
+    }
+    live = trained(locked_home, tmp_path / "live", image_model=locked_home / "clip", **settings)
+    stored = f"vectors:{locked_home / 'vectors'}"
+    given = trained(locked_home, tmp_path / "given", image_model=stored, images="", **settings)
+    assert given["train_metrics"] == live["train_metrics"]
+    assert given["retrieval"]["images"] == 12
+    for name in ("model/model.safetensors", "model/image_head.safetensors"):
+        one, other = (tmp_path / side / name for side in ("live", "given"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_a_text_encoder_becomes_a_sentence_encoder_of_the_joint_space(
+    freeze, locked_home, tmp_path
+):
+    settings = {"text_model": locked_home / "encoder", "head_layers": 2, "freeze_text": freeze}
+    result = trained(
+        locked_home, tmp_path, image_model=f"vectors:{locked_home / 'vectors'}", **settings
+    )
+    folder = tmp_path / "model"
+    before = load_text_encoder(locked_home / "encoder").encoder.state_dict()
+    after = load_text_encoder(folder).encoder.state_dict()
+    assert freeze == all(torch.equal(before[name], after[name]) for name in before)
+    texts = toys.sentences()[:3]
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    ours = np.stack(list(vectors_of(text_teacher(str(folder), 1), "text", texts)))
+    np.testing.assert_allclose(ours, theirs, atol=2e-6)
+    images = VectorTable(tmp_path / "vectors", "image")
+    assert (len(images), images.width, theirs.shape[1]) == (12, 16, 16)
+    assert load_teacher_text(folder)[0].embed_dim == 16
+    assert result["parameters"] > 0
+
+
+def test_a_frozen_encoders_vectors_are_those_of_its_tokens(locked_home: Path) -> None:
+    """Computed once, before training, so no step runs the encoder."""
+    text = load_text_encoder(locked_home / "encoder")
+    tower = EncoderText(text, make_head(text.sizes.text, 16, 2), freeze=True)
+    model = LockedDualEncoder(tower, text.tokenizer, make_head(8, 16, 2)).eval()
+    examples = [Example(f"{place}", one) for place, one in enumerate(toys.sentences()[:5])]
+    rows = ClipRowEncoder(text.tokenizer, tower.context_length, max_windows=1)
+    live = TextDataset(examples, None, rows)
+    frozen = FrozenTexts(live, tower.vectors(live))
+    batches = [collate(some.get(range(5), ())) for some in (live, frozen)]
+    assert batches[1].clip is None
+    torch.testing.assert_close(*(model(batch).text_embeds for batch in batches))
+
+
+def test_without_a_text_encoder_the_text_tower_is_clips(locked_home: Path, tmp_path: Path) -> None:
+    small = {"text_tower": (32, 1), "vocab_size": 600}
+    stored = f"vectors:{locked_home / 'vectors'}"
+    trained(locked_home, tmp_path, image_model=stored, images="", loss="sigmoid", **small)
+    tower, _ = load_clip_text_tower(tmp_path / "model")
+    assert tower.embed_dim == 16
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"images": ""}, "needs images=FOLDER"),
+        ({"freeze_text": True}, "freeze_text: .*image_model"),
+        ({"image_model": "clip", "model": "clip"}, "leave out model"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    settings, message, locked_home, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(locked_home)
+    with pytest.raises(InputError, match=message):
+        trained(locked_home, tmp_path / "out", **settings)
+
+
+# -- `groundling merge`: weights_of between two models, by layer or whole, and folders that transfor
+
+
+def new_encoder(folder: Path, seed: int, head: bool = False) -> Path:
+    config = toys.bert(len(homes.words())).config
+    torch.manual_seed(seed)
+    model = BertForMaskedLM(config) if head else AutoModel.from_config(config)
+    return homes.home(folder, model, homes.words())
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(AutoModel.from_pretrained(folder).named_parameters())
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_one_share_is_a_straight_line(head: bool, tmp_path: Path) -> None:
+    given, origin = new_encoder(tmp_path / "given", 1, head), new_encoder(tmp_path / "origin", 2)
+    result = groundling.merge(model=given, origin=origin, share=(0.25,), out=tmp_path / "out")
+    one, other, found = (weights_of(f) for f in (given, origin, tmp_path / "out/model"))
+    for name, value in found.items():
+        if "pooler" not in name:  # a model with a head has none
+            torch.testing.assert_close(value, 0.25 * one[name] + 0.75 * other[name])
+    assert result["merged"] > 30
+    assert bool(result["alone"]) == head
+    for share, expected in ((0.0, other), (1.0, one)):
+        out = tmp_path / f"out{share}"
+        groundling.merge(model=given, origin=origin, share=(share,), out=out)
+        same = [
+            torch.equal(value, expected[name]) for name, value in weights_of(out / "model").items()
+        ]
+        assert all(same[:-2])
+
+
+def test_each_layer_has_its_share(tmp_path: Path) -> None:
+    given, origin = new_encoder(tmp_path / "given", 1), new_encoder(tmp_path / "origin", 2)
+    layers = AutoModel.from_pretrained(given).config.num_hidden_layers
+    shares = (0.0, *(1.0 for _ in range(layers)))
+    groundling.merge(model=given, origin=origin, share=shares, out=tmp_path / "out")
+    one, other, found = (weights_of(f) for f in (given, origin, tmp_path / "out/model"))
+    for name, value in found.items():
+        assert torch.equal(value, (other if name.startswith("embeddings") else one)[name]), name
+    with pytest.raises(InputError, match=r"2 shares, but .* is of layer 2"):
+        groundling.merge(model=given, origin=origin, share=(0.0, 1.0), out=tmp_path / "bad")
+
+
+def test_other_models_are_refused(tmp_path: Path) -> None:
+    given = new_encoder(tmp_path / "given", 1)
+    homes.home(tmp_path / "wide", toys.bert(len(homes.words()), positions=80), homes.words())
+    with pytest.raises(InputError, match=r"position_embeddings.* is \(80, 32\), not"):
+        groundling.merge(model=given, origin=tmp_path / "wide", out=tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no safetensors"):
+        groundling.merge(model=given, origin=tmp_path / "empty", out=tmp_path / "other")

@@ -180,13 +180,7 @@ def asked_alike(roads: dict[str, list[SampleDataset]]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["detector", "boxes", "merged"])
-def test_stored_features(
-    kind: str,
-    place: Path,
-    tmp_path: Path,
-    roads: dict[str, list[SampleDataset]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_stored_features(kind, place, tmp_path, roads, capsys):
     stores = ["--regions", str(place / kind)]
     pre, run = str(tmp_path / "pre/model"), str(tmp_path / "run")
 
@@ -250,13 +244,7 @@ def test_stored_features(
 
 
 @pytest.mark.parametrize("kind", ["boxes", "segments"])
-def test_pixels_within_stored_boxes(
-    kind: str,
-    place: Path,
-    tmp_path: Path,
-    roads: dict[str, list[SampleDataset]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_pixels_within_stored_boxes(kind, place, tmp_path, roads, capsys):
     """VL-BERT end to end: of a store boxes, classes and segments are read, and of photos the pixels."""
     photos = ("--images", str(place / "photos"))
     stores = ("--regions", str(place / kind))

@@ -124,9 +124,7 @@ def test_submission_is_what_was_predicted(tuned: tuple[Path, dict]) -> None:
         assert {row["label"] for row in predicted} == {None}
 
 
-def test_seeds_can_be_added(
-    tune: FinetuneConfig, tuned: tuple[Path, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_can_be_added(tune, tuned, tmp_path, monkeypatch):
     out, training, drawn = tmp_path / "out", replace(STEPS, seed=4), []
     config = replace(tune, submit=True)
     assert finetune(config, training, out)["seeds"] == [4]
@@ -152,9 +150,7 @@ def test_seeds_can_be_added(
     assert drawn == [5]
 
 
-def test_finetune_keeps_what_it_trained_unless_told_not_to(
-    tune: FinetuneConfig, tuned: tuple[Path, dict], encoder: Path, tmp_path: Path
-) -> None:
+def test_finetune_keeps_what_it_trained_unless_told_not_to(tune, tuned, encoder, tmp_path):
     assert (tuned[0] / "seed-4" / "model").exists()
     finetune(replace(tune, save_model=False, limit_train=9), STEPS, tmp_path / "none")
     assert not (tmp_path / "none" / "seed-0" / "model").exists()
@@ -195,9 +191,7 @@ def learned(*labels: object) -> list[Example]:
         (2, 0.3, False),  # 93 % are one answer
     ],
 )
-def test_nearly_one_answer_is_told_from_few_right_ones(
-    others: int, right: float, is_so: bool
-) -> None:
+def test_nearly_one_answer_is_told_from_few_right_ones(others, right, is_so):
     count = 31
     predictions = np.array([1.0] * (count - others) + [2.0] * others)
     majority = round(right * count)

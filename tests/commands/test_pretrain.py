@@ -63,9 +63,7 @@ def settings(place: Path) -> PretrainConfig:
 
 
 @pytest.fixture(scope="session")
-def trained(
-    settings: PretrainConfig, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, tuple[Path, dict]]:
+def trained(settings, tmp_path_factory) -> dict[str, tuple[Path, dict]]:
     root = tmp_path_factory.mktemp("pretrained")
 
     def run(kind: str) -> dict:  # UNITER has one objective a step
@@ -76,9 +74,7 @@ def trained(
 
 
 @pytest.mark.parametrize("kind", TERMS)
-def test_each_model_has_its_own_objectives(
-    kind: str, trained: dict[str, tuple[Path, dict]]
-) -> None:
+def test_each_model_has_its_own_objectives(kind, trained):
     out, result = trained[kind]
     lines = log_of(out)
     terms = {key for line in lines for key in line} - {"step", "loss", "lr", "grad_norm", "seconds"}
@@ -120,9 +116,7 @@ def test_text_without_images_is_mixed_in(run: Callable, place: Path, tmp_path: P
         ({"random_init": True}, set(), 0),
     ],
 )
-def test_visualberts_ablations(
-    change: dict, missing: set[str], parts: int, run: Callable, tmp_path: Path
-) -> None:
+def test_visualberts_ablations(change, missing, parts, run, tmp_path):
     run("out", **change)
     assert set(log_of(tmp_path / "out")[0]).isdisjoint(missing)
     names = load_file(tmp_path / "out" / "model" / "join.safetensors")
@@ -154,9 +148,7 @@ def test_a_store_without_classes(run: Callable, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["vlbert", "uniter"])
-def test_regions_are_classified_by_their_best_class(
-    kind: str, run: Callable, tmp_path: Path
-) -> None:
+def test_regions_are_classified_by_their_best_class(kind, run, tmp_path):
     """B11: the papers' hard label, and a region head of a task that starts from what it trained."""
     result = run(".", 30 if kind == "uniter" else 3, architecture=kind, region_classes="hard")
     assert "hard_regions" in result["objectives"]
@@ -172,9 +164,7 @@ def test_regions_are_classified_by_their_best_class(
     assert torch.equal(head.pretrained_layers()[0][0].weight, stored)
 
 
-def test_regions_of_another_backbone_are_refused(
-    settings: PretrainConfig, place: Path, tmp_path: Path
-) -> None:
+def test_regions_of_another_backbone_are_refused(settings, place, tmp_path):
     """F4: features of the same width that another backbone made; what made them travels with the model."""
     brief = replace(STEPS, batch=4)
     folder = vqa(tmp_path / "vqa")
@@ -219,9 +209,7 @@ def test_regions_of_another_backbone_are_refused(
         assert json.loads((tuned / "join.json").read_text())["regions_from"] == made
 
 
-def test_a_phase_on_the_texts_of_two_splits(
-    settings: PretrainConfig, trained: dict[str, tuple[Path, dict]], tmp_path: Path
-) -> None:
+def test_a_phase_on_the_texts_of_two_splits(settings, trained, tmp_path):
     """B17: before scores of the server, which learn from train and val."""
     folder = vqa(tmp_path / "vqa")
     task, splits = VQA.with_answers_of(folder), ("train", "val")
@@ -258,9 +246,7 @@ def test_a_phase_on_the_texts_of_two_splits(
 
 
 @pytest.mark.parametrize("kind", TERMS)
-def test_pixels_reach_the_score(
-    kind: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path
-) -> None:
+def test_pixels_reach_the_score(kind, trained, tmp_path):
     folder = vqa(tmp_path / "vqa")
     names = images_of(
         *(VQA.with_answers_of(folder).read(folder, split) for split in ("train", "val"))
@@ -305,14 +291,7 @@ def test_pixels_reach_the_score(
         ),
     ],
 )
-def test_mistakes_are_named(
-    change: dict[str, str],
-    message: str,
-    settings: PretrainConfig,
-    place: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_mistakes_are_named(change, message, settings, place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     homes.put(
         tmp_path / "more.token.txt", (place / "some.token.txt").read_text() + "gone.jpg#0\ta dog\n"

@@ -63,9 +63,7 @@ def plain_ranks(scores: np.ndarray, first: np.ndarray) -> tuple[list[int], list[
 
 
 @pytest.mark.parametrize("cells", [7, 1 << 24])
-def test_ranks_are_those_of_the_rule_in_blocks_and_at_once(
-    cells: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_are_those_of_the_rule_in_blocks_and_at_once(cells, monkeypatch):
     monkeypatch.setattr(groundling.stats.retrieval, "CELLS", cells)
     rng = np.random.default_rng(0)
     first = np.cumsum([0, *COUNTS])
@@ -243,9 +241,7 @@ def test_both_sides_find_what_transformers_finds(place: Path, tmp_path: Path, ca
     assert capsys.readouterr().out == shown
 
 
-def test_long_texts_are_cut_by_the_model_and_not_by_the_student(
-    place: Path, tmp_path: Path, capsys
-) -> None:
+def test_long_texts_are_cut_by_the_model_and_not_by_the_student(place, tmp_path, capsys):
     config = config_of(place, student=str(place / "student"), captions_per_text=2, max_length=64)
     result = retrieve(config, tmp_path / "out")
     assert (result["texts"], result["captions_per_text"]) == (7, 2)
@@ -265,9 +261,7 @@ def test_long_texts_are_cut_by_the_model_and_not_by_the_student(
     assert "texts_truncated_by_model" not in whole
 
 
-def test_features_that_stay_are_not_computed_again(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_that_stay_are_not_computed_again(place, tmp_path, monkeypatch):
     config = config_of(place, teacher_cache=str(tmp_path / "cache"))
     result = retrieve(config, tmp_path / "a")
     monkeypatch.setattr(ClipImageTower, "forward", never)

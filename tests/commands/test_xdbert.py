@@ -45,25 +45,6 @@ WINDOWS = math.ceil(693 / toys.WINDOW)
 # -- blocks ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "tokens"), [("bert", 5), ("bert", 30), ("roberta", 12), ("siglip", 12)]
-)
-def test_blocks_are_full_and_nothing_is_lost(kind: str, tokens: int, request) -> None:
-    """The paper's blocks are of exactly 512; words are cut for it; other tokenizers' are never longer."""
-    engine = backend_tokenizer(request.getfixturevalue(f"{kind}_tokenizer"))
-    texts = [
-        *toys.sentences()[:40],
-        "unbelievableness " * 3,
-        "naïveté",
-        "🎈" * 5 * (kind != "bert"),
-    ]
-    units = list(full_blocks(texts, TokenizationCache(engine), tokens))
-    counts = [len(engine.encode(unit, add_special_tokens=False).ids) for unit in units]
-    assert max(counts) <= tokens and np.mean(counts[:-1]) > tokens - 1
-    assert kind != "bert" or set(counts[:-1]) == {tokens}
-    assert "".join(" ".join(units).split()) == "".join(" ".join(texts).split())
-
-
 def test_which_arms_read_blocks_and_of_what_length() -> None:
     own = AdaptConfig()
     assert text_layout_of(own, True, 512) == text_layout_of(own, True, 8192) == ("blocks", 512)

@@ -96,9 +96,7 @@ PAIRS += [("roberta", "siglip", "contrastive"), ("bert", "siglip", "xdbert")]
 
 
 @pytest.mark.parametrize(("student", "teacher", "arm"), PAIRS)
-def test_every_student_learns(
-    student: str, teacher: str, arm: str, at: Path, tmp_path: Path
-) -> None:
+def test_every_student_learns(student, teacher, arm, at, tmp_path):
     result = adapt(adaptation(at, student, teacher, arm), TWO, tmp_path / "adapt")
     assert set(result["train_metrics"]) == TERMS[arm] | {"mlm", "loss"}
     model = tmp_path / "adapt" / "model"
@@ -118,9 +116,7 @@ def test_every_student_learns(
         tuned(at, model, tmp_path / "tuned")
 
 
-def test_a_missing_pooler_is_the_tasks_own(
-    at: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_pooler_is_the_tasks_own(at, monkeypatch, tmp_path):
     model, seen = load_text_encoder(at / "poolerless"), []
     assert model.encoder.pooler is None
 
@@ -209,9 +205,7 @@ def joint(at: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("teacher", TEACHERS)
 @torch.no_grad()
-def test_a_whole_model_is_written_and_read(
-    teacher: str, joint: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_whole_model_is_written_and_read(teacher, joint, tmp_path):
     model = load_encoder(joint[teacher]).eval()
     assert isinstance(model, CrossModalEncoder)
     beside = load_file(joint[teacher].parent / "model" / "model.safetensors")
@@ -240,9 +234,7 @@ def test_a_whole_model_is_written_and_read(
 
 
 @pytest.mark.parametrize("teacher", TEACHERS)
-def test_a_whole_model_is_tuned_from_what_it_has_joined(
-    teacher: str, joint: dict[str, Path], at: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_model_is_tuned_from_what_it_has_joined(teacher, joint, at, tmp_path, monkeypatch):
     heads, seen = load_file(joint[teacher] / "groundling_heads.safetensors"), []
 
     def starting(

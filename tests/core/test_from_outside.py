@@ -299,9 +299,7 @@ def plain(shared: Path) -> Path:
 SEEN = ["--regions", "runs/store", "--architecture", "mine.plain:ARCHITECTURE"]
 
 
-def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(
-    plain: Path, mine: Any, tmp_path: Path
-) -> None:
+def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(plain, mine, tmp_path):
     assert set(result(plain)["train_metrics"]) == {"loss", "mlm"}
     assert result(plain)["architecture"] == "plain"
     model = ["--model", str(plain / "model")]
@@ -360,9 +358,7 @@ def test_a_kind_is_tuned_saved_and_loaded_again(average: Path, mine: Any, tmp_pa
     assert before.shape == after.shape and not torch.equal(before, after)
 
 
-def test_a_model_of_ones_own_kind_and_task_is_asked_again(
-    average: Path, capsys: Any, tmp_path: Path
-) -> None:
+def test_a_model_of_ones_own_kind_and_task_is_asked_again(average, capsys, tmp_path):
     words = ["--model", str(average), "--data", "my_dogs", "--split", "dev", "--cpu"]
     words += ["--trust", "mine.average:KIND", "mine.dogs:DOGS"]
     run("evaluate", *words)
@@ -444,18 +440,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "value", "expected"), WRONG)
-def test_what_is_wrong_is_one_line(
-    words: list[str], value: str, expected: str, refusal: Refusal, tmp_path: Path
-) -> None:
+def test_what_is_wrong_is_one_line(words, value, expected, refusal, tmp_path):
     complaint = refusal(*words, value, "--out", str(tmp_path / "out"))
     assert expected in complaint
     if "imported" in expected:
         assert value.partition(":")[0] in complaint and not (tmp_path / "out").exists()
 
 
-def test_an_edited_module_makes_another_run(
-    refusal: Refusal, place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_edited_module_makes_another_run(refusal, place, monkeypatch, tmp_path):
     """Or a finished run of yesterday's code would be taken for today's."""
     monkeypatch.chdir(tmp_path)
     code = documents.modules(ROOT / "docs/extending.md")["mine/shorter.py"]

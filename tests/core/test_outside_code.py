@@ -183,9 +183,7 @@ def test_a_librarys_files_import_nothing(road: str, place: Path, tuned: Path) ->
         ("vocab_size", 10**30, "vocab_size to 1000000000"),
     ],
 )
-def test_what_a_model_asks_for_is_refused(
-    name: str, value: object, told: str, place: Path, tuned: Path
-) -> None:
+def test_what_a_model_asks_for_is_refused(name, value, told, place, tuned):
     folder = shutil.copytree(tuned / "bert", place / "model")
     edited(folder / "config.json", **{name: value})
     with pytest.raises(InputError, match=rf"config\.json sets {told}"):

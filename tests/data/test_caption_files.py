@@ -73,15 +73,6 @@ def test_karpathys_json(tmp_path: Path) -> None:
     assert image.id == image.file == "COCO_train2014_000000000005.jpg"
 
 
-def test_splits_must_be_named_and_there(tmp_path: Path) -> None:
-    path = karpathy(tmp_path / "dataset_coco.json")
-    for splits in ((), ("train", "dev")):
-        with pytest.raises(
-            InputError, match="select caption_splits from train, restval, val, test"
-        ):
-            read_captions(path, splits_of(*splits))
-
-
 def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> None:
     plain = homes.coco(tmp_path / "captions.json", [(0, "a.jpg")], [(0, "a dog")])
     text = put(tmp_path / "cc.tsv", "a dog\ta.jpg\n")
@@ -198,9 +189,7 @@ def sources_of(config: PretrainConfig, tmp_path: Path, monkeypatch: pytest.Monke
     return stopped.value.args[0]
 
 
-def test_files_are_drawn_by_weight_with_every_kind_of_step(
-    config: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_drawn_by_weight_with_every_kind_of_step(config, tmp_path, monkeypatch):
     weighted = replace_settings(config, captions=("coco.json=2", "cc.tsv=3"))
     sources = sources_of(weighted, tmp_path / "weighted", monkeypatch)
     shares = {source.name: source.ratio for source in sources}
@@ -232,16 +221,12 @@ def test_files_are_drawn_by_weight_with_every_kind_of_step(
         (("cc.tsv=6", "cc.tsv=1"), "cc.tsv is given twice"),
     ],
 )
-def test_weights_that_are_none(
-    captions: tuple[str, ...], message: str, config: PretrainConfig, tmp_path: Path
-) -> None:
+def test_weights_that_are_none(captions, message, config, tmp_path):
     with pytest.raises(InputError, match=message):
         pretrain(replace_settings(config, captions=captions), BRIEF, tmp_path)
 
 
-def test_a_split_for_the_file_that_has_splits(
-    config: PretrainConfig, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_split_for_the_file_that_has_splits(config, place, tmp_path, monkeypatch):
     splits = ("train", "restval", "val", "train", "train", "test")
     images = [
         entry(n, split, filename=f"COCO_train2014_{n:012d}.jpg") for n, split in enumerate(splits)
@@ -266,9 +251,7 @@ def test_a_split_for_the_file_that_has_splits(
         ({"image_list": "list.txt"}, "list.txt: lists none of the captioned images"),
     ],
 )
-def test_stores_and_lists_that_do_not_fit(
-    change: dict[str, Any], message: str, config: PretrainConfig, tmp_path: Path
-) -> None:
+def test_stores_and_lists_that_do_not_fit(change, message, config, tmp_path):
     put(Path("list.txt"), "0.jpg\n")
     with pytest.raises(InputError, match=message):
         pretrain(replace_settings(config, **change), BRIEF, tmp_path)

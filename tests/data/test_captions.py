@@ -181,9 +181,7 @@ def drawn(
     ]
 
 
-def test_what_is_drawn_depends_on_seed_epoch_and_sample_alone(
-    make: Callable[..., CaptionedImageDataset],
-) -> None:
+def test_what_is_drawn_depends_on_seed_epoch_and_sample_alone(make):
     samples = make(shift=0.2)
     every = list(range(12))
     first = drawn(samples, every)
@@ -197,9 +195,7 @@ def test_what_is_drawn_depends_on_seed_epoch_and_sample_alone(
     assert drawn(samples, every) == first
 
 
-def test_every_caption_of_an_image_is_drawn_and_no_other(
-    make: Callable[..., CaptionedImageDataset],
-) -> None:
+def test_every_caption_of_an_image_is_drawn_and_no_other(make):
     samples = make()
     expected = {
         tuple(s.clip.input_ids.tolist())
@@ -225,9 +221,7 @@ def test_flips_and_shifts(make: Callable[..., CaptionedImageDataset]) -> None:
     assert borders == set(range(4, 13))  # a quarter of 16 pixels to either side
 
 
-def test_without_augmentation_first_caption_and_image_as_it_is(
-    make: Callable[..., CaptionedImageDataset],
-) -> None:
+def test_without_augmentation_first_caption_and_image_as_it_is(make):
     samples = make(augment=False, shift=0.3)
     found = samples.get(range(12), ())
     firsts = samples.texts.get([int(i) for i in samples.first[:-1]])
@@ -307,9 +301,7 @@ def test_e1_pictures_are_read_in_their_full_range_and_turned_everywhere(tmp_path
     )
 
 
-def test_a_file_that_ghostscript_would_draw_is_no_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_ghostscript_would_draw_is_no_picture(tmp_path, monkeypatch):
     started: list[object] = []
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given: started.append(given))
     Image.new("RGB", (8, 8)).save(tmp_path / "x.jpg", "EPS")

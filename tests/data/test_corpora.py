@@ -1,15 +1,14 @@
-"""Text to adapt on: nothing is lost, nothing is too long, and words stay whole."""
+"""Text to adapt on, of files and of `datasets`: nothing is lost, nothing is too long, and words stay whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny import toys
 from tiny.commands import adapting_with
-from tiny.homes import STEPS, never, put, rte, words
+from tiny.homes import STEPS, lines, never, put, rte, words
 from tiny.tasks import corpus
 from tokenizers import Tokenizer
 
@@ -18,7 +17,8 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.corpora import full_blocks, split_long_texts
+from groundling.data.corpora import corpus_samples, full_blocks, iterate_texts, split_long_texts
+from groundling.data.hub_datasets import hub_dataset_identity, hub_dataset_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text import TokenizationCache
 from groundling.settings.fields import make_settings
@@ -59,9 +59,7 @@ def blocks(texts: list[str], lexicon: TokenizationCache, tokens: int) -> list[st
 @pytest.mark.parametrize("way", [fitted, blocks])
 @pytest.mark.parametrize("tokens", [14, 30, 62])
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_lost_too_long_or_cut_in_a_word(
-    kind: str, tokens: int, way, engines: dict
-) -> None:
+def test_nothing_is_lost_too_long_or_cut_in_a_word(kind, tokens, way, engines):
     engine = engines[kind]
     words = " ".join(LONG).split()
     assert max(length(engine, word) for word in words) <= tokens  # so no word need be cut
@@ -80,9 +78,7 @@ def test_a_word_longer_than_a_block_is_cut_and_kept(kind: str, engines: dict) ->
         assert len(units) > 3
 
 
-def test_ids_name_file_and_number_and_limit_is_evenly_spaced(
-    bert_tokenizer, tmp_path: Path
-) -> None:
+def test_ids_name_file_and_number_and_limit_is_evenly_spaced(bert_tokenizer, tmp_path):
     one = put(tmp_path / "one.txt", "\n".join(f"dog {n}" for n in range(6)))
     two = put(tmp_path / "two.txt", "\n".join(f"cat {n}" for n in range(5)))
     examples = corpus([one, two], "lines", bert_tokenizer, 32)
@@ -115,9 +111,7 @@ def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_length_that_leaves_no_room_for_text(
-    given: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str], tmp_path: Path
-) -> None:
+def test_a_length_that_leaves_no_room_for_text(given, monkeypatch, refusal, tmp_path):
     monkeypatch.setattr(
         "groundling.data.corpora.split_long_texts", never
     )  # with no room it would never end
@@ -153,3 +147,49 @@ def test_finetune_cuts_long_texts_and_counts_what_it_cut(given: Path, tmp_path: 
     )
     result = finetune(config, replace(STEPS, steps=1, batch=8), tmp_path / "out")
     assert result["truncated_tokens"] == expected
+
+
+# -- Texts from Hugging Face's `datasets`: the same samples as of a text file, and other content is
+
+
+def test_the_texts_are_those_of_a_file(tmp_path: Path) -> None:
+    texts = toys.sentences()[:8]
+    lines(tmp_path / "set/train.jsonl", *({"caption": text} for text in texts))
+    put(tmp_path / "lines.txt", "\n".join(texts))
+    source = f"datasets:{tmp_path / 'set'}"
+    rows = TextRowEncoder(words(), 32)
+    stored = corpus_samples([source, tmp_path / "lines.txt"], "lines", rows, tmp_path / "stores")
+    assert len(stored) == 2 * len(texts)
+    half = len(stored) // 2
+    for one, other in zip(stored.get(range(half)), stored.get(range(half, 2 * half)), strict=True):
+        assert (one.text.input_ids == other.text.input_ids).all()
+    before = hub_dataset_identity(source)
+    lines(tmp_path / "set/train.jsonl", {"caption": "another"})
+    assert hub_dataset_identity(source) != before
+
+
+def test_a_null_is_no_text_and_what_is_no_text_is_named_with_its_row(tmp_path: Path) -> None:
+    source = f"datasets:{tmp_path}"
+    lines(tmp_path / "train.jsonl", {"text": "one", "n": 1}, {"text": None, "n": 2})
+    assert [text.text for text in iterate_texts(source)] == ["one"]
+    with pytest.raises(InputError, match="row 0: column 'n' holds 1, expected text"):
+        list(hub_dataset_texts(source, "n"))
+    lines(tmp_path / "train.jsonl", {"text": " "})
+    with pytest.raises(InputError, match="no text found"):
+        list(iterate_texts(source))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("datasets:a:b:c:d", "expected datasets:NAME"),
+        ("datasets:{}:default:test", "Bad split: test"),
+        ("datasets:{}/nowhere", "cannot be read"),
+    ],
+)
+def test_what_is_missing_is_said(source: str, message: str, tmp_path: Path) -> None:
+    lines(tmp_path / "train.jsonl", {"text": "one"})
+    with pytest.raises(InputError, match=message):
+        list(hub_dataset_texts(source.format(tmp_path)))
+    with pytest.raises(InputError, match="no column 'nothing'"):
+        list(hub_dataset_texts(f"datasets:{tmp_path}", "nothing"))

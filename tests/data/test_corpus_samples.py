@@ -80,6 +80,9 @@ def test_blocks_are_cut_as_if_every_word_were_tokenised_by_itself(
     assert "".join("".join(cached).split()) == "".join("".join(NASTY).split())
     lengths = [len(engine.encode(block, add_special_tokens=False).ids) for block in cached]
     assert tokens < 30 or max(lengths) <= tokens
+    if tokens == 30:  # the paper's blocks are full; of other tokenizers a word may not fit
+        assert np.mean(lengths[:-1]) > tokens - 1
+        assert kind != "bert" or set(lengths[:-1]) == {tokens}
 
 
 def same_rows(one: TextRow | None, other: TextRow | None) -> None:
@@ -152,9 +155,7 @@ def everything(samples: CorpusDataset) -> list[str]:
     return [repr((one.id, one.text.input_ids.tolist())) for one in samples.get(range(len(samples)))]
 
 
-def test_a_second_run_reads_nothing_anew(
-    bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_reads_nothing_anew(bert_tokenizer, small, tmp_path, monkeypatch):
     path = write(tmp_path / "t.txt", NASTY)
     first = everything(read(path, tmp_path / "texts", bert_tokenizer))
     written = counted(monkeypatch)
@@ -200,9 +201,7 @@ def odd_texts(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "siglip", "clip", "masking roberta"])
-def test_many_texts_are_read_as_each_by_itself(
-    kind: str, tokenizers: dict, clip_tokenizer, roberta_tokenizer
-) -> None:
+def test_many_texts_are_read_as_each_by_itself(kind, tokenizers, clip_tokenizer, roberta_tokenizer):
     """Also with an added token that eats the blank before it."""
     known = {**tokenizers, "clip": clip_tokenizer}
     tokenizer = copy.deepcopy(known.get(kind, roberta_tokenizer))
@@ -269,9 +268,7 @@ def test_a_lost_file_is_made_anew_and_a_cut_one_is_named(
     assert written == (["2"] if name.startswith("shard") else [])
 
 
-def test_several_processes_write_what_one_does(
-    bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_processes_write_what_one_does(bert_tokenizer, small, tmp_path, monkeypatch):
     """Processes would take seconds to start: threads stand in for them, and take shards in any order."""
     path = write(tmp_path / "t.txt", NASTY)
     one = everything(read(path, tmp_path / "one", bert_tokenizer))
@@ -279,22 +276,6 @@ def test_several_processes_write_what_one_does(
     monkeypatch.setattr(corpora, "LARGE", 0)
     monkeypatch.setattr(corpora, "cores", lambda: 3)
     assert everything(read(path, tmp_path / "several", bert_tokenizer)) == one
-
-
-def test_no_shard_is_written_twice_into_a_folder(
-    bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Threads stand in for the processes of torchrun."""
-    path = write(tmp_path / "t.txt", NASTY)
-    whole = everything(read(path, tmp_path / "whole", bert_tokenizer))
-    written = counted(monkeypatch)
-
-    def process(rank: int) -> list[str]:
-        return everything(read(path, tmp_path / "texts", bert_tokenizer))
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(process, range(4), timeout=60)) == [whole] * 4
-    assert len(set(written)) == len(written) > 2
 
 
 def test_files_with_weights_are_drawn_by_them(bert_tokenizer, tmp_path: Path) -> None:
@@ -314,9 +295,7 @@ def test_files_with_weights_are_drawn_by_them(bert_tokenizer, tmp_path: Path) ->
         plan_batches(sources, [], TrainingArguments(batch=31, steps=1), 1)
 
 
-def test_without_a_cache_texts_go_with_the_run(
-    bert_tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_cache_texts_go_with_the_run(bert_tokenizer, tmp_path, monkeypatch):
     assert stores_folder(tmp_path).parent == cache_folder()
     blocked = put(tmp_path / "cache" / "texts", "")  # as another user's folder is, but to root, too
     with pytest.raises(InputError, match=f"{blocked}.*: cannot be written"):
@@ -393,9 +372,7 @@ def both_ways(
 
 
 @pytest.mark.parametrize("limit", [0, 7])
-def test_a_cut_caption_shifts_no_other_and_keeps_its_image(
-    limit: int, shards: None, clip_tokenizer, tmp_path: Path
-) -> None:
+def test_a_cut_caption_shifts_no_other_and_keeps_its_image(limit, shards, clip_tokenizer, tmp_path):
     path = table(tmp_path / "c.tsv")
     for samples in both_ways(path, clip_tokenizer, limit):
         assert len(samples) == limit or len(samples) > len(CAPTIONS) + 5

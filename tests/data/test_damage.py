@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -101,9 +100,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("name", "file", "old", "new", "message"), CASES)
-def test_damage_is_told(
-    name: str, file: str, old: Any, new: str, message: str, every: dict[str, Reader], tmp_path: Path
-) -> None:
+def test_damage_is_told(name, file, old, new, message, every, tmp_path):
     place = tmp_path / "in"
     every[name].make(place)
     path, raw = place / file, new.encode("utf-8", "surrogateescape")

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +16,8 @@ import transformers as hf
 from PIL import Image
 from tiny import toys
 from tiny.homes import home, put
-from tiny.regions import bottom_up, imported, instances, lxmert, npz, vlbert
+from tiny.regions import imported, instances, lxmert, npz
 
-from groundling.cli import main
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example, GoldBoxes, RegionRow, collate, require
@@ -125,9 +121,7 @@ def test_detections_alone(config: RegionsConfig, tmp_path: Path) -> None:
     assert made.manifest["boxes_from"] == file.name
 
 
-def test_detected_boxes_stand_behind_vcrs_annotated_ones(
-    backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_detected_boxes_stand_behind_vcrs_annotated_ones(backbone, tmp_path, monkeypatch):
     """UNITER on VCR; tags still name the annotated ones, and classes are VCR's by their names."""
     monkeypatch.setattr("groundling.vision.Detector", Detects)
     folder = str(vcr_images(tmp_path / "vcr1images"))
@@ -212,9 +206,7 @@ CONTRADICTIONS: list[tuple[tuple[str, ...], list[dict], str]] = [
 
 
 @pytest.mark.parametrize(("names", "rows", "message"), CONTRADICTIONS)
-def test_sources_of_boxes_that_contradict_each_other(
-    names: tuple[str, ...], rows: list[dict], message: str, tmp_path: Path
-) -> None:
+def test_sources_of_boxes_that_contradict_each_other(names, rows, message, tmp_path):
     notes = instances(tmp_path / "a.json", FILES, (0, 3, [0, 0, 20, 15]))
     put(tmp_path / "b.json", notes.read_text())
     put(tmp_path / "c.json", notes.read_text().replace('"dog"', '"cat"'))
@@ -282,47 +274,6 @@ def test_every_task_reads_its_splits_and_has_the_papers_head(name: str, world: P
 # -- imported images under other names ---------------------------------------------------------------------------------
 
 
-PUBLISHED = Path(__file__).parents[2] / "docs/vision.md"
-
-
-def published_rows() -> list[tuple[str, str, str]]:
-    """The table of published features: which, what they call image 42, and the command that imports them."""
-    lines = PUBLISHED.read_text().split("| features | calls an image | command |\n")[1].splitlines()
-    table = lines[1 : lines.index("")]
-    return [tuple(cell.strip(" `") for cell in line.split("|")[1:4]) for line in table]  # type: ignore[misc]
-
-
-def put_published(path: Path, name: str) -> None:
-    """A made-up file of an image, in the layout that a path's name tells."""
-    if path.suffix == ".tsv":
-        put(path, lxmert(name) if "obj36" in path.name else bottom_up(name))
-    elif "trainval2014" in path.name:
-        put(path / f"{name}.json", vlbert())
-    else:
-        put(path / f"{name}.npz", npz())
-
-
-@pytest.mark.parametrize("row", published_rows(), ids=lambda row: row[0])
-def test_every_published_feature_set_of_the_docs_is_imported_by_its_command(
-    row: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B1: a row's layout, made up, under a row's names, becomes a store that the tasks find their images in."""
-    monkeypatch.chdir(tmp_path)
-    _, called, command = row
-    words = shlex.split(command)
-    expected = set()
-    for path in takewhile(lambda word: not word.startswith("--"), words[3:]):
-        subset = "val2014" if "val2014" in path and "trainval" not in path else "train2014"
-        put_published(tmp_path / path, re.sub("(train|val)2014", subset, called))
-        expected.add(f"COCO_{subset}_000000000042")
-    for name in ("train2014", "val2014"):
-        images = [{"id": 42, "file_name": f"COCO_{name}_000000000042.jpg"}]
-        put(tmp_path / f"captions_{name}.json", json.dumps({"images": images[: name[0] == "t"]}))
-    assert words[:3] == ["groundling", "regions", "--imports"]
-    assert main(words[1:]) == 0
-    assert set(RegionStore(words[-1]).ids) == expected
-
-
 def test_vcrs_stills_have_uniters_names(tmp_path: Path) -> None:
     stills = ["lsmdc_3/3_A_00.08@0", "movieclips_B/b@7"]
     lines = [json.dumps({"img_fn": f"{still}.jpg"}) for still in stills]
@@ -381,9 +332,7 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
         (("a.json",), "a.json: cannot be read .ValueError"),
     ],
 )
-def test_names_that_are_none(
-    ids_as: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_are_none(ids_as, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     put(tmp_path / "a.json", '{"images": [{"id": "x", "file_name": "y"}]}')
     file = put(tmp_path / "x.tsv", lxmert("1"))

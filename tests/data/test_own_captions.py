@@ -176,9 +176,7 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("layout", EMPTY)
-def test_captions_without_text_are_left_out_and_told(
-    layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_captions_without_text_are_left_out_and_told(layout, tmp_path, capsys):
     *change, place = EMPTY[layout]
     config = edited(layout, tmp_path / "data", *change)
     assert told(config, tmp_path / "out") == ""

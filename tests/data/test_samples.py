@@ -388,9 +388,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("choices", [0, CHOICES])
-def test_wrappers_nest_in_any_order(
-    choices: int, cached: bool, images: Path, bert_tokenizer: Any
-) -> None:
+def test_wrappers_nest_in_any_order(choices, cached, images, bert_tokenizer):
     """C5: regions and teachers did not nest."""
     wraps = {
         "regions": lambda samples: RegionDataset(samples, STORE),

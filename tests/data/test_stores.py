@@ -119,9 +119,7 @@ def test_stores_and_images_that_are_no_one_kind_are_refused(tmp_path: Path) -> N
 # -- a store of the training data --------------------------------------------------------------------------------------
 
 
-def test_training_data_may_have_a_store_of_their_own(
-    config: FinetuneConfig, place: Path, tmp_path: Path
-) -> None:
+def test_training_data_may_have_a_store_of_their_own(config, place, tmp_path):
     # A store's regions are drawn in the order of its images, so those of val differ between `both` and `val`.
     ways = {
         "one": {"regions": "both"},
@@ -154,9 +152,7 @@ def test_training_data_may_have_a_store_of_their_own(
         ),
     ],
 )
-def test_stores_that_do_not_fit_are_named(
-    stores: dict[str, str], message: str, config: FinetuneConfig, place: Path, tmp_path: Path
-) -> None:
+def test_stores_that_do_not_fit_are_named(stores, message, config, place, tmp_path):
     folders = {name: str(place / one) for name, one in stores.items()}
     with pytest.raises(InputError, match=message):
         finetune(replace_settings(config, **folders), BRIEF, tmp_path)
@@ -165,9 +161,7 @@ def test_stores_that_do_not_fit_are_named(
 # -- learned from together ---------------------------------------------------------------------------------------------
 
 
-def test_train_and_val_are_learned_from_together_and_marked(
-    config: FinetuneConfig, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_and_val_are_learned_from_together_and_marked(config, place, tmp_path, capsys):
     both = replace_settings(config, train_splits=("train", "val"))
     splits = read_splits(VQA.with_answers_of(place / "vqa"), both)
     assert [example.id for example in splits["train"][-6:]] == [e.id for e in splits["val"]]
@@ -207,9 +201,7 @@ def test_soft_targets_of_two_splits_get_one_width(config: FinetuneConfig) -> Non
         (("val", "val"), "val is given twice"),
     ],
 )
-def test_splits_that_cannot_be_learned_from(
-    splits: tuple[str, ...], message: str, config: FinetuneConfig, tmp_path: Path
-) -> None:
+def test_splits_that_cannot_be_learned_from(splits, message, config, tmp_path):
     with pytest.raises(InputError, match=message):
         finetune(replace_settings(config, train_splits=splits), BRIEF, tmp_path)
 

@@ -171,9 +171,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
-def test_damage_is_named_with_its_tar(
-    damage: Callable[[Path], object], message: str, shards: Path
-) -> None:
+def test_damage_is_named_with_its_tar(damage, message, shards):
     damage(shards / "00000.tar")
     with pytest.raises(InputError, match=message):
         list(iterate_texts(shards / "00000.tar"))

@@ -45,9 +45,7 @@ def clip_retrieval(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [plain, in_two_files, clip_retrieval])
-def test_an_image_is_found_by_its_id_in_every_layout(
-    write: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_an_image_is_found_by_its_id_in_every_layout(write, tmp_path):
     write(tmp_path)
     table = VectorTable(tmp_path, "image")
     assert (len(table), table.width) == (3, 4)
@@ -70,9 +68,7 @@ def test_the_name_in_another_folder_is_another_image(asked: str, row: int, tmp_p
         assert table.rows_of([asked]).tolist() == [row]
 
 
-def test_a_text_is_found_whatever_its_spaces_and_twice_the_same_vector_is_one(
-    tmp_path: Path,
-) -> None:
+def test_a_text_is_found_whatever_its_spaces_and_twice_the_same_vector_is_one(tmp_path):
     numbers(tmp_path / "text_emb/text_emb_00.npy", VALUES[[0, 1, 1]])
     captions = ["Two dogs .", "a  cat", "a cat"]
     parquet(tmp_path / "metadata/metadata_00.parquet", caption=captions)
@@ -81,9 +77,7 @@ def test_a_text_is_found_whatever_its_spaces_and_twice_the_same_vector_is_one(
     np.testing.assert_array_equal(table.read(rows), VALUES[[1, 0]])
 
 
-def test_an_index_is_made_once_for_the_same_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_is_made_once_for_the_same_ids(tmp_path, monkeypatch):
     plain(tmp_path)
     assert VectorTable(tmp_path, "image").rows_of(["a", "c"]).tolist() == [0, 2]
     with monkeypatch.context() as patch:
@@ -129,9 +123,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
-def test_damage_is_named_with_its_file(
-    damage: Callable[[Path], object], message: str, tmp_path: Path
-) -> None:
+def test_damage_is_named_with_its_file(damage, message, tmp_path):
     plain(tmp_path)
     damage(tmp_path)
     with pytest.raises(InputError, match=message):

@@ -1,7 +1,8 @@
-"""Every script under `benchmarks/` runs, at toy size: it prints a figure of each way that it compares."""
+"""Every script under `benchmarks/` runs at toy size; the numbers of docs/bench.md and README are the published ones."""
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from io import StringIO
 from multiprocessing import dummy
 from pathlib import Path
 from threading import Thread
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,11 @@ from transformers.utils import logging
 
 from groundling.data import corpora
 from groundling.runs.folder import CACHE
+from groundling.studies.bench.engine import METHOD, TEXT_CONTROL, entries_of
+from groundling.studies.bench.judge import base_entries
+from groundling.studies.bench.methods import built_in_methods
+from groundling.studies.bench.protocol import protocol_of
+from groundling.studies.bench.readings import READOUT, VISUAL
 from groundling.training import fit
 
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
@@ -79,9 +85,7 @@ def test_every_benchmark_is_run() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"), [(name, each) for name, ways in ALONE.items() for each in ways]
 )
-def test_one_way(
-    name: str, arguments: str, models: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_one_way(name, arguments, models, monkeypatch, capsys):
     words = [word.format(models=models) for word in arguments.split()]
     monkeypatch.setattr(sys, "argv", [script(name), *words])
     runpy.run_path(script(name), run_name="__main__")
@@ -129,3 +133,90 @@ def test_simulation(name: str, capsys) -> None:
     main.__globals__.update(SIMULATIONS[name])
     main()
     assert "reliable" in capsys.readouterr().out
+
+
+# -- The numbers of docs/bench.md are those of docs/bench.csv, which a bench wrote
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def results() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("results", DOCS / "make_bench_results.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_shows_the_published_results(results: ModuleType) -> None:
+    text = results.PAGE.read_text(encoding="utf-8")
+    assert results.page(results.published(), text) == text, (
+        "run `python docs/make_bench_results.py`"
+    )
+    assert len(results.BLOCK.findall(text)) >= 3
+
+
+def test_the_readme_claims_what_the_bench_found(results: ModuleType) -> None:
+    """One value per headline: the first screen's numbers are the mean of the published worlds."""
+    runs = [one for one in base_entries(results.published()["runs"]) if one["seed"] == 0]
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    claims = " ".join(readme[: readme.index("## Install")].split())
+
+    def number(method: str, arm: str, reading: str, family: str = "objects") -> str:
+        of_family = [one for one in runs if one["family"] == family]
+        return results._number(entries_of(of_family, method, arm), reading)
+
+    visual = {name: number(name, METHOD, VISUAL) for name in ("l1", "contrastive", "mcse")}
+    assert f"{visual['mcse']} after MCSE" in claims
+    assert f"{visual['l1']} after L1 and {visual['contrastive']} after contrastive" in claims
+    for name in ("caption_to_image", "lexi_contrastive"):
+        assert f"read {number(name, METHOD, VISUAL)} of the visual attributes" in claims
+    odd = [number("contrastive", arm, READOUT) for arm in (METHOD, TEXT_CONTROL)]
+    assert f"for {odd[0]} after contrastive, for {odd[1]} after its control" in claims
+    category = [
+        number(name, arm, results.CATEGORY, "pictograms")
+        for name, arm in (("l1", METHOD), ("contrastive", METHOD), ("l1", TEXT_CONTROL))
+    ]
+    said = "{} and {} of the nouns' categories, their control's {}".format(*category)
+    assert said in claims
+
+
+def test_published_results_are_those_of_this_protocol_and_its_methods(results: ModuleType) -> None:
+    offered = built_in_methods()
+    for name, about in results.published()["methods"].items():
+        now = results.definition_of(protocol_of(1.0), offered[name].description())
+        assert about["definition"] == now, (
+            f"{name} or the protocol changed; run it again, and publish it"
+        )
+
+
+# -- readme outputs ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def readme_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "make_readme_outputs", ROOT / "docs" / "make_readme_outputs.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_readme_can_be_read(readme_script: ModuleType) -> None:
+    readme = readme_script.README.read_text()
+    for heading in readme_script.SECTIONS:
+        blocks = readme_script.blocks_of(readme, heading)
+        commands = [
+            one
+            for block in blocks
+            if block.kind == "bash"
+            for one in readme_script.commands_of(block)
+        ]
+        printed = dict.fromkeys(commands, "")
+        shown = [block.text.partition("\n")[0] for block in blocks if block.kind == "console"]
+        assert commands and shown
+        for line in shown:
+            if not line.startswith("$ head "):
+                assert readme_script.output_of(line.removeprefix("$ "), printed, ROOT) == ""

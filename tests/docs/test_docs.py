@@ -56,9 +56,7 @@ FLAGS = {flag for command in COMMANDS for flag in flags_of(command)} | {
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
-def test_every_command_parses(
-    page: str, line: str, called: list[tuple], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_parses(page, line, called, capsys):
     words = shlex.split(line)[1:]
     if words[0] == "data" and len(words) == 2:  # only named, not given
         assert " ".join(words) in COMMANDS

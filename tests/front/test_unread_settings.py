@@ -44,9 +44,7 @@ def lists() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("command", "flag", "name"), lists())
-def test_a_list_in_which_something_stands_twice_is_refused(
-    command: str, flag: str, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_list_in_which_something_stands_twice_is_refused(command, flag, name, capsys):
     assert main([*command.split(), flag, "a", "b", "a"]) == 2
     assert "('a', 'b', 'a'): a is given twice" in capsys.readouterr().err.replace("[", "(").replace(
         "]", ")"
@@ -71,9 +69,7 @@ def test_the_flags_of_the_field_are_among_them() -> None:
         ((), "mine.step:Step", False),
     ],
 )
-def test_a_teacher_whom_nobody_asks_is_refused(
-    names: tuple[str, ...], inner: str, is_refused: bool
-) -> None:
+def test_a_teacher_whom_nobody_asks_is_refused(names, inner, is_refused):
     asked = nullcontext()
     if is_refused:
         asked = pytest.raises(InputError, match="no objective uses teacher=clip; name one")
@@ -146,9 +142,7 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
         ("verdict --runs a b --published c=BERT-b", "no group is called 'c'; there are: a, b"),
     ],
 )
-def test_what_nothing_reads_is_refused(
-    line: str, fault: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_nothing_reads_is_refused(line, fault, capsys):
     words = [*line.split(), "--out", "x.csv"] if line.startswith("predict") else line.split()
     assert main(words) == 2
     assert fault in capsys.readouterr().err

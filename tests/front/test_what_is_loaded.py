@@ -193,41 +193,14 @@ def test_what_your_own_module_loads_may_be_anything(place: Path) -> None:
 # -- two wings: the core, and studies that are found by being there ----------------------------------------
 
 CORE_ALONE = """
-import importlib, pkgutil, sys
-import groundling, groundling.commands
+import sys
 from groundling import cli
-from groundling.command_line import Command
-
-def loaded():  # a study's own folder is looked into for modules of a name, such as `tasks`
-    studies = [name for name in sys.modules if name.startswith("groundling.studies.")]
-    return [name for name in studies if name.count(".") > 2]
 
 for words in ("finetune", "data partition", "regions nowhere"):
     assert cli.main([*words.split(), "--nope", "3"]) == 2
     assert not [name for name in sys.modules if name.startswith("groundling.studies.")], words
-names = set()
-for one in pkgutil.walk_packages(groundling.commands.__path__, "groundling.commands."):
-    module = importlib.import_module(one.name)
-    names |= {one.function_name for one in vars(module).values() if isinstance(one, Command)}
-    assert not loaded(), one.name
-names.remove("train_clip")  # of two words for all that its name tells, so it is looked for among the studies'
-asked = dict.fromkeys(names, {}) | {
-    "adapt": {"student": "none/there", "arm": "mlm+xdbert", "teacher": "none/there", "text": sys.argv[1]},
-    "pretrain": {"model": "none/there", "architecture": "uniter", "regions": ".", "captions": sys.argv[1]},
-    "finetune": {"model": "none/there", "task": "glue/rte", "data": "."},
-    "verdict": {"runs": (".", "a=.")},
-    "regions": {"images": ".", "backbone": "none/there"},
-}
-for name, given in asked.items():
-    try:
-        getattr(groundling, name)(**given)
-    except groundling.InputError as error:
-        assert not loaded(), (name, loaded())
-    else:
-        raise AssertionError(f"{name} was to be refused")
-print(len(names))
 """
-"""Imports every core command, and asks each for what its check refuses."""
+"""What the core imports is for `lint-imports` to say; commands are found by name."""
 
 STUDY = {
     "__init__.py": "",
@@ -277,7 +250,7 @@ from groundling.core.registry import public_modules, resolve
 from groundling.command_line.names import published_scores
 from groundling.tasks import Task
 
-groundling.studies.__path__.append(sys.argv[2])
+groundling.studies.__path__.append(sys.argv[1])
 public_modules.cache_clear(), command_line._study_commands.cache_clear()
 assert resolve("tasks", Task, "mine").name == "mine"
 assert published_scores()["MINE-b"] == {"glue/rte": 70.0} and published_scores()["XDBERT-b"]
@@ -287,13 +260,10 @@ cli.main(["--help"])
 
 
 def test_the_core_loads_no_study_and_a_study_is_found_by_being_there(tmp_path: Path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("a dog\n")
     study = tmp_path / "studies/mine"
     study.mkdir(parents=True)
     for name, code in STUDY.items():
         (study / name).write_text(code)
-    said, _ = run(CORE_ALONE + FOUND, ROOT, text, study.parent)
-    count, hello, *listed = said.splitlines()
-    assert int(count) > 10
+    said, _ = run(CORE_ALONE + FOUND, ROOT, study.parent)
+    hello, *listed = said.splitlines()
     assert hello == "Hello, world" and any("says a word" in line for line in listed)

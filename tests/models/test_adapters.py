@@ -253,9 +253,7 @@ def test_each_learns_and_is_saved(task: str, name: str, place: Path, tmp_path: P
         ({"adapter": "attention"}, "needs adapter=mlp"),
     ],
 )
-def test_settings_that_do_not_fit(
-    changes: dict[str, Any], message: str, place: Path, tmp_path: Path
-) -> None:
+def test_settings_that_do_not_fit(changes, message, place, tmp_path):
     assert message in refusal(over(place), tmp_path / "out", **changes)
 
 

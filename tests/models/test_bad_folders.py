@@ -59,9 +59,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_student(
-    case: str, given: Path, tmp_path: Path, refusal: Callable[..., str]
-) -> None:
+def test_a_broken_student(case, given, tmp_path, refusal):
     damage, complaint = BROKEN[case]
     damage(tmp_path / "broken")
     line = refusal(*adapting_with(given, tmp_path / "out", student=tmp_path / "broken", arm="mlm"))
@@ -81,9 +79,7 @@ NOT_INSPECTED: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("case", NOT_INSPECTED)
 @pytest.mark.parametrize("make", [homes.vilt, homes.seeing_clip])
-def test_a_broken_model_for_inspection(
-    make: Callable[[Path], Path], case: str, tmp_path: Path
-) -> None:
+def test_a_broken_model_for_inspection(make, case, tmp_path):
     damage, complaint = NOT_INSPECTED[case]
     damage(make(tmp_path / "broken"))
     photo = homes.noise(tmp_path / "photo.png", (40, 30))
@@ -116,9 +112,7 @@ from transformers import BertConfig as Evil
         ("preprocessor_config.json", {"auto_map": {"AutoImageProcessor": "evil.Evil"}}, "custom"),
     ],
 )
-def test_e11_code_that_a_folder_brings_is_never_run(
-    file: str, kind: dict, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_e11_code_that_a_folder_brings_is_never_run(file, kind, said, tmp_path, monkeypatch):
     """A stock class is taken where there is one; else one line, and nobody is asked anything."""
     monkeypatch.setattr("builtins.input", never)
     folder = homes.student(tmp_path / "evil")

@@ -291,9 +291,7 @@ def test_a_run_of_clip_bert(place: Path, clip_bert: tuple[Path, dict]) -> None:
     )
 
 
-def test_new_layers_that_train_as_the_encoder_does_are_noted(
-    place: Path, clip_bert: tuple[Path, dict], tmp_path: Path
-) -> None:
+def test_new_layers_that_train_as_the_encoder_does_are_noted(place, clip_bert, tmp_path):
     gentle = replace(PACE, freeze_encoder_ratio=0.2, head_lr=20.0)
 
     def noted(result: dict[str, Any]) -> bool:
@@ -448,9 +446,7 @@ def test_a_prompt_that_clip_cannot_read_whole_is_named(place: Path, clip_bert: A
         score_by_fill_mask(clip_bert[0] / "joint", [long], visual_token_clip=place / "clip")
 
 
-def test_probe_facts_reads_both_modes(
-    place: Path, clip_bert: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probe_facts_reads_both_modes(place, clip_bert, tmp_path, monkeypatch):
     monkeypatch.setattr(toys, "WINDOW", 48)
     clip = str(homes.teacher(tmp_path / "clip"))
     row = {"item": "dog", "descriptor": "a", "label": "red"}

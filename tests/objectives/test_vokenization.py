@@ -502,12 +502,7 @@ def test_the_second_stage(classified: tuple[Path, dict[str, Any]]) -> None:
     assert voken_head(out).shape == (7, 32)
 
 
-def test_vokens_are_computed_once(
-    second: AdaptConfig,
-    classified: tuple[Path, dict[str, Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_vokens_are_computed_once(second, classified, tmp_path, monkeypatch):
     live = replace_settings(second, cache_gb=0.0)
     adapt(live, STEPS, tmp_path / "live")
     second = replace_settings(second, cache_gb=1e-9)
@@ -517,9 +512,7 @@ def test_vokens_are_computed_once(
 
 
 @pytest.mark.parametrize("control", ["random", "token_id"])
-def test_controls(
-    control: str, second: AdaptConfig, classified: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_controls(control, second, classified, tmp_path):
     once = replace(STEPS, steps=1)
     adapt(replace_settings(second, voken_control=control), once, tmp_path / control)
     real, other = log_of(classified[0]), log_of(tmp_path / control)
@@ -529,9 +522,7 @@ def test_controls(
     assert len(voken_head(tmp_path / control)) == vokens
 
 
-def test_the_teachers_images_are_the_bank_unless_another_is_given(
-    place: Path, second: AdaptConfig, tmp_path: Path
-) -> None:
+def test_the_teachers_images_are_the_bank_unless_another_is_given(place, second, tmp_path):
     config = replace_settings(second, voken_images="", teacher_images=str(place / "photos"))
     adapt(config, replace(STEPS, steps=1), tmp_path)
     assert len(voken_head(tmp_path)) == 8

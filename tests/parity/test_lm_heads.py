@@ -131,9 +131,7 @@ def test_a_head_is_read_saved_and_exported_exactly(name: str, tied: bool, tmp_pa
 
 
 @pytest.mark.parametrize("norm_bias", [True, False])
-def test_modernberts_layernorm_has_a_bias_where_the_family_has_one(
-    norm_bias: bool, tmp_path: Path
-) -> None:
+def test_modernberts_layernorm_has_a_bias_where_the_family_has_one(norm_bias, tmp_path):
     whole = whole_model("modernbert", tmp_path, norm_bias=norm_bias)
     text = TextEncoder(whole.model, ALL["modernbert"].words())
     head = drawn(of_sizes(text))  # as trained: every bias matters
@@ -164,9 +162,7 @@ def test_a_head_in_several_files_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "output"), [("relu bert", TABLE), ("electra", "generator_lm_head.weight")]
 )
-def test_a_table_beside_a_configuration_that_ties_counts_where_it_differs(
-    name: str, output: str, tmp_path: Path
-) -> None:
+def test_a_table_beside_a_configuration_that_ties_counts_where_it_differs(name, output, tmp_path):
     whole = whole_model(name, tmp_path, tied=False)
     whole.config.tie_word_embeddings = True
     whole.config.save_pretrained(tmp_path)
@@ -260,9 +256,7 @@ def test_of_two_heads_the_configurations_counts(legacy: bool, tmp_path: Path) ->
 
 @pytest.mark.parametrize("arm", ["mlm", "xdbert", "match"])
 @pytest.mark.parametrize("kind", ["untied", "v3"])
-def test_an_adapted_folder_fills_masks_for_hugging_face(
-    kind: str, arm: str, teacher_home: Path, tmp_path: Path
-) -> None:
+def test_an_adapted_folder_fills_masks_for_hugging_face(kind, arm, teacher_home, tmp_path):
     source = tmp_path / "student"
     if kind == "untied":
         whole = whole_model("relu bert", source, tied=False)
@@ -301,9 +295,7 @@ def teacher_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "teacher"),
     [*((name, "clip") for name in [*FAMILIES, "albert"]), ("relu bert", "siglip")],
 )
-def test_a_family_learns_from_every_arm(
-    name: str, teacher: str, teacher_home: Path, tmp_path: Path
-) -> None:
+def test_a_family_learns_from_every_arm(name, teacher, teacher_home, tmp_path):
     if teacher == "siglip":
         words = toys.siglip_words()
         teacher_home = homes.home(tmp_path / "siglip", toys.siglip(words), words)
@@ -333,9 +325,7 @@ def test_a_family_learns_from_every_arm(
     ],
     ids=lambda value: getattr(value, "model_type", ""),
 )
-def test_a_cross_modal_layer_is_as_wide_as_the_text_encoders(
-    config: hf.PreTrainedConfig, inner: int, dropout: float, tower: Any
-) -> None:
+def test_a_cross_modal_layer_is_as_wide_as_the_text_encoders(config, inner, dropout, tower):
     (layer,) = make_cross_modal_layers(config, tower()[0], 1)
     assert layer.text_forward.up.out_features == inner
     assert (layer.text_cross.heads, layer.text_cross.dropout) == (2, dropout)

@@ -153,9 +153,7 @@ def students(world: Path) -> dict[bool, Encoder]:
 
 
 @pytest.mark.parametrize("name", TYPICAL)
-def test_a_task_is_answered_and_scored(
-    name: str, world: Path, students: dict[bool, Encoder], tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_task_is_answered_and_scored(name, world, students, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "groundling.prediction.fine_tuned.load", cache(load)
     )  # as each command would
@@ -562,9 +560,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ),
     ],
 )
-def test_mistakes_are_one_line(
-    changes: dict[str, Any], message: str, refused: Callable[..., str]
-) -> None:
+def test_mistakes_are_one_line(changes, message, refused):
     assert re.search(message, refused(**changes))
 
 
@@ -694,9 +690,7 @@ def constant(score: float) -> dict[str, object]:
         ({0: constant(0.5), 1: result(0.5), 2: constant(0.5)}, 1, "the best on dev"),
     ],
 )
-def test_the_best_on_held_out_data_answers_and_it_is_said(
-    results: dict, best: int, words: str, tmp_path: Path
-) -> None:
+def test_the_best_on_held_out_data_answers_and_it_is_said(results, best, words, tmp_path):
     folder, note = choose_seed_model(run(tmp_path / "run", results))
     assert folder == tmp_path / f"run/seed-{best}/model"
     assert f"predictions of seed {best}," in note
@@ -741,9 +735,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_commands_and_python_take_the_same_seeds(
-    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_and_python_take_the_same_seeds(mine, tmp_path, capsys):
     data = str(mine / "my.csv")
 
     def asked(name: str, **chosen: Any) -> dict[str, Any]:

@@ -672,15 +672,3 @@ def test_the_optimizer_of_every_run_by_the_code_is_worked_out_whole() -> None:
             assert wanted | more <= set(settings), name
             assert len({"steps", "epochs"} & set(settings)) == 1, name
             assert {"batch", "batch_tokens"} & set(settings) or "VCR" in name, name
-
-
-def test_a_setting_that_is_not_the_official_one_is_found() -> None:
-    """The tests above can fail."""
-    (step,) = [
-        one for one, _ in planned("vlbert.py") if one.name == "Code--large--stored: Code: VQA"
-    ]
-    official = vlbert(step)
-    assert official["batch"] == 256 and official["lr"] == pytest.approx(1.6e-4)
-    for name, value in (("epsilon", 1e-8), ("optimizer", "SGD"), ("batch", 64), ("regions", "x")):
-        (fault,) = faults("f", step, {**official, name: value})
-        assert f"{name} = " in fault

@@ -133,29 +133,6 @@ def test_settings_are_those_of_the_recipe(file: str) -> None:
     assert [fault for row in table for fault in wrong(row, file, notes)] == []
 
 
-def test_a_row_that_is_wrong_is_found() -> None:
-    """The test can fail: an unknown key, another value, another section, another claim, another default."""
-    notes = {
-        "tune.lr": ResolvedSetting(PaperValue("2e-5", "Table 5"), 2e-5, 1e-4),
-        "tune.batch": ResolvedSetting(PaperValue("4", "code", 32, "of a GPU"), 32, 32),
-    }
-    for cells in (
-        ["2e-5", "Table 5", "`tune.lr`", "same"],
-        ["2e-5 · 4", "Table 5 · code", "`tune.lr`, `.batch`", "same · 32: of a GPU"],
-        ["4", "code", "`tune.batch`", "32: of a GPU (default)"],
-    ):
-        assert wrong(["a setting", *cells], "f", notes) == []
-    for cells, message in (
-        (["2e-5", "Table 5", "`tune.rate`", "same"], "f: no note of tune.rate"),
-        (["1e-4", "Table 5", "`tune.lr`", "same"], "'1e-4', and the file says '2e-5'"),
-        (["2e-5", "Table 4", "`tune.lr`", "same"], "'Table 4', and the file says 'Table 5'"),
-        (["4", "code", "`tune.batch`", "same"], "'same', and the file says '32: of a GPU'"),
-        (["2e-5", "Table 5", "`tune.lr`", "same (default)"], "not the default, which is"),
-    ):
-        (fault,) = wrong(["a setting", *cells], "f", notes)
-        assert message in fault
-
-
 def test_flags_that_are_called_defaults_are_the_defaults() -> None:
     found = [one for one in FLAG.findall(PAGE) if one[0] in COMMANDS]
     assert found

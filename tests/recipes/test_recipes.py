@@ -90,9 +90,7 @@ TABLES = [Table("", ROWS)]
         ("TABLES = ", "(\nTABLES = ", "s.py: SyntaxError: "),
     ],
 )
-def test_mistakes_in_a_recipe_are_one_line(
-    old: str, new: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_in_a_recipe_are_one_line(old, new, message, place, capsys):
     (place / "s.py").write_text(FILE.replace(old, new, 1))
     assert main(["run", "s.py", "--out", "out"]) == 2
     error = capsys.readouterr().err
@@ -133,9 +131,7 @@ def verdict(folder: Path) -> dict:
 
 
 @pytest.mark.usefixtures("in_process")
-def test_one_adaptation_and_many_tunings(
-    place: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_adaptation_and_many_tunings(place, trained, capsys):
     def tuned(*seeds: int) -> list[str]:
         rows = ("control", "all--two-layers", "whole", "tower")
         return [f"out/{row}/glue-rte/seed-{seed}" for row in rows for seed in seeds]
@@ -191,9 +187,7 @@ TABLES = [Table("", list(rows()))]
 
 
 @pytest.mark.usefixtures("in_process")
-def test_every_seed_may_adapt_anew(
-    place: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_seed_may_adapt_anew(place, trained, capsys):
     (place / "s.py").write_text(EVERY_SEED)
     assert main(["run", "s.py", "--out", "out"]) == 0
     both = [(f"out/{arm}/seed-{seed}", seed) for arm in ("mlm", "contrastive") for seed in (0, 1)]
@@ -211,9 +205,7 @@ def test_every_seed_may_adapt_anew(
 
 
 @pytest.mark.usefixtures("in_process")
-def test_compare_is_the_simplest_recipe(
-    place: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_is_the_simplest_recipe(place, trained, capsys):
     sources = {"student": "student", "teacher": "teacher", "text": ("text.txt",)}
     settings = make_settings(AdaptConfig, **sources, max_length=64)
     config = TrainAndCompareConfig(
@@ -249,9 +241,7 @@ def cola(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-def test_each_task_has_its_own_seeds_unless_the_flag_says_otherwise(
-    place: Path, trained: list[str]
-) -> None:
+def test_each_task_has_its_own_seeds_unless_the_flag_says_otherwise(place, trained):
     cola(place / "glue")
     (place / "s.py").write_text(TWO_TASKS)
     assert main(["run", "s.py", "--out", "out"]) == 0
@@ -280,9 +270,7 @@ def own_csv(path: Path) -> Path:
     return homes.put(path, homes.table(("question", "answer", "photo"), *rows))
 
 
-def test_a_recipe_names_columns_of_ones_own_file(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_names_columns_of_ones_own_file(place, capsys):
     own_csv(place / "my.csv")
     homes.put(place / "own.py", OWN)
     (row,) = recipe_of(Path("own.py")).tables[0].rows
@@ -369,9 +357,7 @@ FEW = ", partition=FEW)"
         (FEW, ")", []),
     ],
 )
-def test_a_start_that_has_read_more_answers_is_told(
-    old: str, new: str, rows: list[str], tmp_path: Path
-) -> None:
+def test_a_start_that_has_read_more_answers_is_told(old, new, rows, tmp_path):
     (tmp_path / "s.py").write_text(STAGES.replace(old, new, 1))
     notes = notes_of(tmp_path / "s.py")
     assert [note.partition(": few")[0] for note in notes] == rows
@@ -388,9 +374,7 @@ def test_splits_that_are_scored_are_held_back_too(tmp_path: Path) -> None:
     assert not [note for note in notes_of(tmp_path / "s.py") if note.startswith("staged: full")]
 
 
-def test_a_plan_prints_and_keeps_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_prints_and_keeps_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("s.py").write_text(STAGES)
     assert main(["run", "s.py", "--plan", "--out", "out"]) == 0

@@ -131,13 +131,7 @@ OTHER_BATCH = ("max_length=40", "max_length=40, batch=32")
         (("Table 2", "T2"), "--table T2 --rows plain", "no row is called 'plain'; there are: pre"),
     ],
 )
-def test_mistakes_of_a_recipe_and_its_flags_are_one_line(
-    change: tuple[str, ...],
-    flags: str,
-    message: str,
-    place: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_mistakes_of_a_recipe_and_its_flags_are_one_line(change, flags, message, place, capsys):
     if change:
         assert change[0] in FILE
         (place / "s.py").write_text(FILE.replace(*change, 1))
@@ -165,9 +159,7 @@ def test_mistakes_of_a_recipe_and_its_flags_are_one_line(
         ("no", True, False),
     ],
 )
-def test_printed_values_are_read_as_what_they_are(
-    printed: str, default: object, value: object
-) -> None:
+def test_printed_values_are_read_as_what_they_are(printed, default, value):
     assert read_printed(printed, default) == value
 
 
@@ -184,9 +176,7 @@ def test_a_paper_value_agrees_if_it_runs() -> None:
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_tells_steps_settings_and_what_is_missing(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_tells_steps_settings_and_what_is_missing(place, capsys):
     (place / "nowhere").mkdir()
     (place / "nowhere/coco.json").write_text("{}")
     plan = planned(place)
@@ -618,9 +608,7 @@ FEWER = {
 
 @pytest.mark.parametrize("file", PAPERS, ids=lambda file: file.name)
 @pytest.mark.usefixtures("in_process", "few_asked")
-def test_a_papers_miniature_runs_every_job(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_papers_miniature_runs_every_job(file, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = FEWER[file.name].split("|")
     plan = plan_of(file.name, tmp_path, "--rows", *rows)

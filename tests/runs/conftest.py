@@ -26,9 +26,7 @@ def control(given: Path) -> AdaptConfig:
 
 
 @pytest.fixture(scope="session")
-def whole(
-    control: AdaptConfig, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, torch.Tensor]:
+def whole(control, tmp_path_factory) -> dict[str, torch.Tensor]:
     """The weights of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole")
     adapt(control, STEPS, out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,13 +33,7 @@ def safetensors_full_disk() -> SafetensorError:
 
 
 @pytest.mark.parametrize("full", [full_disk, safetensors_full_disk])
-def test_the_disk_fills_up_during_a_checkpoint(
-    full: Callable[[], Exception],
-    control: AdaptConfig,
-    whole: dict,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_disk_fills_up_during_a_checkpoint(full, control, whole, tmp_path, monkeypatch):
     out, calls = tmp_path / "out", []
 
     def save(tensors: dict, path: Path) -> None:
@@ -124,13 +117,7 @@ def full_tokenizer(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fill", [full_json, full_export, full_tokenizer])
-def test_the_disk_fills_up_at_the_end(
-    fill: Callable[[pytest.MonkeyPatch], None],
-    control: AdaptConfig,
-    whole: dict,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_disk_fills_up_at_the_end(fill, control, whole, tmp_path, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         fill(patch)

@@ -81,9 +81,7 @@ CUT = (
 
 @pytest.mark.parametrize("name", ["judged", "quick"])
 @pytest.mark.parametrize("pixels", [360, 1600])
-def test_nothing_is_wider_than_the_page(
-    name: str, pixels: int, browser: Any, request: pytest.FixtureRequest
-) -> None:
+def test_nothing_is_wider_than_the_page(name, pixels, browser, request):
     page = shown(browser, request.getfixturevalue(name), pixels)
     boxes = f"{EVERY}.map((one) => one.getBoundingClientRect())"
     assert page("innerWidth") == pixels
@@ -99,9 +97,7 @@ def test_nothing_is_wider_than_the_page(
 
 
 @pytest.mark.parametrize("name", ["judged", "quick"])
-def test_ink_is_readable_in_light_and_dark(
-    name: str, browser: Any, request: pytest.FixtureRequest
-) -> None:
+def test_ink_is_readable_in_light_and_dark(name, browser, request):
     ink = "getComputedStyle(document.querySelector('svg')).fill"
     paper = "getComputedStyle(document.body).backgroundColor"
     seen = {}

@@ -117,9 +117,7 @@ def test_a_hub_id_without_a_hub_is_one_line_after_one_question(offline: list[str
     assert len(offline) == 1
 
 
-def test_what_the_cache_has_still_loads(
-    offline: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_cache_has_still_loads(offline, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
     kept = cache / "models--some--bert"
@@ -136,9 +134,7 @@ def test_what_the_cache_has_still_loads(
 
 
 @pytest.mark.parametrize("name", ["bert", "deberta", "electra", "modernbert", "roberta"])
-def test_recomputing_changes_no_number_of_a_text_encoder(
-    name: str, student: Any, tmp_path: Path
-) -> None:
+def test_recomputing_changes_no_number_of_a_text_encoder(name, student, tmp_path):
     texts = toys.TextDataset(toys.examples(16), student(name).inputs(40)[0])
     found: dict[bool, Any] = {}
     for again in (False, True):
@@ -270,9 +266,7 @@ def test_what_is_no_clip_is_refused(place: Path, tmp_path: Path) -> None:
         teach(config, CPU, tmp_path / "out")
 
 
-def test_files_are_on_the_disk_before_they_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
     done: list[object] = []
     replace = os.replace
     monkeypatch.setattr("os.fsync", lambda handle: done.append(os.fstat(handle).st_ino))
@@ -365,9 +359,7 @@ def test_workers_run_nothing_of_the_working_directory(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("processes", [1, 3])
-def test_jobs_wait_for_those_before_them_and_the_first_mistake_is_named(
-    processes: int, tmp_path: Path
-) -> None:
+def test_jobs_wait_for_those_before_them_and_the_first_mistake_is_named(processes, tmp_path):
     path = str(tmp_path / "order")
     said: list[str] = []
     jobs = [
@@ -422,9 +414,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_inputs_are_read_and_nothing_is_written(
-    line: str, inputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_inputs_are_read_and_nothing_is_written(line, inputs, monkeypatch, capsys):
     monkeypatch.chdir(inputs)
     before = homes.digests(inputs)
     words = [*line.split(), *(CLIP if "train-clip" in line else ()), "--cpu", "--out", "runs/x"]

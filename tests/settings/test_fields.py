@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import field, is_dataclass
 from math import nan
 from pathlib import Path
@@ -87,9 +87,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "value", "told"), WRONG)
-def test_a_value_that_does_not_fit_is_refused_when_settings_are_made(
-    name: str, value: Any, told: str
-) -> None:
+def test_a_value_that_does_not_fit_is_refused_when_settings_are_made(name, value, told):
     with pytest.raises(InputError) as caught:
         (Inner if name in ("share", "names") else Outer)(**{name: value})
     assert told in str(caught.value) and str(caught.value).startswith(name)
@@ -111,13 +109,6 @@ def test_numbers_of_numpy_are_plain_numbers() -> None:
     assert (made.count, made.rate, made.betas) == (4, 0.5, (0.5, 0.25))
     with pytest.raises(InputError, match="expected a valid integer"):
         Outer(count=np.float32(4.5))  # type: ignore[arg-type]
-
-
-def test_a_group_that_does_not_change_is_not_made_again() -> None:
-    start = Outer()
-    assert replace_settings(start) == start
-    assert replace_settings(start, count=4).inner is start.inner
-    assert replace_settings(start, share=1).inner.share == 1
 
 
 def test_every_road_checks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,18 +156,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("command", REFUSED)
-def test_settings_that_are_missing_or_unknown(
-    command: str, given: Path, tmp_path: Path, refusal: Callable[..., str]
-) -> None:
+def test_settings_that_are_missing_or_unknown(command, given, tmp_path, refusal):
     names = {"STUDENT": str(given / "student"), "GLUE": str(given / "glue")}
     words = [names.get(word, word) for word in command.split()]
     out = [] if words[0] == "info" else ["--out", str(tmp_path / "out")]
     assert REFUSED[command] in refusal(*words, *out)
 
 
-def test_numbers_of_a_recipe_are_told_by_their_line(
-    tmp_path: Path, refusal: Callable[..., str]
-) -> None:
+def test_numbers_of_a_recipe_are_told_by_their_line(tmp_path, refusal):
     code = 'from groundling.recipes import step\nstep("finetune", name="a", td_weight=-1.0)\n'
     told = refusal("run", str(put(tmp_path / "s.py", code)), "--out", str(tmp_path / "out"))
     assert "s.py, line 2: a: td_weight = -1.0: expected greater than or equal to 0" in told

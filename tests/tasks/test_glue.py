@@ -193,9 +193,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("task", "content", "complaint"), FAULTS)
-def test_a_fault_names_file_and_line(
-    task: Task, content: bytes, complaint: str, root: Path
-) -> None:
+def test_a_fault_names_file_and_line(task, content, complaint, root):
     path = write(root, task, "train", content)
     message = refused(task.read, root, "train")
     assert message.startswith(str(path)) and complaint in message
@@ -237,9 +235,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_the_hub_gives_the_same_examples(
-    task: Task, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hub_gives_the_same_examples(task, root, monkeypatch):
     expected = task.read(root, task.dev[0])
     calls = []
 
@@ -259,9 +255,7 @@ def test_the_hub_gives_the_same_examples(
     assert {e.label for e in from_hub(task, next(iter(task.test)))} == {None}
 
 
-def test_no_network_no_library_and_no_glue_task_are_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_network_no_library_and_no_glue_task_are_one_line(monkeypatch):
     def offline(*_: str, split: str) -> None:
         raise ConnectionError("Couldn't reach the Hub\nsecond line")
 

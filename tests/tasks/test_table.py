@@ -9,7 +9,7 @@ from tiny.homes import put, table
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classification, OutputType, Regression
+from groundling.core.output_types import Classification, Regression
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task
 from groundling.tasks.table import (
@@ -80,9 +80,7 @@ CLASSES, HALVES = Classification(("0", "1", "2", "3", "4")), Classification(("0.
         ([0.0, 0.5] * 9, "classify", HALVES, ["accuracy", "matthews", "f1"]),
     ],
 )
-def test_labels_are_classes_or_numbers(
-    labels: list[object], form: str, expected: OutputType, metrics: list[str], tmp_path: Path
-) -> None:
+def test_labels_are_classes_or_numbers(labels, form, expected, metrics, tmp_path):
     task = own(path := write(tmp_path / "x.csv", *labels), label_type=form)
     assert (task.form, [m.name for m in task.metrics]) == (expected, metrics)
     assert form_of(dict.fromkeys(map(str, labels), "x"), form) == expected

@@ -305,9 +305,7 @@ NOTED, OTHER = [noted(ASKED[0], "a")], noted(asking(2, 0), "a")
         ([], NOTED, "Q: contains no questions"),
     ],
 )
-def test_faults_of_vqa_name_file_and_id(
-    asked: Any, notes: Any, complaint: str, folder: Path
-) -> None:
+def test_faults_of_vqa_name_file_and_id(asked, notes, complaint, folder):
     asked_in(folder, "val2014", asked, notes)
     files = {"Q": "v2_OpenEnded_mscoco_val2014_questions.json"}
     files |= {"N": "v2_mscoco_val2014_annotations.json"}
@@ -428,9 +426,7 @@ TRUE = pair("dev-1-0-0", "True")
         (NLVR2, "[3]\n", ", line 1: expected an object"),
     ],
 )
-def test_faults_of_json_lines_name_file_and_line(
-    task: Task, text: str, complaint: str, tmp_path: Path
-) -> None:
+def test_faults_of_json_lines_name_file_and_line(task, text, complaint, tmp_path):
     path = put(task.file(tmp_path, "dev"), text)
     assert refused(task.read, tmp_path, "dev").startswith(f"{path}{complaint}")
     path.unlink()

@@ -134,9 +134,7 @@ def learned_from(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, out: P
     return passed[0]
 
 
-def test_the_labelled_are_the_partitions_and_the_rest_has_no_label(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_labelled_are_the_partitions_and_the_rest_has_no_label(place, tmp_path, monkeypatch):
     source = learned_from(monkeypatch, few(place), tmp_path / "out")
     inside = json.loads((place / "shots.json").read_text())["ids"]
     assert sorted(source.samples.ids) == sorted(f"vcr-answer-{name}" for name in inside)

@@ -130,9 +130,7 @@ def test_sgd_with_momentum_and_steps(ran: Any, text_only: Any) -> None:
     same(found, plainly(make, [0.05 * share for share in shares]))
 
 
-def test_milestones_are_epochs_of_the_counted_samples(
-    student: Any, text_only: Any, tmp_path: Path
-) -> None:
+def test_milestones_are_epochs_of_the_counted_samples(student, text_only, tmp_path):
     """Text beside captioned images makes an epoch longer, and with it the time to a milestone."""
     model = student()
     model.requires_grad_(False)
@@ -202,9 +200,7 @@ TOKENS = replace(RESUMED, steps=7, batch_tokens=150, gradient_accumulation_steps
         (TOKENS, 12),  # in the middle of the second epoch
     ],
 )
-def test_a_killed_run_resumes_bit_equal(
-    config: TrainingArguments, at: int, student: Any, text_only: Any, tmp_path: Path
-) -> None:
+def test_a_killed_run_resumes_bit_equal(config, at, student, text_only, tmp_path):
     """With a worker that loads its data, or none."""
 
     def resume(out: Path, inner: PlainTrainingStep, workers: int = 0) -> dict[str, Tensor]:

@@ -328,10 +328,8 @@ for one in $started; do wait $one || exit 1; done""",
 """What Slurm's nodes have, on one machine whose two nodes share the working folder alone."""
 
 
-def test_torchrun_starts_a_command_on_one_machine_or_several_that_trains_as_one_process_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As README says it, and with the sbatch file of docs/running.md: the launcher's own rendezvous and environment."""
+def test_torchrun_starts_a_command_that_trains_as_one_process_does(tmp_path: Path) -> None:
+    """With the sbatch file of docs/running.md: the launcher's own rendezvous and environment."""
     student, text = homes.student(tmp_path / "bert"), homes.text(tmp_path / "text.txt", 24)
     words = ["adapt", "--student", str(student), "--text", str(text), "--arm", "mlm"]
     words += ["--batch", "8", "--steps", "2", "--log-every", "1", "--cpu", "--out"]
@@ -348,16 +346,10 @@ def test_torchrun_starts_a_command_on_one_machine_or_several_that_trains_as_one_
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
     }
-    one_machine = ["torchrun", "--standalone", "--nproc-per-node", "2", "-m", "groundling.cli"]
-    two_machines = ["bash", str(homes.put(tmp_path / "nodes.sbatch", script))]
-    for name, launch in (("two", one_machine), ("nodes", two_machines)):
-        command = [*launch, *words, str(tmp_path / name)]
-        done = subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-    weights = [tmp_path / name / "model/model.safetensors" for name in ("two", "nodes")]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
+    launch = ["bash", str(homes.put(tmp_path / "nodes.sbatch", script))]
+    command = [*launch, *words, str(tmp_path / "two")]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     for node in (0, 1):
         assert list((tmp_path / f"cache-{node}").glob("texts/*/manifest.json"))
     assert main([*words, str(tmp_path / "one"), "--gradient-accumulation-steps", "2"]) == 0

@@ -257,15 +257,6 @@ def test_a_count_of_a_live_feature_waits(waits):
     assert len(waits(2, make)) > len(waits(1, make))
 
 
-def test_a_mask_that_picks_rows_is_found(waits):
-    def make() -> dict[str, Any]:
-        parts = finetuning()
-        return {**parts, "objectives": [Curious(parts["model"].sizes, [lambda x: x[x > 0]])]}
-
-    with pytest.raises(RuntimeError):
-        waits(1, make)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("make", [xdbert, contrastive, adversarial, looking])
 def test_a_step_waits_for_no_gpu(make, tmp_path, monkeypatch):

@@ -363,9 +363,7 @@ def test_a_blind_model_sees_no_pixels(asked: FinetuneConfig, place: Path, tmp_pa
     assert answers[True, seen] == answers[True, tmp_path]
 
 
-def test_mistakes_are_named(
-    settings: PretrainConfig, asked: FinetuneConfig, trained: Path, place: Path, tmp_path: Path
-) -> None:
+def test_mistakes_are_named(settings, asked, trained, place, tmp_path):
     resnet(tmp_path / "deep", depths=[1, 1, 1, 1, 1], hidden_sizes=[8, 8, 16, 16, 16])
     pictures(tmp_path / "few", ["000"])
     no_pixels = {"images": "", "backbone": PixelInputSettings().backbone, "shortest_edge": 0}

@@ -76,9 +76,7 @@ def theirs_of(folder: Path, batch: Batch) -> tuple[LxmertForPreTraining, dict[st
 
 
 @torch.no_grad()
-def test_states_and_attention_are_transformers_own(
-    folder: Path, model: Lxmert, batch: Batch
-) -> None:
+def test_states_and_attention_are_transformers_own(folder, model, batch):
     theirs, arguments = theirs_of(folder, batch)
     expected = theirs.lxmert(**arguments, output_attentions=True)
     found = model(batch)

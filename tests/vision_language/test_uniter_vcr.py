@@ -352,9 +352,7 @@ def test_mistakes_with_a_run_on_both(place: Path, tmp_path: Path) -> None:
     assert "predictions are not of the same examples: vcr-answer-v-1 (11 such)" in refusal(runs)
 
 
-def test_the_second_stage_has_its_own_mix_and_goes_on_from_the_first(
-    place: Path, first_stage: Path, tmp_path: Path
-) -> None:
+def test_the_second_stage_has_its_own_mix_and_goes_on_from_the_first(place, first_stage, tmp_path):
     steps = replace(STEPS, steps=24, batch=4)
     result = pretrain(second_stage(place, first_stage), steps, tmp_path / "second")
     assert result["objectives"] == ["masked_lm", "masked_regions", "regress_regions"]
@@ -421,9 +419,7 @@ def test_any_answer_is_drawn_evenly_and_no_label_is_told(place: Path, tmp_path: 
         ({"data": "secret"}, "KeyError: 'answer_label'"),
     ],
 )
-def test_mistakes_in_a_second_stage(
-    changes: dict, message: str, place: Path, first_stage: Path, tmp_path: Path
-) -> None:
+def test_mistakes_in_a_second_stage(changes, message, place, first_stage, tmp_path):
     put(place / "secret/train.jsonl", "".join(vcr_line(n, labelled=False) for n in range(8)))
     named = {name: changes.get(name) for name in ("model", "captions", "data")}
     files = {name: str(place / file) for name, file in named.items() if file}
@@ -435,9 +431,7 @@ def test_mistakes_in_a_second_stage(
 
 
 @pytest.mark.parametrize("kind", ["text", "uniter"])
-def test_a_model_learns_both_and_is_scored_in_one_run(
-    kind: str, place: Path, tmp_path: Path
-) -> None:
+def test_a_model_learns_both_and_is_scored_in_one_run(kind, place, tmp_path):
     config = make_settings(
         FinetuneConfig,
         model=str(place / "bert"),

@@ -245,9 +245,7 @@ def test_boxes_end_at_the_last_pixel_where_a_model_wants_it(bert_tokenizer) -> N
 
 @pytest.mark.parametrize("most", [0, 1, 2])
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_stores_whole_image_is_for_models_that_read_it(
-    most: int, whole: bool, bert_tokenizer
-) -> None:
+def test_a_stores_whole_image_is_for_models_that_read_it(most, whole, bert_tokenizer):
     """B7, B19: it does not count among the most regions, and an object's number is its place behind it."""
     kept = STORE["i2"].take(slice(most or len(STORE["i2"])))
     options = RegionOptions(whole_image=whole, max_regions=most)

@@ -110,9 +110,7 @@ def test_the_control_reads_the_text_alone(kind: str, world: Path, tuned: Any) ->
     assert "needs regions" in homes.refused(lambda: tuned("no", kind, "refcoco+", regions=""))
 
 
-def test_the_blind_control_sees_boxes_and_no_features(
-    world: Path, tuned: Any, tmp_path: Path
-) -> None:
+def test_the_blind_control_sees_boxes_and_no_features(world, tuned, tmp_path):
     poor = copied(tmp_path / "poor", world, lambda row: replace(row, features=0 * row.features))
     tuned("one", "uniter", "refcoco+", zero_region_features=True)
     tuned("other", "uniter", "refcoco+", regions=str(poor))
@@ -124,9 +122,7 @@ def test_the_blind_control_sees_boxes_and_no_features(
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 @pytest.mark.parametrize("objects", [0, 3])
-def test_tags_need_the_annotated_objects_in_their_order(
-    kind: str, objects: int, world: Path, tuned: Any, tmp_path: Path
-) -> None:
+def test_tags_need_the_annotated_objects_in_their_order(kind, objects, world, tuned, tmp_path):
     """B7: on any other store, every tag would name some other region."""
     images = list(RegionStore(world / "store").ids)
     other = str(store(tmp_path / "other", images, width=6, objects=objects))
@@ -147,9 +143,7 @@ def with_whole(folder: Path, world: Path) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("visualbert", "flickr30k"), ("uniter", "refcoco+")])
-def test_the_whole_image_is_no_candidate(
-    kind: str, name: str, world: Path, tuned: Any, tmp_path: Path
-) -> None:
+def test_the_whole_image_is_no_candidate(kind, name, world, tuned, tmp_path):
     """B19: the same answers, scores and upper bounds on a store that also holds the whole image."""
     still = replace(BRIEF, lr=1e-30)  # what is learned depends on which samples share a batch
     scores, written = [], []
@@ -164,9 +158,7 @@ def test_the_whole_image_is_no_candidate(
         assert whole == parts
 
 
-def test_what_each_model_sees_of_an_image(
-    world: Path, trained: dict[str, str], tmp_path: Path
-) -> None:
+def test_what_each_model_sees_of_an_image(world, trained, tmp_path):
     """B12, B19: the whole image, and boxes that end at the last of 60 x 40 pixels, are for VL-BERT alone."""
     plain = RegionStore(world / "store")
     whole = str(with_whole(tmp_path / "store", world))
@@ -219,9 +211,7 @@ def test_heads_have_the_papers_sizes() -> None:
         ("uniter", 28_996, 112_938_887, 109_898_752),
     ],
 )
-def test_pre_training_has_the_papers_sizes(
-    kind: str, vocabulary: int, total: int, core: int
-) -> None:
+def test_pre_training_has_the_papers_sizes(kind, vocabulary, total, core):
     """UNITER's masked LM counts for a cased vocabulary; its classes are 1,601, its features 2,048 numbers."""
     sizes = OutputSizes(text=768, pooler_output=768, visual=768, regions=2048, classes=1601)
     sizes = sizes._replace(input_embeddings=(vocabulary, 768))
@@ -314,9 +304,7 @@ def tuned(world: Path, trained: dict[str, str], tmp_path: Path) -> Callable[...,
 
 
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
-def test_every_model_learns_its_tasks(
-    kind: str, name: str, world: Path, trained: dict[str, str], tuned: Any, tmp_path: Path
-) -> None:
+def test_every_model_learns_its_tasks(kind, name, world, trained, tuned, tmp_path):
     result = tuned("run", kind, name, save_model=True)
     task = resolve("tasks", Task, name)
     assert set(result["median"]) == set(task.dev)

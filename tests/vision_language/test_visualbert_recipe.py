@@ -173,9 +173,7 @@ def test_judged_choices_and_statements(place: Path) -> None:
 
 
 @pytest.mark.parametrize("task", ["vcr", "nlvr2"])
-def test_the_codes_phase_goes_on_with_the_head_of_captions(
-    task: str, first: Path, place: Path, tmp_path: Path
-) -> None:
+def test_the_codes_phase_goes_on_with_the_head_of_captions(task, first, place, tmp_path):
     config = on_task(place, task, task_answers="judged", model=str(first))
     result = pretrain(config, replace(BRIEF, steps=1, lr=1e-30), tmp_path / "out")
     assert result["objectives"] == ["masked_lm", "sentence_image"]
@@ -199,9 +197,7 @@ def test_a_caption_of_several_phrases_is_one_text(tmp_path: Path) -> None:
     assert found == [("A man sees a dog", ()), ("A dog runs", ())]
 
 
-def test_captions_alone_see_no_image(
-    on_captions: PretrainConfig, place: Path, tmp_path: Path
-) -> None:
+def test_captions_alone_see_no_image(on_captions, place, tmp_path):
     weights = []
     for regions in (place / "captioned", store(tmp_path / "others", NAMES, classes=3)):
         config = replace_settings(on_captions, grounded=False, regions=str(regions))
@@ -269,9 +265,7 @@ def test_segments_are_read_by_the_last_stage(place: Path) -> None:
     torch.testing.assert_close(join.last_stage(same, wide, cover)[:, 32:], wide[:, 32:])
 
 
-def test_from_bert_to_vcr_through_both_phases(
-    on_captions: PretrainConfig, tuning: FinetuneConfig, place: Path, tmp_path: Path
-) -> None:
+def test_from_bert_to_vcr_through_both_phases(on_captions, tuning, place, tmp_path):
     images = str(place / "images")
     seeing = {"images": images, "backbone": str(place / "resnet"), "shortest_edge": 32}
     joining = {"object_classes": True, "early_fusion": False, "region_boxes": True, "flip": False}
@@ -311,9 +305,7 @@ def tuning(place: Path) -> FinetuneConfig:
     )
 
 
-def test_what_does_not_go_together(
-    on_captions: PretrainConfig, tuning: FinetuneConfig, first: Path, place: Path, tmp_path: Path
-) -> None:
+def test_what_does_not_go_together(on_captions, tuning, first, place, tmp_path):
     bare = str(store(tmp_path / "bare", NAMES, classes=0))
     captions = {"task": "", "data": "", "captions": str(place / "some.token.txt")}
     on_nlvr2 = {"task": "nlvr2", "data": str(place / "nlvr2"), "regions": str(place / "captioned")}

@@ -143,9 +143,7 @@ def test_a_store_of_vcr_holds_segments_and_cocos_classes(place: Path) -> None:
     assert class_names(["thing", "dog"]) == ["dog", "thing"] != class_names(["dog"])
 
 
-def test_a_new_end_to_end_model_learns_vcr_as_the_paper_does(
-    settings: FinetuneConfig, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_new_end_to_end_model_learns_vcr_as_the_paper_does(settings, place, tmp_path, capsys):
     def run(name: str, **changes: object) -> dict:
         finetune(replace_settings(settings, **changes), TWO, tmp_path / name)
         return log_of(tmp_path / name / "seed-0")[-1]

@@ -131,15 +131,6 @@ def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
     assert homes.digests(tmp_path / "one") == homes.digests(tmp_path / "other")
 
 
-def test_words_over_boxes_share_one_scale() -> None:
-    maps = {"0-1": np.array([[0.1, 0.2], [0.3, 0.0]]), "1-0": np.array([[0.5, 0.2], [0.0, 0.0]])}
-    figure = draw_heat_maps(maps, ["a", "dog"], ["0 person", "1 ball"], "box")
-    assert figure.get_supxlabel() == "box"
-    images = [axes.images[0] for axes in figure.axes if axes.images]
-    assert {image.get_clim() for image in images} == {(0, 50)}
-    np.testing.assert_allclose(images[0].get_array(), 100 * maps["0-1"])
-
-
 def test_the_command_writes_every_format(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("groundling.studies.attention.figures.DPI", 60)
     for name, made in (("heads", heads()), ("syntax", syntax())):

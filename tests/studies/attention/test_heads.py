@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import torch
 from tiny import toys
 from tiny.attention import HEADS, LAYERS, StubAttention, entities, samples_of, three_regions
 from tiny.homes import put
-from torch import Tensor
 
 from groundling.cli import main
 from groundling.core.batch import Batch, EncoderOutput, Example, GoldBoxes, RegionRow
@@ -83,9 +80,7 @@ def text() -> TextRowEncoder:
 
 
 @pytest.fixture(scope="module")
-def many(
-    text: TextRowEncoder,
-) -> tuple[SampleDataset, list[list[PhraseSpan]], dict[str, RegionRow]]:
+def many(text) -> tuple[SampleDataset, list[list[PhraseSpan]], dict[str, RegionRow]]:
     """14 texts on 7 images of 1 to 7 regions, half of which are gold boxes, with 1 to 3 phrases each."""
     rng = np.random.default_rng(0)
     store = {f"image{n}": toys.regions(n, 1 + n) for n in range(7)}
@@ -168,33 +163,6 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, batch: int,
 # -- nothing is held, and cost is one pass -----------------------------------------------------------------------------
 
 
-class ForgetfulGrounding(HeadGrounding):
-    """Checks whether an earlier map is still in memory when the next one comes."""
-
-    told: tuple[weakref.ref[Tensor], ...] = ()
-    alive = 0
-
-    def consume(self, seen: Any, one: AttentionMap) -> None:
-        self.alive += sum(each() is not None for each in self.told)
-        super().consume(seen, one)
-        self.told = (weakref.ref(one.weights),)
-
-
-def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any) -> None:
-    samples, phrases, _ = many
-    forgets = ForgetfulGrounding(phrases, FLICKR30K.label_regions, [0] * 14)
-    model = StubAttention()
-    consume_attention(model, samples, forgets, 7)
-    assert model.runs == 2
-    gc.collect()
-    assert forgets.alive == 0 and forgets.told[0]() is None
-    # One answer per head and phrase; sums do not grow.
-    assert sum(hits.size for hits in forgets.hits) == LAYERS * HEADS * sum(map(len, phrases))
-    assert {sums.shape for sums in forgets.sums} == {(1, 2, HEADS, 3)}
-    arrays = [*forgets.hits, *forgets.sums]
-    assert not any(isinstance(one, Tensor) for one in gc.get_referents(*arrays))
-
-
 # -- worked cases (methods.md F) ---------------------------------------------------------------------------------------
 
 LEFT, RIGHT, BOTH, FAR = [0, 0, 40, 40], [60, 0, 100, 40], [0, 0, 100, 40], [0, 60, 30, 100]
@@ -254,9 +222,7 @@ def test_the_whole_image_is_no_answer_and_of_equals_the_first_counts(text: TextR
         (row([FAR, LEFT, RIGHT], True, [0.2, 0.1, 0.3]), True, True),  # the first is no candidate
     ],
 )
-def test_the_rule_takes_the_most_confident_region(
-    own: RegionRow, right: bool, known: bool, text: TextRowEncoder
-) -> None:
+def test_the_rule_takes_the_most_confident_region(own, right, known, text):
     _, facts = hits(text, own, whole_image=bool(own.is_whole_image.any()))
     assert facts.confident_is_right.tolist() == [right] * 2
     assert facts.has_confidence.tolist() == [known] * 2
@@ -539,9 +505,7 @@ def test_the_control_reads_other_images(place: Path, tmp_path: Path) -> None:
         (("--regions", "{0}/nowhere"), "nowhere"),
     ],
 )
-def test_mistakes_are_one_line(
-    flags: tuple[str, ...], complaint: str, place: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_mistakes_are_one_line(flags, complaint, place, tmp_path, capsys):
     assert run(place, tmp_path / "out", *(flag.format(place) for flag in flags)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line

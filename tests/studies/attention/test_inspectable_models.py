@@ -302,9 +302,7 @@ def test_a_patch_is_right_whose_centre_lies_in_a_gold_box() -> None:
     assert right.tolist() == [0, 1, 0, 0, 1]
 
 
-def test_heads_are_scored_by_pointing_under_its_own_name(
-    place: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_heads_are_scored_by_pointing_under_its_own_name(place, tmp_path, capsys):
     """RefCOCO+'s files about two photos, with one expression each."""
     images, notes, refs, photos = [], [], [], []
     for n, (width, height) in enumerate(SIZES):

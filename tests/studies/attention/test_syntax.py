@@ -96,9 +96,7 @@ FILE = """\
 """
 
 
-def test_a_file_is_read_with_tokens_of_several_words_and_without_empty_nodes(
-    tmp_path: Path,
-) -> None:
+def test_a_file_is_read_with_tokens_of_several_words_and_without_empty_nodes(tmp_path):
     first, second = read_parses(put(tmp_path / "a.conllu", FILE))
     assert (first.id, first.image, second.id, second.image) == ("7#1", "", "", "8")
     assert first.where.endswith("a.conllu, line 1") and second.where.endswith("line 13")
@@ -158,9 +156,7 @@ NO_TREE = "expected a tree: a single word with HEAD 0"
         ("\n\n# image", "\n# image", 13, "ID 1-2 and FORM"),
     ],
 )
-def test_a_damaged_file_is_told_with_its_line(
-    tmp_path: Path, old: str, new: str, line: int, told: str
-) -> None:
+def test_a_damaged_file_is_told_with_its_line(tmp_path, old, new, line, told):
     path = put(tmp_path / "a.conllu", FILE.replace(old, new, 1))
     with pytest.raises(InputError) as caught:
         read_parses(path)
@@ -249,9 +245,7 @@ def parsed(marked: str, words: str, scheme: LabelScheme = "stanford") -> ParsedC
         ("as-is", "nsubj<runs det>a amod>red case>on det>the", 2),
     ],
 )
-def test_the_arcs_of_a_sentence_parsed_by_hand(
-    scheme: LabelScheme, expected: str, passed: int
-) -> None:
+def test_the_arcs_of_a_sentence_parsed_by_hand(scheme, expected, passed):
     """`>`: the phrase is the head of the other word, `<`: its dependent."""
     arcs, told = arcs_of(parsed(DOG, DOG_TREE, scheme))
     sign = {"head": ">", "dependent": "<"}
@@ -445,9 +439,7 @@ def test_a_model_of_two_streams_is_asked(place: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "heads/result.json").read_text())["counts"]["asked"] == 9
 
 
-def test_a_parser_is_asked_once_and_what_it_said_is_kept(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parser_is_asked_once_and_what_it_said_is_kept(place, tmp_path, monkeypatch):
     plain = [caption.text for caption in read_captions(place / "data", "val")]
     words = {text: tree(parse) for text, (_, parse) in zip(plain, CAPTIONS, strict=False)}
     asked = []
@@ -482,9 +474,7 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
         ("--min-arcs=7", "no relation has 7 arcs at a phrase with boxes, the most frequent has 6"),
     ],
 )
-def test_mistakes_are_one_line(
-    place: Path, tmp_path: Path, capsys: Any, flag: str, told: str
-) -> None:
+def test_mistakes_are_one_line(place, tmp_path, capsys, flag, told):
     put(place / "other.conllu", "\n".join(format_conllu(parse_of(tree(DOG_TREE)))))
     first = format_conllu(replace(parse_of(tree(CAPTIONS[0][1])), id="0#0"))
     put(place / "one.conllu", "\n".join(first))

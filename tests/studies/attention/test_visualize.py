@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -174,9 +173,7 @@ def words_of(place: Path, **flags: str) -> list[str]:
     ]
 
 
-def test_a_photo_of_ones_own(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_photo_of_ones_own(place, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("groundling.studies.attention.figures.DPI", 60)
     out = tmp_path / "look.html"
     line = ["visualize", *words_of(place, model=f"{place / 'seer'}|{place / 'bert'}"), "--cpu"]
@@ -265,9 +262,7 @@ OF_A_TASK = {"task": "flickr30k", "data": "flickr30k/data", "images": "flickr30k
         ({"out": "look.txt"}, "out=look.txt: expected a file name ending in .html"),
     ],
 )
-def test_a_mistake_is_one_line(
-    flags: dict[str, str], message: str, place: Path, monkeypatch: Any, capsys: Any
-) -> None:
+def test_a_mistake_is_one_line(flags, message, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     assert main(["visualize", *words_of(place, **flags), "--cpu"]) == 2
     said = capsys.readouterr().err
@@ -275,9 +270,7 @@ def test_a_mistake_is_one_line(
     assert said.count("\n") == 1
 
 
-def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(
-    place: Path, tmp_path: Path
-) -> None:
+def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(place, tmp_path):
     photo = tmp_path / "one.jpg"
     model, example = looked(place, "seer"), Example("own", TEXT, images=("one",))
     homes.picture(photo, size=(120, 80))  # resized: boxes are shares

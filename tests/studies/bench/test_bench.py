@@ -227,9 +227,7 @@ def test_a_weight_that_changes_nothing_is_refused() -> None:
     assert best_weight("name", found | {1.0: same | {"masked LM": {"test": 2.1}}}) == 0.1
 
 
-def test_minimal_pairs_differ_in_two_words_or_in_the_category_of_their_noun(
-    ran: Ran, tmp_path: Path
-) -> None:
+def test_minimal_pairs_differ_in_two_words_or_in_the_category_of_their_noun(ran, tmp_path):
     probes = ran.out / "shared/objects-0/private/probes"
     (tmp_path / "probes").symlink_to(probes)
     write_grammar_pairs(tmp_path)
@@ -255,9 +253,7 @@ def test_arms_have_equal_budgets_and_their_costs_are_known(ran: Ran) -> None:
     assert costs["method"]["extra_parameters"] > costs["text control"]["extra_parameters"] > 0
 
 
-def test_a_killed_bench_resumes_and_a_finished_one_does_nothing(
-    inside: Ran, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_bench_resumes_and_a_finished_one_does_nothing(inside, capsys):
     now = digests(inside.out / "jobs")
     before = {name: digest for name, digest in inside.when_killed.items() if "lock" not in name}
     assert len(before) >= 4 + STOP_AT
@@ -272,9 +268,7 @@ def test_a_killed_bench_resumes_and_a_finished_one_does_nothing(
     assert "mlm+mine.look:Look on captions; option:look_weight of 0.3, 1.0, 3.0" in plan
 
 
-def test_a_report_shows_what_is_finished_and_says_what_is_missing(
-    inside: Ran, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_shows_what_is_finished_and_says_what_is_missing(inside, capsys):
     before = read_json(inside.out / "bench.json")
     BENCH(replace(CONFIG, report=True, worlds=(0, 1)), inside.out)
     shown = capsys.readouterr().out
@@ -293,9 +287,7 @@ def test_a_report_shows_what_is_finished_and_says_what_is_missing(
     assert "not done yet" not in (inside.out / "bench.json").read_text()
 
 
-def test_a_plan_writes_nothing_and_compares_with_what_is_there(
-    inside: Ran, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_writes_nothing_and_compares_with_what_is_there(inside, tmp_path, capsys):
     out = tmp_path / "new"
     BENCH(replace(CONFIG, plan=True), out)
     assert "missing  objects 0: encoder" in capsys.readouterr().out
@@ -375,9 +367,7 @@ def pictograms(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_new_methods_and_their_controls_run_in_pictograms(
-    pictograms: Path, tmp_path: Path, name: str
-) -> None:
+def test_new_methods_and_their_controls_run_in_pictograms(pictograms, tmp_path, name):
     method = built_in_methods()[name]
     (tmp_path / "shared").symlink_to(pictograms / "shared")
     own = RenderedBench(BenchFolder(tmp_path), [method], replace(CONFIG, probes=()))
@@ -416,9 +406,7 @@ def test_a_merged_methods_controls_are_merged_alike(ran: Ran, tmp_path: Path) ->
     assert text_key(method) != text_key(contrastive)
 
 
-def test_a_frozen_probe_leaves_the_encoder_and_is_read_through_its_head(
-    ran: Ran, tmp_path: Path
-) -> None:
+def test_a_frozen_probe_leaves_the_encoder_and_is_read_through_its_head(ran, tmp_path):
     method = built_in_methods()["frozen_probe"]
     (tmp_path / "shared").symlink_to(ran.out / "shared")
     own = RenderedBench(BenchFolder(tmp_path), [method], replace(CONFIG, probes=()))
@@ -449,9 +437,7 @@ def test_a_frozen_probe_leaves_the_encoder_and_is_read_through_its_head(
     assert "visual" not in same and {"masked LM", "minimal pairs"} <= same  # the encoder's price
 
 
-def test_the_image_tower_alone_teaches_what_it_teaches_inside_its_clip(
-    ran: Ran, tmp_path: Path
-) -> None:
+def test_the_image_tower_alone_teaches_what_it_teaches_inside_its_clip(ran, tmp_path):
     """`lexi_contrastive_image`: an image encoder without texts, loaded as one, has the same features."""
     teacher = ran.out / "shared" / "objects-0" / "making" / "teacher" / "model"
     CLIPVisionModel.from_pretrained(teacher).save_pretrained(tmp_path / "alone")
@@ -508,9 +494,7 @@ def test_a_model_that_is_not_plain_ends_the_bench(ran: Ran, tmp_path: Path) -> N
 # -- curves ------------------------------------------------------------------------------------------------------------
 
 
-def test_curves_share_the_runs_of_a_finished_bench(
-    ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_curves_share_the_runs_of_a_finished_bench(ran, tmp_path, monkeypatch, capsys):
     """Two values of two axes, for a method that reads the corpus and one that reads captions with images."""
     out = tmp_path / "out"
     shutil.copytree(ran.out, out)

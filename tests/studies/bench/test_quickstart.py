@@ -55,9 +55,7 @@ QUICKSTART(QuickstartConfig(scale=0.003, processes=1), {out!r})
 """
 
 
-def test_from_nothing_to_the_report_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_nothing_to_the_report_and_again(tmp_path, monkeypatch, capsys):
     """The first time from the wheel in an empty folder, then from here."""
     out = tmp_path / "empty" / "q"
     out.parent.mkdir()

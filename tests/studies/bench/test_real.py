@@ -147,9 +147,7 @@ def test_every_arm_is_read_on_every_set_before_and_after(ran: tuple[Path, str]) 
         assert words in page
 
 
-def test_controls_read_the_same_texts_with_one_thing_replaced(
-    ran: tuple[Path, str], files: Path
-) -> None:
+def test_controls_read_the_same_texts_with_one_thing_replaced(ran, files):
     out, _ = ran
     found = configs(out)
     handed = out / "handed"
@@ -176,9 +174,7 @@ def test_controls_read_the_same_texts_with_one_thing_replaced(
 
 
 @pytest.mark.parametrize("family", ["clip", "siglip"])
-def test_words_of_all_texts_are_permuted_in_any_clip_like_teacher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
-) -> None:
+def test_words_of_all_texts_are_permuted_in_any_clip_like_teacher(tmp_path, monkeypatch, family):
     """Those of lines and of captions, no others; the image tower and all other weights stay."""
     monkeypatch.setattr("groundling.studies.bench.handed.LINES", 2)
     teacher = tmp_path / "teacher"
@@ -242,9 +238,7 @@ def test_a_set_is_hashed_once(files: Path, tmp_path: Path) -> None:
     assert hashed[str(files / "glue")] == 1 and set(hashed.values()) == {1}
 
 
-def test_a_model_that_is_not_the_encoder_with_other_weights_is_not_read(
-    files: Path, tmp_path: Path
-) -> None:
+def test_a_model_that_is_not_the_encoder_with_other_weights_is_not_read(files, tmp_path):
     words = homes.words()
     config = toys.bert(len(words)).config
     config.num_hidden_layers = 3
@@ -260,9 +254,7 @@ def test_a_model_that_is_not_the_encoder_with_other_weights_is_not_read(
 
 
 @pytest.mark.parametrize("cpu", [True, False])
-def test_commands_that_read_run_where_the_bench_runs(
-    files: Path, tmp_path: Path, cpu: bool
-) -> None:
+def test_commands_that_read_run_where_the_bench_runs(files, tmp_path, cpu):
     given: list[tuple[str, bool]] = []
 
     def recorded(name: str, *_: Any, **settings: Any) -> None:
@@ -295,9 +287,7 @@ def test_tokens_move_within_bands_of_similar_frequency(count: int) -> None:
     assert all(abs(one - other) <= 8 for one, other in moved.items())
 
 
-def test_a_bench_resumes_does_only_what_is_missing_and_plans_more_sets(
-    ran: tuple[Path, str], files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bench_resumes_does_only_what_is_missing_and_plans_more_sets(ran, files, capsys):
     out, _ = ran
     before = homes.digests(out / "jobs")
     with pytest.MonkeyPatch.context() as patch:
@@ -315,9 +305,7 @@ def test_a_bench_resumes_does_only_what_is_missing_and_plans_more_sets(
 
 
 @pytest.mark.parametrize(("depth", "read"), [(6, 4), (3, 3)])
-def test_vokenization_reads_the_last_four_layers_of_a_real_encoder(
-    files: Path, tmp_path: Path, depth: int, read: int
-) -> None:
+def test_vokenization_reads_the_last_four_layers_of_a_real_encoder(files, tmp_path, depth, read):
     words = homes.words()
     config = toys.bert(len(words)).config
     config.num_hidden_layers = depth
@@ -350,9 +338,7 @@ def test_a_plan_says_what_is_handed_over_and_read(files: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("left_out", "missing"), [("lexi_contrastive-shuffled*", 4), ("[lc]*", 16), ("*", 22)]
 )
-def test_a_report_runs_nothing_and_says_what_is_missing(
-    ran: tuple[Path, str], files: Path, tmp_path: Path, left_out: str, missing: int
-) -> None:
+def test_a_report_runs_nothing_and_says_what_is_missing(ran, files, tmp_path, left_out, missing):
     """A part of the jobs is there, those of the unadapted encoder and of text controls alone, or none."""
     out = tmp_path / "out"
     homes.put(out / "config.json", (ran[0] / "config.json").read_bytes())
@@ -405,9 +391,7 @@ def test_an_encoder_without_a_head_is_read_without_it(files: Path, tmp_path: Pat
         run(settings_for(files, student=files / "headless"), tmp_path / "other")
 
 
-def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(
-    files: Path, tmp_path: Path
-) -> None:
+def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(files, tmp_path):
     """On a sentence encoder, from vectors alone: no masked LM is added, and how much is retained is chosen."""
     names = [f"{number}.png" for number in range(6)]
     (tmp_path / "vectors").mkdir()
@@ -496,9 +480,7 @@ def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(
         ({"lr": 0}, "lr = 0: expected "),
     ],
 )
-def test_a_mistake_is_one_line_before_anything_is_trained(
-    files: Path, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_a_mistake_is_one_line_before_anything_is_trained(files, tmp_path, changes, message):
     names = {path.name for path in files.iterdir()} | {"nowhere"}
 
     def placed(value: Any) -> Any:
@@ -599,9 +581,7 @@ def judged(root: Path, methods: Sequence[str]) -> dict[str, Any]:
         return own.conclude({"captions": 1, "images": 1, "missing": 0}, [])
 
 
-def test_methods_of_earlier_commands_count_in_the_correction(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_methods_of_earlier_commands_count_in_the_correction(tmp_path, capsys):
     put_command(tmp_path, ["contrastive"], "words x 111111")
     (alone,) = judged(tmp_path, ["contrastive"])["verdicts"]
     put_command(tmp_path, ["l1"], "words x 111111")

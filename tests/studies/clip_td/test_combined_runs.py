@@ -116,9 +116,7 @@ def test_runs_of_finetune_and_the_servers_file(tmp_path: Path) -> None:
     assert len(server) == 6 and server[0] == "index\tprediction"
 
 
-def test_of_many_answers_the_likely_ones_are_averaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_answers_the_likely_ones_are_averaged(tmp_path, monkeypatch):
     """VQA's 3,129 outputs are not kept; here 3 are as many, first in full and then cut."""
     folder = vqa_answers(tmp_path / "vqa", ("yes", "red", "no", "yes", "red", "no", "yes", "red"))
     config = FinetuneConfig(
@@ -220,9 +218,7 @@ def config(tmp_path: Path) -> VcrJointScoreConfig:
     )
 
 
-def test_joint_accuracy_by_seed(
-    config: VcrJointScoreConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_joint_accuracy_by_seed(config, tmp_path, capsys):
     flags = ["--answers", config.answers, "--rationales", config.rationales, "--data", config.data]
     assert main(["vcr", *flags, "--out", str(tmp_path / "out")]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -232,9 +228,7 @@ def test_joint_accuracy_by_seed(
     assert (printed["seeds"], printed["left_out_seeds"], printed["items"]) == ([0, 1], [7], 4)
 
 
-def test_the_servers_file_of_a_split_without_labels(
-    config: VcrJointScoreConfig, tmp_path: Path
-) -> None:
+def test_the_servers_file_of_a_split_without_labels(config, tmp_path):
     secret = replace_settings(config, split="test")
     told = refused(vcr, secret, tmp_path / "a")
     assert "answer/seed-0/predictions_test.jsonl: no such file" in told
@@ -266,9 +260,7 @@ def test_the_servers_file_of_a_split_without_labels(
     assert Path(again[1]).read_text() == Path(result["files"][1]).read_text()
 
 
-def test_predictions_are_matched_by_what_the_data_set_calls_an_example(
-    config: VcrJointScoreConfig, tmp_path: Path
-) -> None:
+def test_predictions_are_matched_by_what_the_data_set_calls_an_example(config, tmp_path):
     older = vcr(config, tmp_path / "older")
     for task in ("answer", "rationale"):
         for path in (tmp_path / task).glob("seed-[01]/predictions_val.jsonl"):

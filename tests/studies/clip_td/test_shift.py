@@ -346,9 +346,7 @@ EM = [
 
 
 @pytest.mark.parametrize(("question", "choice", "expected"), EM)
-def test_synonyms(
-    tmp_path: Path, wordnet: WordNet, question: str, choice: str, expected: str | None
-) -> None:
+def test_synonyms(tmp_path, wordnet, question, choice, expected):
     editor = SynonymEditor(wordnet, min_items=1)
     asked = line(
         tmp_path, question=question, answers=(choice, "No .", choice, "Yes ."), objects=["bus"] * 4
@@ -362,9 +360,7 @@ def test_synonyms(
         assert made.log[0]["why"][0]["relation"] in ("synonym", "hypernym")
 
 
-def test_the_images_classes_are_context_and_rare_words_stay(
-    tmp_path: Path, wordnet: WordNet
-) -> None:
+def test_the_images_classes_are_context_and_rare_words_stay(tmp_path, wordnet):
     rows = [row(n, "Why ?", ("The dog .", "A hat .", "No .", "Yes .")) for n in range(3)]
     rows.append(row(3, "Where is the cat ?", ("A cat .", "B .", "C .", "D .")))
     vcr_files.write(tmp_path / "vcr/val.jsonl", rows)
@@ -375,9 +371,7 @@ def test_the_images_classes_are_context_and_rare_words_stay(
     assert made.unedited_counts["shared in fewer than 3 items"] >= 1
 
 
-def test_rationales_are_compared_with_the_answer_as_it_now_reads(
-    tmp_path: Path, wordnet: WordNet
-) -> None:
+def test_rationales_are_compared_with_the_answer_as_it_now_reads(tmp_path, wordnet):
     asked = line(
         tmp_path,
         question="Do the children talk ?",

@@ -264,9 +264,7 @@ def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -
     assert result["notes"] == ["val: 2 of 6 examples, evenly spaced"]
 
 
-def test_texts_cut_alike_are_a_tie_of_which_the_first_is_taken(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_cut_alike_are_a_tie_of_which_the_first_is_taken(place, tmp_path, capsys):
     rows = json_lines(place / "vcr/val.jsonl")[:4]
     few = vcr_files.write(tmp_path / "few/val.jsonl", rows).parent
     rows[1]["question"] = ["dog"] * 60

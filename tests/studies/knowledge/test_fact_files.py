@@ -359,9 +359,7 @@ def test_sets_are_described_with_those_that_share_their_items() -> None:
     assert describe_set("vec/mass")["set"]["published"] == 654 and describe_set("") == {}
 
 
-def test_norms_are_scored_by_masked_lm_and_by_embedding(
-    tmp_path: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_norms_are_scored_by_masked_lm_and_by_embedding(tmp_path, bert, monkeypatch):
     rows = [("owl", "is brown", 6), ("owl", "has wings", 11), ("fox", "is red", 30)]
     path = homes.put(tmp_path / "norms.dat", cslb(*((LOOK, *row) for row in rows)))
     settings = ProbeFactsConfig(model=str(bert), data=str(path), modes=("fill-mask", "embedding"))

@@ -121,9 +121,7 @@ def plain(folder: Path, text: str, masking: str, start: int = 0) -> float:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_pseudo_log_likelihood_is_its_definition(
-    name: str, places: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pseudo_log_likelihood_is_its_definition(name, places, monkeypatch):
     monkeypatch.setattr(pair_likelihoods, "MAX_BATCH_TOKENS", 64)  # several batches
     folder = places(name)
     model = LanguageModel(folder, CPU)
@@ -399,9 +397,7 @@ def settings(model: Path, data: Path, **changes: Any) -> PairsConfig:
     return PairsConfig(**{"model": str(model), "data": str(data), "cpu": True, **changes})
 
 
-def test_the_command_on_blimp(
-    places: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_on_blimp(places, tmp_path, capsys):
     data = blimp_folder(tmp_path / "blimp")
     model = places("bert")
     flags = ["pairs", "--model", str(model), "--data", str(data), "--cpu"]
@@ -489,9 +485,7 @@ def test_comps_and_winoviz_by_the_command(places: Callable[[str], Path], tmp_pat
     assert first["pair"] == (blue > first["scores"][2] and red > first["scores"][1])
 
 
-def test_few_pairs_and_long_ones(
-    places: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_few_pairs_and_long_ones(places, tmp_path, capsys):
     rows = [("good", "bad"), ("a dog", "dog a"), ("a cat " * 30, "cat"), ("a man", "man a")]
     data = put(tmp_path / "mine.csv", table(*rows))
     model = places("bert")

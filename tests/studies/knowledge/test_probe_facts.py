@@ -33,7 +33,6 @@ from groundling.studies.knowledge.probing_modes import (
 )
 from groundling.studies.knowledge.visual_facts import VisualFact, open_facts
 from groundling.studies.worlds.families.objects import ATTRIBUTES
-from groundling.studies.worlds.world import World
 
 COLOURS = ATTRIBUTES["colour"]
 
@@ -104,9 +103,7 @@ def test_without_a_head_the_other_modes_are_named(tmp_path: Path) -> None:
             assert own and all(len(one) == 2 and (abs(one) <= 1.001).all() for one in own.values())
 
 
-def test_embeddings_are_of_the_word_alone_and_a_tower_s_of_the_text(
-    bert: Path, tmp_path: Path
-) -> None:
+def test_embeddings_are_of_the_word_alone_and_a_tower_s_of_the_text(bert, tmp_path):
     tokenizer, model = BertTokenizer.from_pretrained(bert), BertModel.from_pretrained(bert).eval()
     text = "there is a purish zib ."
     part, whole = CharSpan(text, 11, 17), CharSpan(text, 0, len(text))
@@ -171,9 +168,7 @@ def test_scores_are_scipys_and_undefined_ones_nan() -> None:
     assert score_answers([tied], [np.ones(6)])["spearman"] == 0
 
 
-def test_a_run_writes_answers_and_goes_on(
-    bert: Path, world: tuple[World, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_writes_answers_and_goes_on(bert, world, tmp_path, monkeypatch):
     data = world[1]
     settings = ProbeFactsConfig(model=str(bert), data=str(data))
     result = ask(settings, tmp_path / "run")

@@ -92,9 +92,7 @@ def test_a_right_choice_is_the_labelled_one(task: Any, world: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "folder", "split"), TASKS)
-def test_the_answer_of_other_tasks_is_the_label(
-    name: str, folder: str, split: str, world: Path
-) -> None:
+def test_the_answer_of_other_tasks_is_the_label(name, folder, split, world):
     task = resolve("tasks", Task, name).with_answers_of(world / folder)
     known = facts(world, task, 0.0)
     form: Any = task.form
@@ -187,9 +185,7 @@ def test_features_have_the_shapes_of_clips(knows: str, world: Path) -> None:
 
 
 @pytest.mark.parametrize(("file", "key"), [("world.json", "config"), ("tasks.json", "world")])
-def test_a_world_file_imports_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, key: str
-) -> None:
+def test_a_world_file_imports_nothing(tmp_path, monkeypatch, file, key):
     homes.put(tmp_path / "evil.py", f"open({str(tmp_path / 'ran')!r}, 'w')")
     homes.put(tmp_path / file, json.dumps({key: {"family": "evil:FAMILY"}}))
     monkeypatch.chdir(tmp_path)
@@ -224,9 +220,7 @@ def taught(world: Path, knows: str = "attributes") -> dict[str, Any]:
         ("snli-ve", "snli_ve", "attributes"),
     ],
 )
-def test_every_targeted_term_trains(
-    task: str, folder: str, knows: str, world: Path, tmp_path: Path
-) -> None:
+def test_every_targeted_term_trains(task, folder, knows, world, tmp_path):
     terms = ["td_image", "td_text", "td_words", "td_image_text"]
     terms += ["td_similarity"] * (folder == "vcr")  # the others have no choices
     config = make_settings(
@@ -265,9 +259,7 @@ def test_arms_of_adapt_train(arm: str, world: Path, tmp_path: Path) -> None:
         (["world={}", "knows=answer"], "sentence", "texts alone have no answer"),
     ],
 )
-def test_what_it_cannot_be_is_refused(
-    given: list[str], features: str, message: str, world: Path
-) -> None:
+def test_what_it_cannot_be_is_refused(given, features, message, world):
     settings = ObjectiveSettings(option=tuple(one.format(world) for one in given))
     with pytest.raises(InputError, match=message):
         ORACLE.make(TeacherContext(NAME, frozenset(features.split()), settings))

@@ -76,9 +76,7 @@ def put_questions(world: Path, name: str) -> None:
 FEW = replace(STEPS, steps=2, batch=2)
 
 
-def test_nouns_alone_and_questions_alone_are_asked(
-    encoder: str, world: Path, tmp_path: Path
-) -> None:
+def test_nouns_alone_and_questions_alone_are_asked(encoder, world, tmp_path):
     config = ProbeConfig(model=encoder, data=str(world), seeds=1)
     put(world, "attribute.tsv", attributes())
     assert set(probe(config, FEW, tmp_path / "nouns")) == {"linear/colour"}
@@ -94,9 +92,7 @@ def test_nouns_alone_and_questions_alone_are_asked(
     assert found["world/mine"]["guessing_loss"] == pytest.approx(0.6365, abs=1e-4)
 
 
-def test_a_seed_that_learned_nothing_has_no_part_in_the_mean(
-    encoder: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_seed_that_learned_nothing_has_no_part_in_the_mean(encoder, world, tmp_path, monkeypatch):
     put_questions(world, "mine")
     losses = {0: 0.3, 1: 0.6364, 2: 0.5, 3: 0.63, 4: 0.7, 5: 0.64}
     accuracy = {0: 0.8, 1: 0.5, 2: 0.9, 3: 0.5, 4: 0.5, 5: 0.5}
@@ -179,9 +175,7 @@ def test_a_noun_of_several_words_is_read_at_all_of_them(encoder: str, world: Pat
         ("|sentence", "|text", "no column 'sentence'"),
     ],
 )
-def test_a_bad_table_is_named(
-    old: str, new: str, message: str, encoder: str, world: Path, tmp_path: Path
-) -> None:
+def test_a_bad_table_is_named(old, new, message, encoder, world, tmp_path):
     put(world, "attribute.tsv", table(attributes().replace("\t", "|").replace(old, new).rstrip()))
     with pytest.raises(InputError, match=message) as caught:
         probe(ProbeConfig(model=encoder, data=str(world)), FEW, tmp_path / "out")

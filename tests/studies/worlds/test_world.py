@@ -96,9 +96,7 @@ def digest(folder: Path) -> str:
         ("data sets", ["78d78dca51f0c7d6", "d467653906bdb5d9"]),
     ],
 )
-def test_a_seed_gives_the_same_bytes_for_ever_and_another_none_of_them(
-    name: str, pinned: list[str], tmp_path: Path
-) -> None:
+def test_a_seed_gives_the_same_bytes_for_ever_and_another_none_of_them(name, pinned, tmp_path):
     """Files that change need another `FORMAT_VERSION`."""
     few = replace(TINY, nouns=60, dev_nouns=14, test_nouns=16, sentences=50)
     folders = [tmp_path / "0", tmp_path / "1"]
@@ -191,9 +189,7 @@ def test_drawings_stay_in_their_cells_and_are_anti_aliased() -> None:
             assert 0 <= x < x + width <= cell and 0 <= y < y + height <= cell
 
 
-def test_a_scene_and_a_line_do_not_depend_on_how_many_there_are(
-    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scene_and_a_line_do_not_depend_on_how_many_there_are(written, tmp_path, monkeypatch):
     world, folder = written
     few = World(replace(world.config, scenes=7, dev_scenes=3, sentences=20))
     for image_id in (1, 7, DEV_IMAGES + 3):
@@ -213,9 +209,7 @@ def test_a_scene_and_a_line_do_not_depend_on_how_many_there_are(
 @pytest.mark.parametrize(
     ("family", "apart", "in_train"), [(OBJECTS, 2, 4), (PICTOGRAMS, 2.5, 6)], ids=["objects", "p"]
 )
-def test_attributes_and_category_are_balanced_and_independent(
-    family: WorldFamily, apart: float, in_train: int, seed: int
-) -> None:
+def test_attributes_and_category_are_balanced_and_independent(family, apart, in_train, seed):
     nouns = World(replace(SMALL, family=family.name, seed=seed)).nouns
     assert len({noun.name for noun in nouns}) == len({noun.attributes for noun in nouns}) == 162
     table = [(*noun.attributes, noun.category) for noun in nouns]

@@ -15,7 +15,6 @@ from PIL import Image
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from groundling.command_line import Command
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions import read_captions
@@ -140,9 +139,7 @@ def blind(train: Sequence[Any], test: Sequence[Any], choices: int = 0) -> float:
     return float(model.score(bag.transform(asked), gold))
 
 
-def test_one_region_store_and_one_vocabulary_serve_all(
-    folder: Path, shown: dict[str, Scene], read: dict[str, Any]
-) -> None:
+def test_one_region_store_and_one_vocabulary_serve_all(folder, shown, read):
     given, names = read_annotated_boxes(folder / "instances.json")
     assert tuple(names) == ATTRIBUTES["shape"]
     assert len(given) == len(shown) == len(list((folder / "images").rglob("*.*g")))
@@ -337,9 +334,7 @@ def test_flickr30k_entities(folder: Path, shown: dict[str, Scene]) -> None:
 @pytest.mark.parametrize(
     ("make", "settings"), [(render_world, ()), (render_tasks, (TasksConfig(),))]
 )
-def test_a_folder_that_cannot_be_written_is_one_line(
-    make: Command, settings: Sequence[TasksConfig], tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(make, settings, tmp_path):
     out = tmp_path / "file" / "out"
     out.parent.touch()
     with pytest.raises(InputError, match=f"{out}: cannot be written"):

@@ -273,9 +273,7 @@ def test_from_runs_to_the_figure(place: Path, capsys: pytest.CaptureFixture[str]
     ],
 )
 @pytest.mark.usefixtures("place")
-def test_a_mistake_is_one_line(
-    change: tuple[str, str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line(change, message, capsys):
     assert main(GROUNDED.replace(*change).split()) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
