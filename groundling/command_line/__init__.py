@@ -167,7 +167,6 @@ def _module_commands(module: str) -> dict[str, Command]:
 
 
 def _first_word(module: str) -> str:
-    """The first word of a module's commands: `train-clip` of `train_clip`."""
     return module.rpartition(".")[2].replace("_", "-")
 
 

@@ -32,7 +32,6 @@ NAMES = (None, InputKind.OBJECT, InputKind.COLUMN)
 
 
 def _named_inputs(config: object) -> Iterator[tuple[Setting, int, str]]:
-    """Setting, number and path of each file, folder and model; the user's own modules are none."""
     for one in settings_of(config):
         words = [one.value] if isinstance(one.value, str) else one.value
         for number, word in enumerate(filter(None, words if one.input not in NAMES else ())):

@@ -78,7 +78,6 @@ def merge(config: MergeConfig, run: Run) -> dict[str, Any]:
 
 
 def _folder_of(source: str) -> Path:
-    """A model folder, or the folder of a hub id in the cache; raises InputError for a hub id without safetensors."""
     if Path(source).is_dir():
         return Path(source)
     file = find_file(source, "model.safetensors")
@@ -88,7 +87,6 @@ def _folder_of(source: str) -> Path:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The files of weights below a folder, from there; raises InputError without one."""
     files = sorted(one.relative_to(folder) for one in folder.rglob("*.safetensors"))
     found = [file for file in files if file.name != HEADS]
     if not found:
@@ -120,7 +118,6 @@ def _interpolate(name: str, value: Tensor, partner: Tensor, config: MergeConfig)
 
 
 def _share_of(name: str, shares: Sequence[float]) -> float:
-    """The share of a weight; raises InputError if there are fewer shares than layers."""
     if len(shares) == 1:
         return shares[0]
     layer = LAYER.search(f".{name}")

@@ -117,7 +117,6 @@ def _on_one_line(cell: str) -> str:
 
 
 def _cell(value: object) -> str:
-    """A value as a table cell: empty for None, JSON for anything that is not text."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json_text(value, ensure_ascii=False)

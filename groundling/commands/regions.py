@@ -92,7 +92,6 @@ def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
 
 
 def _extract_store(config: RegionsConfig, run: Run, part: ProcessRank) -> dict[str, Any]:
-    """Manifest of a store made of images, by this process, under torchrun, or by processes that it starts."""
     from groundling.data.regions import RegionWriter
     from groundling.data.shards import ProcessRank
     from groundling.runs.jobs import Job, run_jobs

@@ -102,7 +102,6 @@ def is_kaggle(path: Path) -> bool:
 
 
 def _is_flickr8k(path: Path) -> bool:
-    """Whether a file's first line is one of Flickr8k's, file#number and a caption, whatever the file is called."""
     return path.is_file() and FLICKR8K_LINE.match(_first_line(path)) is not None
 
 
@@ -119,7 +118,6 @@ def _words(caption: str) -> str:
 
 
 def _name(value: object) -> str:
-    """A name or number of an image; raises TypeError for any other JSON value."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError(f"{value!r:.40} is neither a text nor a whole number")
     return str(value)
@@ -143,7 +141,6 @@ def has_splits(path: str | Path) -> bool:
 
 
 def _is_karpathy(content: Any) -> bool:
-    """Whether JSON is `dataset_coco.json` or similar, judged by its first image."""
     match content:
         case {"images": [{"split": _, "sentences": _}, *_]}:
             return True
@@ -231,7 +228,6 @@ def _table(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
 def _choose_columns(
     path: Path, header: Sequence[str], columns: CaptionColumns
 ) -> tuple[list[str], str]:
-    """The columns of captions and the column of image files, which is empty if there is none."""
     captions = split_columns(columns.caption_column)
     image = columns.image_column or _named(IMAGES, header, captions)
     if not captions and (name := _named(CAPTIONS, header, [image])):
@@ -250,7 +246,6 @@ def _named(names: Sequence[str], header: Sequence[str], excluded: Sequence[str])
 
 
 def _captions_in(row: dict[str, Any], name: str) -> list[str]:
-    """The texts of a column, which may be a list in JSON; an empty list is an empty text."""
     value = row.get(name)
     if not isinstance(value, list):
         return row_texts(row, [name])
@@ -310,7 +305,6 @@ class _Downloaded(NamedTuple):
 
 
 def _in_tar(tar: Path, key: str, parts: Mapping[str, Member]) -> _Downloaded:
-    """The caption of a sample, of its .txt or else of its .json, where it may be null, and its status."""
     row: dict[str, Any] = {}
     if ".json" in parts:
         where = f"{tar}: {key}.json"
@@ -332,7 +326,6 @@ def _parquet(tar: Path) -> Path:
 
 
 def _beside(tar: Path) -> dict[str, _Downloaded]:
-    """The captions of a tar's parquet, by key; none without the file."""
     if not _parquet(tar).is_file():
         return {}
     found: dict[str, _Downloaded] = {}
@@ -587,7 +580,6 @@ class CaptionPairs(SampleWrapper):
         return [_pair(one, other, int(index) != second) for index, second, one, other in pairs]
 
     def _draw(self, index: int, rng: np.random.Generator) -> int:
-        """Another caption of the same image; `index` itself if there is none."""
         start, stop = self.starts[self.group[index] : self.group[index] + 2].tolist()
         others = self.members[start:stop]
         others = others[others != index]

@@ -145,7 +145,6 @@ def full_blocks(
 
 
 def _counted_words(texts: Iterable[str], lexicon: TokenizationCache) -> Iterator[tuple[str, int]]:
-    """Every word of some texts with its number of tokens after another word."""
     for some in batched(texts, CHUNK):
         words = [word for text in some for word in text.split()]
         counts = lexicon.counts([f" {word}" for word in words])
@@ -421,7 +420,6 @@ def write_shard(
 
 
 def _names(places: Sequence[int], first: int) -> Iterator[str]:
-    """What ids say of each text: the number of its line, and its own among the parts of a cut line."""
     counts = Counter(places)
     seen: Counter[int] = Counter()
     for place in places:

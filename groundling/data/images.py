@@ -142,7 +142,6 @@ def check_shape(size: tuple[int, int], image: ImageInput) -> None:
 
 
 def _size_of(image: ImageInput) -> tuple[int, int]:
-    """Width and height after rotation by the EXIF orientation; for a file, from its header."""
     if isinstance(image, Image.Image):
         return _in_rgb(image).size
     # See `read_image`.

@@ -223,7 +223,6 @@ def _offsets(encoding: Encoding) -> np.ndarray:
 
 
 def _special_tokens(engine: Tokenizer) -> tuple[Encoding, slice, slice]:
-    """The encoding of a single text, and the places of its special tokens before and after the text."""
     probe = engine.encode("a")
     inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
     first = inner[0] if inner else len(probe.ids)
@@ -586,7 +585,6 @@ def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndar
 
 
 def _key(example: Example) -> object:
-    """The texts and tags of an example; those with equal ones share a converted sample."""
     texts = (example.text, example.text_pair, example.choices)
     tags = (example.region_tags, example.choice_region_tags, example.object_names)
     return texts, tags, example.part_starts
@@ -622,7 +620,6 @@ def with_choice(example: Example, number: int) -> Example:
 
 
 def _tagged(row: TextRow, example: Example, words: Sequence[np.ndarray]) -> TextRow:
-    """A row with the object or phrase that each token names; `words` are its texts' word spans."""
     # The extra last entry is for tokens outside all words.
     named = np.full(sum(len(part) for part in words) + 1, -1, np.int64)
     before = 0

@@ -225,7 +225,6 @@ class ShardWriter:
 
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Write a shard atomically, with the mode of other new files."""
     partial = path.with_name(path.name + ".partial")
     with disk_errors(path):
         partial.touch()

@@ -63,7 +63,6 @@ def find_member(path: Path, tar: Path) -> Member | None:
 
 @lru_cache(OPEN_TARS)
 def _list_of(tar: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The members of a tar, and their names, in lines of UTF-8."""
     with convert_read_errors(tar):
         stat = tar.stat()
     identity = f"{tar.absolute()}|{stat.st_size}|{stat.st_mtime_ns}"
@@ -94,7 +93,6 @@ def _listed(tar: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _checked_name(name: str, tar: Path) -> str:
-    """A member's name without `./`; raises InputError for one that is no path inside of its tar."""
     normal = posixpath.normpath(name)
     if normal.startswith(("/", "../")) or "\n" in normal:
         raise InputError(f"{tar}: the member {name!r} has no name below the tar")

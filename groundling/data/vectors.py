@@ -196,7 +196,6 @@ class VectorTable:
         return rows
 
     def _rows_elsewhere(self, keys: Sequence[str]) -> np.ndarray:
-        """The row of each image whose path differs from that of its id; -1 without one."""
         rows = np.empty(len(keys), np.int64)
         has_folder = np.array(["/" in key for key in keys])
         if not has_folder.all():
@@ -254,7 +253,6 @@ def _open(path: Path) -> VectorFile:
 
 
 def _ids_beside(path: Path) -> Path:
-    """The file of the ids of a file of vectors; raises InputError if there is none."""
     number = re.search(r"\d+$", path.stem)
     metadata = path.parent.parent / "metadata" / f"metadata_{number[0] if number else ''}{PARQUET}"
     candidates = [*(path.with_suffix(ending) for ending in ID_ENDINGS), metadata]

@@ -120,7 +120,6 @@ def _weights(clip: FrozenClip) -> dict[str, str]:
 
 
 def _layers(width: int, out: int, layers: int) -> nn.Sequential:
-    """`layers` Linears with GELU between them; empty for 0 layers."""
     parts: list[nn.Module] = []
     for number in range(layers):
         parts += [nn.GELU()] if number else []

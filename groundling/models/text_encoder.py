@@ -306,7 +306,6 @@ class TextEncoder(Encoder):
 
 
 def _text_config(source: str | Path) -> Any:
-    """The configuration of a text encoder; raises InputError for another model."""
     config = load_config(source)
     # Two encoders (CLIP) have no `hidden_size`, an image encoder no `vocab_size`.
     one_text_encoder = hasattr(config, "hidden_size") and hasattr(config, "vocab_size")

@@ -157,7 +157,6 @@ def _append(values: Tensor, value: int) -> Tensor:
 
 
 def _positions(tokens: Tokens) -> SequencePositions:
-    """The T positions of the text and that of the visual token."""
     text = text_positions(tokens)
     kinds = torch.full_like(text.kinds[:, :1], int(PositionKind.WHOLE_IMAGE))
     return SequencePositions.concatenate(text, SequencePositions(kinds, torch.zeros_like(kinds)))

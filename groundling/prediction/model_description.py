@@ -47,7 +47,6 @@ def _read_form(content: Mapping[str, Any] | None) -> OutputType | None:
 
 
 def _form_content(form: OutputType | None) -> dict[str, Any] | None:
-    """An output type for JSON; None for one of your own, which only its module can build."""
     kinds = [name for name, kind in FORMS.items() if type(form) is kind]
     return {"is": kinds[0], **asdict(form)} if kinds else None  # type: ignore[call-overload]
 

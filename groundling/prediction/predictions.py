@@ -188,7 +188,6 @@ def _row(scores: EvaluationOutput, number: int) -> PredictionRow:
 def _ranked(
     prediction: PredictionRow, form: OutputType, top_k: int
 ) -> list[tuple[float, float | None]]:
-    """The most likely predictions with their probabilities, the output type's own prediction first."""
     if not isinstance(form, Classification | OpenAnswer | RegionSelection):
         return [(prediction.prediction, None)]
     shares = probabilities(prediction, form)
@@ -316,7 +315,6 @@ def read_file_rows(
 
 
 def _id_of(file: str, images: ImageSampleBuilder) -> str:
-    """The image id of a file name with or without ending; raises InputError if the photo has another ending."""
     file = file.strip().removeprefix("./")
     image = image_id(file)
     ending = file[len(image) :].lower()

@@ -354,13 +354,11 @@ def open_run(
 
 
 def _has_results(out: Path) -> bool:
-    """Whether a run has saved anything; otherwise it stopped at a mistake that may be corrected by now."""
     files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
     return any(path.suffix != ".partial" and NO_RESULTS.isdisjoint(path.parts) for path in files)
 
 
 def _clear_leftovers(out: Path) -> None:
-    """Remove what another run left that saved nothing, such as its tokenizer."""
     for path in out.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -378,7 +376,6 @@ def _versions() -> dict[str, str]:
 
 
 def _commits(inputs: Mapping[str, str | Path]) -> dict[str, str]:
-    """Commits of the user's own code and of hub models among the inputs, where they are known."""
     commits = {}
     for name, place in inputs.items():
         if Path(place).suffix == ".py":

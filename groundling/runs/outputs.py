@@ -36,7 +36,6 @@ class CommandOutput:
 
 
 def _result(function: Callable[..., Any], settings: ByPrefix, work: CommandContext) -> Any:
-    """The function's result; of a dry run what it read and would do next."""
     try:
         return function(*settings.values(), work)
     except DryRunEnd as end:
@@ -121,7 +120,6 @@ MODULE = "module "
 
 
 def _module_files(configs: Sequence[object]) -> dict[str, Path]:
-    """Files of the modules that settings name (MODULE:NAME); editing one makes another run."""
     files: dict[str, Path] = {}
     for one in (each for config in configs for each in settings_of(config)):
         if one.input in (InputKind.OBJECT, InputKind.MODEL):

@@ -194,7 +194,6 @@ class RunFolder(CommandContext):
         return result
 
     def _clear(self) -> None:
-        """Remove what only an unfinished run needs, which a kill may leave."""
         if self.state.is_main_process:
             Checkpoints(self.folder / "checkpoints").clear()
             shutil.rmtree(self.folder / PREPARED, ignore_errors=True)

@@ -147,7 +147,6 @@ def form_of(labels: Mapping[str, str], label_type: str) -> OutputType:
 
 
 def _are_measurements(values: Sequence[str]) -> bool:
-    """Whether distinct labels are numbers of a regression, not class numbers."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:
@@ -176,7 +175,6 @@ def held_out(path: Path, groups: Iterable[RowGroup]) -> set[RowGroup]:
 
 
 def _draw(group: RowGroup) -> float:
-    """A pseudorandom number 0..1 that depends only on the group."""
     return derive_seed("own file", *group) / 2**63
 
 
@@ -224,7 +222,6 @@ def _odd_classes(
 
 
 def _meaning(name: str) -> str:
-    """The number that a class stands for, or its normalised name."""
     try:
         return str(float(name))
     except ValueError:

@@ -216,7 +216,6 @@ def file_of(folder: Path, split: str, patterns: Sequence[str] = QUESTIONS) -> Pa
 
 
 def _entries(path: Path, key: str) -> dict[int, Mapping[str, Any]]:
-    """Entries by question id, from a list or from the list under `key`."""
     content = read_json(path)
     with convert_read_errors(path):
         listed = content[key] if isinstance(content, dict) else content

@@ -131,7 +131,6 @@ class ClipTeacher(Teacher):
         ]
 
     def _with_dependencies(self, requested: Collection[str]) -> set[str]:
-        """The requested features, and those that they are computed from."""
         computed = set(requested)
         if "clip_confidence" in computed and isinstance(self.answers, int):
             computed.add("clip_similarity")
@@ -144,7 +143,6 @@ class ClipTeacher(Teacher):
         return computed
 
     def _check_sources(self, requested: Sequence[str]) -> None:
-        """Raises InputError if a model or setting is missing for the features that it computes."""
         compares = bool(SCORES & self.computed) or self._scores_words
         if compares and not self.scorer.share_space:
             raise InputError("the teacher's towers share no space; pass teacher_scorer=MODEL")
@@ -152,7 +150,6 @@ class ClipTeacher(Teacher):
             raise InputError(f"a teacher of {', '.join(requested)} needs teacher_images=FOLDER")
 
     def _compute_only(self, computed: Collection[str], returned: Collection[str]) -> None:
-        """Compute these features, from those of a row that they need, and return some of them."""
         self.computed = frozenset(computed)
         self.feature_names = tuple(sorted(returned))
         self.reads_images = bool((IMAGES | SCORES) & self.computed) or self._scores_words
@@ -189,7 +186,6 @@ class ClipTeacher(Teacher):
 
     @property
     def _required_features(self) -> set[str]:
-        """Features of the rows that it reads, because it does not compute them."""
         required = {self.scored_image} if SCORES & self.computed or self._scores_words else set()
         if "clip_similarity" in self.computed:
             required.add(self.scored_text)
@@ -283,7 +279,6 @@ class ClipTeacher(Teacher):
         return ids
 
     def _image_digest(self, example: Example) -> str:
-        """A hash of the content of an example's image."""
         (name,) = example.images
         if name not in self.digests:
             self.digests[name] = image_digest(self.files[name])[:32]
@@ -325,7 +320,6 @@ class ClipTeacher(Teacher):
         return inputs
 
     def _pixels(self, names: Sequence[str], clip: FrozenClip) -> list[np.ndarray]:
-        """Images for a model, each read once; raises InputError if a file is no image."""
         tower = require(clip.image, "image", "this teacher")
         pixels = {}
         for name in dict.fromkeys(names):
@@ -491,7 +485,6 @@ class ClipTeacher(Teacher):
 
 
 def _image_ids(batch: Batch) -> list[str]:
-    """The id of each input's image, which is the end of the input's id."""
     return [name.rpartition("|")[2] for name in batch.ids]
 
 
@@ -505,7 +498,6 @@ def text_for_clip(example: Example) -> str:
 
 
 def _is_word(text: str, places: np.ndarray) -> np.ndarray:
-    """Mask (K,) bool of the raw words that are not punctuation."""
     return np.array([text[start].isalnum() for start, _ in places], bool)
 
 

@@ -70,7 +70,6 @@ def load_teacher_set(
 
 
 def _check_text_tower(source: str, names: Sequence[str], context: ObjectiveContext) -> None:
-    """Raises InputError if an objective reads features of texts, and the teacher reads images alone."""
     has_own_text = is_import_path(source) or source.startswith(VECTORS)
     if not source or has_own_text or context.settings.targeted_distillation.teacher_text:
         return

@@ -278,7 +278,6 @@ class TextStatesTeacher(Teacher):
 
 
 def _make_text_states(context: TeacherContext) -> TextStatesTeacher:
-    """Load the encoder of --kd-teacher; raises InputError without one, or without the student's tokenizer."""
     source = context.settings.state_distillation.kd_teacher
     if not source:
         raise InputError("nst, crd and nt_xent need kd_teacher=MODEL, a text encoder")

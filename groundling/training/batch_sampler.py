@@ -208,7 +208,6 @@ def check_batch(source: object, count: int, batch: int) -> None:
 
 
 def _shuffle_by_length(samples: SampleDataset, batch: int, rng: np.random.Generator) -> np.ndarray:
-    """Batches of `batch` samples of similar length; those of an incomplete last batch are skipped."""
     order = _permutation(len(samples), rng)
     order = order[: len(order) // batch * batch]
     size = POOL * batch

@@ -361,7 +361,6 @@ class _TrainingLoop:
             self.checkpoints.save_best(self.module, counters.step)
 
     def _best_step(self) -> int:
-        """The step whose weights the model has at the end; 0 for the last step."""
         if self.evaluator is None:
             return 0
         return self.evaluator.kept_step(self.counters.evaluations)
@@ -437,7 +436,6 @@ def means_of_windows(
 
 
 def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
-    """Device, processes and precision; raises InputError if the batch cannot be split evenly."""
     process_state(config.cpu)
     AcceleratorState._reset_state()  # forget an earlier call's precision; the process group stays
     accelerator = Accelerator(
@@ -553,7 +551,6 @@ class _TrainingLog:
         self.in_step = set()
 
     def _totals(self) -> dict[str, list[float]]:
-        """Sum, items and weight of each term over all processes, even if some lack it."""
         counts = {term: float(self.counts[term]) for term in self.sums}
         if self.accelerator.num_processes > 1:
             every = gather_object([counts])

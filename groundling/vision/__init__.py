@@ -359,7 +359,6 @@ class Extractor:
         return regions
 
     def _append_detections(self, annotated: ImageBoxes, detected: ImageBoxes) -> ImageBoxes:
-        """An image's boxes from files, followed by the detector's, each with its best class among the files' names."""
         assert self.detector and annotated.classes is not None and detected.classes is not None
         numbers = {_plain(name): number for number, name in enumerate(self.names)}
         names = [_plain(self.detector.names[best]) for best in detected.classes.argmax(1)]

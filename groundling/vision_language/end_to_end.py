@@ -217,7 +217,6 @@ class EndToEndModel(SingleStreamModel):
 
 
 def _freeze(cnn: ResNetModel) -> None:
-    """Freeze the stem, the first stage and every BatchNorm."""
     cnn.embedder.requires_grad_(False)
     cnn.encoder.stages[0].requires_grad_(False)
     for module in cnn.modules():
@@ -226,7 +225,6 @@ def _freeze(cnn: ResNetModel) -> None:
 
 
 def _without_stride(stage: nn.Module, dilation: int) -> None:
-    """Set the stride of a ResNet's last stage to 1, and dilate its 3 x 3 convolutions instead."""
     for conv in stage.modules():
         if isinstance(conv, nn.Conv2d):
             conv.stride = (1, 1)

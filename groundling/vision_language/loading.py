@@ -56,7 +56,6 @@ def is_region_encoder(source: str | Path) -> bool:
 
 
 def _architecture_of(source: str | Path, name: str) -> Architecture:
-    """The architecture of a folder's model; your own only if `name` (MODULE:NAME) names it."""
     kind = str(read_join_description(source).get("kind"))
     if is_import_path(name):
         own_architecture = import_object(name, Architecture)

@@ -129,7 +129,6 @@ def text_sources(
 
 
 def _has_images(texts: CorpusDataset, numbers: range, name: str) -> bool:
-    """Whether the lines of a file have images; raises InputError if only some have."""
     has_image = texts.has_image[numbers.start : numbers.stop]
     if has_image.any() and not has_image.all():
         lacking = texts.ids[numbers.start + int(has_image.argmin())]
@@ -140,7 +139,6 @@ def _has_images(texts: CorpusDataset, numbers: range, name: str) -> bool:
 def _readable(
     source: DataSource, sees: bool, objectives: Sequence[Objective], teacher_set: TeacherSet
 ) -> DataSource:
-    """The source with the objectives that its texts can train, and with pairs of captions if one reads them."""
     if sees:
         pairing = [one.name for one in objectives if f"labels.{IS_PAIR}" in one.required_fields]
         if not pairing:

@@ -128,7 +128,6 @@ def _entropy(samples: Sequence[Sample]) -> float:
 
 
 def _without_clip(sample: Sample) -> Sample:
-    """The sample with a CLIP side of one window with only start and end tokens."""
     row = require(sample.clip, "clip", "a cross-modal model")
     kept = row.special_tokens_mask & (
         require(row.window_index, "window_index", "a cross-modal model") == 0

@@ -167,7 +167,6 @@ def _save(
     training: TrainingArguments,
     result: dict[str, Any],
 ) -> None:
-    """Write the encoder and its card, and with `save_joint` the cross-modal model, each with the objectives' heads."""
     save_trained(folder / "model", text, objectives)
     result["fills_masks"] = _save_lm_head(folder / "model", objectives, config, text)
     if config.cross_modal.save_joint and model is not text:
@@ -187,7 +186,6 @@ def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
 
 
 def _objective_settings(config: AdaptConfig, text: TextEncoder) -> ObjectiveSettings:
-    """The objectives' settings; with `keep_projection`, those that map the pooled student into the teacher's space."""
     settings = config.objective_settings
     if not config.keep_projection:
         return settings
@@ -227,7 +225,6 @@ def _model(
 
 
 def _wrapped(model: Encoder, names: Sequence[str], sizes: OutputSizes, seed: int) -> Encoder:
-    """The model that an objective trains around the text encoder, if one does; else the model itself."""
     wrapping = [name for name in names if find_objective(name).wraps_encoder()]
     if not wrapping:
         return model
@@ -243,7 +240,6 @@ def _wrapped(model: Encoder, names: Sequence[str], sizes: OutputSizes, seed: int
 def _start_heads(
     names: Sequence[str], objectives: Sequence[Objective], config: AdaptConfig, text: TextEncoder
 ) -> dict[str, str]:
-    """Initialise masked-LM heads from the student's own, if it has one; returns the origin of each head."""
     origins = {}
     for name, objective in zip(names, objectives, strict=True):
         origins[name] = "new"
@@ -280,7 +276,6 @@ def _new_layers_note(training: TrainingArguments) -> list[str]:
 def _save_lm_head(
     folder: Path, objectives: Sequence[Objective], config: AdaptConfig, text: TextEncoder
 ) -> str:
-    """Save the run's masked-LM head (joint MLM does not count), or the student's own; returns its origin."""
     origin = "this run's"
     heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
     if not heads:
@@ -314,7 +309,6 @@ MLM_HEAD_TEXTS = {
 
 
 def _end_of_path(place: str) -> str:
-    """The last two parts of a local path, without the folders of this machine; a hub id as it is."""
     path = Path(place)
     return "/".join(path.absolute().parts[-2:]) if path.exists() else place
 

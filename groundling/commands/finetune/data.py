@@ -84,7 +84,6 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
 
 
 def _check_labels(task: Task, split: str, examples: Sequence[Example]) -> None:
-    """Raises InputError if a label is not one of the task's classes."""
     classes = range(len(task.form.labels) if isinstance(task.form, Classification) else 0)
     for example in examples if classes else ():
         if example.label is not None and example.label not in classes:
@@ -97,7 +96,6 @@ def _check_labels(task: Task, split: str, examples: Sequence[Example]) -> None:
 def _unlabelled(
     examples: Sequence[Example], labelled: Sequence[Example], task: Task, config: FinetuneConfig
 ) -> list[Example]:
-    """Training examples outside the partition, without labels; raises InputError if there are none."""
     rest: list[Example] = []
     if task.label_regions is None:  # else labels come with the regions and cannot be withheld
         rest = examples_outside(examples, labelled, task, Path(config.data))

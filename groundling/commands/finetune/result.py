@@ -93,7 +93,6 @@ def summary(
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """None if one of the values is undefined."""
     defined = [value for value in values if value is not None and isfinite(value)]
     return median(defined) if len(defined) == len(values) else None
 

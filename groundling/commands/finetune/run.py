@@ -282,7 +282,6 @@ class FineTuning:
         return result
 
     def _teachers(self, student: Encoder) -> TeacherSet:
-        """The teachers of the auxiliary objectives, or an adapter's CLIP, the same for every seed."""
         if self._teacher_set is None:
             device, folder = self.run.state.device, self.run.folder
             extra = self.config.extra_objectives
@@ -334,7 +333,6 @@ class FineTuning:
         samples: Mapping[str, SampleDataset],
         out: Path,
     ) -> dict[str, Any]:
-        """Scores of every labelled split; writes all predictions."""
         task, data = self.task, Path(self.config.data)
         splits = [split for split in samples if split != task.train]
         answers = {split: evaluate(student, objective, task, samples[split]) for split in splits}

@@ -116,7 +116,6 @@ def _with_answer(example: Example, task: Task) -> Example:
 
 
 def _as_text(example: Example, tags: bool) -> Example:
-    """The example without its label and, without `tags`, without object and phrase tags."""
     text = replace(example, label=None, gold_boxes=None, official_id="")
     if tags and example.object_count:
         return text

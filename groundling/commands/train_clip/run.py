@@ -156,7 +156,6 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
 def _save(
     folder: Path, model: ClipDualEncoder | LockedDualEncoder, data: Sequence[CaptionDraws]
 ) -> None:
-    """Write the model, and of one with frozen image features the vectors of its images in the joint space."""
     model.export(folder / "model")
     if isinstance(model, LockedDualEncoder):
         vectors: dict[str, np.ndarray] = {}
@@ -200,7 +199,6 @@ MakeDataset = Callable[..., CaptionDraws]
 def _model(
     run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig, training: TrainingArguments
 ) -> tuple[ClipDualEncoder | LockedDualEncoder, MakeDataset]:
-    """The model to train, an existing or a new one, and how it reads captioned images."""
     if config.image_model:
         return _locked_model(run, images, config, training)
     if config.model:
@@ -279,7 +277,6 @@ def _image_vectors(
 def _tokenizer(
     run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig
 ) -> PreTrainedTokenizerBase:
-    """A tokenizer trained on the captions."""
     folder = run.folder / PREPARED
     with run.state.main_process_first():  # the others load what it has trained
         if not (folder / "tokenizer").exists():
@@ -293,7 +290,6 @@ def _tokenizer(
 def _read(
     config: TrainClipConfig, run: Run, file: str, splits: tuple[str, ...], listing: str
 ) -> tuple[list[CaptionedImage], int]:
-    """Images with captions of a file, and the number of those that are missing."""
     captions = read_captions(file, replace(config.caption_settings, caption_splits=splits))
     run.note(*(note for note in captions.notes if note not in run.notes))
     images = keep_listed(captions.images, listing)

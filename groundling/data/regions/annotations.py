@@ -118,7 +118,6 @@ def box_corners(box: Sequence[float]) -> list[float]:
 
 
 def _require_pixels(path: str | Path, corners: Sequence[Any] | np.ndarray) -> None:
-    """Raises InputError if no box (x1, y1, x2, y2) reaches beyond the first pixel."""
     if len(corners) and float(np.max(np.asarray(corners))) <= 1:
         raise InputError(f"{path}: expected boxes in pixels, not shares of the image")
 
@@ -278,7 +277,6 @@ class ImageBoxes:
 
 
 def _as_shares(boxes: ImageBoxes, size: tuple[int, int]) -> ImageBoxes:
-    """Boxes in pixels, as shares of an image of this width and height, without those that are empty or outside."""
     shares = boxes.boxes.astype(np.float32) / np.array(size * 2, np.float32)
     clipped, valid = clip_boxes(shares)
     return replace(
@@ -345,7 +343,6 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxes], l
 def _add_detections(
     every: CocoInstances, path: str | Path, boxes: Sequence[ImageBox], has_annotations: bool
 ) -> None:
-    """Adds detected boxes; with annotations, only of their images and classes."""
     for number, box in enumerate(boxes):
         image, category = box.image, box.category
         is_known = image in every.files and category in every.names

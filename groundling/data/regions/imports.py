@@ -198,7 +198,6 @@ def _regions(
     classes: np.ndarray | None = None,
     size: tuple[int, int] | None = None,
 ) -> ImageRegions:
-    """An image's regions, sorted by confidence; `boxes` (R, 4) are shares, or pixels of an image of `size`."""
     boxes = np.asarray(boxes, np.float32)
     if size is not None:
         if len(boxes) and min(size) > 1 and boxes.max() <= 1:
@@ -228,7 +227,6 @@ def _regions(
 
 
 def _array(text: str | bytes, rows: int, dtype: str = "<f4") -> np.ndarray:
-    """Decodes Base64 of little-endian numbers: (rows, columns)."""
     return np.frombuffer(base64.b64decode(text, validate=True), dtype).reshape(rows, -1)
 
 

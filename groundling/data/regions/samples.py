@@ -137,7 +137,6 @@ class RegionDataset(SampleWrapper):
         return out
 
     def _query(self, sample: Sample) -> np.ndarray | None:
-        """The last token of the text's phrase; 0 if it was truncated."""
         if not self.options.phrases or sample.text is None:
             return None
         tags = require(sample.text.region_index, f"a phrase in {sample.id}", "a task about phrases")

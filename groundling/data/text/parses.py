@@ -245,7 +245,6 @@ def _one_tree(parse: Parse) -> Parse:
 
 
 def _words_of(doc: Any) -> tuple[ParsedWord, ...]:
-    """The words of a spaCy document, without the white space that it counts as tokens."""
     kept = [token for token in doc if not token.text.isspace()]
     number = {token.i: place for place, token in enumerate(kept)}
     words: list[ParsedWord] = []
