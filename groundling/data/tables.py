@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib
 import io
 import json
@@ -10,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any, cast
 
 from groundling.core.errors import (
     InputError,
@@ -51,13 +52,24 @@ def lines_of(path: str | Path) -> list[str]:
 
 
 def iterate_lines(path: Path) -> Iterator[str]:
-    """As `lines_of`, without holding the file in memory."""
+    """As `lines_of`, also of compressed text (.gz, .zst), without holding the file in memory."""
     line = None
-    with convert_read_errors(path), path.open(encoding="utf-8-sig", newline="\n") as stream:
-        for line in stream:
+    with convert_read_errors(path), _opened(path) as stream:
+        for number, raw in enumerate(stream, 1):
+            with convert_read_errors(f"{path}, line {number}"):
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             yield line.removesuffix("\n").removesuffix("\r")
     if line is None:
         raise InputError(f"{path}: the file is empty")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path))
+    if path.suffix == ".zst":  # the standard library's reader of cut files raises no error
+        arrow: Any = import_optional("pyarrow", path)
+        return cast(IO[bytes], io.BufferedReader(arrow.input_stream(path, compression="zstd")))
+    return path.open("rb")
 
 
 def _split_lines(text: str) -> list[str]:
@@ -88,7 +100,7 @@ def read_rows(
     if path.suffix not in (".json", ".jsonl", PARQUET):
         yield from _table_rows(path, columns, names, short)
         return
-    rows = {".json": _json_entries, ".jsonl": _json_lines, PARQUET: parquet_rows}[path.suffix]
+    rows = {".json": _json_entries, ".jsonl": read_json_lines, PARQUET: parquet_rows}[path.suffix]
     for where, row in rows(path):
         for name in columns:
             if row.get(name) is None:
@@ -156,13 +168,6 @@ def _json_entries(path: Path) -> Iterator[Row]:
         yield _object(f"{path}, entry {number}", entry)
 
 
-def _json_lines(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(iterate_lines(path), 1):
-        if line.strip():
-            where = f"{path}, line {number}"
-            yield _object(where, decoded_json(where, line))
-
-
 def _object(where: str, row: object) -> Row:
     if not isinstance(row, dict):
         raise InputError(f"{where}: expected an object")
@@ -171,7 +176,11 @@ def _object(where: str, row: object) -> Row:
 
 def read_json_lines(path: Path, texts: Sequence[str] = ()) -> Iterator[Row]:
     """The objects of a file with one in each line, each with a text in every field of `texts`."""
-    for where, row in _json_lines(path):
+    for number, line in enumerate(iterate_lines(path), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        _, row = _object(where, decoded_json(where, line))
         for name in texts:
             if not isinstance(row.get(name), str):
                 raise InputError(f"{where}: no text in field {name!r}")
@@ -200,17 +209,15 @@ def import_optional(name: str, path: Path, extra: str = "corpora") -> ModuleType
 
 def row_texts(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
     """Some values of a row, as texts as in a csv."""
-    return [_text_of(name, row.get(name)) for name in columns]
-
-
-def _text_of(name: str, value: object) -> str:
-    if isinstance(value, str):
-        return value
-    # In Python, a bool is an int.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
-        raise InputError(f"field {name!r} is {value!r:.40}; expected a text or a number")
-    return json.dumps(value)
+    texts = []
+    for name in columns:
+        value = row.get(name)
+        # In Python, a bool is an int.
+        is_cell = isinstance(value, str | int | float) and not isinstance(value, bool)
+        if not is_cell or (isinstance(value, float) and not math.isfinite(value)):
+            raise InputError(f"field {name!r} is {value!r:.40}; expected a text or a number")
+        texts.append(value if isinstance(value, str) else json.dumps(value))
+    return texts
 
 
 # -- settings that name columns ----------------------------------------------------------------------------------------

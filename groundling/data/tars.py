@@ -75,9 +75,9 @@ def _listed(tar: Path) -> tuple[np.ndarray, np.ndarray]:
     with convert_read_errors(tar), tarfile.open(tar, "r:") as opened:
         for member in opened:
             if member.isfile():
-                name = _checked_name(member.name, tar)
-                if name in listed:
-                    raise InputError(f"{tar}: two members are called {name!r}")
+                name = posixpath.normpath(member.name)
+                if name in listed or name.startswith(("/", "../")) or "\n" in name:
+                    raise InputError(f"{tar}: the member {name!r} is no path below it, or is twice")
                 listed[name] = Member(member.offset_data, member.size)
     with convert_read_errors(tar):
         # tarfile takes a damaged header, and a cut between members, for the end.
@@ -90,13 +90,6 @@ def _listed(tar: Path) -> tuple[np.ndarray, np.ndarray]:
     places["start"], places["size"] = np.array(list(listed.values())).T
     places["number"] = np.arange(len(listed))
     return places[np.argsort(places["name"])], np.frombuffer(text, np.uint8)
-
-
-def _checked_name(name: str, tar: Path) -> str:
-    normal = posixpath.normpath(name)
-    if normal.startswith(("/", "../")) or "\n" in normal:
-        raise InputError(f"{tar}: the member {name!r} has no name below the tar")
-    return normal
 
 
 def readable(path: Path) -> Path | io.BytesIO:

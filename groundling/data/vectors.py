@@ -11,7 +11,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -109,32 +108,30 @@ class VectorTable:
                     f"{file.path}: {file.width} numbers a row, but {self.files[0].path} has {self.width}"
                 )
         self.starts = [0, *accumulate(file.rows for file in self.files)]
+        self._indexes: dict[Callable[[str], str], np.ndarray] = {}
 
     def __len__(self) -> int:
         return self.starts[-1]
 
-    @cached_property
-    def by_id(self) -> np.ndarray:
-        """Hashes of all ids in order, and the row of each; raises InputError for two vectors of an id.
-
-        The first run makes the index; it also reads all vectors, and refuses one that is not finite, or zero.
-        """
-        return self._index(str)
-
-    @cached_property
-    def by_last_part(self) -> np.ndarray:
-        """As `by_id`, of the images' names without folders."""
-        return self._index(last_part)
-
-    @cached_property
-    def by_last_parts(self) -> np.ndarray:
-        """As `by_id`, of the images' names with the last folder."""
-        return self._index(last_parts)
-
     def _index(self, shorten: Callable[[str], str]) -> np.ndarray:
-        identity = f"{self.folder.absolute()}|{self.modality}|{shorten.__name__}|{self.key()}"
-        (index,) = mapped_arrays("vectors", identity, ["index"], lambda: [self._indexed(shorten)])
-        return index
+        """Hashes of all ids, shortened, in order, and the row of each; raises InputError for two vectors of an id.
+
+        The first run makes the index; that of the ids as they are also reads all vectors, and refuses one that is not
+        finite, or zero.
+        """
+        if shorten not in self._indexes:
+            identity = f"{self.folder.absolute()}|{self.modality}|{shorten.__name__}|{self.key()}"
+            (self._indexes[shorten],) = mapped_arrays(
+                "vectors", identity, ["index"], lambda: [self._indexed(shorten)]
+            )
+        return self._indexes[shorten]
+
+    def _find(self, shorten: Callable[[str], str], keys: Sequence[str]) -> np.ndarray:
+        """The row of each key; -1 without one."""
+        index = self._index(shorten)
+        places = find(index["id"], keys)
+        rows: np.ndarray = np.where(places < 0, -1, index["row"][places])
+        return rows
 
     def _indexed(self, shorten: Callable[[str], str]) -> np.ndarray:
         index = np.empty(len(self), INDEX)
@@ -154,7 +151,11 @@ class VectorTable:
         index["row"] = np.arange(len(self))
         index = index[np.argsort(index["id"], kind="stable")]
         for place in np.flatnonzero(index["id"][1:] == index["id"][:-1]).tolist():
-            self._check_equal(*index["row"][place : place + 2].tolist())
+            one, other = index["row"][place : place + 2].tolist()
+            if not np.array_equal(self.read([one]), self.read([other]), equal_nan=True):
+                raise InputError(
+                    f"{self._place(other)} has the id of {self._place(one)}, but not its vector"
+                )
         return index
 
     def _check_values(self, file: VectorFile, start: int) -> None:
@@ -169,12 +170,6 @@ class VectorTable:
                 place = self._place(start + first + int(is_sound.argmin()))
                 raise InputError(f"{place} has no finite length, or is zero throughout")
 
-    def _check_equal(self, one: int, other: int) -> None:
-        if not np.array_equal(self.read([one]), self.read([other]), equal_nan=True):
-            raise InputError(
-                f"{self._place(other)} has the id of {self._place(one)}, but not its vector"
-            )
-
     def _key(self, name: str) -> str:
         return image_id(name) if self.modality == "image" else text_key(name)
 
@@ -184,7 +179,7 @@ class VectorTable:
         An image is found by its path, or else by its name and folder, or by its name if one of the two has no folder.
         """
         keys = [self._key(name) for name in names]
-        rows = _rows(self.by_id, keys)
+        rows = self._find(str, keys)
         elsewhere = np.flatnonzero(rows < 0) if self.modality == "image" else np.zeros(0, int)
         if len(elsewhere):
             rows[elsewhere] = self._rows_elsewhere([keys[place] for place in elsewhere.tolist()])
@@ -200,12 +195,12 @@ class VectorTable:
         has_folder = np.array(["/" in key for key in keys])
         if not has_folder.all():
             bare = [key for key in keys if "/" not in key]
-            rows[~has_folder] = _rows(self.by_last_part, bare)
+            rows[~has_folder] = self._find(last_part, bare)
         if has_folder.any():
             # Not the name alone: train/1 is another image than val/1.
             placed = [key for key in keys if "/" in key]
-            found = _rows(self.by_last_parts, [last_parts(key) for key in placed])
-            without = _rows(self.by_id, [last_part(key) for key in placed])
+            found = self._find(last_parts, [last_parts(key) for key in placed])
+            without = self._find(str, [last_part(key) for key in placed])
             rows[has_folder] = np.where(found < 0, without, found)
         return rows
 
@@ -226,13 +221,6 @@ class VectorTable:
         """Name, size and time of each file, which identify the vectors and their ids."""
         facts = [(path, path.stat()) for file in self.files for path in (file.path, file.ids)]
         return [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in facts]
-
-
-def _rows(index: np.ndarray, keys: Sequence[str]) -> np.ndarray:
-    """The row of each key; -1 without one."""
-    places = find(index["id"], keys)
-    rows: np.ndarray = np.where(places < 0, -1, index["row"][places])
-    return rows
 
 
 def _open(path: Path) -> VectorFile:

@@ -67,25 +67,30 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     if path.is_file() and path.read_bytes() == data:
         return  # a finished run may write its result again on a read-only disk
-    with _renamed(path) as partial:
+    with renamed(path) as partial:
         partial.write_bytes(data)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
     """A new text file to write line by line, which gets its name when it is complete."""
-    with _renamed(path) as partial, partial.open("w", encoding="utf-8") as file:
+    with renamed(path) as partial, partial.open("w", encoding="utf-8") as file:
         yield file
 
 
 @contextmanager
-def _renamed(path: Path) -> Iterator[Path]:
-    """A temporary file in the folder of `path`, whose name it gets at the end; it is removed if the disk fills up."""
+def renamed(path: Path, synced: bool = False) -> Iterator[Path]:
+    """Context manager: a temporary file in the folder of `path`, whose name it gets when it is complete.
+
+    It is removed if the disk fills up. `synced`: it is on the disk before it gets its name.
+    """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         try:
             yield partial
+            if synced:
+                sync_to_disk(partial)
             os.replace(partial, path)
         except OSError:
             partial.unlink(missing_ok=True)

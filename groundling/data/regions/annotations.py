@@ -83,7 +83,11 @@ def read_vcr_objects(path: Path) -> VcrObjects:
         size = int(content["width"]), int(content["height"])
         names = tuple(content["names"])
         boxes = np.array(content["boxes"], np.float32).reshape(-1, 5)
-        polygons = tuple(_polygons(segment, size) for segment in content["segms"])
+        shapes = [
+            [np.array(points, float).reshape(-1, 2) / size for points in segment]
+            for segment in content["segms"]
+        ]
+        polygons = tuple(tuple(one for one in own if len(one) >= POINTS) for own in shapes)
         clipped, good = clip_boxes(boxes[:, :4] / np.array(size * 2, np.float32))
         are_sound = (
             min(size) > 0
@@ -98,13 +102,6 @@ def read_vcr_objects(path: Path) -> VcrObjects:
     if min(size) > 1:
         _require_pixels(path, boxes[:, :4])
     return VcrObjects(size, names, clipped, boxes[:, 4], polygons)
-
-
-def _polygons(
-    segment: Sequence[Sequence[Sequence[float]]], size: tuple[int, int]
-) -> tuple[np.ndarray, ...]:
-    polygons = [np.array(points, float).reshape(-1, 2) / size for points in segment]
-    return tuple(polygon for polygon in polygons if len(polygon) >= POINTS)
 
 
 # Boxes of COCO's images: annotated ones, and detected ones in MAttNet's format for RefCOCO,

@@ -407,7 +407,10 @@ def _merged(stores: Sequence[RegionStore], image_id: str) -> ImageRegions:
     appended = [one.take(slice(int(one.has_whole_image), None)) for one in others]
     parts = [first, *appended]
     if any(store.has_segmentations for store in stores):
-        parts = [_segmented(one) for one in parts]
+        for place, one in enumerate(parts):
+            if one.segmentation is None:
+                whole = np.ones((len(one.boxes), CELLS, CELLS), bool)
+                parts[place] = replace(one, segmentation=whole)
     names = ("boxes", "confidence", "features", "classes", "segmentation")
     arrays: dict[str, list[Any]] = {name: [getattr(one, name) for one in parts] for name in names}
     together: dict[str, Any] = {
@@ -419,9 +422,3 @@ def _merged(stores: Sequence[RegionStore], image_id: str) -> ImageRegions:
         left_out=sum(one.left_out for one in parts),
         appended_detections=first.appended_detections + sum(len(one.boxes) for one in appended),
     )
-
-
-def _segmented(image: ImageRegions) -> ImageRegions:
-    if image.segmentation is not None:
-        return image
-    return replace(image, segmentation=np.ones((len(image.boxes), CELLS, CELLS), bool))
