@@ -106,14 +106,11 @@ def _format_table(ending: str, rows: Sequence[InputRow], names: Sequence[str]) -
     every = [*header, *(f"{prefix}{name}" for name in names)]
     table = [every, *([_cell(line.get(name)) for name in every] for line in lines)]
     if ending == ".tsv":  # in which quotes are text, so no cell can hold a separator
-        return "".join("\t".join(map(_on_one_line, cells)) + "\n" for cells in table)
+        plain = [[re.sub("\r\n|[\t\n\r]", " ", cell) for cell in cells] for cells in table]
+        return "".join("\t".join(cells) + "\n" for cells in plain)
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(table)
     return buffer.getvalue()
-
-
-def _on_one_line(cell: str) -> str:
-    return re.sub("\r\n|[\t\n\r]", " ", cell)
 
 
 def _cell(value: object) -> str:

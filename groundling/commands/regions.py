@@ -70,7 +70,14 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
     if not config.imports:
         manifest = _extract_store(config, run, part)
     elif part.world == 1:
-        manifest = _import_store(config, run.folder)
+        from groundling.data.regions import RegionWriter
+        from groundling.data.regions.imports import import_regions
+
+        box_filter = config.extraction.detection if config.filter_imports else None
+        facts, items = import_regions(config.imports, config.ids_as, box_filter)
+        writer = RegionWriter(run.folder, config.extraction.shard_size)
+        writer.fill(items)
+        manifest = writer.close(facts)
     else:
         raise InputError("regions: imports reads in one process; start it without torchrun")
     if manifest.get("in_several_stores"):
@@ -78,17 +85,6 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
         run.note(f"{shared} in several stores: the regions of all of them, store after store")
     first = manifest["skipped"][:FIRST]
     return {"store": str(run.folder), **manifest["counts"], "skipped_first": first}
-
-
-def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
-    from groundling.data.regions import RegionWriter
-    from groundling.data.regions.imports import import_regions
-
-    writer = RegionWriter(folder, config.extraction.shard_size)
-    box_filter = config.extraction.detection if config.filter_imports else None
-    facts, items = import_regions(config.imports, config.ids_as, box_filter)
-    writer.fill(items)
-    return writer.close(facts)
 
 
 def _extract_store(config: RegionsConfig, run: Run, part: ProcessRank) -> dict[str, Any]:

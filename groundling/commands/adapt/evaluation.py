@@ -83,7 +83,11 @@ def evaluate_objectives(
     for one in objectives:
         drawn = corrupt_samples(samples, places, seed, HELD_OUT_EPOCH, [one])
         if isinstance(one, SameSentencePrediction):
-            report["match_accuracy"] = _accuracy(model, one, drawn)
+            right = [
+                one.logits(model(batch)).argmax(-1) == batch.labels[one.name]
+                for batch in _batches(model, drawn)
+            ]
+            report["match_accuracy"] = int(torch.cat(right).sum()) / len(drawn)
         elif isinstance(one, ClipTokenClassification):
             report["clip_tokens_loss"] = _loss(model, one, drawn)
             report["clip_tokens_entropy"] = _entropy(drawn)
@@ -110,13 +114,6 @@ def _loss(model: Encoder, objective: Objective, samples: Sequence[Sample]) -> fl
         total += sum(float(value) for value in objective(model(batch), batch).values())
         count += sum(objective.count(batch).values())
     return total / max(1, count)
-
-
-def _accuracy(model: Encoder, match: SameSentencePrediction, samples: Sequence[Sample]) -> float:
-    right = 0
-    for batch in _batches(model, samples):
-        right += int((match.logits(model(batch)).argmax(-1) == batch.labels[match.name]).sum())
-    return right / len(samples)
 
 
 def _entropy(samples: Sequence[Sample]) -> float:
@@ -160,21 +157,15 @@ def read_pairs(path: str | Path) -> SimilarityPairs:
         texts = [(example.text, example.text_pair or "") for example in examples]
         numbers = [float(example.label) for example in examples if isinstance(example.label, float)]
     else:
-        texts, numbers = _own_pairs(path)
+        texts, numbers = [], []
+        for line, content in enumerate(lines_of(path), 1):
+            with convert_errors(f"{path}, line {line}: expected text<TAB>text<TAB>number"):
+                first, second, similarity = content.split("\t")
+                numbers.append(float(similarity))
+            texts.append((first, second))
     if len(texts) < MIN_PAIRS or not np.ptp(numbers) > 0:
         raise InputError(f"{path}: expected at least {MIN_PAIRS} pairs, of different similarities")
     return SimilarityPairs(texts, np.array(numbers))
-
-
-def _own_pairs(path: Path) -> tuple[list[tuple[str, str]], list[float]]:
-    texts = []
-    numbers = []
-    for line, content in enumerate(lines_of(path), 1):
-        with convert_errors(f"{path}, line {line}: expected text<TAB>text<TAB>number"):
-            first, second, similarity = content.split("\t")
-            numbers.append(float(similarity))
-        texts.append((first, second))
-    return texts, numbers
 
 
 def retention_report(

@@ -9,7 +9,7 @@ import numpy as np
 
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, require_nonempty
 from groundling.core.output_types import Classification, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.core.rng import generator
@@ -73,7 +73,11 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
         labelled = select_partition(examples, Path(config.partition), task, folder)
     parts[task.train] = list(subsample(labelled, config.limit_train))
     if config.unlabelled_per_labelled:
-        parts[task.train] += _unlabelled(examples, labelled, task, config)
+        if task.label_regions is not None:  # whose labels come with the regions
+            raise InputError(f"unlabelled_per_labelled: labels of {task.name} cannot be withheld")
+        rest = examples_outside(examples, labelled, task, folder)
+        require_nonempty(rest, f"unlabelled_per_labelled: no example of {task.name} is left")
+        parts[task.train] += rest
     if config.regions.mentioned_objects_only:
         check_mentioned(parts[task.train], task.name, config.regions.object_tags)
     if config.regions.object_tags:
@@ -91,19 +95,6 @@ def _check_labels(task: Task, split: str, examples: Sequence[Example]) -> None:
                 f"{task.name}: {example.id} of {split!r} has the label {example.label!r}, "
                 f"expected a number from 0 to {classes[-1]}, or None"
             )
-
-
-def _unlabelled(
-    examples: Sequence[Example], labelled: Sequence[Example], task: Task, config: FinetuneConfig
-) -> list[Example]:
-    rest: list[Example] = []
-    if task.label_regions is None:  # else labels come with the regions and cannot be withheld
-        rest = examples_outside(examples, labelled, task, Path(config.data))
-    if not rest:
-        raise InputError(
-            f"unlabelled_per_labelled: {task.name} has no examples without labels outside of a partition"
-        )
-    return rest
 
 
 def region_inputs(config: FinetuneConfig) -> ImageSampleBuilder:
