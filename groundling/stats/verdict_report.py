@@ -62,7 +62,11 @@ def write_verdict(
 ) -> dict[str, Any]:
     """Compare every group with the first, beside values from papers; writes `verdict.json` and `.html`, and prints."""
     control = next(iter(collected))
-    verdicts = _verdicts(collected, control)
+    verdicts = []
+    for by_task in [own for name, own in collected.items() if name != control]:
+        shared = {task: runs for task, (runs, _) in collected[control].items() if task in by_task}
+        every = [judge(runs, *by_task[task]) for task, runs in shared.items()]
+        verdicts += decide(every)  # p is corrected over a group's tasks
     scores = {
         name: {
             task: {
@@ -87,28 +91,6 @@ def write_verdict(
     return result
 
 
-def _unmatched(collected: RunsByGroup, control: str) -> list[str]:
-    return [
-        f"{control if task in by_task else name}: no finished run of {task}, so this task is not compared"
-        for name, by_task in collected.items()
-        for task in collected[control].keys() ^ by_task.keys()
-    ]
-
-
-def _verdicts(collected: RunsByGroup, control: str) -> list[Verdict]:
-    """Verdicts of every group on every task it shares with the control; p is corrected over a group's tasks."""
-    verdicts = []
-    for name, by_task in collected.items():
-        if name != control:
-            pairs = [
-                (runs, by_task[task])
-                for task, (runs, _) in collected[control].items()
-                if task in by_task
-            ]
-            verdicts += decide([judge(before, after, metric) for before, (after, metric) in pairs])
-    return verdicts
-
-
 def _report(
     collected: RunsByGroup, verdicts: Sequence[Verdict], published: PublishedByGroup
 ) -> Report:
@@ -121,6 +103,11 @@ def _report(
     )
     # Notes on the control's runs repeat in every comparison.
     notes = dict.fromkeys(f"{one.task}, {note}" for one in verdicts for note in one.notes)
+    unmatched = [
+        f"{control if task in by_task else name}: no finished run of {task}, so this task is not compared"
+        for name, by_task in collected.items()
+        for task in collected[control].keys() ^ by_task.keys()
+    ]
     return Report(
         f"Against {control}",
         [
@@ -128,7 +115,7 @@ def _report(
             *([comparisons] if verdicts else []),
         ],
         [one.sentence for one in verdicts],
-        notes=[*_unmatched(collected, control), *notes],
+        notes=[*unmatched, *notes],
         terms=TERMS,
     )
 
@@ -146,21 +133,17 @@ def _score_rows(collected: RunsByGroup, published: PublishedByGroup) -> list[Tab
             direction = "" if metric.higher_is_better else ", lower is better"
             cell = "-"
             if task in by_task:
-                cell = _score_cell(by_task[task][0].scores(metric), metric)
+                digits = 1 if metric.scale == 100 else 3
+                scaled = by_task[task][0].scores(metric) * metric.scale
+                defined = scaled[np.isfinite(scaled)]
+                median = np.median(defined) if len(defined) else nan
+                seeds = " ".join(f"{score:.{digits}f}" for score in scaled)
+                cell = f"{median:.{digits}f} [{seeds}]"
             row[f"{task} ({metric.name}{direction})"] = cell
             if task in with_published:
                 row[f"{task}, published"] = str(published.get(name, {}).get(task, "-"))
         rows.append(row)
     return rows
-
-
-def _score_cell(scores: np.ndarray, metric: Metric) -> str:
-    digits = 1 if metric.scale == 100 else 3
-    scaled = scores * metric.scale
-    defined = scaled[np.isfinite(scaled)]
-    median = np.median(defined) if len(defined) else nan
-    seeds = " ".join(f"{score:.{digits}f}" for score in scaled)
-    return f"{median:.{digits}f} [{seeds}]"
 
 
 def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> list[str]:

@@ -274,15 +274,12 @@ class ClipTeacher(Teacher):
                 truncated = _truncated_words(row, text) if WORDS & self.computed else ()
                 parts.append(digest((f"{text}\n{truncated}" if truncated else text).encode()))
             if self.reads_images:
-                parts.append(self._image_digest(example))
+                (image,) = example.images
+                if image not in self.digests:
+                    self.digests[image] = image_digest(self.files[image])[:32]
+                parts.append(self.digests[image])
             ids.append("|".join(parts))
         return ids
-
-    def _image_digest(self, example: Example) -> str:
-        (name,) = example.images
-        if name not in self.digests:
-            self.digests[name] = image_digest(self.files[name])[:32]
-        return self.digests[name]
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Pixels and texts, as far as needed, and the rows' features that it reads."""
@@ -376,7 +373,13 @@ class ClipTeacher(Teacher):
                 words = self.options.num_words
                 chosen = np.stack([self._numbers(select_tokens(*row, words)) for row in scores])
                 features["clip_word"] = torch.from_numpy(chosen).to(batch.device)
-            features["clip_words"] = self._word_features(batch, states, features["clip_word"])
+            windows = require(batch.clip, "clip", "features of words")
+            chosen_words = features["clip_word"]
+            count = 1 + max(0, int(windows.word_ids.max()))
+            last = last_token_positions(windows.word_ids, count)
+            last = last.gather(1, chosen_words.clamp(min=0))
+            of_words = self._text_feature(_gather_states(states, last))
+            features["clip_words"] = of_words * (chosen_words >= 0).unsqueeze(-1)  # 0 in padding
         if "clip_similarity" in self.computed:
             scale = require(self.scorer.text, "text", "a similarity").logit_scale.exp()
             pairs = features[self.scored_image] * features[self.scored_text]
@@ -459,13 +462,6 @@ class ClipTeacher(Teacher):
         by_row = ends.new_zeros(isolated.batch.rows, max(count, int(place.max()) + 1), len(ends[0]))
         by_row[windows.row_index, place] = ends
         return by_row[isolated.row_index, :count]
-
-    def _word_features(self, batch: Batch, states: Tensor, chosen: Tensor) -> Tensor:
-        """Features (U, M, E) of the selected words (U, M); zeros for padding."""
-        windows = require(batch.clip, "clip", "features of words")
-        count = 1 + max(0, int(windows.word_ids.max()))
-        last = last_token_positions(windows.word_ids, count).gather(1, chosen.clamp(min=0))
-        return self._text_feature(_gather_states(states, last)) * (chosen >= 0).unsqueeze(-1)
 
     def _confidence(self, features: Mapping[str, Tensor]) -> Tensor:
         """The largest softmax probability (U,) over the answers, whose embeddings are computed once, or clusters."""
