@@ -110,10 +110,10 @@ class VLBertEmbeddings(MultimodalEmbeddings):
             )
             has_regions = regions.mask.any(1)[:, None, None]
             token_features = torch.where(has_regions, embedded.gather(1, chosen), token_features)
-            words = self.image_word
+            image_words = self.image_word
             if regions.masked is not None:
-                words = torch.where(regions.masked[..., None], self.mask_word, words)
-            rest = torch.cat([words + self.norm_region(embedded), rest], 1)
+                image_words = torch.where(regions.masked[..., None], self.mask_word, image_words)
+            rest = torch.cat([image_words + self.norm_region(embedded), rest], 1)
             places = torch.cat([after_text.expand(regions.mask.shape), places], 1)
         text = embeddings(
             inputs_embeds=words + self.norm_text(token_features),
