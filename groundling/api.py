@@ -1,6 +1,4 @@
-"""Commands as Python functions: the flags of `groundling adapt` are the keywords of
-`groundling.adapt`.
-"""
+"""Commands as Python functions: the flags of `groundling adapt` are the keywords of `groundling.adapt`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Flags of a command: parsing and help, generated from the fields of its settings. Imports nothing
-heavy.
-"""
+"""Flags of a command: parsing and help, generated from the fields of its settings. Imports nothing heavy."""
 
 from __future__ import annotations
 

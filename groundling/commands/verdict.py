@@ -1,6 +1,4 @@
-"""`groundling verdict`: compare runs with a control: intervals, permutation test, one sentence
-each.
-"""
+"""`groundling verdict`: compare runs with a control: intervals, permutation test, one sentence each."""
 
 from __future__ import annotations
 

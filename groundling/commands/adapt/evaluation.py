@@ -1,6 +1,4 @@
-"""Evaluation of an adapted encoder: each objective beside a baseline, and sentence similarities
-before and after.
-"""
+"""Evaluation of an adapted encoder: each objective beside a baseline, and sentence similarities before and after."""
 
 from __future__ import annotations
 

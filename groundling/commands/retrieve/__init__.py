@@ -1,6 +1,4 @@
-"""`groundling retrieve`: image-text retrieval of a CLIP, and of a text encoder aligned with its
-space.
-"""
+"""`groundling retrieve`: image-text retrieval of a CLIP, and of a text encoder aligned with its space."""
 
 from __future__ import annotations
 
