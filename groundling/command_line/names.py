@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from groundling.core.errors import InputError, did_you_mean, prefix_errors, require_known
 from groundling.core.registry import is_import_path, public_modules
-from groundling.data.hub_datasets import hub_dataset_identity, is_hub_dataset
-from groundling.data.tables import read_rows, user_columns
+from groundling.data.tables import hub_dataset_identity, is_hub_dataset, read_rows, user_columns
 from groundling.settings.fields import (
     InputKind,
     Setting,

@@ -36,7 +36,6 @@ from groundling.data.captions import (
     settings_by_file,
     tar_captions,
 )
-from groundling.data.hub_datasets import hub_dataset_identity, hub_dataset_texts, is_hub_dataset
 from groundling.data.images import image_id
 from groundling.data.samples import (
     ClipRowEncoder,
@@ -48,7 +47,16 @@ from groundling.data.samples import (
     subsample,
 )
 from groundling.data.shards import MANIFEST, Facts, Record, ShardStore, ShardWriter
-from groundling.data.tables import DATA_FILES, PARQUET, iterate_lines, parquet_rows, read_header
+from groundling.data.tables import (
+    DATA_FILES,
+    PARQUET,
+    hub_dataset_identity,
+    hub_dataset_texts,
+    is_hub_dataset,
+    iterate_lines,
+    parquet_rows,
+    read_header,
+)
 from groundling.data.tars import identity_of, tars_in
 from groundling.data.text import TokenizationCache
 from groundling.runs.folder import (

@@ -20,7 +20,6 @@ from safetensors import safe_open
 
 from groundling.core.errors import InputError, convert_read_errors, count_suffix, prefix_errors
 from groundling.data.corpora import batched
-from groundling.data.ids import DIGEST, digests, find, mapped_arrays
 from groundling.data.images import image_id
 from groundling.data.tables import (
     PARQUET,
@@ -30,6 +29,7 @@ from groundling.data.tables import (
     read_rows,
     row_texts,
 )
+from groundling.data.tars import DIGEST, digests, find, mapped_arrays
 
 Modality = Literal["image", "text"]
 

@@ -110,7 +110,7 @@ class VLBertEmbeddings(MultimodalEmbeddings):
             )
             has_regions = regions.mask.any(1)[:, None, None]
             token_features = torch.where(has_regions, embedded.gather(1, chosen), token_features)
-            image_words = self.image_word
+            image_words: Tensor = self.image_word
             if regions.masked is not None:
                 image_words = torch.where(regions.masked[..., None], self.mask_word, image_words)
             rest = torch.cat([image_words + self.norm_region(embedded), rest], 1)

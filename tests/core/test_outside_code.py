@@ -21,7 +21,7 @@ from groundling.core.registry import import_object
 from groundling.models.loading import load_processor
 from groundling.prediction.fine_tuned import load
 from groundling.runs.folder import difference
-from groundling.stats.finished_runs import collect_runs
+from groundling.stats.verdict_report import collect_runs
 from groundling.studies.attention.commands import AnalysedModelSettings
 from groundling.studies.attention.inspected_models import FineTunedRegionModel
 from groundling.studies.attention.page import visualize

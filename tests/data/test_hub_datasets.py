@@ -10,8 +10,8 @@ from tiny.homes import lines, put, words
 
 from groundling.core.errors import InputError
 from groundling.data.corpora import corpus_samples, iterate_texts
-from groundling.data.hub_datasets import hub_dataset_identity, hub_dataset_texts
 from groundling.data.samples import TextRowEncoder
+from groundling.data.tables import hub_dataset_identity, hub_dataset_texts
 
 
 def test_the_texts_are_those_of_a_file(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ from groundling.stats import (
     draw_resample,
     interval,
 )
-from groundling.stats.finished_runs import collect_runs, read_seed
 from groundling.stats.verdict import MIN_GROUPS, judge
+from groundling.stats.verdict_report import collect_runs, read_seed
 from groundling.tasks.glue import RTE
 from groundling.training.evaluation import evaluate, group_examples
 

@@ -32,8 +32,8 @@ from groundling.core.metrics import (
 )
 from groundling.core.rng import generator
 from groundling.runs.report import ForestRow, forest_plot
-from groundling.stats.finished_runs import collect_runs
 from groundling.stats.verdict import SeedRuns, bootstrap, decide, holm, judge, permutation
+from groundling.stats.verdict_report import collect_runs
 from groundling.studies.clip_td.combined_runs import finished_seeds
 
 

@@ -44,7 +44,7 @@ from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset, TeacherSet
 from groundling.teachers.text import ClipTextTeacher
 from groundling.training.batch_sampler import DataSource
-from groundling.training.held_out_loss import HeldOutLoss
+from groundling.training.fit import HeldOutLoss
 from groundling.training.loop import train
 from groundling.training.training_steps import VillaStep
 from groundling.vision_language.uniter import uniter

@@ -20,8 +20,7 @@ from groundling.settings.input_settings import WeightedFile, parse_weighted_file
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource, split_by_file
-from groundling.training.fit import Data
-from groundling.training.held_out_loss import training_overlap_note
+from groundling.training.fit import Data, training_overlap_note
 
 LINE = 128
 """Default maximum tokens of a line."""

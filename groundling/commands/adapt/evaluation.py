@@ -26,7 +26,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 from groundling.prediction.similarity import sentence_vectors
 from groundling.training.batch_sampler import corrupt_samples
-from groundling.training.held_out_loss import HELD_OUT_EPOCH
+from groundling.training.fit import HELD_OUT_EPOCH
 
 LENGTH_TEXTS = 512
 """Maximum number of texts whose lengths are compared."""

@@ -54,8 +54,7 @@ from groundling.settings.training import TrainingArguments
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
 from groundling.training.batch_sampler import DataSource
-from groundling.training.fit import fit, save_trained, taught_objectives
-from groundling.training.held_out_loss import BASELINE_SHARE
+from groundling.training.fit import BASELINE_SHARE, fit, save_trained, taught_objectives
 
 
 def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:

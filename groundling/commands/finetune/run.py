@@ -56,7 +56,7 @@ from groundling.runs.folder import sha256_of
 from groundling.runs.run import Run, RunFolder
 from groundling.settings.fields import refuse_settings, replace_settings
 from groundling.settings.training import TrainingArguments
-from groundling.stats.finished_runs import BASELINE
+from groundling.stats.verdict_report import BASELINE
 from groundling.tasks import Task, list_oddities
 from groundling.tasks.splits import with_extra_splits
 from groundling.tasks.table import TableReader, positive_class, table_notes

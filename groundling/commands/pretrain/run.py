@@ -44,10 +44,12 @@ from groundling.settings.training import TrainingArguments
 from groundling.tasks import Task
 from groundling.teachers.loading import load_teacher_set
 from groundling.training.batch_sampler import DataSource
-from groundling.training.fit import fit, save_trained, taught_objectives
-from groundling.training.held_out_loss import (
+from groundling.training.fit import (
     HeldOutLoss,
     compare_with_baseline,
+    fit,
+    save_trained,
+    taught_objectives,
     training_overlap_note,
 )
 from groundling.vision_language import Architecture, PretrainingPhase, RegionEncoder

@@ -54,8 +54,7 @@ from groundling.stats.retrieval import MEAN, retrieval
 from groundling.teachers.vectors import image_teacher, vectors_of, write_vectors
 from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import Evaluator
-from groundling.training.fit import fit
-from groundling.training.held_out_loss import training_overlap_note
+from groundling.training.fit import fit, training_overlap_note
 
 # A new CLIP: its tokenizer, trained on captions, and its untrained towers.
 
