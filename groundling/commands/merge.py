@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
-from groundling.command_line import Command
+from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError, convert_read_errors
 from groundling.models.hub import find_file
-from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, Settings, may_repeat, required, settings
 
 if TYPE_CHECKING:

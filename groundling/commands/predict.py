@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from groundling.command_line import Command
+from groundling.command_line import Command, OutputFile
 from groundling.data.tables import ROWS
 from groundling.runs.folder import check_file, json_safe, json_text, write_whole
-from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext, is_main_process
 from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import PredictionColumns, SavedModelSettings

@@ -28,7 +28,7 @@ from groundling.core.output_types import Classification, OpenAnswer, RegionSelec
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.stats.verdict_report import collect_runs
 from groundling.tasks import Task
-from groundling.tasks.glue import STSB
+from groundling.tasks.texts import STSB
 from groundling.training import fit as fitting
 from groundling.training.loop import train
 

@@ -9,8 +9,8 @@ from tiny.homes import put
 from groundling.core.errors import InputError
 from groundling.data.tables import read_all_columns, read_header, read_rows, row_texts
 from groundling.settings.input_settings import TableTaskSettings
-from groundling.tasks.glue import COLA, QQP
 from groundling.tasks.table import TableReader, table_notes
+from groundling.tasks.texts import COLA, QQP
 
 
 def refusal(call: Any, *given: Any) -> str:

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
-from groundling.objectives.caption_to_image import Cap2Img, number_images
 from groundling.objectives.grounded_space import (
+    Cap2Img,
     GroundedSpace,
     VisualCluster,
     VisualPerceptual,
     correlate_similarities,
+    number_images,
 )
 from groundling.settings.fields import replace_settings
 

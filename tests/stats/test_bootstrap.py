@@ -31,7 +31,7 @@ from groundling.stats import (
 )
 from groundling.stats.verdict import MIN_GROUPS, judge
 from groundling.stats.verdict_report import collect_runs, read_seed
-from groundling.tasks.glue import RTE
+from groundling.tasks.texts import RTE
 from groundling.training.evaluation import evaluate, group_examples
 
 ROOT = Path(__file__).parents[2]

@@ -149,7 +149,7 @@ def read_pairs(path: str | Path) -> SimilarityPairs:
     """Pairs of a GLUE or STS-B folder (dev.tsv), or of a tsv of text, text, number without a header."""
     path = Path(path)
     if path.is_dir():
-        from groundling.tasks.glue import STSB
+        from groundling.tasks.texts import STSB
 
         examples = STSB.read(path, "dev")
         texts = [(example.text, example.text_pair or "") for example in examples]

@@ -36,6 +36,7 @@ from groundling.data.image_samples import (
 from groundling.data.images import image_id
 from groundling.data.samples import ClipRowEncoder
 from groundling.data.vectors import VectorTable
+from groundling.models.adapters import EncoderText, LockedDualEncoder, make_head
 from groundling.models.clip import (
     ClipDualEncoder,
     ClipTextTower,
@@ -44,7 +45,6 @@ from groundling.models.clip import (
 )
 from groundling.models.hub import VECTORS
 from groundling.models.loading import load_tokenizer
-from groundling.models.locked import EncoderText, LockedDualEncoder, make_head
 from groundling.models.text_encoder import load_text_encoder
 from groundling.objectives.contrastive import ClipContrastiveLoss, SigmoidContrastiveLoss
 from groundling.runs.folder import PREPARED, whole_folder
