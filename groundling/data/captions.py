@@ -255,13 +255,13 @@ def tar_captions(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]
     Left out are samples without an image, as by webdataset's readers, and those that img2dataset calls no success.
     """
     for tar in tars_in(path):
-        table: dict[str, _Downloaded] | None = None
+        table: dict[str, tuple[str, str]] | None = None
         for key, parts in samples_of(tar):
             image = next(filter(IMAGE_ENDINGS.__contains__, parts), "")
             if not image:
                 continue
             if not {".txt", ".json"}.isdisjoint(parts):
-                one = _in_tar(tar, key, parts)
+                caption, status = _in_tar(tar, key, parts)
             else:
                 table = _beside(tar) if table is None else table
                 where = f"{tar}: {key}"
@@ -269,22 +269,17 @@ def tar_captions(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]
                     raise InputError(
                         f"{where} has no .txt, no .json, and no row in a parquet beside the tar"
                     )
-                one = table[key]
-            if one.status in ("", SUCCESS):
+                caption, status = table[key]
+            if status in ("", SUCCESS):
                 file = f"{tar.name}/{key}{image}"
-                yield CaptionRow(f"{tar}: {key}", file, file, _words(one.caption))
+                yield CaptionRow(f"{tar}: {key}", file, file, _words(caption))
 
 
 SUCCESS = "success"
 """img2dataset's status of an image that it has downloaded."""
 
 
-class _Downloaded(NamedTuple):
-    caption: str
-    status: str
-
-
-def _in_tar(tar: Path, key: str, parts: Mapping[str, Member]) -> _Downloaded:
+def _in_tar(tar: Path, key: str, parts: Mapping[str, Member]) -> tuple[str, str]:
     row: dict[str, Any] = {}
     if ".json" in parts:
         where = f"{tar}: {key}.json"
@@ -298,19 +293,19 @@ def _in_tar(tar: Path, key: str, parts: Mapping[str, Member]) -> _Downloaded:
     if ".txt" in parts:
         with convert_read_errors(f"{tar}: {key}.txt"):
             row["caption"] = read_part(tar, parts[".txt"]).decode()
-    return _Downloaded(row["caption"], str(row.get("status", "")))
+    return row["caption"], str(row.get("status", ""))
 
 
-def _beside(tar: Path) -> dict[str, _Downloaded]:
+def _beside(tar: Path) -> dict[str, tuple[str, str]]:
     path = tar.with_suffix(PARQUET)
     if not path.is_file():
         return {}
-    found: dict[str, _Downloaded] = {}
+    found: dict[str, tuple[str, str]] = {}
     for where, row in read_rows(path, ["key"]):
         (key,) = row_texts(row, ["key"])
         with prefix_errors(where):
             caption = "" if row.get("caption", "") is None else row_texts(row, ["caption"])[0]
-        one = _Downloaded(caption, str(row.get("status", "")))
+        one = (caption, str(row.get("status", "")))
         if found.setdefault(key, one) != one:
             raise InputError(f"{where}: the key {key} has another caption above")
     return found

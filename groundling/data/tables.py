@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 from groundling.core.errors import (
     InputError,
@@ -264,49 +264,36 @@ TEXT_COLUMNS = ("text", "caption", "sentence")
 """Names of the column of texts, the likeliest first."""
 
 
-class HubDataset(NamedTuple):
-    """A data set, and what is read of it."""
-
-    name: str
-    """Hub id, or folder of data files."""
-    config: str
-    """Configuration; empty: the only one."""
-    split: str
-
-
 def is_hub_dataset(source: object) -> bool:
     """Whether a source is `datasets:NAME`, `datasets:NAME:CONFIG` or `datasets:NAME:CONFIG:SPLIT`."""
     return str(source).startswith(HUB_PREFIX)
 
 
-def parse_hub_dataset(source: object) -> HubDataset:
-    """The data set of a source, by default the split `train`; raises InputError for too many parts."""
+def _hub_parts(source: object) -> tuple[str, str | None, str]:
     name, *rest = str(source).removeprefix(HUB_PREFIX).split(":")
     if not name or len(rest) > 2:
         raise InputError(
             f"{source}: expected {HUB_PREFIX}NAME, {HUB_PREFIX}NAME:CONFIG or {HUB_PREFIX}NAME:CONFIG:SPLIT"
         )
     config, split = (*rest, "", "")[:2]
-    return HubDataset(name, config, split or "train")
+    return name, config or None, split or "train"
 
 
 def hub_dataset_identity(source: object) -> str:
     """What changes with the data set's content: the library's hash of its builder and files."""
-    given = parse_hub_dataset(source)
+    name, config, split = _hub_parts(source)
     library: Any = import_optional("datasets", Path(str(source)), "hub")
     with convert_errors(f"{source}: cannot be read"):
-        builder = library.load_dataset_builder(given.name, given.config or None)
-        return f"{builder.hash}-{builder.config.create_config_id({})}-{given.split}"
+        builder = library.load_dataset_builder(name, config)
+        return f"{builder.hash}-{builder.config.create_config_id({})}-{split}"
 
 
 def hub_dataset_texts(source: object, column: str = "") -> Iterator[str]:
     """The texts of a data set, row by row, of a `column` or of the first of `TEXT_COLUMNS`; no code of it runs."""
-    given = parse_hub_dataset(source)
+    name, config, split = _hub_parts(source)
     library: Any = import_optional("datasets", Path(str(source)), "hub")
     with convert_errors(f"{source}: cannot be read"):
-        rows = library.load_dataset(
-            given.name, given.config or None, split=given.split, streaming=True
-        )
+        rows = library.load_dataset(name, config, split=split, streaming=True)
         names = rows.column_names or list(next(iter(rows), {}))
         chosen = column or next((name for name in TEXT_COLUMNS if name in names), TEXT_COLUMNS[0])
         require_known(chosen, names, f"{source}: no column {chosen!r}")

@@ -546,7 +546,16 @@ class FineTunedModel:
         # The `extra` scores need the official files of the data set.
         task = replace(task, official_scores=None)
         if split:
-            return task, {split: self._trained_split(data, split, own)}
+            require_known(split, ("train", "dev"), f"{data}: no split {split!r} of your own file")
+            if own.dev:
+                raise InputError(
+                    f"split={split}: {own.dev} was held out, and every row of the other file trained on; pass it as "
+                    "data, without split"
+                )
+            rows = read_table(data, own)
+            held = held_out(data, [row.group for row in rows])
+            sides = [row for row in rows if (row.group in held) == (split == "dev")]
+            return task, {split: [example_of(row, self.form, data, split) for row in sides]}
         return task, {ALL: self._labelled_rows(data, own_columns, own.label, inputs)}
 
     def _labelled_rows(
@@ -564,18 +573,6 @@ class FineTunedModel:
                 answer = np.array([[answer, 1.0]], np.float32)
             examples.append(replace(row.example, label=answer))
         return examples
-
-    def _trained_split(self, data: Path, split: str, own: TableTaskSettings) -> list[Example]:
-        require_known(split, ("train", "dev"), f"{data}: no split {split!r} of your own file")
-        if own.dev:
-            raise InputError(
-                f"split={split}: {own.dev} was held out, and every row of the other file trained on; pass it as data, "
-                "without split"
-            )
-        rows = read_table(data, own)
-        held_out_groups = held_out(data, [row.group for row in rows])
-        sides = [row for row in rows if (row.group in held_out_groups) == (split == "dev")]
-        return [example_of(row, self.form, data, split) for row in sides]
 
 
 def _check_answers(task: Task, data: Path, split: str) -> None:

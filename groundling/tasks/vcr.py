@@ -296,30 +296,11 @@ ANSWER = Task(
     "vcr/answer", FORM, _answer, (ACCURACY,), SOURCE, dev=("val",), test={"test": ""}, file=_file
 )
 """Q->A."""
-RATIONALE = Task(
-    "vcr/rationale",
-    FORM,
-    _rationale,
-    (ACCURACY,),
-    SOURCE,
-    dev=("val",),
-    test={"test": ""},
-    file=_file,
-    read_unlabelled=_rationale_hidden,
+RATIONALE = replace(
+    ANSWER, name="vcr/rationale", read=_rationale, read_unlabelled=_rationale_hidden
 )
 """QA->R, given the right answer; `groundling vcr` computes Q->AR and the server's file from runs on both tasks."""
-BOTH = Task(
-    "vcr",
-    FORM,
-    _both,
-    (ACCURACY,),
-    SOURCE,
-    dev=("val",),
-    test={"test": ""},
-    file=_file,
-    official_scores=_joint,
-    read_unlabelled=_both_hidden,
-)
+BOTH = replace(ANSWER, name="vcr", read=_both, official_scores=_joint, read_unlabelled=_both_hidden)
 """Q->A and QA->R in one model (UNITER's release, train_vcr.py).
 
 The headline metric is accuracy over the examples of both parts, which a verdict can resample; the leaderboard's Q->AR

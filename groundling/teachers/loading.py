@@ -129,12 +129,16 @@ def make_clip_teacher(context: TeacherContext) -> ClipTeacher:
         if needs & {"clip_text", "clip_words"}:
             text, tokenizer = load_teacher_text(options.teacher_text)
         clip = FrozenClip(image, text, tokenizer, share_space=False)
+    keywords = None
+    if options.keyword_extractor:
+        expected = "a function from a text to its keywords"
+        keywords = instantiate(options.keyword_extractor, _is_extractor, expected)
     return ClipTeacher(
         clip,
         needs,
         options,
         scorer=load_frozen_clip(options.teacher_scorer) if options.teacher_scorer else None,
-        keywords=_load_keyword_extractor(options.keyword_extractor),
+        keywords=keywords,
         answers=_answers_of_task(context.output_type) if "clip_confidence" in needs else 0,
     )
 
@@ -192,12 +196,6 @@ def load_own_teacher(context: TeacherContext) -> Teacher:
     if not (teacher.name and (teacher.width or teacher.image_width)):
         raise InputError(f"{source}: a teacher needs a `name`, and a `width` or `image_width`")
     return teacher
-
-
-def _load_keyword_extractor(name: str) -> KeywordExtractor | None:
-    if not name:
-        return None
-    return instantiate(name, _is_extractor, "a function from a text to its keywords")
 
 
 def _is_extractor(value: object) -> TypeGuard[KeywordExtractor]:

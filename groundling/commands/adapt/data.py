@@ -119,20 +119,16 @@ def text_sources(
     for source, start, stop in zip(by_file, texts.bounds[:-1], texts.bounds[1:], strict=True):
         if start == stop:
             continue
-        sees = _has_images(texts, range(start, stop), source.name)
+        has_image = texts.has_image[start:stop]
+        sees = bool(has_image.all())
+        if has_image.any() and not sees:
+            lacking = texts.ids[start + int(has_image.argmin())]
+            raise InputError(f"{source.name}: {lacking} has no image, but other lines have")
         samples, teachers = teacher_set.wrap(source.samples, texts_only=not sees)
         live |= {teacher.name: teacher for teacher in teachers}
         source = replace(source, samples=samples)
         sources.append(_readable(source, sees, objectives, teacher_set))
     return sources, list(live.values())
-
-
-def _has_images(texts: CorpusDataset, numbers: range, name: str) -> bool:
-    has_image = texts.has_image[numbers.start : numbers.stop]
-    if has_image.any() and not has_image.all():
-        lacking = texts.ids[numbers.start + int(has_image.argmin())]
-        raise InputError(f"{name}: {lacking} has no image, but other lines have")
-    return bool(has_image.all())
 
 
 def _readable(

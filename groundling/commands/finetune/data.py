@@ -65,7 +65,13 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     parts = {}
     for split in dict.fromkeys(splits):
         read = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
-        _check_labels(task, split, read)
+        classes = range(len(task.form.labels) if isinstance(task.form, Classification) else 0)
+        for example in read if classes else ():
+            if example.label is not None and example.label not in classes:
+                raise InputError(
+                    f"{task.name}: {example.id} of {split!r} has the label {example.label!r}, "
+                    f"expected a number from 0 to {classes[-1]}, or None"
+                )
         parts[split] = read
     examples = concatenate_splits({split: parts[split] for split in train_splits})
     labelled: Sequence[Example] = examples
@@ -85,16 +91,6 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     return {
         split: [without_region_tags(example) for example in some] for split, some in parts.items()
     }
-
-
-def _check_labels(task: Task, split: str, examples: Sequence[Example]) -> None:
-    classes = range(len(task.form.labels) if isinstance(task.form, Classification) else 0)
-    for example in examples if classes else ():
-        if example.label is not None and example.label not in classes:
-            raise InputError(
-                f"{task.name}: {example.id} of {split!r} has the label {example.label!r}, "
-                f"expected a number from 0 to {classes[-1]}, or None"
-            )
 
 
 def region_inputs(config: FinetuneConfig) -> ImageSampleBuilder:

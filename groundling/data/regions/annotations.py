@@ -179,7 +179,16 @@ def read_instances(
             every.sizes[number] = size
             every.annotations[number] = []
         for annotation in content["annotations"]:
-            corners.append(_add_annotation(every, annotation, classless))
+            category, image = annotation["category_id"], annotation["image_id"]
+            boxes = every.annotations[image]
+            box = ImageBox(image, box_corners(annotation["bbox"]), category)
+            corners.append(box.corners)
+            if "id" in annotation:
+                every.objects[annotation["id"]] = box
+            if category in every.names:
+                boxes.append(box)
+            elif not classless:
+                raise ValueError(f"category_id {category} is not among the categories")
     _require_pixels(path, corners)
     return every
 
@@ -188,19 +197,6 @@ def _add_class(every: CocoInstances, path: str | Path, category: int, name: str)
     known = every.names.setdefault(category, name)
     if known != name:
         raise InputError(f"{path}: class {category} is {name!r} here and {known!r} elsewhere")
-
-
-def _add_annotation(every: CocoInstances, annotation: Any, classless: bool) -> Sequence[float]:
-    category = annotation["category_id"]
-    boxes = every.annotations[annotation["image_id"]]
-    box = ImageBox(annotation["image_id"], box_corners(annotation["bbox"]), category)
-    if "id" in annotation:
-        every.objects[annotation["id"]] = box
-    if category in every.names:
-        boxes.append(box)
-    elif not classless:
-        raise ValueError(f"category_id {category} is not among the categories")
-    return box.corners
 
 
 # -- detected ----------------------------------------------------------------------------------------------------------
