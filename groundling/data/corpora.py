@@ -321,7 +321,12 @@ def _make(
     progress = Progress(name, max(1, size // shard_size), "shard", reads_inputs=True)
 
     def calls() -> Iterator[tuple[Path, Facts, int, int, list[CorpusText], TokenizationSpec]]:
-        groups = _grouped(_units(path, selection, spec), shard_size)
+        lines_read = iterate_texts(path, selection)
+        if spec.form == "blocks":
+            texts = (line.text for line in lines_read)
+            blocks = full_blocks(texts, _lexicon(*spec.engines()), spec.max_tokens)
+            lines_read = map(CorpusText, blocks)
+        groups = _grouped(lines_read, shard_size)
         for number, (first, lines) in enumerate(groups):
             if writer.is_complete(number):
                 progress.update()
@@ -333,16 +338,6 @@ def _make(
         progress.update()
     progress.close()
     writer.close({"texts_of": path.name})
-
-
-def _units(path: Path, selection: CaptionSettings, spec: TokenizationSpec) -> Iterator[CorpusText]:
-    """Units that can be tokenised independently: lines, or blocks, each beginning where the previous one ends."""
-    texts_read = iterate_texts(path, selection)
-    if spec.form == "lines":
-        yield from texts_read
-    else:
-        texts = (line.text for line in texts_read)
-        yield from map(CorpusText, full_blocks(texts, _lexicon(*spec.engines()), spec.max_tokens))
 
 
 def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[tuple[int, list[CorpusText]]]:

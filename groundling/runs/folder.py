@@ -346,7 +346,12 @@ def open_run(
     differing = next(filter(None, parts), "")
     if not differing:
         return out
-    if stored and ("kind" not in stored or _has_results(out)):
+    # Without results, it stopped at a mistake that may be corrected by now.
+    files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
+    has_results = any(
+        path.suffix != ".partial" and NO_RESULTS.isdisjoint(path.parts) for path in files
+    )
+    if stored and ("kind" not in stored or has_results):
         raise InputError(f"{out}: holds another run ({differing}); choose another `out`")
     if writes:
         with disk_errors(out):
@@ -356,11 +361,6 @@ def open_run(
         about = {"versions": _versions(), "commit": commit_of(Path(__file__).parent)}
         write_json(settings, {**current, **about, "commits": _commits(inputs)})
     return out
-
-
-def _has_results(out: Path) -> bool:
-    files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
-    return any(path.suffix != ".partial" and NO_RESULTS.isdisjoint(path.parts) for path in files)
 
 
 def _clear_leftovers(out: Path) -> None:
@@ -386,7 +386,11 @@ def _commits(inputs: Mapping[str, str | Path]) -> dict[str, str]:
         if Path(place).suffix == ".py":
             commits[name] = commit_of(Path(place).resolve().parent)
         elif not Path(place).exists():
-            commits[name] = _hub_commit(str(place))
+            from huggingface_hub import try_to_load_from_cache
+
+            with suppress(ValueError):  # no name of a model
+                file = try_to_load_from_cache(str(place), "config.json")
+                commits[name] = Path(file).parent.name if isinstance(file, str) else ""
     return {name: commit for name, commit in commits.items() if commit}
 
 
@@ -401,16 +405,6 @@ def commit_of(folder: Path) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return answer.stdout.strip()
-
-
-def _hub_commit(name: str) -> str:
-    from huggingface_hub import try_to_load_from_cache
-
-    with suppress(ValueError):  # no name of a model
-        file = try_to_load_from_cache(name, "config.json")
-        if isinstance(file, str):
-            return Path(file).parent.name
-    return ""
 
 
 def difference(stored: object, current: object, name: str) -> str:

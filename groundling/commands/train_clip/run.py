@@ -49,7 +49,7 @@ from groundling.models.text_encoder import load_text_encoder
 from groundling.objectives.contrastive import ClipContrastiveLoss, SigmoidContrastiveLoss
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
-from groundling.settings.training import EvaluationSettings, TrainingArguments
+from groundling.settings.training import TrainingArguments
 from groundling.stats.retrieval import MEAN, retrieval
 from groundling.teachers.vectors import image_teacher, vectors_of, write_vectors
 from groundling.training.batch_sampler import DataSource
@@ -134,6 +134,16 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
     held = make_dataset(held_out, augment=False) if held_out else None
     result: dict[str, Any] = {"images": len(images), "missing_images": missing}
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    evaluator = None
+    if held is not None:
+
+        def measure() -> dict[str, float]:
+            found = [retrieval(model, held)]
+            broadcast_object_list(found)  # processes must not diverge by rounding
+            del found[0]["images"], found[0]["captions"]
+            return found[0]
+
+        evaluator = Evaluator(config.examining, "held-out images", MEAN, measure)
     if not config.untrained:
         result |= fit(
             model,
@@ -142,7 +152,7 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
             training,
             run,
             evaluation=config.examining,
-            evaluator=_retrieval_evaluator(model, held, config.examining) if held else None,
+            evaluator=evaluator,
         )
     if config.model:
         result["model"] = config.model
@@ -175,20 +185,6 @@ def _loss(model: ClipDualEncoder | LockedDualEncoder, name: str) -> ClipContrast
     if not model.is_siglip:
         model.start_sigmoid()
     return SigmoidContrastiveLoss(model.sizes)
-
-
-def _retrieval_evaluator(
-    model: ClipDualEncoder | LockedDualEncoder,
-    held_out: CaptionDraws,
-    examining: EvaluationSettings,
-) -> Evaluator:
-    def measure() -> dict[str, float]:
-        found = [retrieval(model, held_out)]
-        broadcast_object_list(found)  # processes must not diverge by rounding
-        counts = ("images", "captions")
-        return {name: value for name, value in found[0].items() if name not in counts}
-
-    return Evaluator(examining, "held-out images", MEAN, measure)
 
 
 MakeDataset = Callable[..., CaptionDraws]
