@@ -1,6 +1,4 @@
-"""Commands as Python functions: the flags of `groundling adapt` are the keywords of
-`groundling.adapt`.
-"""
+"""Commands as Python functions: the flags of `groundling adapt` are the keywords of `groundling.adapt`."""
 
 from __future__ import annotations
 
@@ -54,7 +52,6 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def _values(command: Command, keywords: dict[str, Any]) -> list[Any]:
-    """The command's settings, those of other commands from a mapping, and its `out`."""
     out = [str(keywords.pop("out", command.default_out))] if command.has_out else []
     made = {}
     for prefix, default in command.settings.items():
@@ -68,7 +65,6 @@ def _values(command: Command, keywords: dict[str, Any]) -> list[Any]:
 
 
 def _keywords(command: Command) -> Iterator[tuple[Parameter, str]]:
-    """The keywords of a command's function, each with its text; those that are no setting of its own come last."""
     last: list[tuple[str, Any, Any, str]] = []
     for prefix, config in command.settings.items():
         fields = settings_of(config)

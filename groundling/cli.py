@@ -49,16 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(words: Sequence[str]) -> tuple[str, list[str]]:
-    """The command that the words begin with, one word or two, and the remaining words; an empty
-    name if there is none.
-    """
     names = [" ".join(words[:count]) for count in (1, 2)]
     name = next((one for one in names if one in COMMANDS), "")
     return name, list(words[len(name.split()) :])
 
 
 def _no_command(words: Sequence[str]) -> int:
-    """Print help or the version if asked for, else an error; returns the exit status."""
     first = words[0] if words else HELP[0]
     family = {name: one for name, one in COMMANDS.items() if name.startswith(first + " ")}
     if first in HELP:
@@ -92,7 +88,6 @@ def _run(name: str, arguments: list[str]) -> int:
 
 
 def _silence_transformers() -> None:
-    """Silence transformers' progress bars and warnings, if it is loaded."""
     if "transformers" not in sys.modules:
         return
     from transformers.utils import logging as hf_logging

@@ -1,6 +1,4 @@
-"""Flags of a command: parsing and help, generated from the fields of its settings. Imports nothing
-heavy.
-"""
+"""Flags of a command: parsing and help, generated from the fields of its settings. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -128,7 +126,6 @@ def _add_flag(parser: argparse._ActionsContainer, name: str, flag: Flag, help: s
 
 
 def _normalised(command: Command, words: Sequence[str]) -> list[str]:
-    """The words with positional flags written out, and flags in the spelling of help."""
     bare = list(takewhile(lambda word: not word.startswith("-"), words))[: len(command.positional)]
     pairs = zip(command.positional, bare, strict=False)
     normal = [word for pair in pairs for word in pair]

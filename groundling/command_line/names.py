@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from groundling.core.errors import InputError, did_you_mean, prefix_errors, require_known
 from groundling.core.registry import is_import_path, public_modules
-from groundling.data.hub_datasets import hub_dataset_identity, is_hub_dataset
-from groundling.data.tables import read_rows, user_columns
+from groundling.data.tables import hub_dataset_identity, is_hub_dataset, read_rows, user_columns
 from groundling.settings.fields import (
     InputKind,
     Setting,
@@ -32,7 +31,6 @@ NAMES = (None, InputKind.OBJECT, InputKind.COLUMN)
 
 
 def _named_inputs(config: object) -> Iterator[tuple[Setting, int, str]]:
-    """Setting, number and path of each file, folder and model; the user's own modules are none."""
     for one in settings_of(config):
         words = [one.value] if isinstance(one.value, str) else one.value
         for number, word in enumerate(filter(None, words if one.input not in NAMES else ())):

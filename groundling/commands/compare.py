@@ -8,13 +8,12 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Interval
 
-from groundling.command_line import Command
+from groundling.command_line import Command, RunCollection
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING
 from groundling.commands.run import check_runs, run_recipe
 from groundling.recipes import Table, adapt, row
 from groundling.recipes.plan import Recipe
-from groundling.runs.outputs import RunCollection
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import (
     InputKind,

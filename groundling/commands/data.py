@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from groundling.command_line import Command
+from groundling.command_line import Command, OutputFile
 from groundling.core.registry import resolve
-from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings, required, settings
 

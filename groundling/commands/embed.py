@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from groundling.command_line import Command
+from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError
-from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, Settings, settings
 from groundling.settings.input_settings import CaptionSettings
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any
 
-from groundling.command_line import Command
-from groundling.runs.outputs import CommandOutput
+from groundling.command_line import Command, CommandOutput
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import PredictionColumns, SavedModelSettings

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
-from groundling.command_line import Command
+from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError, convert_read_errors
 from groundling.models.hub import find_file
-from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, Settings, may_repeat, required, settings
 
 if TYPE_CHECKING:
@@ -48,7 +47,12 @@ def merge(config: MergeConfig, run: Run) -> dict[str, Any]:
     """
     from safetensors.torch import load_file, save_file
 
-    given, origin = Path(config.model), _folder_of(config.origin)
+    given, origin = Path(config.model), Path(config.origin)
+    if not origin.is_dir():  # a hub id
+        file = find_file(config.origin, "model.safetensors")
+        if file is None:
+            raise InputError(f"{config.origin}: no model.safetensors")
+        origin = file.parent
     files = _weight_files(given)
     partners: dict[str, Tensor] = {}
     for file in _weight_files(origin):
@@ -65,8 +69,14 @@ def merge(config: MergeConfig, run: Run) -> dict[str, Any]:
             for name, value in weights.items():
                 partner = _partner(name, partners)
                 (alone if partner is None else merged).append(name)
-                if partner is not None:
-                    weights[name] = _interpolate(name, value, partner, config)
+                if partner is None:
+                    continue
+                if value.shape != partner.shape:
+                    raise InputError(f"{origin}: {name} has another shape than in {given}")
+                if value.is_floating_point():
+                    share = _share_of(name, config.share)
+                    wide = value.double().lerp(partner.double(), 1 - share)
+                    weights[name] = wide.to(value.dtype)
             save_file(weights, partial / "model" / file, metadata={"format": "pt"})
         if not merged:
             raise InputError(f"{origin}: no weight has a name of {given}")
@@ -77,18 +87,7 @@ def merge(config: MergeConfig, run: Run) -> dict[str, Any]:
     return {"merged": len(merged), "alone": len(alone), "share": list(config.share)}
 
 
-def _folder_of(source: str) -> Path:
-    """A model folder, or the folder of a hub id in the cache; raises InputError for a hub id without safetensors."""
-    if Path(source).is_dir():
-        return Path(source)
-    file = find_file(source, "model.safetensors")
-    if file is None:
-        raise InputError(f"{source}: no model.safetensors")
-    return file.parent
-
-
 def _weight_files(folder: Path) -> list[Path]:
-    """The files of weights below a folder, from there; raises InputError without one."""
     files = sorted(one.relative_to(folder) for one in folder.rglob("*.safetensors"))
     found = [file for file in files if file.name != HEADS]
     if not found:
@@ -106,21 +105,7 @@ def _partner(name: str, partners: Mapping[str, Tensor]) -> Tensor | None:
     return partners[outer[0]] if len(outer) == 1 else None
 
 
-def _interpolate(name: str, value: Tensor, partner: Tensor, config: MergeConfig) -> Tensor:
-    """The merged weight, computed in fp32 or wider; raises InputError for another shape."""
-    if value.shape != partner.shape:
-        raise InputError(
-            f"{config.origin}: {name} is {tuple(partner.shape)}, not {tuple(value.shape)}"
-        )
-    if not value.is_floating_point():
-        return value
-    share = _share_of(name, config.share)
-    wide = value.double()
-    return wide.lerp(partner.double(), 1 - share).to(value.dtype)
-
-
 def _share_of(name: str, shares: Sequence[float]) -> float:
-    """The share of a weight; raises InputError if there are fewer shares than layers."""
     if len(shares) == 1:
         return shares[0]
     layer = LAYER.search(f".{name}")

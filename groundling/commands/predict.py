@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from groundling.command_line import Command
+from groundling.command_line import Command, OutputFile
 from groundling.data.tables import ROWS
 from groundling.runs.folder import check_file, json_safe, json_text, write_whole
-from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext, is_main_process
 from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import PredictionColumns, SavedModelSettings
@@ -106,18 +105,14 @@ def _format_table(ending: str, rows: Sequence[InputRow], names: Sequence[str]) -
     every = [*header, *(f"{prefix}{name}" for name in names)]
     table = [every, *([_cell(line.get(name)) for name in every] for line in lines)]
     if ending == ".tsv":  # in which quotes are text, so no cell can hold a separator
-        return "".join("\t".join(map(_on_one_line, cells)) + "\n" for cells in table)
+        plain = [[re.sub("\r\n|[\t\n\r]", " ", cell) for cell in cells] for cells in table]
+        return "".join("\t".join(cells) + "\n" for cells in plain)
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(table)
     return buffer.getvalue()
 
 
-def _on_one_line(cell: str) -> str:
-    return re.sub("\r\n|[\t\n\r]", " ", cell)
-
-
 def _cell(value: object) -> str:
-    """A value as a table cell: empty for None, JSON for anything that is not text."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json_text(value, ensure_ascii=False)

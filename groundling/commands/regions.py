@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from groundling.command_line import Command
+from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError
-from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -70,7 +69,14 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
     if not config.imports:
         manifest = _extract_store(config, run, part)
     elif part.world == 1:
-        manifest = _import_store(config, run.folder)
+        from groundling.data.regions import RegionWriter
+        from groundling.data.regions.imports import import_regions
+
+        box_filter = config.extraction.detection if config.filter_imports else None
+        facts, items = import_regions(config.imports, config.ids_as, box_filter)
+        writer = RegionWriter(run.folder, config.extraction.shard_size)
+        writer.fill(items)
+        manifest = writer.close(facts)
     else:
         raise InputError("regions: imports reads in one process; start it without torchrun")
     if manifest.get("in_several_stores"):
@@ -80,19 +86,7 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
     return {"store": str(run.folder), **manifest["counts"], "skipped_first": first}
 
 
-def _import_store(config: RegionsConfig, folder: Path) -> dict[str, Any]:
-    from groundling.data.regions import RegionWriter
-    from groundling.data.regions.imports import import_regions
-
-    writer = RegionWriter(folder, config.extraction.shard_size)
-    box_filter = config.extraction.detection if config.filter_imports else None
-    facts, items = import_regions(config.imports, config.ids_as, box_filter)
-    writer.fill(items)
-    return writer.close(facts)
-
-
 def _extract_store(config: RegionsConfig, run: Run, part: ProcessRank) -> dict[str, Any]:
-    """Manifest of a store made of images, by this process, under torchrun, or by processes that it starts."""
     from groundling.data.regions import RegionWriter
     from groundling.data.shards import ProcessRank
     from groundling.runs.jobs import Job, run_jobs

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from groundling.command_line import COMMANDS, Command
+from groundling.command_line import COMMANDS, Command, RunCollection
 from groundling.core.errors import InputError, prefix_errors, require_known
 from groundling.core.registry import is_import_path, resolve_builtin
 from groundling.recipes import Row, Step, Table, slug
@@ -29,7 +29,6 @@ from groundling.recipes.plan import (
 )
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import Job, run_jobs
-from groundling.runs.outputs import RunCollection
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings, required, settings
 

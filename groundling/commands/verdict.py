@@ -1,6 +1,4 @@
-"""`groundling verdict`: compare runs with a control: intervals, permutation test, one sentence
-each.
-"""
+"""`groundling verdict`: compare runs with a control: intervals, permutation test, one sentence each."""
 
 from __future__ import annotations
 
@@ -8,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from groundling.command_line import Command
+from groundling.command_line import Command, OutputFile
 from groundling.command_line.names import published_scores
 from groundling.core.errors import InputError, require_known
-from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings, settings
 from groundling.settings.input_settings import parse_named_folder

@@ -550,7 +550,6 @@ def _by_name(rows: Sequence[Mapping[str, np.ndarray]], fill: int) -> dict[str, T
 
 
 def _teacher_input(inputs: Sequence[Sample]) -> TeacherInput:
-    """Inputs with equal ids, once."""
     place: dict[str, int] = {}
     distinct: list[Sample] = []
     row = []

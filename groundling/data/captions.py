@@ -48,7 +48,7 @@ from groundling.data.tables import (
 )
 from groundling.data.tars import TAR, Member, is_file, read_part, samples_of, tars_in
 from groundling.runs.folder import read_json
-from groundling.settings.input_settings import CaptionColumns, CaptionSettings
+from groundling.settings.input_settings import CaptionSettings
 
 METADATA = "metadata.jsonl"
 """File of an imagefolder's captions (Hugging Face's datasets library)."""
@@ -83,14 +83,6 @@ class CaptionRow(NamedTuple):
     """Its words, separated by single spaces; perhaps none."""
 
 
-def caption_rows(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
-    """The captions of a file or folder, read in the first of `FORMATS` that recognises it."""
-    if selection.caption_splits and not has_splits(path):
-        raise InputError(f"{path}: its images have no splits, as caption_splits selects")
-    read = next(read for recognises, read in FORMATS if recognises(path))
-    return read(path, selection)
-
-
 def _first_line(path: Path) -> str:
     with convert_read_errors(path), path.open("rb") as file:
         return file.readline(1 << 16).decode("utf-8-sig", "replace")
@@ -99,11 +91,6 @@ def _first_line(path: Path) -> str:
 def is_kaggle(path: Path) -> bool:
     """Whether a .txt file is a table of captions."""
     return path.suffix == ".txt" and _first_line(path).strip().lower() == KAGGLE_HEADER
-
-
-def _is_flickr8k(path: Path) -> bool:
-    """Whether a file's first line is one of Flickr8k's, file#number and a caption, whatever the file is called."""
-    return path.is_file() and FLICKR8K_LINE.match(_first_line(path)) is not None
 
 
 def _is_conceptual(path: Path) -> bool:
@@ -119,7 +106,6 @@ def _words(caption: str) -> str:
 
 
 def _name(value: object) -> str:
-    """A name or number of an image; raises TypeError for any other JSON value."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError(f"{value!r:.40} is neither a text nor a whole number")
     return str(value)
@@ -143,7 +129,6 @@ def has_splits(path: str | Path) -> bool:
 
 
 def _is_karpathy(content: Any) -> bool:
-    """Whether JSON is `dataset_coco.json` or similar, judged by its first image."""
     match content:
         case {"images": [{"split": _, "sentences": _}, *_]}:
             return True
@@ -217,7 +202,11 @@ def _image_file(link: str) -> str:
 def _table(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
     path = path / METADATA if path.is_dir() else path
     header, rows = read_all_columns(path)
-    captions, image = _choose_columns(path, header, selection.columns)
+    captions = split_columns(selection.columns.caption_column)
+    image = selection.columns.image_column or _named(IMAGES, header, captions)
+    captions = captions or list(filter(None, [_named(CAPTIONS, header, [image])]))
+    if not captions:
+        raise InputError(f"{path}: no captions among {', '.join(header)}; set caption_column")
     for where, row in rows:
         with prefix_errors(where):
             (file,) = row_texts(row, [image]) if image else ("",)
@@ -226,19 +215,6 @@ def _table(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
             texts = [text for name in captions for text in _captions_in(row, name)]
         for text in texts:
             yield CaptionRow(where, file.strip(), _image_file(file), _words(text))
-
-
-def _choose_columns(
-    path: Path, header: Sequence[str], columns: CaptionColumns
-) -> tuple[list[str], str]:
-    """The columns of captions and the column of image files, which is empty if there is none."""
-    captions = split_columns(columns.caption_column)
-    image = columns.image_column or _named(IMAGES, header, captions)
-    if not captions and (name := _named(CAPTIONS, header, [image])):
-        captions = [name]
-    if not captions:
-        raise InputError(f"{path}: no captions among {', '.join(header)}; set caption_column")
-    return captions, image
 
 
 def _named(names: Sequence[str], header: Sequence[str], excluded: Sequence[str]) -> str:
@@ -250,7 +226,6 @@ def _named(names: Sequence[str], header: Sequence[str], excluded: Sequence[str])
 
 
 def _captions_in(row: dict[str, Any], name: str) -> list[str]:
-    """The texts of a column, which may be a list in JSON; an empty list is an empty text."""
     value = row.get(name)
     if not isinstance(value, list):
         return row_texts(row, [name])
@@ -282,7 +257,7 @@ def tar_captions(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]
     Left out are samples without an image, as by webdataset's readers, and those that img2dataset calls no success.
     """
     for tar in tars_in(path):
-        table: dict[str, _Downloaded] | None = None
+        table: dict[str, tuple[str, str]] | None = None
         for key, parts in samples_of(tar):
             images = [ending for ending in parts if ending in IMAGE_ENDINGS]
             if len(images) > 1:
@@ -291,32 +266,27 @@ def tar_captions(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]
                 )
             if not images:
                 continue
-            one: _Downloaded | None
             if not {".txt", ".json"}.isdisjoint(parts):
-                one = _in_tar(tar, key, parts)
+                caption, status = _in_tar(tar, key, parts)
             else:
                 table = _beside(tar) if table is None else table
-                one = table.get(normalize_unicode(key))
-            if one is None:
-                raise InputError(
-                    f"{tar}: {key} has no .txt, no .json, and no row in {_parquet(tar)}"
-                )
-            if one.status in ("", SUCCESS):
+                where = f"{tar}: {key}"
+                found = table.get(normalize_unicode(key))
+                if found is None:
+                    raise InputError(
+                        f"{where} has no .txt, no .json, and no row in {tar.with_suffix(PARQUET)}"
+                    )
+                caption, status = found
+            if status in ("", SUCCESS):
                 file = f"{tar.name}/{key}{images[0]}"
-                yield CaptionRow(f"{tar}: {key}", file, file, _words(one.caption))
+                yield CaptionRow(f"{tar}: {key}", file, file, _words(caption))
 
 
 SUCCESS = "success"
 """img2dataset's status of an image that it has downloaded."""
 
 
-class _Downloaded(NamedTuple):
-    caption: str
-    status: str
-
-
-def _in_tar(tar: Path, key: str, parts: Mapping[str, Member]) -> _Downloaded:
-    """The caption of a sample, of its .txt or else of its .json, where it may be null, and its status."""
+def _in_tar(tar: Path, key: str, parts: Mapping[str, Member]) -> tuple[str, str]:
     row: dict[str, Any] = {}
     if ".json" in parts:
         where = f"{tar}: {key}.json"
@@ -330,23 +300,19 @@ def _in_tar(tar: Path, key: str, parts: Mapping[str, Member]) -> _Downloaded:
     if ".txt" in parts:
         with convert_read_errors(f"{tar}: {key}.txt"):
             row["caption"] = read_part(tar, parts[".txt"]).decode()
-    return _Downloaded(row["caption"], str(row.get("status", "")))
+    return row["caption"], str(row.get("status", ""))
 
 
-def _parquet(tar: Path) -> Path:
-    return tar.with_suffix(PARQUET)
-
-
-def _beside(tar: Path) -> dict[str, _Downloaded]:
-    """The captions of a tar's parquet, by key; none without the file."""
-    if not _parquet(tar).is_file():
+def _beside(tar: Path) -> dict[str, tuple[str, str]]:
+    path = tar.with_suffix(PARQUET)
+    if not path.is_file():
         return {}
-    found: dict[str, _Downloaded] = {}
-    for where, row in read_rows(_parquet(tar), ["key"]):
+    found: dict[str, tuple[str, str]] = {}
+    for where, row in read_rows(path, ["key"]):
         (key,) = row_texts(row, ["key"])
         with prefix_errors(where):
             caption = "" if row.get("caption", "") is None else row_texts(row, ["caption"])[0]
-        one = _Downloaded(caption, str(row.get("status", "")))
+        one = (caption, str(row.get("status", "")))
         if found.setdefault(normalize_unicode(key), one) != one:
             raise InputError(f"{where}: the key {key} has another caption above")
     return found
@@ -401,7 +367,10 @@ def settings_by_file(
 
 
 def _rows_with_text(path: Path, selection: CaptionSettings) -> tuple[list[CaptionRow], list[str]]:
-    every = list(caption_rows(path, selection))
+    if selection.caption_splits and not has_splits(path):
+        raise InputError(f"{path}: its images have no splits, as caption_splits selects")
+    read = next(read for recognises, read in FORMATS if recognises(path))
+    every = list(read(path, selection))
     rows = [row for row in every if row.caption]
     require_nonempty(rows, f"{path}: no captions found")
     empty = [row for row in every if not row.caption]
@@ -444,7 +413,9 @@ def captions_of_images(
 def is_captions(path: Path) -> bool:
     """Whether a file or folder holds captions: by its ending, or by its first line."""
     is_named = path.suffix in (*DATA_FILES, TAR) or path.name.endswith(".token.txt")
-    return is_named or path.is_dir() or is_kaggle(path) or _is_flickr8k(path)
+    if is_named or path.is_dir() or is_kaggle(path):
+        return True
+    return path.is_file() and FLICKR8K_LINE.match(_first_line(path)) is not None
 
 
 def keep_listed(images: list[CaptionedImage], listing: str | Path) -> list[CaptionedImage]:
@@ -590,21 +561,19 @@ class CaptionPairs(SampleWrapper):
         seconds = [self._draw(int(index), rng) for index, rng in zip(indices, rngs, strict=True)]
         rows = self.samples.get([*indices, *seconds], [*rngs, *rngs])
         pairs = zip(indices, seconds, rows[: len(seconds)], rows[len(seconds) :], strict=True)
-        return [_pair(one, other, int(index) != second) for index, second, one, other in pairs]
+        return [
+            Sample(
+                one.id,
+                labels={IS_PAIR: np.array(int(index != second))},
+                truncated_tokens=one.truncated_tokens + other.truncated_tokens,
+                choices=(one, other),
+                example=one.example,
+            )
+            for index, second, one, other in pairs
+        ]
 
     def _draw(self, index: int, rng: np.random.Generator) -> int:
-        """Another caption of the same image; `index` itself if there is none."""
         start, stop = self.starts[self.group[index] : self.group[index] + 2].tolist()
         others = self.members[start:stop]
         others = others[others != index]
         return int(rng.choice(others)) if len(others) else index
-
-
-def _pair(one: Sample, other: Sample, is_pair: bool) -> Sample:
-    return Sample(
-        one.id,
-        labels={IS_PAIR: np.array(int(is_pair))},
-        truncated_tokens=one.truncated_tokens + other.truncated_tokens,
-        choices=(one, other),
-        example=one.example,
-    )

@@ -14,16 +14,14 @@ Samples are made as they are read: memory holds only each text's length.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import tokenizers
@@ -38,7 +36,6 @@ from groundling.data.captions import (
     settings_by_file,
     tar_captions,
 )
-from groundling.data.hub_datasets import hub_dataset_identity, hub_dataset_texts, is_hub_dataset
 from groundling.data.images import image_id
 from groundling.data.samples import (
     ClipRowEncoder,
@@ -50,7 +47,16 @@ from groundling.data.samples import (
     subsample,
 )
 from groundling.data.shards import MANIFEST, Facts, Record, ShardStore, ShardWriter
-from groundling.data.tables import DATA_FILES, PARQUET, import_optional, parquet_rows, read_header
+from groundling.data.tables import (
+    DATA_FILES,
+    PARQUET,
+    hub_dataset_identity,
+    hub_dataset_texts,
+    is_hub_dataset,
+    iterate_lines,
+    parquet_rows,
+    read_header,
+)
 from groundling.data.tars import identity_of, tars_in
 from groundling.data.text import TokenizationCache
 from groundling.runs.folder import (
@@ -83,32 +89,28 @@ def iterate_texts(
     path: str | Path, selection: CaptionSettings = EVERYTHING
 ) -> Iterator[CorpusText]:
     """Non-empty lines of a text file, held in memory only in part, or selected captions with their images."""
-    if is_hub_dataset(path) or tars_in(Path(path)):  # of any size
-        texts = _streamed(path, selection)
-        first = next(texts, None)
-        if first is None:
-            raise InputError(f"{path}: no text found")
-        yield first
-        yield from texts
-        return
-    path = Path(path)
-    if is_captions(path):
-        yield from (CorpusText(*each) for each in captions_of_images(path, selection))
-        return
-    if selection.caption_splits:
-        raise InputError(f"{path}: plain text has no splits, as caption_splits selects")
-    yield from map(CorpusText, plain_lines(path))
+    empty = True
+    for text in _texts_in(path, selection):
+        empty = False
+        yield text
+    if empty:
+        raise InputError(f"{path}: no text found")
 
 
-def _streamed(path: str | Path, selection: CaptionSettings) -> Iterator[CorpusText]:
+def _texts_in(path: str | Path, selection: CaptionSettings) -> Iterator[CorpusText]:
     if is_hub_dataset(path):
         for text in hub_dataset_texts(path, selection.columns.caption_column):
             lines = (line.strip() for line in text.split("\n"))
             yield from (CorpusText(line) for line in lines if line)
-        return
-    for row in tar_captions(Path(path), selection):
-        if row.caption:
-            yield CorpusText(row.caption, image_id(row.file))
+    elif tars_in(Path(path)):  # of any size
+        rows = tar_captions(Path(path), selection)
+        yield from (CorpusText(row.caption, image_id(row.file)) for row in rows if row.caption)
+    elif is_captions(Path(path)):
+        yield from (CorpusText(*each) for each in captions_of_images(path, selection))
+    elif selection.caption_splits:
+        raise InputError(f"{path}: plain text has no splits, as caption_splits selects")
+    else:
+        yield from map(CorpusText, plain_lines(path))
 
 
 def full_blocks(
@@ -145,7 +147,6 @@ def full_blocks(
 
 
 def _counted_words(texts: Iterable[str], lexicon: TokenizationCache) -> Iterator[tuple[str, int]]:
-    """Every word of some texts with its number of tokens after another word."""
     for some in batched(texts, CHUNK):
         words = [word for text in some for word in text.split()]
         counts = lexicon.counts([f" {word}" for word in words])
@@ -219,30 +220,13 @@ def plain_lines(path: str | Path) -> Iterator[str]:
     if path.suffix in PACKED and Path(path.stem).suffix in STRUCTURED:
         raise InputError(f"{path}: only plain text can be read compressed; unpack this file")
     empty = True
-    for line in _texts_of(path) if path.suffix == PARQUET else _decoded_lines(path):
+    for line in _texts_of(path) if path.suffix == PARQUET else iterate_lines(path):
         stripped = line.strip()
         if stripped:
             empty = False
             yield stripped
     if empty:
         raise InputError(f"{path}: the file is empty")
-
-
-def _decoded_lines(path: Path) -> Iterator[str]:
-    with convert_read_errors(path), _opened(path) as stream:
-        for number, raw in enumerate(stream, 1):
-            with convert_read_errors(f"{path}, line {number}"):
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            yield line
-
-
-def _opened(path: Path) -> IO[bytes]:
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path))
-    if path.suffix == ".zst":  # the standard library's reader of cut files raises no error
-        arrow: Any = import_optional("pyarrow", path)
-        return cast(IO[bytes], io.BufferedReader(arrow.input_stream(path, compression="zstd")))
-    return path.open("rb")
 
 
 def _texts_of(path: Path) -> Iterator[str]:
@@ -337,7 +321,12 @@ def _make(
     progress = Progress(name, max(1, size // shard_size), "shard", reads_inputs=True)
 
     def calls() -> Iterator[tuple[Path, Facts, int, int, list[CorpusText], TokenizationSpec]]:
-        groups = _grouped(_units(path, selection, spec), shard_size)
+        lines_read = iterate_texts(path, selection)
+        if spec.form == "blocks":
+            texts = (line.text for line in lines_read)
+            blocks = full_blocks(texts, _lexicon(*spec.engines()), spec.max_tokens)
+            lines_read = map(CorpusText, blocks)
+        groups = _grouped(lines_read, shard_size)
         for number, (first, lines) in enumerate(groups):
             if writer.is_complete(number):
                 progress.update()
@@ -349,16 +338,6 @@ def _make(
         progress.update()
     progress.close()
     writer.close({"texts_of": path.name})
-
-
-def _units(path: Path, selection: CaptionSettings, spec: TokenizationSpec) -> Iterator[CorpusText]:
-    """Units that can be tokenised independently: lines, or blocks, each beginning where the previous one ends."""
-    texts_read = iterate_texts(path, selection)
-    if spec.form == "lines":
-        yield from texts_read
-    else:
-        texts = (line.text for line in texts_read)
-        yield from map(CorpusText, full_blocks(texts, _lexicon(*spec.engines()), spec.max_tokens))
 
 
 def _grouped(lines: Iterable[CorpusText], size: int) -> Iterator[tuple[int, list[CorpusText]]]:
@@ -412,7 +391,9 @@ def write_shard(
     lengths["words"] = np.concatenate([some.word_counts for some in read])
     for side, engine in enumerate(lexicon.engines):
         name = SIDES[side]
-        arrays[name] = np.concatenate([some.ids[side] for some in read]).astype(_id_type(engine))
+        largest = max(engine.get_vocab(with_added_tokens=True).values(), default=0)
+        ids = np.concatenate([some.ids[side] for some in read])
+        arrays[name] = ids.astype(np.uint16 if largest < 1 << 16 else np.uint32)
         arrays[f"{name}_word"] = np.concatenate([some.word[side] for some in read])
         lengths[name] = np.concatenate([some.counts[side] for some in read])
     columns = [lengths[name] for name in PARTS if name in lengths]
@@ -421,18 +402,11 @@ def write_shard(
 
 
 def _names(places: Sequence[int], first: int) -> Iterator[str]:
-    """What ids say of each text: the number of its line, and its own among the parts of a cut line."""
     counts = Counter(places)
     seen: Counter[int] = Counter()
     for place in places:
         yield f"{first + place}" if counts[place] == 1 else f"{first + place}.{seen[place]}"
         seen[place] += 1
-
-
-@lru_cache(2)
-def _id_type(engine: Tokenizer) -> np.dtype:
-    largest = max(engine.get_vocab(with_added_tokens=True).values(), default=0)
-    return np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
 
 
 # -- samples of stores -------------------------------------------------------------------------------------------------

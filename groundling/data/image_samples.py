@@ -226,22 +226,17 @@ def decode_image(path: Path, size: int) -> np.ndarray:
     """
     rgb = _read_file(path)
     if rgb.size != (size, size):
-        rgb = _centre_crop(rgb, size)
+        scale = size / min(rgb.size)
+        width, height = (max(size, round(side * scale)) for side in rgb.size)
+        scaled = rgb.resize((width, height), Image.Resampling.BICUBIC)
+        left, top = (width - size) // 2, (height - size) // 2
+        rgb = scaled.crop((left, top, left + size, top + size))
     return np.asarray(rgb).transpose(2, 0, 1)
 
 
 def _read_file(file: ImageInput) -> Image.Image:
     with prefix_errors(file):
         return read_image(file)
-
-
-def _centre_crop(image: Image.Image, size: int) -> Image.Image:
-    scale = size / min(image.size)
-    width, height = (max(size, round(side * scale)) for side in image.size)
-    scaled = image.resize((width, height), Image.Resampling.BICUBIC)
-    left = (width - size) // 2
-    top = (height - size) // 2
-    return scaled.crop((left, top, left + size, top + size))
 
 
 class CaptionDraws:

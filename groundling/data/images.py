@@ -103,36 +103,40 @@ class FileNameMatcher:
 
     def find(self, name: str) -> list[str]:
         """The names that match `name` in either Unicode form, with more or fewer leading folders."""
-        plain = normalize_unicode(name)
-        candidates = self.by_last.get(_last(name), [])
-        return [other for other in candidates if _means(plain, normalize_unicode(other))]
+        plain = f"/{normalize_unicode(name)}"
+        matching = []
+        for other in self.by_last.get(_last(name), []):
+            spelt = f"/{normalize_unicode(other)}"
+            if spelt.endswith(plain) or plain.endswith(spelt):
+                matching.append(other)
+        return matching
 
 
 def _last(name: str) -> str:
     return normalize_unicode(name.rpartition("/")[2])
 
 
-def _means(name: str, other: str) -> bool:
-    return name == other or name.endswith(f"/{other}") or other.endswith(f"/{name}")
-
-
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
-def read_image(image: ImageInput, reduced: bool = False) -> Image.Image:
-    """An RGB image, rotated by its EXIF orientation; `reduced`: a JPEG at an eighth of its size, which is faster."""
+def read_image(image: ImageInput) -> Image.Image:
+    """An RGB image, rotated by its EXIF orientation."""
     # For damaged bytes, Pillow's readers raise many kinds of exceptions.
-    with convert_errors("does not decode as an image", errors=Exception):
+    with convert_errors("does not decode as an image"):
         if isinstance(image, Image.Image):
             return _in_rgb(image)
         with open_image(image) as opened:
-            if reduced:
-                opened.draft("RGB", (1, 1))
             return _in_rgb(opened)
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:
-    return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
+    # 16-bit grey; Pillow's own conversion would make it white.
+    if image.mode.startswith(("I", "F")):
+        values = np.asarray(image)
+        if image.mode == "F" or values.min() < 0 or values.max() > 0xFFFF:
+            raise ValueError("its pixels have fractions or more than 16 bits")
+        image = Image.fromarray((values >> 8).astype(np.uint8))
+    return ImageOps.exif_transpose(image).convert("RGB")
 
 
 def check_shape(size: tuple[int, int], image: ImageInput) -> None:
@@ -144,14 +148,9 @@ def check_shape(size: tuple[int, int], image: ImageInput) -> None:
 
 
 def _size_of(image: ImageInput) -> tuple[int, int]:
-    """Width and height after rotation by the EXIF orientation; for a file, from its header."""
     if isinstance(image, Image.Image):
         return _in_rgb(image).size
-    # See `read_image`.
-    with (
-        convert_errors("does not decode as an image", errors=Exception),
-        open_image(image) as opened,
-    ):
+    with convert_errors("does not decode as an image"), open_image(image) as opened:
         is_turned = opened.getexif().get(ExifTags.Base.Orientation, 1) in ON_ITS_SIDE
         wide, high = opened.size
     return (high, wide) if is_turned else (wide, high)
@@ -163,13 +162,3 @@ def image_digest(image: ImageInput) -> str:
         pixels = _in_rgb(image)
         return hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()
     return digest_of(image)
-
-
-def _in_bytes(image: Image.Image) -> Image.Image:
-    """A 16-bit grey image in 8 bits, which Pillow's own conversion would make white; others unchanged."""
-    if not image.mode.startswith(("I", "F")):
-        return image
-    values = np.asarray(image)
-    if image.mode == "F" or values.min() < 0 or values.max() > 0xFFFF:
-        raise ValueError("its pixels have fractions or more than 16 bits")
-    return Image.fromarray((values >> 8).astype(np.uint8))

@@ -53,15 +53,12 @@ def concatenate_splits(splits: Mapping[str, Sequence[Example]]) -> list[Example]
         if count > 1:
             raise InputError(f"{' and '.join(splits)}: {count} examples are called {name!r}")
     length = max((len(e.label) for e in examples if isinstance(e.label, np.ndarray)), default=0)
-    return [_padded(example, length) for example in examples]
-
-
-def _padded(example: Example, length: int) -> Example:
-    label = example.label
-    if not isinstance(label, np.ndarray) or len(label) == length:
-        return example
-    rows = ((0, length - len(label)), (0, 0))
-    return replace(example, label=np.pad(label, rows, constant_values=IGNORE))
+    for place, example in enumerate(examples):
+        if isinstance(example.label, np.ndarray) and len(example.label) < length:
+            rows = ((0, length - len(example.label)), (0, 0))
+            label = np.pad(example.label, rows, constant_values=IGNORE)
+            examples[place] = replace(example, label=label)
+    return examples
 
 
 class SampleDataset(Protocol):
@@ -223,7 +220,6 @@ def _offsets(encoding: Encoding) -> np.ndarray:
 
 
 def _special_tokens(engine: Tokenizer) -> tuple[Encoding, slice, slice]:
-    """The encoding of a single text, and the places of its special tokens before and after the text."""
     probe = engine.encode("a")
     inner = [place for place, part in enumerate(probe.sequence_ids) if part is not None]
     first = inner[0] if inner else len(probe.ids)
@@ -381,20 +377,14 @@ class ClipRowEncoder:
         while True:
             stop = min(start + self.room, len(word))
             if stop < len(word) and word[stop] >= 0 and word[stop] == word[stop - 1]:
-                stop = self._before_word(word, start, stop)
+                backwards = word[start:stop][::-1]
+                first = stop - int(np.argmax(backwards != word[stop]))
+                # A word that fills the window is cut.
+                stop = first if first > start and word[start] != word[stop] else stop
             cuts.append((start, stop))
             if stop >= len(word):
                 return cuts
             start = stop
-
-    @staticmethod
-    def _before_word(word: np.ndarray, start: int, stop: int) -> int:
-        """The first token of the word that `stop` would split; `stop` itself if the word fills the window."""
-        backwards = word[start:stop][::-1]
-        first = stop - int(np.argmax(backwards != word[stop]))
-        if first > start and word[start] != word[stop]:
-            return first
-        return stop
 
 
 class TextDataset:
@@ -586,7 +576,6 @@ def lengths_of(examples: Sequence[Example], engine: Tokenizer | None) -> np.ndar
 
 
 def _key(example: Example) -> object:
-    """The texts and tags of an example; those with equal ones share a converted sample."""
     texts = (example.text, example.text_pair, example.choices)
     tags = (example.region_tags, example.choice_region_tags, example.object_names)
     return texts, tags, example.part_starts
@@ -622,7 +611,6 @@ def with_choice(example: Example, number: int) -> Example:
 
 
 def _tagged(row: TextRow, example: Example, words: Sequence[np.ndarray]) -> TextRow:
-    """A row with the object or phrase that each token names; `words` are its texts' word spans."""
     # The extra last entry is for tokens outside all words.
     named = np.full(sum(len(part) for part in words) + 1, -1, np.int64)
     before = 0

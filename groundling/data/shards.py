@@ -9,7 +9,6 @@ teacher features and image regions are stored in this format.
 from __future__ import annotations
 
 import json
-import os
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -31,7 +30,7 @@ from groundling.runs.folder import (
     disk_errors,
     json_text,
     read_object,
-    sync_to_disk,
+    renamed,
     write_json,
 )
 
@@ -225,15 +224,11 @@ class ShardWriter:
 
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Write a shard atomically, with the mode of other new files."""
-    partial = path.with_name(path.name + ".partial")
-    with disk_errors(path):
+    with renamed(path, synced=True) as partial:
         partial.touch()
         mode = partial.stat().st_mode
         save_file(dict(arrays), partial, metadata)
         partial.chmod(mode)  # safetensors writes files that only their owner can read
-        sync_to_disk(partial)
-        os.replace(partial, path)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

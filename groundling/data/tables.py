@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib
 import io
 import json
@@ -10,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any, cast
 
 from groundling.core.errors import (
     InputError,
@@ -51,13 +52,24 @@ def lines_of(path: str | Path) -> list[str]:
 
 
 def iterate_lines(path: Path) -> Iterator[str]:
-    """As `lines_of`, without holding the file in memory."""
+    """As `lines_of`, also of compressed text (.gz, .zst), without holding the file in memory."""
     line = None
-    with convert_read_errors(path), path.open(encoding="utf-8-sig", newline="\n") as stream:
-        for line in stream:
+    with convert_read_errors(path), _opened(path) as stream:
+        for number, raw in enumerate(stream, 1):
+            with convert_read_errors(f"{path}, line {number}"):
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             yield line.removesuffix("\n").removesuffix("\r")
     if line is None:
         raise InputError(f"{path}: the file is empty")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path))
+    if path.suffix == ".zst":  # the standard library's reader of cut files raises no error
+        arrow: Any = import_optional("pyarrow", path)
+        return cast(IO[bytes], io.BufferedReader(arrow.input_stream(path, compression="zstd")))
+    return path.open("rb")
 
 
 def _split_lines(text: str) -> list[str]:
@@ -88,7 +100,7 @@ def read_rows(
     if path.suffix not in (".json", ".jsonl", PARQUET):
         yield from _table_rows(path, columns, names, short)
         return
-    rows = {".json": _json_entries, ".jsonl": _json_lines, PARQUET: parquet_rows}[path.suffix]
+    rows = {".json": _json_entries, ".jsonl": read_json_lines, PARQUET: parquet_rows}[path.suffix]
     for where, row in rows(path):
         for name in columns:
             if row.get(name) is None:
@@ -156,13 +168,6 @@ def _json_entries(path: Path) -> Iterator[Row]:
         yield _object(f"{path}, entry {number}", entry)
 
 
-def _json_lines(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(iterate_lines(path), 1):
-        if line.strip():
-            where = f"{path}, line {number}"
-            yield _object(where, decoded_json(where, line))
-
-
 def _object(where: str, row: object) -> Row:
     if not isinstance(row, dict):
         raise InputError(f"{where}: expected an object")
@@ -171,7 +176,11 @@ def _object(where: str, row: object) -> Row:
 
 def read_json_lines(path: Path, texts: Sequence[str] = ()) -> Iterator[Row]:
     """The objects of a file with one in each line, each with a text in every field of `texts`."""
-    for where, row in _json_lines(path):
+    for number, line in enumerate(iterate_lines(path), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        _, row = _object(where, decoded_json(where, line))
         for name in texts:
             if not isinstance(row.get(name), str):
                 raise InputError(f"{where}: no text in field {name!r}")
@@ -200,17 +209,15 @@ def import_optional(name: str, path: Path, extra: str = "corpora") -> ModuleType
 
 def row_texts(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
     """Some values of a row, as texts as in a csv."""
-    return [_text_of(name, row.get(name)) for name in columns]
-
-
-def _text_of(name: str, value: object) -> str:
-    if isinstance(value, str):
-        return value
-    # In Python, a bool is an int.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
-        raise InputError(f"field {name!r} is {value!r:.40}; expected a text or a number")
-    return json.dumps(value)
+    texts = []
+    for name in columns:
+        value = row.get(name)
+        # In Python, a bool is an int.
+        is_cell = isinstance(value, str | int | float) and not isinstance(value, bool)
+        if not is_cell or (isinstance(value, float) and not math.isfinite(value)):
+            raise InputError(f"field {name!r} is {value!r:.40}; expected a text or a number")
+        texts.append(value if isinstance(value, str) else json.dumps(value))
+    return texts
 
 
 # -- settings that name columns ----------------------------------------------------------------------------------------
@@ -248,3 +255,52 @@ def check_no_label(texts: Sequence[str], label: str, setting: str) -> None:
     """Raises InputError if a text column that a setting names is also the label column."""
     if label in texts:
         raise InputError(f"{setting}: column {label!r} is the label and must not be an input")
+
+
+# -- data sets of Hugging Face's `datasets`, a hub id or a folder; streamed, never held in memory ----------------------
+
+HUB_PREFIX = "datasets:"
+TEXT_COLUMNS = ("text", "caption", "sentence")
+"""Names of the column of texts, the likeliest first."""
+
+
+def is_hub_dataset(source: object) -> bool:
+    """Whether a source is `datasets:NAME`, `datasets:NAME:CONFIG` or `datasets:NAME:CONFIG:SPLIT`."""
+    return str(source).startswith(HUB_PREFIX)
+
+
+def _hub_parts(source: object) -> tuple[str, str | None, str]:
+    name, *rest = str(source).removeprefix(HUB_PREFIX).split(":")
+    if not name or len(rest) > 2:
+        raise InputError(
+            f"{source}: expected {HUB_PREFIX}NAME, {HUB_PREFIX}NAME:CONFIG or {HUB_PREFIX}NAME:CONFIG:SPLIT"
+        )
+    config, split = (*rest, "", "")[:2]
+    return name, config or None, split or "train"
+
+
+def hub_dataset_identity(source: object) -> str:
+    """What changes with the data set's content: the library's hash of its builder and files."""
+    name, config, split = _hub_parts(source)
+    library: Any = import_optional("datasets", Path(str(source)), "hub")
+    with convert_errors(f"{source}: cannot be read"):
+        builder = library.load_dataset_builder(name, config)
+        return f"{builder.hash}-{builder.config.create_config_id({})}-{split}"
+
+
+def hub_dataset_texts(source: object, column: str = "") -> Iterator[str]:
+    """The texts of a data set, row by row, of a `column` or of the first of `TEXT_COLUMNS`; no code of it runs."""
+    name, config, split = _hub_parts(source)
+    library: Any = import_optional("datasets", Path(str(source)), "hub")
+    with convert_errors(f"{source}: cannot be read"):
+        rows = library.load_dataset(name, config, split=split, streaming=True)
+        names = rows.column_names or list(next(iter(rows), {}))
+        chosen = column or next((name for name in TEXT_COLUMNS if name in names), TEXT_COLUMNS[0])
+        require_known(chosen, names, f"{source}: no column {chosen!r}")
+        for number, row in enumerate(rows.select_columns(chosen)):
+            text = row[chosen]
+            if not isinstance(text, str | None):
+                raise InputError(
+                    f"{source}, row {number}: column {chosen!r} holds {text!r:.40}, expected text"
+                )
+            yield text or ""

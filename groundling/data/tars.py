@@ -11,16 +11,60 @@ import io
 import os
 import posixpath
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from groundling.core.errors import InputError, convert_read_errors
-from groundling.data.ids import DIGEST, digests, find, mapped_arrays
-from groundling.runs.folder import sha256_of
+from groundling.core.errors import InputError, convert_errors, convert_read_errors
+from groundling.runs.folder import cache_folder, sha256_of, wait_for_folder, whole_folder
+
+# -- names by their hash, in sorted arrays that are made once and mapped: memory does not grow with their number ------
+
+DIGEST = "S16"
+"""The type of a name's hash."""
+
+
+def digests(names: Sequence[str]) -> np.ndarray:
+    """A hash (n,) of each name."""
+    every = [hashlib.blake2b(name.encode(), digest_size=16).digest() for name in names]
+    return np.array(every, DIGEST)
+
+
+def find(ordered: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """The place (n,) of each name in hashes (m,) in ascending order; -1 for a name that is not there."""
+    wanted = digests(names)
+    places = np.searchsorted(ordered, wanted).clip(max=len(ordered) - 1)
+    found: np.ndarray = np.where(ordered[places] == wanted, places, -1)
+    return found
+
+
+def mapped_arrays(
+    kind: str, identity: str, names: Sequence[str], make: Callable[[], Sequence[np.ndarray]]
+) -> list[np.ndarray]:
+    """Arrays that depend on `identity` alone: made by the first process that needs them, and then read from the cache.
+
+    `kind` and `names` are those of their folder and files. Without a cache they are made, and in memory.
+    """
+    cache = cache_folder()
+    if cache is None:
+        return list(make())
+    folder = cache / kind / hashlib.sha256(identity.encode()).hexdigest()[:32]
+    files = [folder / f"{name}.npy" for name in names]
+    if not all(file.is_file() for file in files):
+        with wait_for_folder(folder, "listing ids"):
+            if not all(file.is_file() for file in files):
+                with whole_folder(folder) as partial:
+                    for file, array in zip(files, make(), strict=True):
+                        np.save(partial / file.name, array)
+    with convert_errors(f"{folder}: damaged; delete it"):
+        # Without numpy's class of mapped arrays, whose items are slow.
+        return [np.asarray(np.load(file, "r", allow_pickle=False)) for file in files]
+
+
+# -- tars --------------------------------------------------------------------------------------------------------------
 
 TAR = ".tar"
 OPEN_TARS = 64
@@ -64,7 +108,6 @@ def find_member(path: Path, tar: Path) -> Member | None:
 
 @lru_cache(OPEN_TARS)
 def _list_of(tar: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The members of a tar, and their names, in lines of UTF-8."""
     with convert_read_errors(tar):
         stat = tar.stat()
     identity = f"{tar.absolute()}|{stat.st_size}|{stat.st_mtime_ns}"
@@ -77,9 +120,9 @@ def _listed(tar: Path) -> tuple[np.ndarray, np.ndarray]:
     with convert_read_errors(tar), tarfile.open(tar, "r:") as opened:
         for member in opened:
             if member.isfile():
-                name = _checked_name(member.name, tar)
-                if name in listed:
-                    raise InputError(f"{tar}: two members are called {name!r}")
+                name = posixpath.normpath(member.name)
+                if name in listed or name.startswith(("/", "../")) or "\n" in name:
+                    raise InputError(f"{tar}: the member {name!r} is no path below it, or is twice")
                 listed[name] = Member(member.offset_data, member.size)
     with convert_read_errors(tar):
         # tarfile takes a damaged header, and a cut between members, for the end.
@@ -94,14 +137,6 @@ def _listed(tar: Path) -> tuple[np.ndarray, np.ndarray]:
     places["start"], places["size"] = np.array(list(listed.values()), int).reshape(-1, 2).T
     places["number"] = np.arange(len(listed))
     return places[np.argsort(places["name"])], np.frombuffer(text, np.uint8)
-
-
-def _checked_name(name: str, tar: Path) -> str:
-    """A member's name without `./`; raises InputError for one that is no path inside of its tar."""
-    normal = posixpath.normpath(name)
-    if normal.startswith(("/", "../")) or "\n" in normal:
-        raise InputError(f"{tar}: the member {name!r} has no name below the tar")
-    return normal
 
 
 def readable(path: Path) -> Path | io.BytesIO:

@@ -20,7 +20,6 @@ from safetensors import safe_open
 
 from groundling.core.errors import InputError, convert_read_errors, count_suffix, prefix_errors
 from groundling.data.corpora import batched
-from groundling.data.ids import DIGEST, digests, find, mapped_arrays
 from groundling.data.images import image_id
 from groundling.data.tables import (
     PARQUET,
@@ -30,6 +29,7 @@ from groundling.data.tables import (
     read_rows,
     row_texts,
 )
+from groundling.data.tars import DIGEST, digests, find, mapped_arrays
 from groundling.runs.folder import RESULT, SETTINGS
 
 Modality = Literal["image", "text"]
@@ -115,23 +115,30 @@ class VectorTable:
                     f"{file.path}: {file.width} numbers a row, but {self.files[0].path} has {self.width}"
                 )
         self.starts = [0, *accumulate(file.rows for file in self.files)]
-        self.indexes: dict[Callable[[str], str], np.ndarray] = {}
+        self._indexes: dict[Callable[[str], str], np.ndarray] = {}
 
     def __len__(self) -> int:
         return self.starts[-1]
 
-    def _index(self, shorten: Callable[[str], str] = str) -> np.ndarray:
-        """Hashes of all shortened ids in order, and the row of each; raises InputError for two vectors of an id.
+    def _index(self, shorten: Callable[[str], str]) -> np.ndarray:
+        """Hashes of all ids, shortened, in order, and the row of each; raises InputError for two vectors of an id.
 
-        The first run makes the index; the one of whole ids also reads all vectors, and refuses one that is not
+        The first run makes the index; that of the ids as they are also reads all vectors, and refuses one that is not
         finite, or zero.
         """
-        if shorten not in self.indexes:
+        if shorten not in self._indexes:
             identity = f"{self.folder.absolute()}|{self.modality}|{shorten.__name__}|{self.key()}"
-            (self.indexes[shorten],) = mapped_arrays(
+            (self._indexes[shorten],) = mapped_arrays(
                 "vectors", identity, ["index"], lambda: [self._indexed(shorten)]
             )
-        return self.indexes[shorten]
+        return self._indexes[shorten]
+
+    def _find(self, shorten: Callable[[str], str], keys: Sequence[str]) -> np.ndarray:
+        """The row of each key; -1 without one."""
+        index = self._index(shorten)
+        places = find(index["id"], keys)
+        rows: np.ndarray = np.where(places < 0, -1, index["row"][places])
+        return rows
 
     def _indexed(self, shorten: Callable[[str], str]) -> np.ndarray:
         index = np.empty(len(self), INDEX)
@@ -151,7 +158,11 @@ class VectorTable:
         index["row"] = np.arange(len(self))
         index = index[np.argsort(index["id"], kind="stable")]
         for place in np.flatnonzero(index["id"][1:] == index["id"][:-1]).tolist():
-            self._check_equal(*index["row"][place : place + 2].tolist())
+            one, other = index["row"][place : place + 2].tolist()
+            if not np.array_equal(self.read([one]), self.read([other]), equal_nan=True):
+                raise InputError(
+                    f"{self._place(other)} has the id of {self._place(one)}, but not its vector"
+                )
         return index
 
     def ids(self) -> list[str]:
@@ -171,12 +182,6 @@ class VectorTable:
                 place = self._place(start + first + int(is_sound.argmin()))
                 raise InputError(f"{place} has no finite length, or is zero throughout")
 
-    def _check_equal(self, one: int, other: int) -> None:
-        if not np.array_equal(self.read([one]), self.read([other]), equal_nan=True):
-            raise InputError(
-                f"{self._place(other)} has the id of {self._place(one)}, but not its vector"
-            )
-
     def _key(self, name: str) -> str:
         return image_id(name) if self.modality == "image" else text_key(name)
 
@@ -186,7 +191,7 @@ class VectorTable:
         An image is found by its path, or else by its name and folder, or by its name if one of the two has no folder.
         """
         keys = [self._key(name) for name in names]
-        rows = _rows(self._index(), keys)
+        rows = self._find(str, keys)
         elsewhere = np.flatnonzero(rows < 0) if self.modality == "image" else np.zeros(0, int)
         if len(elsewhere):
             rows[elsewhere] = self._rows_elsewhere([keys[place] for place in elsewhere.tolist()])
@@ -198,17 +203,16 @@ class VectorTable:
         return rows
 
     def _rows_elsewhere(self, keys: Sequence[str]) -> np.ndarray:
-        """The row of each image whose path differs from that of its id; -1 without one."""
         rows = np.empty(len(keys), np.int64)
         has_folder = np.array(["/" in key for key in keys])
         if not has_folder.all():
             bare = [key for key in keys if "/" not in key]
-            rows[~has_folder] = _rows(self._index(last_part), bare)
+            rows[~has_folder] = self._find(last_part, bare)
         if has_folder.any():
             # Not the name alone: train/1 is another image than val/1.
             placed = [key for key in keys if "/" in key]
-            found = _rows(self._index(last_parts), [last_parts(key) for key in placed])
-            without = _rows(self._index(), [last_part(key) for key in placed])
+            found = self._find(last_parts, [last_parts(key) for key in placed])
+            without = self._find(str, [last_part(key) for key in placed])
             rows[has_folder] = np.where(found < 0, without, found)
         return rows
 
@@ -231,13 +235,6 @@ class VectorTable:
         return [[path.name, stat.st_size, stat.st_mtime_ns] for path, stat in facts]
 
 
-def _rows(index: np.ndarray, keys: Sequence[str]) -> np.ndarray:
-    """The row of each key; -1 without one."""
-    places = find(index["id"], keys)
-    rows: np.ndarray = np.where(places < 0, -1, index["row"][places])
-    return rows
-
-
 def _open(path: Path) -> VectorFile:
     with convert_read_errors(path):
         if path.suffix == ".npy":
@@ -256,7 +253,6 @@ def _open(path: Path) -> VectorFile:
 
 
 def _ids_beside(path: Path) -> Path:
-    """The file of the ids of a file of vectors; raises InputError if there is none."""
     number = re.search(r"\d+$", path.stem)
     metadata = path.parent.parent / "metadata" / f"metadata_{number[0] if number else ''}{PARQUET}"
     candidates = [*(path.with_suffix(ending) for ending in ID_ENDINGS), metadata]

@@ -341,7 +341,15 @@ class ClipDualEncoder(nn.Module):
         text = None
         image = None
         if batch.clip is not None:
-            text = F.normalize(self._text_features(batch.clip), dim=-1)
+            ids = batch.clip.input_ids
+            mask = None
+            if self.is_siglip:  # it attends to its padding, always of full length
+                length = self.clip.config.text_config.max_position_embeddings
+                ids = F.pad(ids, (0, length - ids.shape[1]), value=batch.clip.pad_token_id)
+            else:
+                mask = batch.clip.attention_mask.long()
+            features: Tensor = self.clip.get_text_features(ids, attention_mask=mask).pooler_output
+            text = F.normalize(features, dim=-1)
         if batch.pixels is not None:
             pixels = (batch.pixels.float() / self.max_pixel - self.mean) / self.std
             image = F.normalize(self.clip.get_image_features(pixels).pooler_output, dim=-1)
@@ -360,18 +368,6 @@ class ClipDualEncoder(nn.Module):
         self.logit_bias = nn.Parameter(torch.tensor(-10.0))
         with torch.no_grad():
             self.clip.logit_scale.fill_(math.log(10))
-
-    def _text_features(self, windows: ClipWindows) -> Tensor:
-        """Features (N, E) of texts; SigLIP attends to its padding, always of full length."""
-        ids = windows.input_ids
-        mask = None
-        if self.is_siglip:
-            length = self.clip.config.text_config.max_position_embeddings
-            ids = F.pad(ids, (0, length - ids.shape[1]), value=windows.pad_token_id)
-        else:
-            mask = windows.attention_mask.long()
-        features: Tensor = self.clip.get_text_features(ids, attention_mask=mask).pooler_output
-        return features
 
     def export(self, folder: Path) -> None:
         """Write a stock HF folder, with tokenizer and image processor."""

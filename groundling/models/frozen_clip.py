@@ -324,7 +324,6 @@ class OpenClipImageTower(ClipImageTower):
 
 
 def _take_projection(tower: Any, name: str) -> nn.Module:
-    """A tower's projection, which the tower then no longer applies."""
     projection = getattr(tower, name)
     setattr(tower, name, None)
     if isinstance(projection, Tensor):  # multiplied from the right

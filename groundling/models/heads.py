@@ -154,7 +154,6 @@ WITH_BERT_HEAD = ("visual_bert", "lxmert")
 
 
 def _masked_lm_model(source: str | Path) -> Any:
-    """Transformers' masked-LM model of a folder or hub id; None if the checkpoint has no such head."""
     family = model_type(source)
     if not family:
         return None
@@ -179,7 +178,6 @@ def _masked_lm_model(source: str | Path) -> Any:
 
 
 def _head_weights(model: Any) -> dict[str, Tensor]:
-    """Weights of a masked-LM model's head, with the output embeddings if they are not the input embeddings."""
     base = f"{model.base_model_prefix}."
     weights = {name: v for name, v in model.state_dict().items() if not name.startswith(base)}
     inputs = model.get_input_embeddings().weight
@@ -293,7 +291,6 @@ def load_head(source: str | Path, head: nn.Module, name: str) -> bool:
 
 
 def _saved_head(source: str | Path, name: str) -> dict[str, Tensor]:
-    """The weights (...) of the head called `name` in a file of heads; empty without one."""
     file = find_file(source, HEADS)
     if file is None:
         return {}

@@ -153,7 +153,6 @@ def check_model(source: str) -> None:
 
 
 def _has_files(hub_id: str) -> bool:
-    """Whether the hub's local cache has a model, or the hub answers and does not deny that it has it."""
     name = repo_folder_name(repo_id=hub_id, repo_type="model")
     if any((Path(constants.HF_HUB_CACHE) / name / "snapshots").glob("*")):
         return True

@@ -124,7 +124,6 @@ def _apply(modules: nn.Sequential, states: Tensor, mask: Tensor) -> Tensor:
 
 
 def _library() -> Any:
-    """sentence-transformers' modules; raises InputError without the package."""
     with convert_errors("a sentence encoder needs: pip install 'groundling[sentence]'"):
         from sentence_transformers.sentence_transformer import modules
 
@@ -206,7 +205,6 @@ def _load_module(library: Any, source: str | Path, place: int, module: Mapping[s
 
 
 def _read(source: str | Path, name: str) -> Any:
-    """The JSON of a file of a hub id or folder; None if it does not exist."""
     path = find_file(source, name)
     with convert_read_errors(f"{source}/{name}"):
         return json.loads(path.read_bytes()) if path else None

@@ -124,17 +124,6 @@ def embed_words(table: nn.Module, batch: Batch, who: str) -> Tensor:
     return words
 
 
-def _additive_mask(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """An attention mask (N, 1, T, T) that is added to attention scores, from a mask (N, T, T) bool."""
-    # A row without any allowed position would be NaN: such a position reads itself.
-    alone = ~allowed.any(-1, keepdim=True) & torch.eye(
-        allowed.shape[-1], dtype=torch.bool, device=allowed.device
-    )
-    lowest = torch.finfo(dtype).min
-    mask = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
-    return mask.masked_fill(~(allowed | alone), lowest)[:, None]
-
-
 class _LayerReached(Exception):
     def __init__(self, states: Tensor) -> None:
         super().__init__()
@@ -261,9 +250,15 @@ class TextEncoder(Encoder):
         """See `EncoderOutput.encode_again`; raises InputError if the encoder has fewer than `layers` layers."""
         arguments = self._encoder_arguments(batch)
         if attention_mask is not None:
-            arguments["attention_mask"] = _additive_mask(
-                attention_mask, self.word_embeddings().weight.dtype
+            # A row without any allowed position would be NaN: such a position reads itself.
+            itself = torch.eye(
+                attention_mask.shape[-1], dtype=torch.bool, device=attention_mask.device
             )
+            is_read = attention_mask | (~attention_mask.any(-1, keepdim=True) & itself)
+            weight = self.word_embeddings().weight
+            mask = weight.new_zeros(is_read.shape, device=is_read.device)
+            lowest = torch.finfo(weight.dtype).min
+            arguments["attention_mask"] = mask.masked_fill(~is_read, lowest)[:, None]
         family = self.encoder.config.model_type
         with convert_errors(
             f"a {family} model does not accept a mask for pairs of positions", errors=RuntimeError
@@ -306,7 +301,6 @@ class TextEncoder(Encoder):
 
 
 def _text_config(source: str | Path) -> Any:
-    """The configuration of a text encoder; raises InputError for another model."""
     config = load_config(source)
     # Two encoders (CLIP) have no `hidden_size`, an image encoder no `vocab_size`.
     one_text_encoder = hasattr(config, "hidden_size") and hasattr(config, "vocab_size")

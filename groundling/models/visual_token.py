@@ -83,7 +83,11 @@ class VisualTokenEncoder(Encoder):
 
         `attention` is called with every layer's map, named `self`, of T positions and the visual token.
         """
-        vectors = self._vectors(batch)
+        vectors = batch.features.get(FEATURE)
+        if self.clip is not None:
+            windows = require(batch.clip, "clip", "a CLIP-BERT that reads CLIP's text vectors")
+            with torch.no_grad():
+                vectors = self.clip(windows)[1]
         if vectors is None:
             plain: EncoderOutput = self.text(batch, attention)
             return plain
@@ -103,15 +107,6 @@ class VisualTokenEncoder(Encoder):
             else None,
             input_embeddings=self.word_embeddings().weight,
         )
-
-    def _vectors(self, batch: Batch) -> Tensor | None:
-        """The vectors (N, E) in the slot; None if it is empty."""
-        if self.clip is None:
-            return batch.features.get(FEATURE)
-        windows = require(batch.clip, "clip", "a CLIP-BERT that reads CLIP's text vectors")
-        with torch.no_grad():
-            vectors: Tensor = self.clip(windows)[1]
-        return vectors
 
     def _arguments(self, batch: Batch, tokens: Tokens, vectors: Tensor) -> dict[str, Any]:
         """Arguments of the Hugging Face module: T tokens and the visual token."""
@@ -157,7 +152,6 @@ def _append(values: Tensor, value: int) -> Tensor:
 
 
 def _positions(tokens: Tokens) -> SequencePositions:
-    """The T positions of the text and that of the visual token."""
     text = text_positions(tokens)
     kinds = torch.full_like(text.kinds[:, :1], int(PositionKind.WHOLE_IMAGE))
     return SequencePositions.concatenate(text, SequencePositions(kinds, torch.zeros_like(kinds)))

@@ -132,5 +132,4 @@ class MCSE(TwoPassObjective):
 
 
 def _embed(layer: nn.Linear, features: Tensor) -> Tensor:
-    """Vectors (N, E) of unit length from features (N, D)."""
     return F.normalize(torch.tanh(layer(features)), dim=-1)

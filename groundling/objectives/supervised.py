@@ -98,7 +98,6 @@ class SupervisedObjective(Objective):
 
 
 def _has_label(labels: Tensor) -> Tensor:
-    """Mask (B,) of the samples with a label, from labels (B,) or (B, L, ...)."""
     flat = labels.flatten(1) if labels.ndim > 1 else labels.unsqueeze(1)
     if labels.is_floating_point():
         # NaN marks a missing label: a VQA question without listed answers has IGNORE everywhere, and is labelled.

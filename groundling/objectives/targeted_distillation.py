@@ -63,7 +63,9 @@ class ConfidenceGate:
     def confidence_ratio(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The ratio r of each gate, (B,) or (N,)."""
         with torch.no_grad():
-            teacher = self._teacher(batch)
+            teacher = batch.features[self.feature].float().view(len(batch), -1)
+            if self._is_multiple_choice:
+                teacher = teacher.softmax(-1)
             student = self._student(encoded, batch)
             if not self.is_per_pair:
                 teacher = teacher.amax(-1)
@@ -73,11 +75,6 @@ class ConfidenceGate:
     def open_gates(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Mask (B,) or (N,) bool of the open gates."""
         return self.confidence_ratio(encoded, batch) > 1
-
-    def _teacher(self, batch: Batch) -> Tensor:
-        """The teacher's probabilities (B, C), or its confidence (B, rows of a sample)."""
-        values = batch.features[self.feature].float().view(len(batch), -1)
-        return values.softmax(-1) if self._is_multiple_choice else values
 
     def _student(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The student's probabilities (B, C), or (B, answers)."""

@@ -149,7 +149,6 @@ class FineTunedModel:
         return Task(name, self.form, lambda folder, split: [], (), source=name)
 
     def _check_code(self, *names: str) -> None:
-        """Note which of your own modules changed; one that is not trusted is not imported."""
         check_trust(names, self.trust, self.folder / FILE)
         for name in filter(None, names):
             for file in files_of_object(name).values():
@@ -169,7 +168,6 @@ class FineTunedModel:
 
     @property
     def _computes_features(self) -> bool:
-        """Whether the model computes its regions' features from pixels."""
         return isinstance(self.student, RegionEncoder) and self.student.region_source == "pixels"
 
     @property
@@ -242,7 +240,6 @@ class FineTunedModel:
         inputs: ImageSampleBuilder,
         photos: Mapping[str, ImageInput] | None = None,
     ) -> Iterator[tuple[slice, ImageSources]]:
-        """The places of examples, part by part, and their images (`photos`, or in the folder of `inputs`)."""
         size = DETECTION_BATCH if inputs.region_finder is not None else max(1, len(examples))
         for start in range(0, len(examples), size):
             part = slice(start, start + size)
@@ -435,7 +432,6 @@ class FineTunedModel:
     def _from_python(
         self, regions: str | Path, texts: Any, pairs: Any, images: Any, choices: Any = None
     ) -> tuple[list[Example], Mapping[str, ImageInput] | None, ImageSampleBuilder]:
-        """Examples, their photos, and where their images come from; no photos if these only name images of a store."""
         examples, photos = python_examples(texts, pairs, images, choices, stored=bool(regions))
         read = None if regions and not self._reads_pixels else photos
         return examples, read, self.image_inputs(str(regions), read or "", decode=True)
@@ -472,7 +468,6 @@ class FineTunedModel:
 
     @torch.no_grad()
     def _states(self, samples: SampleDataset, pool: Literal["first", "mean"]) -> np.ndarray:
-        """Embeddings (N, H) of N samples."""
         states: list[np.ndarray] = []
         for start in track(range(0, len(samples), FORWARD_BATCH), "encoding", "batch"):
             places = range(start, min(start + FORWARD_BATCH, len(samples)))
@@ -551,7 +546,16 @@ class FineTunedModel:
         # The `extra` scores need the official files of the data set.
         task = replace(task, official_scores=None)
         if split:
-            return task, {split: self._trained_split(data, split, own)}
+            require_known(split, ("train", "dev"), f"{data}: no split {split!r} of your own file")
+            if own.dev:
+                raise InputError(
+                    f"split={split}: {own.dev} was held out, and every row of the other file trained on; pass it as "
+                    "data, without split"
+                )
+            rows = read_table(data, own)
+            held = held_out(data, [row.group for row in rows])
+            sides = [row for row in rows if (row.group in held) == (split == "dev")]
+            return task, {split: [example_of(row, self.form, data, split) for row in sides]}
         return task, {ALL: self._labelled_rows(data, own_columns, own.label, inputs)}
 
     def _labelled_rows(
@@ -570,27 +574,13 @@ class FineTunedModel:
             examples.append(replace(row.example, label=answer))
         return examples
 
-    def _trained_split(self, data: Path, split: str, own: TableTaskSettings) -> list[Example]:
-        require_known(split, ("train", "dev"), f"{data}: no split {split!r} of your own file")
-        if own.dev:
-            raise InputError(
-                f"split={split}: {own.dev} was held out, and every row of the other file trained on; pass it as data, "
-                "without split"
-            )
-        rows = read_table(data, own)
-        held_out_groups = held_out(data, [row.group for row in rows])
-        sides = [row for row in rows if (row.group in held_out_groups) == (split == "dev")]
-        return [example_of(row, self.form, data, split) for row in sides]
-
 
 def _check_answers(task: Task, data: Path, split: str) -> None:
-    """Raises InputError if a labelled split's folder lists other answers than the model's, or in another order."""
     if split not in task.test and not task.has_answers_of(data):
         raise InputError(f"{data}: its answers and those of the model differ, or their order")
 
 
 def _pooled(encoded: EncoderOutput, batch: Batch, pool: Literal["first", "mean"]) -> Tensor:
-    """Pooled embeddings (N, H)."""
     states = encoded.text if encoded.joint_text is None else encoded.joint_text
     if states is None:
         return require(encoded.pooler_output, "pooler_output", "encode")

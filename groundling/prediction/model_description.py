@@ -46,12 +46,6 @@ def _read_form(content: Mapping[str, Any] | None) -> OutputType | None:
     return TypeAdapter(FORMS[content["is"]]).validate_json(json.dumps(values), **STRICTLY)
 
 
-def _form_content(form: OutputType | None) -> dict[str, Any] | None:
-    """An output type for JSON; None for one of your own, which only its module can build."""
-    kinds = [name for name, kind in FORMS.items() if type(form) is kind]
-    return {"is": kinds[0], **asdict(form)} if kinds else None  # type: ignore[call-overload]
-
-
 @dataclass(frozen=True)
 class ModelDescription:
     """Everything beside the weights that a fine-tuned model needs for predictions."""
@@ -91,7 +85,10 @@ class ModelDescription:
 
     def write(self, folder: Path) -> None:
         """Write the description beside the weights, with local models by their paths from the folder."""
-        content = {**asdict(self), "form": _form_content(self.form)}
+        content = asdict(self)
+        kinds = [name for name, kind in FORMS.items() if type(self.form) is kind]
+        # An output type of one's own can be built only by its module.
+        content["form"] = {"is": kinds[0], **content["form"]} if kinds else None
         made_with = content["regions"].get("made_with") or {}
         for role in MODELS & made_with.keys():
             made_with[role] = keep_path(folder, made_with[role])

@@ -78,23 +78,22 @@ def read_predictions(path: Path) -> list[PredictionRow]:
     for number, line in enumerate(lines_of(path), 1):
         where = f"{path}, line {number}"
         with convert_errors(f"{where}: expected a line that `groundling finetune` writes"):
-            rows.append(_parse_row(json.loads(line)))
+            row = json.loads(line)
+            label = row.get("label")
+            rows.append(
+                PredictionRow(
+                    float(row["prediction"]),
+                    np.array(row.get("outputs", ()), float),
+                    tuple((int(place), float(share)) for place, share in row.get("likely", ())),
+                    str(row["id"]),
+                    str(row.get("official", "")),
+                    None if label is None else np.asarray(label, float),
+                    dict(row.get("groups", {})),
+                )
+            )
     repeated = duplicates(row.name for row in rows)
     raise_first([f"{path}: example {name} is repeated" for name in repeated])
     return rows
-
-
-def _parse_row(row: Any) -> PredictionRow:
-    label = row.get("label")
-    return PredictionRow(
-        float(row["prediction"]),
-        np.array(row.get("outputs", ()), float),
-        tuple((int(place), float(share)) for place, share in row.get("likely", ())),
-        str(row["id"]),
-        str(row.get("official", "")),
-        None if label is None else np.asarray(label, float),
-        dict(row.get("groups", {})),
-    )
 
 
 def predictions_of(path: Path, examples: Sequence[Example]) -> list[PredictionRow]:
@@ -171,24 +170,24 @@ def make_predictions(
     """A prediction for each example, with its `top_k` most likely answers; `boxes`: region boxes (R, 4) in pixels."""
     out = []
     for number, example in enumerate(examples):
-        ranked = _ranked(_row(scores, number), form, top_k)
+        likely = tuple(scores.top_classes[number]) if scores.top_classes else ()
+        row = PredictionRow(float(scores.predictions[number]), scores.outputs[number], likely)
         candidates = []
-        for place, share in ranked:
-            box = None if boxes is None else boxes[number][int(place)]
-            candidates.append(_candidate(place, share, form, example, box))
+        for place, share in _ranked(row, form, top_k):
+            answer = place if isinstance(form, Regression) else form.format_prediction(place)
+            choice = example.choices[int(place)] if isinstance(form, MultipleChoice) else None
+            box = None
+            if boxes is not None:
+                x1, y1, x2, y2 = (round(float(side), 2) for side in boxes[number][int(place)])
+                box = (x1, y1, x2, y2)
+            candidates.append(Candidate(answer, share, choice, box))
         out.append(Prediction(**vars(candidates[0]), best=tuple(candidates)))
     return out
-
-
-def _row(scores: EvaluationOutput, number: int) -> PredictionRow:
-    likely = tuple(scores.top_classes[number]) if scores.top_classes else ()
-    return PredictionRow(float(scores.predictions[number]), scores.outputs[number], likely)
 
 
 def _ranked(
     prediction: PredictionRow, form: OutputType, top_k: int
 ) -> list[tuple[float, float | None]]:
-    """The most likely predictions with their probabilities, the output type's own prediction first."""
     if not isinstance(form, Classification | OpenAnswer | RegionSelection):
         return [(prediction.prediction, None)]
     shares = probabilities(prediction, form)
@@ -199,17 +198,6 @@ def _ranked(
         if place != order[0] and shares[place] > 0 and not is_excluded:
             order.append(place)
     return [(place, float(shares[place])) for place in order[:top_k]]
-
-
-def _candidate(
-    place: float, share: float | None, form: OutputType, example: Example, box: np.ndarray | None
-) -> Candidate:
-    answer = place if isinstance(form, Regression) else form.format_prediction(place)
-    choice = example.choices[int(place)] if isinstance(form, MultipleChoice) else None
-    if box is None:
-        return Candidate(answer, share, choice)
-    x1, y1, x2, y2 = (round(float(side), 2) for side in box)
-    return Candidate(answer, share, choice, (x1, y1, x2, y2))
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -240,18 +228,16 @@ def prediction_cells(
     cells: dict[str, str | float | None] = dict.fromkeys(names)
     for rank, one in enumerate(() if prediction is None else prediction.best, 1):
         values: dict[str, str | float | None] = {
-            "answer": one.answer if isinstance(one.answer, str) else _rounded(one.answer),
+            "answer": one.answer,
             "choice": one.choice,
-            "probability": None if one.probability is None else _rounded(one.probability),
-            **dict(zip(CORNERS, one.box or (), strict=False)),
+            "probability": one.probability,
         }
+        for name, value in values.items():
+            values[name] = float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+        values |= dict(zip(CORNERS, one.box or (), strict=False))
         ending = "" if rank == 1 else f"_{rank}"
         cells |= {f"{name}{ending}": value for name, value in values.items()}
     return {name: cells[name] for name in names}
-
-
-def _rounded(number: float) -> float:
-    return float(f"{number:.{DIGITS}g}")
 
 
 # What is predicted: rows of a file, examples of a task, and texts and images passed from Python.
@@ -316,7 +302,6 @@ def read_file_rows(
 
 
 def _id_of(file: str, images: ImageSampleBuilder) -> str:
-    """The image id of a file name with or without ending; raises InputError if the photo has another ending."""
     file = file.strip().removeprefix("./")
     image = image_id(file)
     ending = file[len(image) :].lower()

@@ -303,7 +303,6 @@ def _setting_rows(steps: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with aligned columns; the first row is the heading."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rows = [rows[0], ["-" * width for width in widths[:-1]] + ["-"], *rows[1:]]
     return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows]

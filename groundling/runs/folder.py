@@ -67,25 +67,30 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     if path.is_file() and path.read_bytes() == data:
         return  # a finished run may write its result again on a read-only disk
-    with _renamed(path) as partial:
+    with renamed(path) as partial:
         partial.write_bytes(data)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
     """A new text file to write line by line, which gets its name when it is complete."""
-    with _renamed(path) as partial, partial.open("w", encoding="utf-8") as file:
+    with renamed(path) as partial, partial.open("w", encoding="utf-8") as file:
         yield file
 
 
 @contextmanager
-def _renamed(path: Path) -> Iterator[Path]:
-    """A temporary file in the folder of `path`, whose name it gets at the end; it is removed if the disk fills up."""
+def renamed(path: Path, synced: bool = False) -> Iterator[Path]:
+    """Context manager: a temporary file in the folder of `path`, whose name it gets when it is complete.
+
+    It is removed if the disk fills up. `synced`: it is on the disk before it gets its name.
+    """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         try:
             yield partial
+            if synced:
+                sync_to_disk(partial)
             os.replace(partial, path)
         except OSError:
             partial.unlink(missing_ok=True)
@@ -369,7 +374,12 @@ def open_run(
     differing = next(filter(None, parts), "")
     if not differing:
         return out
-    if stored and ("kind" not in stored or _has_results(out)):
+    # Without results, it stopped at a mistake that may be corrected by now.
+    files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
+    has_results = any(
+        path.suffix != ".partial" and NO_RESULTS.isdisjoint(path.parts) for path in files
+    )
+    if stored and ("kind" not in stored or has_results):
         raise InputError(f"{out}: holds another run ({differing}); choose another `out`")
     if writes:
         with disk_errors(out):
@@ -381,14 +391,7 @@ def open_run(
     return out
 
 
-def _has_results(out: Path) -> bool:
-    """Whether a run has saved anything; otherwise it stopped at a mistake that may be corrected by now."""
-    files = [path.relative_to(out) for path in out.rglob("*") if path.is_file()]
-    return any(path.suffix != ".partial" and NO_RESULTS.isdisjoint(path.parts) for path in files)
-
-
 def _clear_leftovers(out: Path) -> None:
-    """Remove what another run left that saved nothing, such as its tokenizer."""
     for path in out.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -406,13 +409,16 @@ def _versions() -> dict[str, str]:
 
 
 def _commits(inputs: Mapping[str, str | Path]) -> dict[str, str]:
-    """Commits of the user's own code and of hub models among the inputs, where they are known."""
     commits = {}
     for name, place in inputs.items():
         if Path(place).suffix == ".py":
             commits[name] = commit_of(Path(place).resolve().parent)
         elif not Path(place).exists():
-            commits[name] = _hub_commit(str(place))
+            from huggingface_hub import try_to_load_from_cache
+
+            with suppress(ValueError):  # no name of a model
+                file = try_to_load_from_cache(str(place), "config.json")
+                commits[name] = Path(file).parent.name if isinstance(file, str) else ""
     return {name: commit for name, commit in commits.items() if commit}
 
 
@@ -427,16 +433,6 @@ def commit_of(folder: Path) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return answer.stdout.strip()
-
-
-def _hub_commit(name: str) -> str:
-    from huggingface_hub import try_to_load_from_cache
-
-    with suppress(ValueError):  # no name of a model
-        file = try_to_load_from_cache(name, "config.json")
-        if isinstance(file, str):
-            return Path(file).parent.name
-    return ""
 
 
 def difference(stored: object, current: object, name: str) -> str:

@@ -209,7 +209,6 @@ def cores() -> int:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """`ENVIRONMENT`, which new processes inherit, and afterwards the caller's own again."""
     before = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)
     try:

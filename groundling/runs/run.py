@@ -76,10 +76,14 @@ class Checkpoints:
     ) -> None:
         """Write a checkpoint; `best` is the step of the best weights that it needs."""
         name = f"step-{counters.step:09d}"
+        tensors = {f"weight.{name}": _plain(value) for name, value in _weights(module).items()}
+        for parameter_name, parameter in module.named_parameters():
+            for key, value in optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer.{parameter_name}.{key}"] = _plain(value)
         with whole_folder(self.folder) as partial:
             state = partial / name
             state.mkdir()
-            save_file(_tensors(module, optimizer), state / STATE)
+            save_file(tensors, state / STATE)
             (state / COUNTERS).write_text(json_text(asdict(counters)), encoding="utf-8")
         for path in self.folder.glob("step-*"):
             if path.name != name:
@@ -109,7 +113,17 @@ class Checkpoints:
             return None
         path = states[-1] / STATE
         with convert_read_errors(path, ADVICE), torch.no_grad():
-            _load(load_file(path), module, optimizer)
+            stored = load_file(path)
+            for name, value in _weights(module).items():
+                value.copy_(stored[f"weight.{name}"])
+            for name, parameter in module.named_parameters():
+                prefix = f"optimizer.{name}."
+                own = {key: value for key, value in stored.items() if key.startswith(prefix)}
+                if own:
+                    optimizer.state[parameter] = {
+                        key.removeprefix(prefix): value.to(parameter.device)
+                        for key, value in own.items()
+                    }
         path = states[-1] / COUNTERS
         with convert_read_errors(path, ADVICE):
             return Counters(**read_object(path))
@@ -123,33 +137,11 @@ def _best_name(step: int) -> str:
     return f"best-{step:09d}.safetensors"
 
 
-def _load(stored: dict[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    for name, value in _weights(module).items():
-        value.copy_(stored[f"weight.{name}"])
-    for name, parameter in module.named_parameters():
-        prefix = f"optimizer.{name}."
-        of_parameter = {
-            key.removeprefix(prefix): value.to(parameter.device)
-            for key, value in stored.items()
-            if key.startswith(prefix)
-        }
-        if of_parameter:
-            optimizer.state[parameter] = of_parameter
-
-
 def _weights(module: nn.Module) -> dict[str, Tensor]:
     # named_parameters lists a shared tensor once, as safetensors requires.
     parameters: dict[str, Tensor] = dict(module.named_parameters())
     buffers = {f"buffer.{name}": value for name, value in module.named_buffers()}
     return {**parameters, **buffers}
-
-
-def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    tensors = {f"weight.{name}": _plain(value) for name, value in _weights(module).items()}
-    for name, parameter in module.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"optimizer.{name}.{key}"] = _plain(value)
-    return tensors
 
 
 def _plain(value: Tensor) -> Tensor:
@@ -194,7 +186,6 @@ class RunFolder(CommandContext):
         return result
 
     def _clear(self) -> None:
-        """Remove what only an unfinished run needs, which a kill may leave."""
         if self.state.is_main_process:
             Checkpoints(self.folder / "checkpoints").clear()
             shutil.rmtree(self.folder / PREPARED, ignore_errors=True)

@@ -115,7 +115,6 @@ def setting_fields(kind: type[Any]) -> Mapping[str, FieldInfo]:
 
 
 def _plain(value: object) -> object:
-    """A path as text, and a NumPy number as a Python number."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value.item() if hasattr(value, "dtype") and hasattr(value, "item") else value

@@ -1,6 +1,4 @@
-"""Settings of several commands: inputs of models, columns of tables, and how regions are found in
-images.
-"""
+"""Settings of several commands: inputs of models, columns of tables, and how regions are found in images."""
 
 from __future__ import annotations
 
@@ -74,9 +72,7 @@ other regions, such as a grid."""
 
 @settings
 class VisualBertSettings(Settings):
-    """Multimodal embeddings of a new VisualBERT made from a plain BERT; an existing VisualBERT
-    keeps its own.
-    """
+    """Multimodal embeddings of a new VisualBERT made from a plain BERT; an existing VisualBERT keeps its own."""
 
     early_fusion: bool = True
     """A new VisualBERT: attend over text and regions in every layer; off: only in one added layer \
@@ -268,9 +264,7 @@ def parse_named_folder(word: str | Path) -> tuple[str, str]:
 
 @settings
 class DetectionSettings(Settings):
-    """Detector and image encoder of the regions; the same settings give the same regions on other
-    photos.
-    """
+    """Detector and image encoder of the regions; the same settings give the same regions on other photos."""
 
     detector: Annotated[str, InputKind.MODEL] = "PekingU/rtdetr_r50vd"
     """Object detector for the boxes: hub id or folder (DETR, RT-DETR, YOLOS, ...)."""

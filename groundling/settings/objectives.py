@@ -296,9 +296,7 @@ known here)."""
 
 @settings
 class Cap2ImgSettings(PoolingSettings):
-    """Cap2Img (Kiela et al. 2018, objective caption_to_image); the sentence vector follows
-    `--pooling`.
-    """
+    """Cap2Img (Kiela et al. 2018, objective caption_to_image); the sentence vector follows `--pooling`."""
 
     caption_to_image_weight: Annotated[float, Gt(0)] = 1.0
     """caption_to_image: weight of its term."""

@@ -148,7 +148,6 @@ def fit_probes(features: np.ndarray, rows: AttributeRows) -> dict[str, LinearPro
 
 
 def _places_of(sentence: str, noun: str) -> range:
-    """Word numbers of the noun's first occurrence in a sentence; empty if there is none."""
     words, noun_words = words_of(sentence), words_of(noun)
     for start in range(len(words) - len(noun_words) + 1):
         if words[start : start + len(noun_words)] == noun_words:

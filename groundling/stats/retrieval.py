@@ -16,8 +16,8 @@ from groundling.core.batch import collate, require
 from groundling.core.rng import generator
 from groundling.data.image_samples import CaptionDraws
 from groundling.data.samples import SampleDataset
+from groundling.models.adapters import LockedDualEncoder
 from groundling.models.clip import ClipDualEncoder
-from groundling.models.locked import LockedDualEncoder
 from groundling.runs.progress import track
 from groundling.stats import bootstrap_sums, interval
 

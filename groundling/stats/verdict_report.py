@@ -3,17 +3,123 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from groundling.core.metrics import DEGENERATE_SHARE, NEARLY_DEGENERATE_SHARE, Metric
-from groundling.runs.folder import json_safe, write_json
+from groundling.core.errors import InputError, convert_errors
+from groundling.core.metrics import DEGENERATE_SHARE, METRICS, NEARLY_DEGENERATE_SHARE, Metric
+from groundling.core.registry import check_trust, import_object, is_import_path
+from groundling.prediction.predictions import FILE, is_listed, read_predictions
+from groundling.runs.folder import RESULT, json_safe, read_object, write_json
 from groundling.runs.report import ForestRow, Report, ReportSection, TableRow, forest_svg
-from groundling.stats.finished_runs import collect_runs
 from groundling.stats.verdict import ALPHA, MIN_GROUPS, SeedRuns, Verdict, decide, judge
+from groundling.tasks import Task
+
+BASELINE = "text-alone"
+"""Subfolder of a fine-tuning run with its text-only baseline (`--text-only-baseline`), which is a run of its own."""
+
+SeedsByTask = dict[str, dict[int, Path]]
+"""By task name (with the split, where a task has several) and seed: the file of predictions."""
+
+
+def collect_runs(
+    name: str, folder: str | Path, trust: Sequence[str] = ()
+) -> dict[str, tuple[SeedRuns, Metric]]:
+    """All finished fine-tuning runs below a folder, by task (and split, where a task has several), and their metric.
+
+    Of a folder whose result lists its seeds, only these count.
+
+    `trust` lists your own tasks, MODULE:NAME, which are imported for their metrics.
+    """
+    finished: SeedsByTask = {}
+    for path in sorted(Path(folder).rglob(f"seed-*/{RESULT}")):
+        if BASELINE in path.relative_to(folder).parts:
+            continue
+        result = read_object(path)
+        if "task" in result or "splits" in result:  # not of another command
+            with convert_errors(f"{path}: not the result of a fine-tuning run"):
+                _add(finished, path.parent, result)
+    if not finished:
+        raise InputError(f"{folder}: contains no finished fine-tuning run (seed-*/result.json)")
+    collected = {}
+    for task, files in finished.items():
+        metric = headline_metric(next(iter(files.values())).parent, trust)
+        runs = _read_runs(name, task, files, metric)
+        collected[task] = runs, metric.from_per_example() if metric.uses_example_scores else metric
+    return collected
+
+
+def _add(finished: SeedsByTask, place: Path, result: dict[str, Any]) -> None:
+    seed = int(result["seed"])
+    if not is_listed(place.parent, seed):
+        return
+    first, *others = result["splits"]
+    # Runs of one task at several training sizes have different display names and are never pooled.
+    shown = result.get("display_name") or result["task"]
+    for split in (first, *others):
+        name = shown if split == first else f"{shown} ({split})"
+        if split in result.get("trained_on", []):  # never compared with a run that held it out
+            name = f"{shown} ({split}, learned from)"
+        files = finished.setdefault(name, {})
+        if seed in files:
+            raise InputError(f"{place}: seed {seed} of {name} is also in {files[seed].parent}")
+        files[seed] = place / FILE.format(split)
+
+
+def headline_metric(folder: Path, trust: Sequence[str] = ()) -> Metric:
+    """The first metric of a finished run's task, which must be in `trust` if it is your own."""
+    path = folder / RESULT
+    with convert_errors(f"{path}: not the result of a fine-tuning run"):
+        result = read_object(path)
+        task = result["task"]
+        metrics = METRICS
+        if is_import_path(task):
+            check_trust([task], trust, path)
+            metrics = import_object(task, Task).metrics
+        return {metric.name: metric for metric in metrics}[result["metrics"][0]]
+
+
+def _read_runs(name: str, task: str, files: dict[int, Path], metric: Metric) -> SeedRuns:
+    order = sorted(files)
+    seeds = [read_seed(files[seed], metric) for seed in order]
+    first = seeds[0]
+    for seed, one in zip(order, seeds, strict=True):
+        if one.ids != first.ids or not np.array_equal(one.labels, first.labels):
+            raise InputError(f"{files[seed]}: examples or labels differ from seed {order[0]}")
+    return replace(
+        first,
+        name=name,
+        task=task,
+        seeds=tuple(order),
+        predictions=np.concatenate([one.predictions for one in seeds]),
+        answers=np.concatenate([one.answers for one in seeds if one.answers is not None]),
+    )
+
+
+def read_seed(path: Path, metric: Metric) -> SeedRuns:
+    """The runs of a single, unnamed seed, from its `predictions_*.jsonl`, as `SeedRuns` describes them."""
+    rows = read_predictions(path)
+    predictions = answers = np.array([row.prediction for row in rows])
+    with convert_errors(f"{path}: labels or groups differ in kind"):
+        labels = np.array([row.label for row in rows], float)
+        if np.isnan(labels).any():
+            raise InputError(f"{path}: a label is missing; run this seed again")
+        groups = {
+            kind: np.unique([row.groups[kind] for row in rows], return_inverse=True)[1]
+            for kind in rows[0].groups
+        }
+        if metric.uses_example_scores:
+            predictions = metric.per_example(answers, labels)
+            labels = np.ones(len(rows))
+    ids = tuple(row.id for row in rows)
+    return SeedRuns(
+        "", "", (0,), ids, labels, predictions[None], answers=answers[None], groups=groups
+    )
+
 
 RunsByGroup = Mapping[str, Mapping[str, tuple[SeedRuns, Metric]]]
 """By group and task: the runs, and the metric that compares them."""
@@ -62,7 +168,11 @@ def write_verdict(
 ) -> dict[str, Any]:
     """Compare every group with the first, beside values from papers; writes `verdict.json` and `.html`, and prints."""
     control = next(iter(collected))
-    verdicts = _verdicts(collected, control)
+    verdicts = []
+    for by_task in [own for name, own in collected.items() if name != control]:
+        shared = {task: runs for task, (runs, _) in collected[control].items() if task in by_task}
+        every = [judge(runs, *by_task[task]) for task, runs in shared.items()]
+        verdicts += decide(every)  # p is corrected over a group's tasks
     scores = {
         name: {
             task: {
@@ -87,28 +197,6 @@ def write_verdict(
     return result
 
 
-def _unmatched(collected: RunsByGroup, control: str) -> list[str]:
-    return [
-        f"{control if task in by_task else name}: no finished run of {task}, so this task is not compared"
-        for name, by_task in collected.items()
-        for task in collected[control].keys() ^ by_task.keys()
-    ]
-
-
-def _verdicts(collected: RunsByGroup, control: str) -> list[Verdict]:
-    """Verdicts of every group on every task it shares with the control; p is corrected over a group's tasks."""
-    verdicts = []
-    for name, by_task in collected.items():
-        if name != control:
-            pairs = [
-                (runs, by_task[task])
-                for task, (runs, _) in collected[control].items()
-                if task in by_task
-            ]
-            verdicts += decide([judge(before, after, metric) for before, (after, metric) in pairs])
-    return verdicts
-
-
 def _report(
     collected: RunsByGroup, verdicts: Sequence[Verdict], published: PublishedByGroup
 ) -> Report:
@@ -121,6 +209,11 @@ def _report(
     )
     # Notes on the control's runs repeat in every comparison.
     notes = dict.fromkeys(f"{one.task}, {note}" for one in verdicts for note in one.notes)
+    unmatched = [
+        f"{control if task in by_task else name}: no finished run of {task}, so this task is not compared"
+        for name, by_task in collected.items()
+        for task in collected[control].keys() ^ by_task.keys()
+    ]
     return Report(
         f"Against {control}",
         [
@@ -128,7 +221,7 @@ def _report(
             *([comparisons] if verdicts else []),
         ],
         [one.sentence for one in verdicts],
-        notes=[*_unmatched(collected, control), *notes],
+        notes=[*unmatched, *notes],
         terms=TERMS,
     )
 
@@ -146,21 +239,17 @@ def _score_rows(collected: RunsByGroup, published: PublishedByGroup) -> list[Tab
             direction = "" if metric.higher_is_better else ", lower is better"
             cell = "-"
             if task in by_task:
-                cell = _score_cell(by_task[task][0].scores(metric), metric)
+                digits = 1 if metric.scale == 100 else 3
+                scaled = by_task[task][0].scores(metric) * metric.scale
+                defined = scaled[np.isfinite(scaled)]
+                median = np.median(defined) if len(defined) else nan
+                seeds = " ".join(f"{score:.{digits}f}" for score in scaled)
+                cell = f"{median:.{digits}f} [{seeds}]"
             row[f"{task} ({metric.name}{direction})"] = cell
             if task in with_published:
                 row[f"{task}, published"] = str(published.get(name, {}).get(task, "-"))
         rows.append(row)
     return rows
-
-
-def _score_cell(scores: np.ndarray, metric: Metric) -> str:
-    digits = 1 if metric.scale == 100 else 3
-    scaled = scores * metric.scale
-    defined = scaled[np.isfinite(scaled)]
-    median = np.median(defined) if len(defined) else nan
-    seeds = " ".join(f"{score:.{digits}f}" for score in scaled)
-    return f"{median:.{digits}f} [{seeds}]"
 
 
 def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> list[str]:

@@ -190,7 +190,6 @@ class Task:
     def _answers(
         self, officials: Sequence[str], predictions: Sequence[float] | np.ndarray
     ) -> list[str]:
-        """Predictions in the spelling of the task's files, one for each official id."""
         pairs = zip(officials, predictions, strict=True)
         return [self.form.format_prediction(prediction) for _, prediction in pairs]
 

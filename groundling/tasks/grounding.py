@@ -263,21 +263,16 @@ def read_captions(folder: Path, split: str, *, unrelated: bool = True) -> list[E
     listed = [line.strip() for line in lines_of(folder / f"{split}.txt") if line.strip()]
     again = [f"{folder / split}.txt: repeated image {image}" for image in duplicates(listed)]
     raise_first(again, "; remove the duplicates")
-    captions = [caption for image in listed for caption in _captions_of(folder, image)]
+    captions = []
+    for image in listed:
+        size, boxes = _read_boxes(folder / "Annotations" / f"{image}.xml")
+        path = folder / "Sentences" / f"{image}.txt"
+        for number, line in enumerate(line for line in lines_of(path) if line.strip()):
+            text, phrases = read_caption(line, boxes, f"{path}, line {number + 1}")
+            with_boxes = tuple(phrase for phrase in phrases if len(phrase.boxes))
+            without = tuple(phrase for phrase in phrases if not len(phrase.boxes))
+            captions.append(EntitiesCaption(image, number, text, size, with_boxes, without))
     return [one for one in captions if (one.image, str(one.number + 1)) not in left_out]
-
-
-def _captions_of(folder: Path, image: str) -> list[EntitiesCaption]:
-    size, boxes = _read_boxes(folder / "Annotations" / f"{image}.xml")
-    path = folder / "Sentences" / f"{image}.txt"
-    lines = [line for line in lines_of(path) if line.strip()]
-    read = []
-    for number, line in enumerate(lines):
-        text, phrases = read_caption(line, boxes, f"{path}, line {number + 1}")
-        with_boxes = tuple(phrase for phrase in phrases if len(phrase.boxes))
-        without = tuple(phrase for phrase in phrases if not len(phrase.boxes))
-        read.append(EntitiesCaption(image, number, text, size, with_boxes, without))
-    return read
 
 
 def read_caption(

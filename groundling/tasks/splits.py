@@ -23,6 +23,7 @@ from groundling.core.errors import (
     InputError,
     convert_read_errors,
     duplicates,
+    raise_first,
     require_known,
     require_nonempty,
 )
@@ -90,7 +91,10 @@ def strata(task: Task, folder: Path, stratify_by: StratifyBy = "auto") -> dict[s
     if stratify_by == "category":
         found = {item.id: category(item.question) for item in vcr.read_items(folder, split)}
     elif stratify_by == "question-type":
-        found = {str(one.id): _question_type(one) for one in vqa.read_questions(folder, split)}
+        asked = vqa.read_questions(folder, split)
+        untyped = [one.id for one in asked if not one.types]
+        raise_first([f"question {one}: LXMERT's lists have no question types" for one in untyped])
+        found = {str(one.id): one.types[1] for one in asked}
     else:
         found = {name_of(example): _label_text(task, example) for example in examples}
     return {name: found[name] for name in names}
@@ -114,12 +118,6 @@ def resolve_strata(task: Task, stratify_by: StratifyBy) -> StratifyBy:
     available = [name for name, applies in offered.items() if applies]
     require_known(stratify_by, available, f"{task.name} has no strata by {stratify_by}")
     return stratify_by
-
-
-def _question_type(question: vqa.VqaQuestion) -> str:
-    if not question.types:
-        raise InputError(f"question {question.id}: LXMERT's lists have no question types")
-    return question.types[1]
 
 
 def _label_text(task: Task, example: Example) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from sys import intern
@@ -139,20 +140,17 @@ def form_of(labels: Mapping[str, str], label_type: str) -> OutputType:
     `labels` are distinct, with the place of their first row. Raises InputError for a single class.
     """
     values = sorted(labels)
-    if label_type == "regress" or (label_type == "auto" and _are_measurements(values)):
+    are_measurements = label_type == "regress"
+    if label_type == "auto":
+        with suppress(ValueError):  # a label that is no number
+            numbers = [float(value) for value in values]
+            are_whole = all(number.is_integer() for number in numbers)
+            are_measurements = len(numbers) > MOST_CLASSES or not are_whole
+    if are_measurements:
         return Regression()
     if len(values) < 2:
         raise InputError(f"{labels[values[0]]}: every label is {values[0]!r}")
     return Classification(tuple(values))
-
-
-def _are_measurements(values: Sequence[str]) -> bool:
-    """Whether distinct labels are numbers of a regression, not class numbers."""
-    try:
-        numbers = [float(value) for value in values]
-    except ValueError:
-        return False
-    return len(numbers) > MOST_CLASSES or not all(number.is_integer() for number in numbers)
 
 
 # -- held-out rows -----------------------------------------------------------------------------------------------------
@@ -176,7 +174,6 @@ def held_out(path: Path, groups: Iterable[RowGroup]) -> set[RowGroup]:
 
 
 def _draw(group: RowGroup) -> float:
-    """A pseudorandom number 0..1 that depends only on the group."""
     return derive_seed("own file", *group) / 2**63
 
 
@@ -224,7 +221,6 @@ def _odd_classes(
 
 
 def _meaning(name: str) -> str:
-    """The number that a class stands for, or its normalised name."""
     try:
         return str(float(name))
     except ValueError:

@@ -200,7 +200,6 @@ def _rationales_of(
 
 
 def _after_each(item: VcrItem) -> tuple[Example, ...]:
-    """Rationale examples conditioned on each of the four answers, without labels."""
     return tuple(
         _rationales_of(item, conditioned_id(item.id, number), answer)
         for number, answer in enumerate(item.answers)
@@ -208,7 +207,6 @@ def _after_each(item: VcrItem) -> tuple[Example, ...]:
 
 
 def _after_right(item: VcrItem) -> tuple[Example, ...]:
-    """Rationales conditioned on the right answer; if it is secret, on each of the four (see `conditioned_id`)."""
     if item.answer is None:
         return _after_each(item)
     return (_rationales_of(item, item.id, item.answers[item.answer], item.rationale),)
@@ -227,7 +225,6 @@ def _rationale_hidden(folder: Path, split: str) -> list[tuple[Example, ...]]:
 
 
 def _both(folder: Path, split: str) -> list[Example]:
-    """All answer examples, then all rationale examples, with the part before each official id."""
     asked = read_items(folder, split)
     examples = [_of_both("answer", _answers_to(item)) for item in asked]
     for item in asked:
@@ -253,7 +250,6 @@ def select_part(part: str, by_official: Mapping[str, T]) -> dict[str, T]:
 def _joint(
     folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
 ) -> dict[str, float]:
-    """Q->A, QA->R and Q->AR of a labelled split."""
     predictions = {name: int(answer) for name, answer in zip(officials, answers, strict=True)}
     items = read_items(folder, split)
     return q_to_ar(select_part("answer", predictions), select_part("rationale", predictions), items)
@@ -300,30 +296,11 @@ ANSWER = Task(
     "vcr/answer", FORM, _answer, (ACCURACY,), SOURCE, dev=("val",), test={"test": ""}, file=_file
 )
 """Q->A."""
-RATIONALE = Task(
-    "vcr/rationale",
-    FORM,
-    _rationale,
-    (ACCURACY,),
-    SOURCE,
-    dev=("val",),
-    test={"test": ""},
-    file=_file,
-    read_unlabelled=_rationale_hidden,
+RATIONALE = replace(
+    ANSWER, name="vcr/rationale", read=_rationale, read_unlabelled=_rationale_hidden
 )
 """QA->R, given the right answer; `groundling vcr` computes Q->AR and the server's file from runs on both tasks."""
-BOTH = Task(
-    "vcr",
-    FORM,
-    _both,
-    (ACCURACY,),
-    SOURCE,
-    dev=("val",),
-    test={"test": ""},
-    file=_file,
-    official_scores=_joint,
-    read_unlabelled=_both_hidden,
-)
+BOTH = replace(ANSWER, name="vcr", read=_both, official_scores=_joint, read_unlabelled=_both_hidden)
 """Q->A and QA->R in one model (UNITER's release, train_vcr.py).
 
 The headline metric is accuracy over the examples of both parts, which a verdict can resample; the leaderboard's Q->AR

@@ -24,7 +24,6 @@ def _nlvr2_file(folder: Path, split: str) -> Path:
 
 
 def _nlvr2(folder: Path, split: str) -> list[Example]:
-    """Examples in file order; image ids are the stems of the official file names, left and right."""
     path = _nlvr2_file(folder, split)
     examples: dict[str, Example] = {}
     repeated = []
@@ -73,7 +72,6 @@ def consistency(correct: Mapping[str, bool]) -> float:
 def _extra(
     folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
 ) -> dict[str, float]:
-    """Consistency, and accuracy and consistency of each listed subset; empty for a split without labels."""
     predictions = dict(zip(officials, answers, strict=True))
     labels = {}
     for example in _nlvr2(folder, split):
@@ -167,7 +165,6 @@ def _snli_ve(folder: Path, split: str) -> list[Example]:
 
 
 def _image(where: str, row: Mapping[str, object]) -> str:
-    """The image id, under any of its three keys."""
     for name in map(row.get, IMAGE_KEYS):
         if isinstance(name, str):
             return name.removesuffix(".jpg")

@@ -180,18 +180,18 @@ def read_questions(folder: Path, split: str) -> list[VqaQuestion]:
     for number in entries.keys() ^ notes.keys():
         raise InputError(f"{path}, {notes_path}: question_id {number} is in one of them only")
     with convert_read_errors(notes_path):
-        return [_answered(notes_path, one, notes[one.id]) for one in questions]
-
-
-def _answered(path: Path, question: VqaQuestion, note: Mapping[str, Any]) -> VqaQuestion:
-    answers = [answer["answer"] for answer in note["answers"]]
-    if not answers:
-        raise InputError(f"{path}: question_id {question.id} has no answers")
-    # Answers are counted without normalisation, like the published targets (hengyuan-hu/bottom-up-attention-vqa,
-    # tools/compute_softscore.py), although a comment there asks for normalisation.
-    scores = {answer: credit(count, len(answers)) for answer, count in Counter(answers).items()}
-    types = (note["answer_type"], note["question_type"])
-    return replace(question, scores=scores, answers=tuple(answers), types=types)
+        for place, question in enumerate(questions):
+            note = notes[question.id]
+            answers = [answer["answer"] for answer in note["answers"]]
+            if not answers:
+                raise InputError(f"{notes_path}: question_id {question.id} has no answers")
+            # Answers are counted without normalisation, like the published targets (hengyuan-hu/
+            # bottom-up-attention-vqa, tools/compute_softscore.py), although a comment there asks for normalisation.
+            counts = Counter(answers)
+            scores = {answer: credit(count, len(answers)) for answer, count in counts.items()}
+            types = (note["answer_type"], note["question_type"])
+            questions[place] = replace(question, scores=scores, answers=tuple(answers), types=types)
+        return questions
 
 
 def _lxmert_questions(path: Path, entries: Mapping[int, Mapping[str, Any]]) -> list[VqaQuestion]:
@@ -216,7 +216,6 @@ def file_of(folder: Path, split: str, patterns: Sequence[str] = QUESTIONS) -> Pa
 
 
 def _entries(path: Path, key: str) -> dict[int, Mapping[str, Any]]:
-    """Entries by question id, from a list or from the list under `key`."""
     content = read_json(path)
     with convert_read_errors(path):
         listed = content[key] if isinstance(content, dict) else content

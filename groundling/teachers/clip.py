@@ -131,7 +131,6 @@ class ClipTeacher(Teacher):
         ]
 
     def _with_dependencies(self, requested: Collection[str]) -> set[str]:
-        """The requested features, and those that they are computed from."""
         computed = set(requested)
         if "clip_confidence" in computed and isinstance(self.answers, int):
             computed.add("clip_similarity")
@@ -144,7 +143,6 @@ class ClipTeacher(Teacher):
         return computed
 
     def _check_sources(self, requested: Sequence[str]) -> None:
-        """Raises InputError if a model or setting is missing for the features that it computes."""
         compares = bool(SCORES & self.computed) or self._scores_words
         if compares and not self.scorer.share_space:
             raise InputError("the teacher's towers share no space; pass teacher_scorer=MODEL")
@@ -152,7 +150,6 @@ class ClipTeacher(Teacher):
             raise InputError(f"a teacher of {', '.join(requested)} needs teacher_images=FOLDER")
 
     def _compute_only(self, computed: Collection[str], returned: Collection[str]) -> None:
-        """Compute these features, from those of a row that they need, and return some of them."""
         self.computed = frozenset(computed)
         self.feature_names = tuple(sorted(returned))
         self.reads_images = bool((IMAGES | SCORES) & self.computed) or self._scores_words
@@ -189,7 +186,6 @@ class ClipTeacher(Teacher):
 
     @property
     def _required_features(self) -> set[str]:
-        """Features of the rows that it reads, because it does not compute them."""
         required = {self.scored_image} if SCORES & self.computed or self._scores_words else set()
         if "clip_similarity" in self.computed:
             required.add(self.scored_text)
@@ -278,16 +274,12 @@ class ClipTeacher(Teacher):
                 truncated = _truncated_words(row, text) if WORDS & self.computed else ()
                 parts.append(digest((f"{text}\n{truncated}" if truncated else text).encode()))
             if self.reads_images:
-                parts.append(self._image_digest(example))
+                (image,) = example.images
+                if image not in self.digests:
+                    self.digests[image] = image_digest(self.files[image])[:32]
+                parts.append(self.digests[image])
             ids.append("|".join(parts))
         return ids
-
-    def _image_digest(self, example: Example) -> str:
-        """A hash of the content of an example's image."""
-        (name,) = example.images
-        if name not in self.digests:
-            self.digests[name] = image_digest(self.files[name])[:32]
-        return self.digests[name]
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Pixels and texts, as far as needed, and the rows' features that it reads."""
@@ -325,7 +317,6 @@ class ClipTeacher(Teacher):
         return inputs
 
     def _pixels(self, names: Sequence[str], clip: FrozenClip) -> list[np.ndarray]:
-        """Images for a model, each read once; raises InputError if a file is no image."""
         tower = require(clip.image, "image", "this teacher")
         pixels = {}
         for name in dict.fromkeys(names):
@@ -382,7 +373,13 @@ class ClipTeacher(Teacher):
                 words = self.options.num_words
                 chosen = np.stack([self._numbers(select_tokens(*row, words)) for row in scores])
                 features["clip_word"] = torch.from_numpy(chosen).to(batch.device)
-            features["clip_words"] = self._word_features(batch, states, features["clip_word"])
+            windows = require(batch.clip, "clip", "features of words")
+            chosen_words = features["clip_word"]
+            count = 1 + max(0, int(windows.word_ids.max()))
+            last = last_token_positions(windows.word_ids, count)
+            last = last.gather(1, chosen_words.clamp(min=0))
+            of_words = self._text_feature(_gather_states(states, last))
+            features["clip_words"] = of_words * (chosen_words >= 0).unsqueeze(-1)  # 0 in padding
         if "clip_similarity" in self.computed:
             scale = require(self.scorer.text, "text", "a similarity").logit_scale.exp()
             pairs = features[self.scored_image] * features[self.scored_text]
@@ -466,13 +463,6 @@ class ClipTeacher(Teacher):
         by_row[windows.row_index, place] = ends
         return by_row[isolated.row_index, :count]
 
-    def _word_features(self, batch: Batch, states: Tensor, chosen: Tensor) -> Tensor:
-        """Features (U, M, E) of the selected words (U, M); zeros for padding."""
-        windows = require(batch.clip, "clip", "features of words")
-        count = 1 + max(0, int(windows.word_ids.max()))
-        last = last_token_positions(windows.word_ids, count).gather(1, chosen.clamp(min=0))
-        return self._text_feature(_gather_states(states, last)) * (chosen >= 0).unsqueeze(-1)
-
     def _confidence(self, features: Mapping[str, Tensor]) -> Tensor:
         """The largest softmax probability (U,) over the answers, whose embeddings are computed once, or clusters."""
         if isinstance(self.answers, int):
@@ -491,7 +481,6 @@ class ClipTeacher(Teacher):
 
 
 def _image_ids(batch: Batch) -> list[str]:
-    """The id of each input's image, which is the end of the input's id."""
     return [name.rpartition("|")[2] for name in batch.ids]
 
 
@@ -505,7 +494,6 @@ def text_for_clip(example: Example) -> str:
 
 
 def _is_word(text: str, places: np.ndarray) -> np.ndarray:
-    """Mask (K,) bool of the raw words that are not punctuation."""
     return np.array([text[start].isalnum() for start, _ in places], bool)
 
 

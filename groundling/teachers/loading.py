@@ -73,7 +73,6 @@ def load_teacher_set(
 
 
 def _check_text_tower(source: str, names: Sequence[str], context: ObjectiveContext) -> None:
-    """Raises InputError if an objective reads features of texts, and the teacher reads images alone."""
     has_own_text = is_import_path(source) or source.startswith(VECTORS)
     if not source or has_own_text or context.settings.targeted_distillation.teacher_text:
         return
@@ -133,12 +132,16 @@ def make_clip_teacher(context: TeacherContext) -> ClipTeacher:
         if needs & {"clip_text", "clip_words"}:
             text, tokenizer = load_teacher_text(options.teacher_text)
         clip = FrozenClip(image, text, tokenizer, share_space=False)
+    keywords = None
+    if options.keyword_extractor:
+        expected = "a function from a text to its keywords"
+        keywords = instantiate(options.keyword_extractor, _is_extractor, expected)
     return ClipTeacher(
         clip,
         needs,
         options,
         scorer=load_frozen_clip(options.teacher_scorer) if options.teacher_scorer else None,
-        keywords=_load_keyword_extractor(options.keyword_extractor),
+        keywords=keywords,
         answers=_answers_of_task(context.output_type) if "clip_confidence" in needs else 0,
     )
 
@@ -196,12 +199,6 @@ def load_own_teacher(context: TeacherContext) -> Teacher:
     if not (teacher.name and (teacher.width or teacher.image_width)):
         raise InputError(f"{source}: a teacher needs a `name`, and a `width` or `image_width`")
     return teacher
-
-
-def _load_keyword_extractor(name: str) -> KeywordExtractor | None:
-    if not name:
-        return None
-    return instantiate(name, _is_extractor, "a function from a text to its keywords")
 
 
 def _is_extractor(value: object) -> TypeGuard[KeywordExtractor]:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, TextRow, collate, require
+from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, collate, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset
 from groundling.models.clip import ClipTextTower, last_token_positions
@@ -142,10 +142,12 @@ class ClipTextTeacher(StandardizedTextTeacher):
         texts = [Example(str(n), one.text, one.text_pair) for n, one in enumerate(examples)]
         samples = TextDataset(texts, None, self.windows).get(range(len(texts)))
         names = self.ids(rows)
-        return [
-            replace(one, id=name, features={"has": _words_with_tokens(one)})
-            for one, name in zip(samples, names, strict=True)
-        ]
+        for place, (one, name) in enumerate(zip(samples, names, strict=True)):
+            row = require(one.clip, "clip", "a teacher of texts")
+            words = require(one.word_type_ids, "word_type_ids", "a teacher of texts")
+            has = np.isin(np.arange(len(words)), row.word_ids)  # a token in the windows
+            samples[place] = replace(one, id=name, features={"has": has})
+        return samples
 
     def ids(self, rows: Sequence[Sample]) -> list[str]:
         """A hash of each row's texts, which are tokenized only if they are not cached."""
@@ -278,7 +280,6 @@ class TextStatesTeacher(Teacher):
 
 
 def _make_text_states(context: TeacherContext) -> TextStatesTeacher:
-    """Load the encoder of --kd-teacher; raises InputError without one, or without the student's tokenizer."""
     source = context.settings.state_distillation.kd_teacher
     if not source:
         raise InputError("nst, crd and nt_xent need kd_teacher=MODEL, a text encoder")
@@ -348,10 +349,3 @@ def _make_clip_bert(context: TeacherContext) -> ClipBertTeacher:
 
 
 VISUAL_TOKEN = TeacherSpec("CLIP-BERT", ("mlm_logits",), _make_clip_bert, reads=(FEATURE,))
-
-
-def _words_with_tokens(sample: Sample) -> np.ndarray:
-    """Mask (K,) bool of the raw words that have a token in the windows."""
-    row: TextRow = require(sample.clip, "clip", "a teacher of texts")
-    words = require(sample.word_type_ids, "word_type_ids", "a teacher of texts")
-    return np.isin(np.arange(len(words)), row.word_ids)

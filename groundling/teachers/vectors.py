@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,14 +14,14 @@ from torch import Tensor
 from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, collate, require
 from groundling.core.errors import InputError
 from groundling.data.corpora import CorpusDataset, batched, corpus_of, iterate_texts
-from groundling.data.ids import mapped_arrays
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import ImageInput
 from groundling.data.samples import SampleDataset
 from groundling.data.shards import ProcessRank
+from groundling.data.tars import mapped_arrays
 from groundling.data.vectors import LAYOUTS, TOGETHER, Modality, VectorTable, text_key
 from groundling.models.frozen_clip import load_frozen_clip, load_teacher_text
-from groundling.runs.folder import disk_errors, sync_to_disk
+from groundling.runs.folder import renamed
 from groundling.runs.progress import Progress
 from groundling.settings.input_settings import CaptionSettings
 from groundling.teachers import Teacher, compute_features
@@ -245,16 +245,7 @@ def vectors_of(teacher: Teacher, modality: Modality, names: Sequence[str]) -> It
 
 def write_vectors(file: Path, names: Sequence[str], values: Sequence[np.ndarray]) -> None:
     """Write vectors and the ids of their rows; the file of vectors, which completes the shard, is the last."""
-    lines = "\n".join(names) + "\n"
-    _write_whole(file.with_suffix(".txt"), lambda stream: stream.write(lines.encode()))
-    _write_whole(file, lambda stream: np.save(stream, np.stack(values)))
-
-
-def _write_whole(file: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file, which gets its name when it is complete; other processes may write beside it."""
-    partial = file.with_name(f".{file.name}")
-    with disk_errors(file):
-        with partial.open("wb") as stream:
-            write(stream)
-        sync_to_disk(partial)
-        partial.replace(file)
+    with renamed(file.with_suffix(".txt"), synced=True) as partial:
+        partial.write_text("\n".join(names) + "\n", encoding="utf-8")
+    with renamed(file, synced=True) as partial, partial.open("wb") as stream:
+        np.save(stream, np.stack(values))

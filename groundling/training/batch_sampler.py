@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 import numpy as np
 from torch.utils.data import Dataset
 
-from groundling.core.batch import Batch, Sample, collate, require
+from groundling.core.batch import Batch, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.samples import SampleDataset, SampleSubset
@@ -208,7 +208,6 @@ def check_batch(source: object, count: int, batch: int) -> None:
 
 
 def _shuffle_by_length(samples: SampleDataset, batch: int, rng: np.random.Generator) -> np.ndarray:
-    """Batches of `batch` samples of similar length; those of an incomplete last batch are skipped."""
     order = _permutation(len(samples), rng)
     order = order[: len(order) // batch * batch]
     size = POOL * batch
@@ -317,17 +316,12 @@ class MicroBatchDataset(Dataset[Batch]):
         active = [o for o in self.objectives if is_scored_by(source, o)]
         samples = corrupt_samples(source.samples, indices, self.plan.seed, epoch, active)
         if source.extra_samples is not None:
-            extra = self._extra_indices(source, indices, epoch)
+            count, each = len(source.extra_samples), source.extra_per_sample
+            ids = source.samples.ids
+            rngs = [generator(self.plan.seed, epoch, ids[index], "beside") for index in indices]
+            extra = np.concatenate([rng.integers(count, size=each) for rng in rngs])
             samples += corrupt_samples(source.extra_samples, extra, self.plan.seed, epoch, active)
         return collate(samples)
-
-    def _extra_indices(self, source: DataSource, indices: np.ndarray, epoch: int) -> np.ndarray:
-        """Indices (extra_per_sample * len(indices),) of the extra samples; each sample has its own generator."""
-        count = len(require(source.extra_samples, "extra_samples", source.name))
-        keys = [(self.plan.seed, epoch, source.samples.ids[index], "beside") for index in indices]
-        return np.concatenate(
-            [generator(*key).integers(count, size=source.extra_per_sample) for key in keys]
-        )
 
 
 def corrupt_samples(
@@ -355,9 +349,16 @@ def corrupt_samples(
 def _draw_negative(
     samples: SampleDataset, index: int, rng: np.random.Generator, similar_length: bool = False
 ) -> Sample:
-    """Another sample of the data set, or with little chance the same one."""
+    """Another sample of the data set, or with little chance the same one.
+
+    With `similar_length`, it is a neighbour in the order of lengths, within 1 % of all samples.
+    """
     if similar_length:
-        chosen = _draw_similar(samples, index, rng)
+        order, place = _by_length(samples)  # type: ignore[arg-type]
+        reach = 1 + min(MAX_REACH, len(order) // 100)
+        width = min(2 * reach + 1, len(order))
+        start = int(np.clip(place[index] - reach, 0, len(order) - width))
+        chosen = int(order[start + rng.integers(width)])
     else:
         chosen = int(rng.integers(len(samples)))
     return samples.get([chosen], [rng])[0]
@@ -365,15 +366,6 @@ def _draw_negative(
 
 MAX_REACH = 64
 """Maximum number of neighbours on either side, in the order of lengths."""
-
-
-def _draw_similar(samples: SampleDataset, index: int, rng: np.random.Generator) -> int:
-    """Index of a sample of similar length, possibly itself: a neighbour in their order, within 1 % of all samples."""
-    order, place = _by_length(samples)  # type: ignore[arg-type]
-    reach = 1 + min(MAX_REACH, len(order) // 100)
-    width = min(2 * reach + 1, len(order))
-    start = int(np.clip(place[index] - reach, 0, len(order) - width))
-    return int(order[start + rng.integers(width)])
 
 
 @lru_cache(maxsize=4)  # ordering a corpus takes seconds

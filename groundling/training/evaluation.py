@@ -151,10 +151,12 @@ class EvaluationOutput:
                 line: dict[str, object] = {"id": example.id}
                 if example.official_id:
                     line["official"] = example.official_id
+                outputs = self.outputs[number]
+                real = np.append(-1, np.flatnonzero(np.asarray(outputs) != -np.inf))
                 line |= {
                     "prediction": self.predictions[number].item(),
                     "label": None if self.labels is None else self.labels[number].tolist(),
-                    "outputs": _trim_padding(self.outputs[number]),
+                    "outputs": [round(float(one), 5) for one in outputs[: real[-1] + 1]],
                 }
                 if self.top_classes and self.top_classes[number]:
                     line["likely"] = self.top_classes[number]
@@ -186,12 +188,6 @@ def group_examples(examples: Sequence[Example]) -> dict[str, list[str]]:
         for kind, names in groups.items()
         if len(names) == len(examples) and len(set(names)) < len(names)
     }
-
-
-def _trim_padding(outputs: np.ndarray) -> list[float]:
-    """The outputs (K,) of one example without padding, rounded; see `_pad_rows`."""
-    real = np.flatnonzero(np.asarray(outputs) != -np.inf)
-    return [round(float(value), 5) for value in outputs[: real[-1] + 1 if len(real) else 0]]
 
 
 def score_split(

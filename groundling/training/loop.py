@@ -254,7 +254,11 @@ class _TrainingLoop:
             terms = self._run_micro_batch(step, number, batch, counts, head_counts)
             self.log.add(terms, {term: self.module.weight(term) for term in terms})
         self.log.count(counts)
-        norm = _clip_gradients(self.accelerator, self.module, self.config)
+        limit = self.config.max_grad_norm or math.inf
+        whole = math.inf if self.config.clip_per_tensor else limit
+        norm: Tensor = self.accelerator.clip_grad_norm_(self.module.parameters(), whole)
+        if self.config.clip_per_tensor and limit < math.inf:
+            clip_each_gradient(self.module, limit)
         self.stepper.step()
         self.stepper.zero_grad(set_to_none=True)
         return norm
@@ -272,20 +276,14 @@ class _TrainingLoop:
         logit_counts = [sum(one.count_logits(batch) for batch in hosts) for one in active]
         tokens = sum(batch.truncated_tokens for batch in hosts)
         regions = sum(batch.truncated_regions for batch in hosts)
-        totals = self._sum_over_processes([tokens, regions, *logit_counts, *counts.values()])
+        totals = torch.tensor([tokens, regions, *logit_counts, *counts.values()], dtype=torch.long)
+        if self.accelerator.num_processes > 1:
+            totals = self.accelerator.reduce(to_device(totals, self.accelerator.device), "sum")
         self.truncated = self.truncated + totals[:2]
         summed = totals[2:].unbind()
         names = [objective.name for objective in active]
         heads = dict(zip(names, summed, strict=False))
         return dict(zip(counts, summed[len(names) :], strict=True)), heads
-
-    def _sum_over_processes(self, numbers: Sequence[int]) -> Tensor:
-        """Integers (n,) summed over processes: on the device for several processes, in host memory for one."""
-        own = torch.tensor(numbers, dtype=torch.long)
-        if self.accelerator.num_processes == 1:
-            return own
-        total: Tensor = self.accelerator.reduce(to_device(own, self.accelerator.device), "sum")
-        return total
 
     def _run_micro_batch(
         self,
@@ -299,9 +297,15 @@ class _TrainingLoop:
         # Dropout is seeded by the micro-batch's place in the step, whether processes or accumulation split the step.
         place = number * self.accelerator.num_processes + self.accelerator.process_index
         torch.manual_seed(derive_seed(self.config.seed, "dropout", step, place, 0))
+
+        def forward(changed: Batch) -> ForwardOutput:
+            output: ForwardOutput = self.wrapped(changed, names, self.training_step.compares_logits)
+            self.zero = output.zero
+            return output
+
         micro = MicroBatchContext(
             batch,
-            lambda changed: self._forward(changed, names),
+            forward,
             lambda terms: self._loss(terms, counts),
             self.accelerator.backward,
             self.objectives[0].sizes,
@@ -311,11 +315,6 @@ class _TrainingLoop:
         no_sync = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
         with no_sync, self.accelerator.autocast():
             return self.training_step(micro)
-
-    def _forward(self, batch: Batch, active: Sequence[str]) -> ForwardOutput:
-        output: ForwardOutput = self.wrapped(batch, active, self.training_step.compares_logits)
-        self.zero = output.zero
-        return output
 
     def _loss(self, terms: Terms, totals: Mapping[str, Tensor]) -> Tensor:
         parts = [
@@ -343,7 +342,10 @@ class _TrainingLoop:
             means = self.log.write(done, lr=rate, norm=float(norm), seconds=counters.seconds)
             progress.set_measurements(means)
             least = max(MIN_METRIC_STEPS, self.config.log_every, -(-steps // 10))
-            counters.windows = _last_windows([*counters.windows, self.log.window], least)
+            counters.windows.append(self.log.window)
+            # The fewest last windows that cover at least so many steps.
+            while sum(one["steps"] for one in counters.windows[1:]) >= least:
+                del counters.windows[0]
         if saving:
             self._check_weights()
         if evaluator is not None:
@@ -361,7 +363,6 @@ class _TrainingLoop:
             self.checkpoints.save_best(self.module, counters.step)
 
     def _best_step(self) -> int:
-        """The step whose weights the model has at the end; 0 for the last step."""
         if self.evaluator is None:
             return 0
         return self.evaluator.kept_step(self.counters.evaluations)
@@ -409,16 +410,6 @@ class _TrainingLoop:
         return result
 
 
-def _last_windows(windows: Sequence[dict[str, Any]], least: int) -> list[dict[str, Any]]:
-    """The fewest last windows that cover at least so many steps, or all."""
-    kept: list[dict[str, Any]] = []
-    for window in reversed(windows):
-        if sum(one["steps"] for one in kept) >= least:
-            break
-        kept.insert(0, window)
-    return kept
-
-
 def means_of_windows(
     windows: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, float], dict[str, float]]:
@@ -437,7 +428,6 @@ def means_of_windows(
 
 
 def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
-    """Device, processes and precision; raises InputError if the batch cannot be split evenly."""
     process_state(config.cpu)
     AcceleratorState._reset_state()  # forget an earlier call's precision; the process group stays
     accelerator = Accelerator(
@@ -482,18 +472,6 @@ def _batches(
             pin_memory=accelerator.device.type == "cuda",
         )
     )
-
-
-def _clip_gradients(
-    accelerator: Accelerator, module: nn.Module, config: TrainingArguments
-) -> Tensor:
-    max_norm = (
-        config.max_grad_norm if config.max_grad_norm and not config.clip_per_tensor else math.inf
-    )
-    norm: Tensor = accelerator.clip_grad_norm_(module.parameters(), max_norm)
-    if config.max_grad_norm and config.clip_per_tensor:
-        clip_each_gradient(module, config.max_grad_norm)
-    return norm
 
 
 def count_samples(sources: Sequence[DataSource]) -> int:
@@ -553,7 +531,6 @@ class _TrainingLog:
         self.in_step = set()
 
     def _totals(self) -> dict[str, list[float]]:
-        """Sum, items and weight of each term over all processes, even if some lack it."""
         counts = {term: float(self.counts[term]) for term in self.sums}
         if self.accelerator.num_processes > 1:
             every = gather_object([counts])

@@ -71,7 +71,6 @@ def make_optimizer(module: nn.Module, config: TrainingArguments) -> Optimizer:
 
 
 def _groups(module: nn.Module, config: TrainingArguments) -> list[dict[str, Any]]:
-    """Parameter groups: with and without weight decay, of the model and of the objectives' heads."""
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:

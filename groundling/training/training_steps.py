@@ -170,7 +170,10 @@ class VillaStep(TrainingStep):
         """Symmetric KL divergence () summed over heads, each averaged over its items in the optimizer step."""
         divergences = []
         for name, logits in clean.items():
-            divergence = _symmetric_kl(logits, heads[name])
+            first = F.log_softmax(logits.float().clamp(min=MIN_LOGIT), -1)
+            second = F.log_softmax(heads[name].float().clamp(min=MIN_LOGIT), -1)
+            forth = F.kl_div(second, first, reduction="sum", log_target=True)
+            divergence = forth + F.kl_div(first, second, reduction="sum", log_target=True)
             if self.options.adversarial_kl_reduction == "mean":
                 divergence = divergence / logits.shape[-1]
             divergences.append(divergence / logit_counts[name].clamp(min=1))
@@ -198,15 +201,6 @@ def zero_perturbation(batch: Batch, sizes: OutputSizes) -> dict[str, Tensor]:
     if not found:  # it would change nothing, in silence
         raise InputError("a perturbation needs texts or regions, and this model reads neither")
     return found
-
-
-def _symmetric_kl(one: Tensor, other: Tensor) -> Tensor:
-    """KL divergences () in both directions, of softmaxes over the last axis, summed."""
-    first = F.log_softmax(one.float().clamp(min=MIN_LOGIT), -1)
-    second = F.log_softmax(other.float().clamp(min=MIN_LOGIT), -1)
-    forth = F.kl_div(second, first, reduction="sum", log_target=True)
-    back = F.kl_div(first, second, reduction="sum", log_target=True)
-    return forth + back
 
 
 # By name.

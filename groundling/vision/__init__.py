@@ -341,6 +341,11 @@ class Extractor:
         )
         regions = []
         for (name, image, _), of_image, numbers in zip(ready, boxes, features, strict=True):
+            cells = None
+            if of_image.segmentation_file is not None:
+                cells = read_vcr_objects(of_image.segmentation_file).masks()
+                detected_objects = ((0, of_image.appended_detections), (0, 0), (0, 0))
+                cells = np.pad(cells, detected_objects, constant_values=True)  # fill their boxes
             image_regions = ImageRegions(
                 id=name,
                 size=image.size,
@@ -348,7 +353,7 @@ class Extractor:
                 confidence=of_image.confidence,
                 features=numbers[:-1],
                 classes=of_image.classes,
-                segmentation=_segmentation(of_image),
+                segmentation=cells,
                 left_out=of_image.left_out,
                 annotated_order=of_image.annotated_order and not of_image.left_out,
                 appended_detections=of_image.appended_detections,
@@ -359,7 +364,6 @@ class Extractor:
         return regions
 
     def _append_detections(self, annotated: ImageBoxes, detected: ImageBoxes) -> ImageBoxes:
-        """An image's boxes from files, followed by the detector's, each with its best class among the files' names."""
         assert self.detector and annotated.classes is not None and detected.classes is not None
         numbers = {_plain(name): number for number, name in enumerate(self.names)}
         names = [_plain(self.detector.names[best]) for best in detected.classes.argmax(1)]
@@ -376,17 +380,6 @@ class Extractor:
 def _plain(name: str) -> str:
     """A class's name without spaces, as in VCR."""
     return name.replace(" ", "").lower()
-
-
-def _segmentation(boxes: ImageBoxes) -> np.ndarray | None:
-    """The cells of its box that each object fills, (R, 14, 14); a detected object fills all."""
-    if boxes.segmentation_file is None:
-        return None
-    return np.pad(
-        read_vcr_objects(boxes.segmentation_file).masks(),
-        ((0, boxes.appended_detections), (0, 0), (0, 0)),
-        constant_values=True,
-    )
 
 
 def extract(

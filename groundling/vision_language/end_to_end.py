@@ -122,8 +122,17 @@ class EndToEndModel(SingleStreamModel):
         std = processor.image_std if processor.do_normalize else [1.0] * 3
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
-        _freeze(cnn)
-        _without_stride(cnn.encoder.stages[-1], self.region_pooling.dilation)
+        cnn.embedder.requires_grad_(False)
+        cnn.encoder.stages[0].requires_grad_(False)
+        for module in cnn.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.requires_grad_(False)
+        dilation = self.region_pooling.dilation
+        for conv in cnn.encoder.stages[-1].modules():  # 14 x 14 cells, without a stride
+            if isinstance(conv, nn.Conv2d):
+                conv.stride = (1, 1)
+                if conv.kernel_size == (3, 3):
+                    conv.dilation = conv.padding = (dilation, dilation)
 
     @property
     def image_sides(self) -> tuple[int, int]:
@@ -214,25 +223,6 @@ class EndToEndModel(SingleStreamModel):
         super().export(folder)
         self.cnn.save_pretrained(folder / CNN)
         self.processor.save_pretrained(folder / CNN)
-
-
-def _freeze(cnn: ResNetModel) -> None:
-    """Freeze the stem, the first stage and every BatchNorm."""
-    cnn.embedder.requires_grad_(False)
-    cnn.encoder.stages[0].requires_grad_(False)
-    for module in cnn.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.requires_grad_(False)
-
-
-def _without_stride(stage: nn.Module, dilation: int) -> None:
-    """Set the stride of a ResNet's last stage to 1, and dilate its 3 x 3 convolutions instead."""
-    for conv in stage.modules():
-        if isinstance(conv, nn.Conv2d):
-            conv.stride = (1, 1)
-            if conv.kernel_size == (3, 3):
-                conv.dilation = (dilation, dilation)
-                conv.padding = (dilation, dilation)
 
 
 def mask_boxes(boxes: Tensor, masked: Tensor, wide: int, high: int) -> Tensor:

@@ -41,7 +41,15 @@ def load_encoder(
         loaded: object = import_object(model_format, ModelFormat).load(str(source))
         return require_instance(loaded, Encoder, f"{model_format}: `load` returned")
     if is_region_encoder(source):
-        model = _architecture_of(source, architecture).open(source)
+        kind = str(read_join_description(source).get("kind"))
+        architectures = registered("vision_language", Architecture)
+        if is_import_path(architecture):
+            own = import_object(architecture, Architecture)
+            architectures = {**architectures, own.name: own}
+        message = f"{Path(source) / JOIN}: unknown kind {kind!r}"
+        advice = "; for your own architecture, also pass architecture MODULE:NAME"
+        require_known(kind, sorted(architectures), message, advice)
+        model = architectures[kind].open(source)
         return load_end_to_end(model, source) if (Path(source) / CNN).exists() else model
     formats = registered("models", ModelFormat) | registered("vision_language", ModelFormat)
     for one in sorted(formats.values(), key=lambda one: not one.for_inspection):
@@ -53,20 +61,6 @@ def load_encoder(
 def is_region_encoder(source: str | Path) -> bool:
     """Whether a folder holds a vision-language model that `pretrain` or `finetune` wrote."""
     return (Path(source) / JOIN).exists()
-
-
-def _architecture_of(source: str | Path, name: str) -> Architecture:
-    """The architecture of a folder's model; your own only if `name` (MODULE:NAME) names it."""
-    kind = str(read_join_description(source).get("kind"))
-    if is_import_path(name):
-        own_architecture = import_object(name, Architecture)
-        if own_architecture.name == kind:
-            return own_architecture
-    architectures = registered("vision_language", Architecture)
-    message = f"{Path(source) / JOIN}: unknown kind {kind!r}"
-    advice = "; for your own architecture, also pass architecture MODULE:NAME"
-    require_known(kind, sorted(architectures), message, advice)
-    return architectures[kind]
 
 
 PLAIN = "plain"

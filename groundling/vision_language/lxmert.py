@@ -160,7 +160,6 @@ class Lxmert(RegionEncoder):
 
     @contextmanager
     def _watching(self, batch: Batch, attention: AttentionCallback) -> Iterator[None]:
-        """A context in which `attention` receives the map of every attention module."""
         positions = {TEXT: text_positions(require(batch.text, "text", "an LXMERT"))}
         if batch.regions is not None:
             positions[REGIONS] = region_positions(batch.regions)

@@ -101,14 +101,19 @@ class VLBertEmbeddings(MultimodalEmbeddings):
         places = after_text + 1
         regions = batch.regions
         if regions is not None:
-            embedded = self._region_embeddings(batch, regions)
+            appearance = self.masked_features(batch, regions, self.mask_visual)
+            both = torch.cat([embed_boxes(regions.boxes), appearance], -1)
+            embedded = self.visual(self.dropout(both)).relu()
             _check_whole(batch.cpu_copy)
             chosen = self._region_of_tokens(tokens, regions)[..., None].expand(
                 -1, -1, embedded.shape[-1]
             )
             has_regions = regions.mask.any(1)[:, None, None]
             token_features = torch.where(has_regions, embedded.gather(1, chosen), token_features)
-            rest = torch.cat([self._region_words(regions) + self.norm_region(embedded), rest], 1)
+            image_words: Tensor = self.image_word
+            if regions.masked is not None:
+                image_words = torch.where(regions.masked[..., None], self.mask_word, image_words)
+            rest = torch.cat([image_words + self.norm_region(embedded), rest], 1)
             places = torch.cat([after_text.expand(regions.mask.shape), places], 1)
         text = embeddings(
             inputs_embeds=words + self.norm_text(token_features),
@@ -120,19 +125,6 @@ class VLBertEmbeddings(MultimodalEmbeddings):
     def last_stage(self, stage: nn.Module, states: Tensor, object_masks: Tensor) -> Tensor:
         """The last stage (R, D, 14, 14), zero outside the `object_masks` (R, 14, 14)."""
         return super().last_stage(stage, states, object_masks) * object_masks[:, None]
-
-    def _region_embeddings(self, batch: Batch, regions: Regions) -> Tensor:
-        """Visual features (N, R, H) of the regions, from geometry and appearance."""
-        appearance = self.masked_features(batch, regions, self.mask_visual)
-        both = torch.cat([embed_boxes(regions.boxes), appearance], -1)
-        embedded: Tensor = self.visual(self.dropout(both))
-        return embedded.relu()
-
-    def _region_words(self, regions: Regions) -> Tensor:
-        """[IMG], or a masked region's learned vector: (N, R, H), or (1, H) if no region is masked."""
-        if regions.masked is None:
-            return self.image_word
-        return torch.where(regions.masked[..., None], self.mask_word, self.image_word)
 
     def _region_of_tokens(self, tokens: Tokens, regions: Regions) -> Tensor:
         """Index (N, T) of the region whose visual feature each token has."""

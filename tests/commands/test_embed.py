@@ -21,9 +21,9 @@ from groundling.core.errors import InputError
 from groundling.data.image_samples import FrozenTexts
 from groundling.data.samples import ClipRowEncoder, TextDataset
 from groundling.data.vectors import VectorTable
+from groundling.models.adapters import EncoderText, LockedDualEncoder, make_head
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.frozen_clip import load_teacher_text
-from groundling.models.locked import EncoderText, LockedDualEncoder, make_head
 from groundling.models.text_encoder import load_text_encoder
 from groundling.settings.fields import setting_values
 from groundling.teachers import vectors as stored_vectors

@@ -26,9 +26,9 @@ from groundling.core.batch import Example
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, RMSE, SCORE, is_degenerate
 from groundling.core.output_types import Classification, OpenAnswer, RegionSelection, Regression
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.stats.finished_runs import collect_runs
+from groundling.stats.verdict_report import collect_runs
 from groundling.tasks import Task
-from groundling.tasks.glue import STSB
+from groundling.tasks.texts import STSB
 from groundling.training import fit as fitting
 from groundling.training.loop import train
 

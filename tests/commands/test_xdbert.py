@@ -33,7 +33,7 @@ from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePr
 from groundling.prediction.model_description import read_description
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
-from groundling.tasks.glue import RTE
+from groundling.tasks.texts import RTE
 from groundling.training.batch_sampler import corrupt_samples
 from groundling.vision_language.loading import RAW, make_task_head
 

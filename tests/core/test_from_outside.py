@@ -24,7 +24,7 @@ import groundling
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.settings.objectives import TrainingStepSettings
-from groundling.stats.finished_runs import collect_runs
+from groundling.stats.verdict_report import collect_runs
 from groundling.training.loop import train
 from groundling.training.training_steps import VillaStep
 from groundling.vision_language.loading import load_encoder

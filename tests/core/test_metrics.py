@@ -31,7 +31,7 @@ from groundling.core.registry import registered
 from groundling.runs.folder import json_safe, json_text, read_log, write_json
 from groundling.runs.run import Run
 from groundling.tasks import Task
-from groundling.tasks.glue import RTE, STSB
+from groundling.tasks.texts import RTE, STSB
 from groundling.training.evaluation import EvaluationOutput
 
 DRAWS = 100

@@ -21,13 +21,13 @@ from groundling.core.registry import import_object
 from groundling.models.loading import load_processor
 from groundling.prediction.fine_tuned import load
 from groundling.runs.folder import difference
-from groundling.stats.finished_runs import collect_runs
+from groundling.stats.verdict_report import collect_runs
 from groundling.studies.attention.commands import AnalysedModelSettings
 from groundling.studies.attention.inspected_models import FineTunedRegionModel
 from groundling.studies.attention.page import visualize
 from groundling.tasks import Task
-from groundling.tasks.glue import RTE
 from groundling.tasks.splits import select_partition
+from groundling.tasks.texts import RTE
 from groundling.teachers import code_hash
 from groundling.vision_language.loading import load_encoder
 
@@ -40,7 +40,7 @@ from pathlib import Path
 Path({ran!r}).touch()
 from groundling.models.loading import ModelFormat
 from groundling.models.text_encoder import load_text_encoder
-from groundling.tasks.glue import RTE as TASK
+from groundling.tasks.texts import RTE as TASK
 
 KIND = ModelFormat("planted", lambda source: True, load_text_encoder)
 ARCHITECTURE = None
@@ -229,7 +229,7 @@ def test_the_working_directory_stands_in_for_no_library(place: Path) -> None:
 
 
 def test_a_models_folder_knows_the_code_that_it_needs(place: Path, tuned: Path) -> None:
-    code = "from groundling.tasks.glue import RTE\n\nTASK = RTE\n"
+    code = "from groundling.tasks.texts import RTE\n\nTASK = RTE\n"
     homes.put(place / "mine/task.py", code)
     words = ["finetune", "--model", str(tuned / "bert"), "--task", "mine.task:TASK"]
     assert main([*words, "--data", "glue", "--seeds", "1", *FEW, "--out", "out"]) == 0

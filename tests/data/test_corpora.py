@@ -18,8 +18,8 @@ from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.corpora import corpus_samples, full_blocks, iterate_texts, split_long_texts
-from groundling.data.hub_datasets import hub_dataset_identity, hub_dataset_texts
 from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
+from groundling.data.tables import hub_dataset_identity, hub_dataset_texts
 from groundling.data.text import TokenizationCache
 from groundling.settings.fields import make_settings
 from groundling.settings.input_settings import parse_named_folder

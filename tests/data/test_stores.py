@@ -22,7 +22,7 @@ from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
 from groundling.data.regions import ImageRegions, RegionStore, RegionWriter
 from groundling.settings.fields import make_settings, replace_settings
-from groundling.stats.finished_runs import collect_runs
+from groundling.stats.verdict_report import collect_runs
 from groundling.tasks import Task
 from groundling.tasks.vqa import VQA
 

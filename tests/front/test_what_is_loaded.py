@@ -206,7 +206,7 @@ STUDY = {
     "__init__.py": "",
     "commands.py": '''
 from groundling.command_line import Command
-from groundling.runs.outputs import CommandOutput
+from groundling.command_line import CommandOutput
 from groundling.settings.fields import Settings, settings
 
 

@@ -54,7 +54,7 @@ from groundling.settings.input_settings import (
     ClipAdapterSettings,
     TableTaskSettings,
 )
-from groundling.stats import finished_runs
+from groundling.stats import verdict_report
 from groundling.stats.linear_probes import read_nouns
 from groundling.studies.attention.models import load_clip_towers
 from groundling.studies.clip_td.explicit_mitigation import WordNet
@@ -610,7 +610,7 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
         "result": of_file(
             "result.json", '{"task": "a", "seed": 0}', lambda path: read_result(path.parent)
         ),
-        "finished runs": Reader(_finished, partial(finished_runs.collect_runs, "a")),
+        "finished runs": Reader(_finished, partial(verdict_report.collect_runs, "a")),
         "checkpoint": Reader(_checkpoint, _resumed),
     }
     return {name: replace(reader, checked=False) for name, reader in made.items()}

@@ -45,7 +45,6 @@ from groundling.stats import (
     draw_resample,
     interval,
 )
-from groundling.stats.finished_runs import collect_runs, read_seed
 from groundling.stats.verdict import (
     MIN_GROUPS,
     SeedRuns,
@@ -55,8 +54,9 @@ from groundling.stats.verdict import (
     judge,
     permutation,
 )
+from groundling.stats.verdict_report import collect_runs, read_seed
 from groundling.studies.clip_td.combined_runs import finished_seeds
-from groundling.tasks.glue import RTE
+from groundling.tasks.texts import RTE
 from groundling.training.evaluation import evaluate, group_examples
 
 

@@ -10,7 +10,7 @@ from tiny.homes import refused
 
 from groundling.studies.worlds.tasks import TRUTH
 from groundling.tasks import Task
-from groundling.tasks.glue import (
+from groundling.tasks.texts import (
     COLA,
     MNLI,
     MRPC,

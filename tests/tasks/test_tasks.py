@@ -24,9 +24,8 @@ from groundling.core.registry import resolve
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.tasks import Task
-from groundling.tasks.readability import READABILITY
 from groundling.tasks.splits import CATEGORIES, category, draw_partition, strata, with_extra_splits
-from groundling.tasks.swag import FORM, REGULAR
+from groundling.tasks.texts import READABILITY, REGULAR, SWAG_FORM
 from groundling.tasks.vqa import VQA
 from groundling.training.evaluation import evaluate
 
@@ -135,7 +134,7 @@ def test_a_choice_is_a_row_and_an_example_one_label(swag: Path, student) -> None
     objective = SupervisedObjective(model.sizes, output_type=REGULAR.form).eval()
     encoded = model(batch)
     outputs = objective.outputs(encoded, batch)
-    assert (outputs.shape, FORM.head_width) == ((3, 4), 1)
+    assert (outputs.shape, SWAG_FORM.head_width) == ((3, 4), 1)
     assert torch.equal(outputs.flatten(), objective.head.classify(encoded.pooler_output).flatten())
     summed = F.cross_entropy(outputs, torch.tensor([1, 1, 2]), reduction="sum")
     assert objective(encoded, batch)["task"].item() == pytest.approx(summed.item())

@@ -37,7 +37,7 @@ from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import EvaluationSettings, TrainingArguments
 from groundling.training.batch_sampler import DataSource, corrupt_samples
 from groundling.training.evaluation import Evaluator
-from groundling.training.held_out_loss import HeldOutLoss, compare_with_baseline, constant_loss
+from groundling.training.fit import HeldOutLoss, compare_with_baseline, constant_loss
 from groundling.training.loop import _TrainingLoop, train
 
 STEPS = TrainingArguments(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3, cpu=True)

@@ -8,14 +8,13 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
-from groundling.command_line import Command
+from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import (
     check_training_step,
     input_paths,
     parse_arm,
     teacher_settings,
 )
-from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,

@@ -20,8 +20,7 @@ from groundling.settings.input_settings import WeightedFile, parse_weighted_file
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource, split_by_file
-from groundling.training.fit import Data
-from groundling.training.held_out_loss import training_overlap_note
+from groundling.training.fit import Data, training_overlap_note
 
 LINE = 128
 """Default maximum tokens of a line."""
@@ -120,7 +119,11 @@ def text_sources(
     for source, start, stop in zip(by_file, texts.bounds[:-1], texts.bounds[1:], strict=True):
         if start == stop:
             continue
-        sees = _has_images(texts, range(start, stop), source.name)
+        has_image = texts.has_image[start:stop]
+        sees = bool(has_image.all())
+        if has_image.any() and not sees:
+            lacking = texts.ids[start + int(has_image.argmin())]
+            raise InputError(f"{source.name}: {lacking} has no image, but other lines have")
         samples, teachers = teacher_set.wrap(source.samples, texts_only=not sees)
         live |= {teacher.name: teacher for teacher in teachers}
         source = replace(source, samples=samples)
@@ -128,19 +131,9 @@ def text_sources(
     return sources, list(live.values())
 
 
-def _has_images(texts: CorpusDataset, numbers: range, name: str) -> bool:
-    """Whether the lines of a file have images; raises InputError if only some have."""
-    has_image = texts.has_image[numbers.start : numbers.stop]
-    if has_image.any() and not has_image.all():
-        lacking = texts.ids[numbers.start + int(has_image.argmin())]
-        raise InputError(f"{name}: {lacking} has no image, but other lines have")
-    return bool(has_image.all())
-
-
 def _readable(
     source: DataSource, sees: bool, objectives: Sequence[Objective], teacher_set: TeacherSet
 ) -> DataSource:
-    """The source with the objectives that its texts can train, and with pairs of captions if one reads them."""
     if sees:
         pairing = [one.name for one in objectives if f"labels.{IS_PAIR}" in one.required_fields]
         if not pairing:

@@ -1,6 +1,4 @@
-"""Evaluation of an adapted encoder: each objective beside a baseline, and sentence similarities
-before and after.
-"""
+"""Evaluation of an adapted encoder: each objective beside a baseline, and sentence similarities before and after."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 from groundling.prediction.similarity import sentence_vectors
 from groundling.training.batch_sampler import corrupt_samples
-from groundling.training.held_out_loss import HELD_OUT_EPOCH
+from groundling.training.fit import HELD_OUT_EPOCH
 
 LENGTH_TEXTS = 512
 """Maximum number of texts whose lengths are compared."""
@@ -83,7 +81,11 @@ def evaluate_objectives(
     for one in objectives:
         drawn = corrupt_samples(samples, places, seed, HELD_OUT_EPOCH, [one])
         if isinstance(one, SameSentencePrediction):
-            report["match_accuracy"] = _accuracy(model, one, drawn)
+            right = [
+                one.logits(model(batch)).argmax(-1) == batch.labels[one.name]
+                for batch in _batches(model, drawn)
+            ]
+            report["match_accuracy"] = int(torch.cat(right).sum()) / len(drawn)
         elif isinstance(one, ClipTokenClassification):
             report["clip_tokens_loss"] = _loss(model, one, drawn)
             report["clip_tokens_entropy"] = _entropy(drawn)
@@ -112,13 +114,6 @@ def _loss(model: Encoder, objective: Objective, samples: Sequence[Sample]) -> fl
     return total / max(1, count)
 
 
-def _accuracy(model: Encoder, match: SameSentencePrediction, samples: Sequence[Sample]) -> float:
-    right = 0
-    for batch in _batches(model, samples):
-        right += int((match.logits(model(batch)).argmax(-1) == batch.labels[match.name]).sum())
-    return right / len(samples)
-
-
 def _entropy(samples: Sequence[Sample]) -> float:
     """Unigram entropy of the scored CLIP tokens in nats; padding that the release scores counts as token 0."""
     scored = np.concatenate([sample.labels["clip_tokens"] for sample in samples])
@@ -128,7 +123,6 @@ def _entropy(samples: Sequence[Sample]) -> float:
 
 
 def _without_clip(sample: Sample) -> Sample:
-    """The sample with a CLIP side of one window with only start and end tokens."""
     row = require(sample.clip, "clip", "a cross-modal model")
     kept = row.special_tokens_mask & (
         require(row.window_index, "window_index", "a cross-modal model") == 0
@@ -155,27 +149,21 @@ def read_pairs(path: str | Path) -> SimilarityPairs:
     """Pairs of a GLUE or STS-B folder (dev.tsv), or of a tsv of text, text, number without a header."""
     path = Path(path)
     if path.is_dir():
-        from groundling.tasks.glue import STSB
+        from groundling.tasks.texts import STSB
 
         examples = STSB.read(path, "dev")
         texts = [(example.text, example.text_pair or "") for example in examples]
         numbers = [float(example.label) for example in examples if isinstance(example.label, float)]
     else:
-        texts, numbers = _own_pairs(path)
+        texts, numbers = [], []
+        for line, content in enumerate(lines_of(path), 1):
+            with convert_errors(f"{path}, line {line}: expected text<TAB>text<TAB>number"):
+                first, second, similarity = content.split("\t")
+                numbers.append(float(similarity))
+            texts.append((first, second))
     if len(texts) < MIN_PAIRS or not np.ptp(numbers) > 0:
         raise InputError(f"{path}: expected at least {MIN_PAIRS} pairs, of different similarities")
     return SimilarityPairs(texts, np.array(numbers))
-
-
-def _own_pairs(path: Path) -> tuple[list[tuple[str, str]], list[float]]:
-    texts = []
-    numbers = []
-    for line, content in enumerate(lines_of(path), 1):
-        with convert_errors(f"{path}, line {line}: expected text<TAB>text<TAB>number"):
-            first, second, similarity = content.split("\t")
-            numbers.append(float(similarity))
-        texts.append((first, second))
-    return texts, numbers
 
 
 def retention_report(

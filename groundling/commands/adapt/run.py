@@ -54,8 +54,7 @@ from groundling.settings.training import TrainingArguments
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
 from groundling.training.batch_sampler import DataSource
-from groundling.training.fit import fit, save_trained, taught_objectives
-from groundling.training.held_out_loss import BASELINE_SHARE
+from groundling.training.fit import BASELINE_SHARE, fit, save_trained, taught_objectives
 
 
 def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
@@ -91,7 +90,6 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     projection = _projection(objectives) if config.keep_projection else None
     by_length = match_by_length(objectives, texts, seed)
     run.note(*_student_notes(config, heads, text), *length_note(by_length, layout))
-    run.note(*([] if model is text else _new_layers_note(training)))
     data, held_out = training_data(config, texts, eval_texts, teacher_set, objectives)
     result = fit(
         model,
@@ -167,7 +165,6 @@ def _save(
     training: TrainingArguments,
     result: dict[str, Any],
 ) -> None:
-    """Write the encoder and its card, and with `save_joint` the cross-modal model, each with the objectives' heads."""
     save_trained(folder / "model", text, objectives)
     result["fills_masks"] = _save_lm_head(folder / "model", objectives, config, text)
     if config.cross_modal.save_joint and model is not text:
@@ -187,7 +184,6 @@ def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
 
 
 def _objective_settings(config: AdaptConfig, text: TextEncoder) -> ObjectiveSettings:
-    """The objectives' settings; with `keep_projection`, those that map the pooled student into the teacher's space."""
     settings = config.objective_settings
     if not config.keep_projection:
         return settings
@@ -227,7 +223,6 @@ def _model(
 
 
 def _wrapped(model: Encoder, names: Sequence[str], sizes: OutputSizes, seed: int) -> Encoder:
-    """The model that an objective trains around the text encoder, if one does; else the model itself."""
     wrapping = [name for name in names if find_objective(name).wraps_encoder()]
     if not wrapping:
         return model
@@ -243,7 +238,6 @@ def _wrapped(model: Encoder, names: Sequence[str], sizes: OutputSizes, seed: int
 def _start_heads(
     names: Sequence[str], objectives: Sequence[Objective], config: AdaptConfig, text: TextEncoder
 ) -> dict[str, str]:
-    """Initialise masked-LM heads from the student's own, if it has one; returns the origin of each head."""
     origins = {}
     for name, objective in zip(names, objectives, strict=True):
         origins[name] = "new"
@@ -266,21 +260,9 @@ def _student_notes(config: AdaptConfig, heads: Mapping[str, str], text: TextEnco
     ]
 
 
-def _new_layers_note(training: TrainingArguments) -> list[str]:
-    """A note if new layers around the text encoder, which are no heads, train later or slower than heads do."""
-    is_frozen = bool(training.freeze_encoder_steps or training.freeze_encoder_ratio)
-    if not is_frozen and training.head_lr == 1:
-        return []
-    return [
-        "the new layers around the text encoder are no heads: they are frozen as long as it is, and train at its "
-        "learning rate; to train all from the first step, set freeze_encoder_ratio=0, head_lr=1 and a higher lr"
-    ]
-
-
 def _save_lm_head(
     folder: Path, objectives: Sequence[Objective], config: AdaptConfig, text: TextEncoder
 ) -> str:
-    """Save the run's masked-LM head (joint MLM does not count), or the student's own; returns its origin."""
     origin = "this run's"
     heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
     if not heads:
@@ -314,7 +296,6 @@ MLM_HEAD_TEXTS = {
 
 
 def _end_of_path(place: str) -> str:
-    """The last two parts of a local path, without the folders of this machine; a hub id as it is."""
     path = Path(place)
     return "/".join(path.absolute().parts[-2:]) if path.exists() else place
 

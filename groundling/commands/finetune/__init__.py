@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
-from groundling.command_line import Command
+from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import check_teacher, check_training_step, input_paths
 from groundling.models.hub import is_adapter
-from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, Settings, refuse_settings, required, settings
 from groundling.settings.input_settings import (
     ClipAdapterSettings,

@@ -9,7 +9,7 @@ import numpy as np
 
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, require_nonempty
 from groundling.core.output_types import Classification, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.core.rng import generator
@@ -27,13 +27,13 @@ from groundling.models.loading import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
 from groundling.tasks import Task
-from groundling.tasks.glue import from_hub
 from groundling.tasks.splits import (
     UnlabelledDataset,
     examples_outside,
     select_partition,
 )
 from groundling.tasks.table import table_task
+from groundling.tasks.texts import from_hub
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource
@@ -65,7 +65,13 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     parts = {}
     for split in dict.fromkeys(splits):
         read = from_hub(task, split) if config.data == "hub" else task.read(folder, split)
-        _check_labels(task, split, read)
+        classes = range(len(task.form.labels) if isinstance(task.form, Classification) else 0)
+        for example in read if classes else ():
+            if example.label is not None and example.label not in classes:
+                raise InputError(
+                    f"{task.name}: {example.id} of {split!r} has the label {example.label!r}, "
+                    f"expected a number from 0 to {classes[-1]}, or None"
+                )
         parts[split] = read
     examples = concatenate_splits({split: parts[split] for split in train_splits})
     labelled: Sequence[Example] = examples
@@ -73,7 +79,11 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
         labelled = select_partition(examples, Path(config.partition), task, folder)
     parts[task.train] = list(subsample(labelled, config.limit_train))
     if config.unlabelled_per_labelled:
-        parts[task.train] += _unlabelled(examples, labelled, task, config)
+        if task.label_regions is not None:  # whose labels come with the regions
+            raise InputError(f"unlabelled_per_labelled: labels of {task.name} cannot be withheld")
+        rest = examples_outside(examples, labelled, task, folder)
+        require_nonempty(rest, f"unlabelled_per_labelled: no example of {task.name} is left")
+        parts[task.train] += rest
     if config.regions.mentioned_objects_only:
         check_mentioned(parts[task.train], task.name, config.regions.object_tags)
     if config.regions.object_tags:
@@ -81,31 +91,6 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     return {
         split: [without_region_tags(example) for example in some] for split, some in parts.items()
     }
-
-
-def _check_labels(task: Task, split: str, examples: Sequence[Example]) -> None:
-    """Raises InputError if a label is not one of the task's classes."""
-    classes = range(len(task.form.labels) if isinstance(task.form, Classification) else 0)
-    for example in examples if classes else ():
-        if example.label is not None and example.label not in classes:
-            raise InputError(
-                f"{task.name}: {example.id} of {split!r} has the label {example.label!r}, "
-                f"expected a number from 0 to {classes[-1]}, or None"
-            )
-
-
-def _unlabelled(
-    examples: Sequence[Example], labelled: Sequence[Example], task: Task, config: FinetuneConfig
-) -> list[Example]:
-    """Training examples outside the partition, without labels; raises InputError if there are none."""
-    rest: list[Example] = []
-    if task.label_regions is None:  # else labels come with the regions and cannot be withheld
-        rest = examples_outside(examples, labelled, task, Path(config.data))
-    if not rest:
-        raise InputError(
-            f"unlabelled_per_labelled: {task.name} has no examples without labels outside of a partition"
-        )
-    return rest
 
 
 def region_inputs(config: FinetuneConfig) -> ImageSampleBuilder:

@@ -16,16 +16,12 @@ from groundling.commands.finetune.data import dev_splits_trained_on
 from groundling.core.batch import Example
 from groundling.core.metrics import Metric
 from groundling.core.output_types import OpenAnswer, OutputType, RegionSelection, Regression
-from groundling.data.samples import SampleDataset
-from groundling.models.loading import Encoder
 from groundling.objectives import Objective
-from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.input_settings import PixelInputSettings, RegionSettings
 from groundling.settings.objectives import ExtraObjectiveSettings, ObjectiveSettings
-from groundling.settings.training import EvaluationSettings
 from groundling.tasks import Task
 from groundling.training.batch_sampler import DataSource
-from groundling.training.evaluation import Evaluator, evaluate, labels_of
+from groundling.training.evaluation import labels_of
 
 
 def describe_seed(
@@ -93,7 +89,6 @@ def summary(
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """None if one of the values is undefined."""
     defined = [value for value in values if value is not None and isfinite(value)]
     return median(defined) if len(defined) == len(values) else None
 
@@ -182,19 +177,3 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
         return replace(plain, zero_region_features=True)
     regions = RegionSettings(object_tags=config.regions.object_tags)
     return replace(plain, regions=regions, train_regions="", pixels=PixelInputSettings())
-
-
-def evaluator_of(
-    student: Encoder,
-    objective: SupervisedObjective,
-    task: Task,
-    samples: Mapping[str, SampleDataset],
-    examining: EvaluationSettings,
-) -> Evaluator | None:
-    """Evaluator that runs every --eval-every epochs; None without --eval-every."""
-    split, metric = task.dev[0], task.metrics[0]
-
-    def measure() -> dict[str, float]:
-        return evaluate(student, objective, task, samples[split]).metrics
-
-    return Evaluator(examining, split, metric.name, measure, metric.higher_is_better)

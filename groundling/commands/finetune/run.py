@@ -18,7 +18,6 @@ from groundling.commands.finetune.data import (
     dev_splits_trained_on,
     missing_segments_note,
     read_splits,
-    region_inputs,
     samples_of,
     task_of,
     training_source,
@@ -26,7 +25,6 @@ from groundling.commands.finetune.data import (
 from groundling.commands.finetune.result import (
     degenerate_seeds_note,
     describe_seed,
-    evaluator_of,
     majority_baseline,
     majority_note,
     summary,
@@ -37,6 +35,7 @@ from groundling.core.output_types import OutputType
 from groundling.core.registry import files_of_object, is_import_path, resolve
 from groundling.core.rng import derive_seed
 from groundling.data.regions import RegionStore
+from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.samples import SampleDataset
 from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.heads import init_layer
@@ -57,13 +56,14 @@ from groundling.runs.folder import sha256_of
 from groundling.runs.run import Run, RunFolder
 from groundling.settings.fields import refuse_settings, replace_settings
 from groundling.settings.training import TrainingArguments
-from groundling.stats.finished_runs import BASELINE
+from groundling.stats.verdict_report import BASELINE
 from groundling.tasks import Task, list_oddities
 from groundling.tasks.splits import with_extra_splits
 from groundling.tasks.table import TableReader, positive_class, table_notes
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_adapter_teacher_set, load_teacher_set
 from groundling.training.evaluation import (
+    Evaluator,
     evaluate,
     score_split,
     write_predictions,
@@ -85,33 +85,25 @@ from groundling.vision_language.loading import (
 
 def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> Encoder:
     """The model; new multimodal embeddings get the feature width of the training `store`, if there is one."""
+    name, images, pixels = config.architecture, config.regions.images, config.pixels
     if config.adapter_settings.adapter != "none":
         torch.manual_seed(derive_seed(seed, "init", "adapter"))
         return ClipFeatureAdapter(load_adapter_backbone(config.model), config.adapter_settings)
-    student = load_encoder(config.model, config.model_format, config.architecture)
-    if config.architecture and not isinstance(student, RegionEncoder):
-        return _new_student(student, config, seed, store)
+    student = load_encoder(config.model, config.model_format, name)
+    if name and not isinstance(student, RegionEncoder):
+        torch.manual_seed(derive_seed(seed, "init", "join"))
+        if store is None:
+            return make_vision_language_model(student, name, 1)
+        model = new_vision_language_model(student, name, store, images, pixels, config.visualbert)
+        model.regions_provenance = store.provenance
+        return model
     refuse_settings(config.visualbert, "applies only to a new VisualBERT")
     if isinstance(student, RegionEncoder):
-        name, given = student.architecture_name, config.architecture
-        if given and resolve("vision_language", Architecture, given).name != name:
-            raise InputError(f"architecture={given}: {config.model} is a {name}")
-        student.resize(config.pixels.shortest_edge, config.pixels.longest_edge)
+        own = student.architecture_name
+        if name and resolve("vision_language", Architecture, name).name != own:
+            raise InputError(f"architecture={name}: {config.model} is a {own}")
+        student.resize(pixels.shortest_edge, pixels.longest_edge)
     return student
-
-
-def _new_student(
-    start: Encoder, config: FinetuneConfig, seed: int, store: RegionStore | None
-) -> RegionEncoder:
-    torch.manual_seed(derive_seed(seed, "init", "join"))
-    if store is None:
-        return make_vision_language_model(start, config.architecture, 1)
-    images, pixels = config.regions.images, config.pixels
-    model = new_vision_language_model(
-        start, config.architecture, store, images, pixels, config.visualbert
-    )
-    model.regions_provenance = store.provenance
-    return model
 
 
 def head_of(student: Encoder, task: Task, splits: Splits, name: str, is_prepared: bool) -> TaskHead:
@@ -151,6 +143,9 @@ def describe_model(
     store: RegionStore | None,
 ) -> ModelDescription:
     """Task, head, columns and input settings, saved with the model; `store`: the training regions."""
+    files: dict[str, Path] = {}
+    for name in filter(is_import_path, (config.task, config.architecture, config.model_format)):
+        files |= files_of_object(name)
     return ModelDescription(
         task=config.task or task.name,
         form=task.form,
@@ -166,17 +161,9 @@ def describe_model(
         own=replace(config.own, dev=Path(config.own.dev).name) if config.own.label else None,
         architecture=config.architecture if is_import_path(config.architecture) else "",
         model_format=config.model_format,
-        modules=_modules(config.task, config.architecture, config.model_format),
+        modules={name: sha256_of(file) for name, file in files.items()},
         regions={} if store is None else region_facts(store),
     )
-
-
-def _modules(*names: str) -> dict[str, str]:
-    files: dict[str, Path] = {}
-    for name in names:
-        if is_import_path(name):
-            files |= files_of_object(name)
-    return {one: sha256_of(file) for one, file in files.items()}
 
 
 def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
@@ -227,7 +214,13 @@ class FineTuning:
         self.config = config
         self.training = training
         self.run = run
-        self.inputs = region_inputs(config)
+        # With `images`, only boxes, classes and segments of the stores are read.
+        self.inputs = ImageSampleBuilder(
+            config.regions,
+            train_regions=config.train_regions,
+            zero_features=config.zero_region_features,
+            flip=config.pixels.flip,
+        )
         self._teacher_set: TeacherSet | None = None
         if splits is not None:
             self.splits = splits
@@ -259,6 +252,11 @@ class FineTuning:
         source = training_source(samples[task.train], splits[task.train], objectives, config)
         held = {split: some for split, some in splits.items() if split != task.train}
         majority = majority_baseline(task, splits[task.train], held)
+        metric = task.metrics[0]
+
+        def measure() -> dict[str, float]:
+            return evaluate(student, supervised, task, samples[task.dev[0]]).metrics
+
         trained = fit(
             student,
             objectives,
@@ -266,7 +264,9 @@ class FineTuning:
             replace(self.training, seed=seed),
             part,
             training_step=config.training_step,
-            evaluator=evaluator_of(student, supervised, task, samples, config.examining),
+            evaluator=Evaluator(
+                config.examining, task.dev[0], metric.name, measure, metric.higher_is_better
+            ),
         )
         result = describe_seed(task, config, seed, objectives, source)
         result |= self._evaluate(student, supervised, samples, part.folder) | majority
@@ -282,7 +282,6 @@ class FineTuning:
         return result
 
     def _teachers(self, student: Encoder) -> TeacherSet:
-        """The teachers of the auxiliary objectives, or an adapter's CLIP, the same for every seed."""
         if self._teacher_set is None:
             device, folder = self.run.state.device, self.run.folder
             extra = self.config.extra_objectives
@@ -334,7 +333,6 @@ class FineTuning:
         samples: Mapping[str, SampleDataset],
         out: Path,
     ) -> dict[str, Any]:
-        """Scores of every labelled split; writes all predictions."""
         task, data = self.task, Path(self.config.data)
         splits = [split for split in samples if split != task.train]
         answers = {split: evaluate(student, objective, task, samples[split]) for split in splits}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from groundling.command_line import Command
-from groundling.runs.outputs import CommandOutput
+from groundling.command_line import Command, CommandOutput
 from groundling.settings.fields import Settings, required, settings
 
 

@@ -59,7 +59,6 @@ def _visualbert(**sizes: Any) -> dict[str, nn.Module]:
 
 
 def _vlbert(**sizes: Any) -> dict[str, nn.Module]:
-    """VL-BERT in pre-training on pre-computed features, without a pooler."""
     bert = BertModel(BertConfig(type_vocab_size=3, **sizes), add_pooling_layer=False)
     width = bert.config.hidden_size
     words = bert.config.vocab_size

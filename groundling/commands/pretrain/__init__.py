@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
-from groundling.command_line import Command
+from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import check_teacher, check_training_step, input_paths
 from groundling.core.errors import InputError
-from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,

@@ -67,7 +67,10 @@ def task_texts(
     the right one; a statement stands alone (VisualBERT, Appendix A). With `tags`, texts keep their object tags.
     With `labels`, an open question stands alone and keeps its answers as label (LXMERT).
     """
-    if answers == "judged" and not _is_judged(task):
+    # A multiple choice (VCR), or true and false statements (NLVR2).
+    are_two = isinstance(task.form, Classification) and len(task.form.labels) == 2
+    is_judged = isinstance(task.form, MultipleChoice) or are_two
+    if answers == "judged" and (not is_judged or task.label_regions is not None):
         raise InputError(f"task_answers=judged: {task.name} has no right and wrong texts")
     folder = Path(texts.data)
     splits = task.splits_to_train(texts.train_splits)
@@ -98,13 +101,6 @@ def task_texts(
     return [one for one in found if one[0].id in ids]
 
 
-def _is_judged(task: Task) -> bool:
-    """Whether texts are right or wrong: a multiple choice (VCR), or true and false statements (NLVR2)."""
-    is_choice = isinstance(task.form, MultipleChoice)
-    is_pair = isinstance(task.form, Classification) and len(task.form.labels) == 2
-    return (is_choice or is_pair) and task.label_regions is None
-
-
 def _with_answer(example: Example, task: Task) -> Example:
     if example.choices:
         if not isinstance(example.label, int):
@@ -116,7 +112,6 @@ def _with_answer(example: Example, task: Task) -> Example:
 
 
 def _as_text(example: Example, tags: bool) -> Example:
-    """The example without its label and, without `tags`, without object and phrase tags."""
     text = replace(example, label=None, gold_boxes=None, official_id="")
     if tags and example.object_count:
         return text

@@ -44,10 +44,12 @@ from groundling.settings.training import TrainingArguments
 from groundling.tasks import Task
 from groundling.teachers.loading import load_teacher_set
 from groundling.training.batch_sampler import DataSource
-from groundling.training.fit import fit, save_trained, taught_objectives
-from groundling.training.held_out_loss import (
+from groundling.training.fit import (
     HeldOutLoss,
     compare_with_baseline,
+    fit,
+    save_trained,
+    taught_objectives,
     training_overlap_note,
 )
 from groundling.vision_language import Architecture, PretrainingPhase, RegionEncoder
@@ -126,7 +128,6 @@ def _compare_with_guessing(
 
 
 def _task(config: PretrainConfig) -> Task | None:
-    """The task whose texts are read, None for captions; raises InputError for a held-out split that is trained on."""
     texts = config.train_texts
     if not texts.task:
         return None
@@ -141,7 +142,6 @@ def _task(config: PretrainConfig) -> Task | None:
 def _versions(
     config: PretrainConfig, phase: PretrainingPhase, task: Task | None, texts: TrainTexts
 ) -> list[tuple[Example, ...]]:
-    """A task's texts with the answers and tags of the settings; none without a task."""
     tags = phase.keeps_object_tags and config.regions.object_tags
     answers = config.pretraining_objectives.task_answers
     return [] if task is None else task_texts(task, texts, answers, tags, phase.keeps_labels)
@@ -150,7 +150,6 @@ def _versions(
 def _start_model(
     config: PretrainConfig, inputs: ImageSampleBuilder, seed: int
 ) -> tuple[RegionEncoder, RegionStore]:
-    """The model to pre-train, made a vision-language model if it is not one, and the region store that it reads."""
     store = inputs.store
     assert store is not None  # `regions` is required
     torch.manual_seed(derive_seed(seed, "init", "join"))
@@ -167,7 +166,6 @@ def _start_model(
 
 
 def _phase(architecture: Architecture, config: PretrainConfig) -> PretrainingPhase:
-    """The model's phase on captions or on a task's texts, with the step mix of the settings."""
     phase = architecture.pretraining
     if config.train_texts.task and architecture.task_pretraining is not None:
         phase = architecture.task_pretraining
@@ -212,7 +210,6 @@ def _missing_steps(phase: PretrainingPhase, objectives: Sequence[Objective]) -> 
 
 
 def _read_labels_note(task: Task | None, config: PretrainConfig) -> list[str]:
-    """Note if the run read labels that few-shot fine-tuning or evaluation hides."""
     texts, answers = config.train_texts, config.pretraining_objectives.task_answers
     if task is None or answers == "any":
         return []

@@ -1,6 +1,4 @@
-"""`groundling retrieve`: image-text retrieval of a CLIP, and of a text encoder aligned with its
-space.
-"""
+"""`groundling retrieve`: image-text retrieval of a CLIP, and of a text encoder aligned with its space."""
 
 from __future__ import annotations
 
@@ -8,9 +6,8 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from groundling.command_line import Command
+from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import input_paths
-from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, required, settings
 from groundling.settings.input_settings import CaptionedImageSettings
 

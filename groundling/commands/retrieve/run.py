@@ -104,7 +104,6 @@ def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
 def _encode_with_student(
     texts: Sequence[str], config: RetrieveConfig, width: int, device: torch.device
 ) -> tuple[Encoded, int]:
-    """The student's sentence vectors, and its maximum length; raises InputError unless they are of CLIP's `width`."""
     text = load_text_encoder(config.student)
     text.to(device)
     sentence = require(text.sentence, "modules.json", config.student)
@@ -138,7 +137,6 @@ def _read_captioned_images(
 def _features(
     examples: Sequence[Example], teacher: Teacher, name: str, cache: FeatureCache
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A teacher's feature (N, E) of every example, cached, and the truncated tokens of each, (N,)."""
     samples, _ = TeacherSet([teacher], cache).wrap(TextDataset(examples, None))
     each = [(sample.features[name], sample.truncated_tokens) for sample in iterate_samples(samples)]
     return np.stack([vector for vector, _ in each]), np.array([dropped for _, dropped in each])

@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
-from groundling.command_line import Command
+from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError
 from groundling.models.hub import VECTORS
-from groundling.runs.outputs import ResumableRun
 from groundling.settings.fields import InputKind, refuse_settings, settings
 from groundling.settings.input_settings import CaptionedImageSettings
 from groundling.settings.training import WITHOUT_EFFECT, EvaluationSettings, TrainingArguments

@@ -36,6 +36,7 @@ from groundling.data.image_samples import (
 from groundling.data.images import image_id
 from groundling.data.samples import ClipRowEncoder
 from groundling.data.vectors import VectorTable
+from groundling.models.adapters import EncoderText, LockedDualEncoder, make_head
 from groundling.models.clip import (
     ClipDualEncoder,
     ClipTextTower,
@@ -44,18 +45,16 @@ from groundling.models.clip import (
 )
 from groundling.models.hub import VECTORS
 from groundling.models.loading import load_tokenizer
-from groundling.models.locked import EncoderText, LockedDualEncoder, make_head
 from groundling.models.text_encoder import load_text_encoder
 from groundling.objectives.contrastive import ClipContrastiveLoss, SigmoidContrastiveLoss
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
-from groundling.settings.training import EvaluationSettings, TrainingArguments
+from groundling.settings.training import TrainingArguments
 from groundling.stats.retrieval import MEAN, retrieval
 from groundling.teachers.vectors import image_teacher, vectors_of, write_vectors
 from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import Evaluator
-from groundling.training.fit import fit
-from groundling.training.held_out_loss import training_overlap_note
+from groundling.training.fit import fit, training_overlap_note
 
 # A new CLIP: its tokenizer, trained on captions, and its untrained towers.
 
@@ -135,6 +134,16 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
     held = make_dataset(held_out, augment=False) if held_out else None
     result: dict[str, Any] = {"images": len(images), "missing_images": missing}
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    evaluator = None
+    if held is not None:
+
+        def measure() -> dict[str, float]:
+            found = [retrieval(model, held)]
+            broadcast_object_list(found)  # processes must not diverge by rounding
+            del found[0]["images"], found[0]["captions"]
+            return found[0]
+
+        evaluator = Evaluator(config.examining, "held-out images", MEAN, measure)
     if not config.untrained:
         result |= fit(
             model,
@@ -143,7 +152,7 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
             training,
             run,
             evaluation=config.examining,
-            evaluator=_retrieval_evaluator(model, held, config.examining) if held else None,
+            evaluator=evaluator,
         )
     if config.model:
         result["model"] = config.model
@@ -156,7 +165,6 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
 def _save(
     folder: Path, model: ClipDualEncoder | LockedDualEncoder, data: Sequence[CaptionDraws]
 ) -> None:
-    """Write the model, and of one with frozen image features the vectors of its images in the joint space."""
     model.export(folder / "model")
     if isinstance(model, LockedDualEncoder):
         vectors: dict[str, np.ndarray] = {}
@@ -179,20 +187,6 @@ def _loss(model: ClipDualEncoder | LockedDualEncoder, name: str) -> ClipContrast
     return SigmoidContrastiveLoss(model.sizes)
 
 
-def _retrieval_evaluator(
-    model: ClipDualEncoder | LockedDualEncoder,
-    held_out: CaptionDraws,
-    examining: EvaluationSettings,
-) -> Evaluator:
-    def measure() -> dict[str, float]:
-        found = [retrieval(model, held_out)]
-        broadcast_object_list(found)  # processes must not diverge by rounding
-        counts = ("images", "captions")
-        return {name: value for name, value in found[0].items() if name not in counts}
-
-    return Evaluator(examining, "held-out images", MEAN, measure)
-
-
 MakeDataset = Callable[..., CaptionDraws]
 """Makes samples of captioned images; `augment`: their captions and views are drawn."""
 
@@ -200,7 +194,6 @@ MakeDataset = Callable[..., CaptionDraws]
 def _model(
     run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig, training: TrainingArguments
 ) -> tuple[ClipDualEncoder | LockedDualEncoder, MakeDataset]:
-    """The model to train, an existing or a new one, and how it reads captioned images."""
     if config.image_model:
         return _locked_model(run, images, config, training)
     if config.model:
@@ -279,7 +272,6 @@ def _image_vectors(
 def _tokenizer(
     run: Run, images: Sequence[CaptionedImage], config: TrainClipConfig
 ) -> PreTrainedTokenizerBase:
-    """A tokenizer trained on the captions."""
     folder = run.folder / PREPARED
     with run.state.main_process_first():  # the others load what it has trained
         if not (folder / "tokenizer").exists():
@@ -293,7 +285,6 @@ def _tokenizer(
 def _read(
     config: TrainClipConfig, run: Run, file: str, splits: tuple[str, ...], listing: str
 ) -> tuple[list[CaptionedImage], int]:
-    """Images with captions of a file, and the number of those that are missing."""
     captions = read_captions(file, replace(config.caption_settings, caption_splits=splits))
     run.note(*(note for note in captions.notes if note not in run.notes))
     images = keep_listed(captions.images, listing)

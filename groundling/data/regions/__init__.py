@@ -114,7 +114,6 @@ def to_stored(image: ImageRegions) -> ImageRegions:
 
 
 def _require_all(name: str, is_good: np.ndarray, fault: str) -> None:
-    """Raises InputError for the first region of (R, ...) that is not good throughout."""
     wrong = ~is_good.all(tuple(range(1, is_good.ndim)))
     if wrong.any():
         raise InputError(f"{name} of region {wrong.argmax()} {fault}")

@@ -83,7 +83,11 @@ def read_vcr_objects(path: Path) -> VcrObjects:
         size = int(content["width"]), int(content["height"])
         names = tuple(content["names"])
         boxes = np.array(content["boxes"], np.float32).reshape(-1, 5)
-        polygons = tuple(_polygons(segment, size) for segment in content["segms"])
+        shapes = [
+            [np.array(points, float).reshape(-1, 2) / size for points in segment]
+            for segment in content["segms"]
+        ]
+        polygons = tuple(tuple(one for one in own if len(one) >= POINTS) for own in shapes)
         clipped, good = clip_boxes(boxes[:, :4] / np.array(size * 2, np.float32))
         are_sound = (
             min(size) > 0
@@ -100,13 +104,6 @@ def read_vcr_objects(path: Path) -> VcrObjects:
     return VcrObjects(size, names, clipped, boxes[:, 4], polygons)
 
 
-def _polygons(
-    segment: Sequence[Sequence[Sequence[float]]], size: tuple[int, int]
-) -> tuple[np.ndarray, ...]:
-    polygons = [np.array(points, float).reshape(-1, 2) / size for points in segment]
-    return tuple(polygon for polygon in polygons if len(polygon) >= POINTS)
-
-
 # Boxes of COCO's images: annotated ones, and detected ones in MAttNet's format for RefCOCO,
 # RefCOCO+ and RefCOCOg.
 
@@ -118,7 +115,6 @@ def box_corners(box: Sequence[float]) -> list[float]:
 
 
 def _require_pixels(path: str | Path, corners: Sequence[Any] | np.ndarray) -> None:
-    """Raises InputError if no box (x1, y1, x2, y2) reaches beyond the first pixel."""
     if len(corners) and float(np.max(np.asarray(corners))) <= 1:
         raise InputError(f"{path}: expected boxes in pixels, not shares of the image")
 
@@ -183,7 +179,16 @@ def read_instances(
             every.sizes[number] = size
             every.annotations[number] = []
         for annotation in content["annotations"]:
-            corners.append(_add_annotation(every, annotation, classless))
+            category, image = annotation["category_id"], annotation["image_id"]
+            boxes = every.annotations[image]
+            box = ImageBox(image, box_corners(annotation["bbox"]), category)
+            corners.append(box.corners)
+            if "id" in annotation:
+                every.objects[annotation["id"]] = box
+            if category in every.names:
+                boxes.append(box)
+            elif not classless:
+                raise ValueError(f"category_id {category} is not among the categories")
     _require_pixels(path, corners)
     return every
 
@@ -192,19 +197,6 @@ def _add_class(every: CocoInstances, path: str | Path, category: int, name: str)
     known = every.names.setdefault(category, name)
     if known != name:
         raise InputError(f"{path}: class {category} is {name!r} here and {known!r} elsewhere")
-
-
-def _add_annotation(every: CocoInstances, annotation: Any, classless: bool) -> Sequence[float]:
-    category = annotation["category_id"]
-    boxes = every.annotations[annotation["image_id"]]
-    box = ImageBox(annotation["image_id"], box_corners(annotation["bbox"]), category)
-    if "id" in annotation:
-        every.objects[annotation["id"]] = box
-    if category in every.names:
-        boxes.append(box)
-    elif not classless:
-        raise ValueError(f"category_id {category} is not among the categories")
-    return box.corners
 
 
 # -- detected ----------------------------------------------------------------------------------------------------------
@@ -278,7 +270,6 @@ class ImageBoxes:
 
 
 def _as_shares(boxes: ImageBoxes, size: tuple[int, int]) -> ImageBoxes:
-    """Boxes in pixels, as shares of an image of this width and height, without those that are empty or outside."""
     shares = boxes.boxes.astype(np.float32) / np.array(size * 2, np.float32)
     clipped, valid = clip_boxes(shares)
     return replace(
@@ -345,7 +336,6 @@ def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, ImageBoxes], l
 def _add_detections(
     every: CocoInstances, path: str | Path, boxes: Sequence[ImageBox], has_annotations: bool
 ) -> None:
-    """Adds detected boxes; with annotations, only of their images and classes."""
     for number, box in enumerate(boxes):
         image, category = box.image, box.category
         is_known = image in every.files and category in every.names

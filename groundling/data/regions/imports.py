@@ -198,7 +198,6 @@ def _regions(
     classes: np.ndarray | None = None,
     size: tuple[int, int] | None = None,
 ) -> ImageRegions:
-    """An image's regions, sorted by confidence; `boxes` (R, 4) are shares, or pixels of an image of `size`."""
     boxes = np.asarray(boxes, np.float32)
     if size is not None:
         if len(boxes) and min(size) > 1 and boxes.max() <= 1:
@@ -228,7 +227,6 @@ def _regions(
 
 
 def _array(text: str | bytes, rows: int, dtype: str = "<f4") -> np.ndarray:
-    """Decodes Base64 of little-endian numbers: (rows, columns)."""
     return np.frombuffer(base64.b64decode(text, validate=True), dtype).reshape(rows, -1)
 
 
@@ -409,7 +407,10 @@ def _merged(stores: Sequence[RegionStore], image_id: str) -> ImageRegions:
     appended = [one.take(slice(int(one.has_whole_image), None)) for one in others]
     parts = [first, *appended]
     if any(store.has_segmentations for store in stores):
-        parts = [_segmented(one) for one in parts]
+        for place, one in enumerate(parts):
+            if one.segmentation is None:
+                whole = np.ones((len(one.boxes), CELLS, CELLS), bool)
+                parts[place] = replace(one, segmentation=whole)
     names = ("boxes", "confidence", "features", "classes", "segmentation")
     arrays: dict[str, list[Any]] = {name: [getattr(one, name) for one in parts] for name in names}
     together: dict[str, Any] = {
@@ -421,9 +422,3 @@ def _merged(stores: Sequence[RegionStore], image_id: str) -> ImageRegions:
         left_out=sum(one.left_out for one in parts),
         appended_detections=first.appended_detections + sum(len(one.boxes) for one in appended),
     )
-
-
-def _segmented(image: ImageRegions) -> ImageRegions:
-    if image.segmentation is not None:
-        return image
-    return replace(image, segmentation=np.ones((len(image.boxes), CELLS, CELLS), bool))

@@ -127,22 +127,16 @@ class RegionDataset(SampleWrapper):
         if self.options.only_mentioned:
             sample, regions = keep_mentioned(sample, regions)
         sample, regions = truncate_to_budget(sample, regions, self.options.max_sequence)
-        query = self._query(sample)
         out = sample.each_row(lambda row: self._add_regions(row, regions))
-        if query is not None:
-            out = out.with_label("query", query)
+        if self.options.phrases and sample.text is not None:
+            why = (f"a phrase in {sample.id}", "a task about phrases")
+            # The last token of the phrase; 0 if it was truncated.
+            named = np.flatnonzero(require(sample.text.region_index, *why) >= 0)
+            out = out.with_label("query", np.array(named[-1] if len(named) else 0))
         if self.options.label_regions is not None:
             example = require(sample.example, "example", "a task that labels regions")
             out = out.with_label("label", self.options.label_regions(example, regions))
         return out
-
-    def _query(self, sample: Sample) -> np.ndarray | None:
-        """The last token of the text's phrase; 0 if it was truncated."""
-        if not self.options.phrases or sample.text is None:
-            return None
-        tags = require(sample.text.region_index, f"a phrase in {sample.id}", "a task about phrases")
-        named = np.flatnonzero(tags >= 0)
-        return np.array(named[-1] if len(named) else 0)
 
     def _add_regions(self, row: Sample, regions: RegionRow) -> Sample:
         """A row with its regions; the tags of its text become indices of these regions."""

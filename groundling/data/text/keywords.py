@@ -186,7 +186,6 @@ def _sentences(text: str) -> list[list[tuple[int, int]]]:
 
 
 def _runs(text: str, sentence: int, spans: Sequence[tuple[int, int]]) -> Iterator[list[_Word]]:
-    """The words of a sentence in runs between marks, from its tokens."""
     run: list[_Word] = []
     for place, (start, stop) in enumerate(spans):
         word = text[start:stop]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -185,17 +185,16 @@ def _parse(path: Path, lines: Sequence[tuple[int, str]]) -> Parse:
     with prefix_errors(where):
         if range_stop > len(words):
             raise InputError(f"the sentence has {len(words)} words, expected more")
-        _check_tree([word.head for word in words])
+        heads = [word.head for word in words]
+        reached = {ROOT}
+        for _ in heads:
+            reached.update(place for place, head in enumerate(heads) if head in reached)
+        if heads.count(ROOT) != 1 or len(reached) <= len(heads):
+            raise InputError(
+                "expected a tree: a single word with HEAD 0, on which all others depend"
+            )
     id, image = comments.get("sent_id", ""), comments.get("image", "")
     return Parse(tuple(words), tuple(tokens), where, id, image)
-
-
-def _check_tree(heads: Sequence[int]) -> None:
-    reached = {ROOT}
-    for _ in heads:
-        reached.update(place for place, head in enumerate(heads) if head in reached)
-    if heads.count(ROOT) != 1 or len(reached) <= len(heads):
-        raise InputError("expected a tree: a single word with HEAD 0, on which all others depend")
 
 
 def format_conllu(parse: Parse) -> list[str]:
@@ -231,21 +230,15 @@ def parse_texts(parser: str, texts: Sequence[str]) -> list[Parse]:
         if not doc.has_annotation("DEP"):
             raise InputError(f"parses spacy:{model}: this pipeline has no parser")
         words = _words_of(doc)
+        roots = [place for place, word in enumerate(words) if word.head == ROOT]
+        for place in roots[1:]:
+            words[place] = words[place]._replace(head=roots[0], relation="parataxis")
         tokens = tuple(word.form for word in words)
-        parses.append(_one_tree(Parse(words, tokens, f"spacy:{model}, caption {number}")))
+        parses.append(Parse(tuple(words), tokens, f"spacy:{model}, caption {number}"))
     return parses
 
 
-def _one_tree(parse: Parse) -> Parse:
-    roots = [place for place, word in enumerate(parse.words) if word.head == ROOT]
-    words = list(parse.words)
-    for place in roots[1:]:
-        words[place] = words[place]._replace(head=roots[0], relation="parataxis")
-    return replace(parse, words=tuple(words))
-
-
-def _words_of(doc: Any) -> tuple[ParsedWord, ...]:
-    """The words of a spaCy document, without the white space that it counts as tokens."""
+def _words_of(doc: Any) -> list[ParsedWord]:
     kept = [token for token in doc if not token.text.isspace()]
     number = {token.i: place for place, token in enumerate(kept)}
     words: list[ParsedWord] = []
@@ -258,4 +251,4 @@ def _words_of(doc: Any) -> tuple[ParsedWord, ...]:
         words.append(
             ParsedWord(token.text, place, token.dep_, token.pos_ or token.tag_, len(words))
         )
-    return tuple(words)
+    return words

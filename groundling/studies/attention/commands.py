@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
-from groundling.command_line import Command
-from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
+from groundling.command_line import Command, Inputs, OutputFile, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,

@@ -10,12 +10,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 
 from groundling.command_line import COMMANDS as COMMANDS_BY_NAME
-from groundling.command_line import Command
+from groundling.command_line import ByPrefix, Command, CommandOutput, Inputs, ResumableRun
 from groundling.commands.adapt import ADAPTING
 from groundling.core.errors import InputError, require_known
 from groundling.core.registry import is_import_path, resolve_builtin
 from groundling.runs.folder import open_run
-from groundling.runs.outputs import ByPrefix, CommandOutput, Inputs, ResumableRun
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import (
     InputKind,

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
-from groundling.command_line import Command
+from groundling.command_line import Command, Inputs, ResumableRun
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     InputKind,
     Settings,

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from groundling.command_line import Command
-from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.command_line import Command, Inputs, ResumableRun
 from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import ImageSettings, region_manifest
 

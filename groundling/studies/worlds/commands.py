@@ -7,9 +7,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Interval
 
-from groundling.command_line import Command
+from groundling.command_line import Command, OutputFile, ResumableRun
 from groundling.core.errors import InputError
-from groundling.runs.outputs import OutputFile, ResumableRun
 from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.training import WITHOUT_EFFECT, TrainingArguments
 

@@ -34,9 +34,7 @@ from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
-from groundling.tasks.glue import TASKS, GlueLayout
-from groundling.tasks.readability import KAGGLE, READABILITY
-from groundling.tasks.swag import ENDINGS, REGULAR
+from groundling.tasks.texts import ENDINGS, KAGGLE, READABILITY, REGULAR, TASKS, GlueLayout
 from groundling.tasks.vqa import read_questions
 from groundling.vision_language.end_to_end import make_end_to_end_model
 from groundling.vision_language.loading import load_encoder, make_vision_language_model

@@ -10,9 +10,8 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from groundling.command_line import Command
+from groundling.command_line import Command, OutputFile, ResumableRun
 from groundling.core.errors import InputError
-from groundling.runs.outputs import OutputFile, ResumableRun
 from groundling.settings.fields import InputKind, Settings, required, settings
 from groundling.settings.input_settings import CaptionSettings
 

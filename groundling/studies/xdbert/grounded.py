@@ -36,8 +36,8 @@ from groundling.runs.progress import CommandContext
 from groundling.runs.report import new_figure, save_figure
 from groundling.runs.run import Run
 from groundling.stats import DRAWS, draw_resample, interval
-from groundling.stats.finished_runs import collect_runs
 from groundling.stats.verdict import SeedRuns
+from groundling.stats.verdict_report import collect_runs
 from groundling.studies.xdbert.commands import CaptionTokenCountsConfig, GroundedConfig
 from groundling.tasks import Task
 

@@ -20,7 +20,7 @@ from tiny.homes import put, table
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.models.heads import LM_HEAD, LMHead, save_heads
-from groundling.stats.finished_runs import collect_runs
+from groundling.stats.verdict_report import collect_runs
 from groundling.studies.knowledge import pair_likelihoods
 from groundling.studies.knowledge.commands import PAIRS as pairs
 from groundling.studies.knowledge.commands import PairsConfig

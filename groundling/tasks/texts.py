@@ -1,4 +1,4 @@
-"""GLUE, from its official TSV folders or from the hub; XDBERT's metric comes first."""
+"""Tasks on texts: GLUE from its TSV folders or from the hub, with XDBERT's metric first; SWAG; readability."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from groundling.core.metrics import (
     ACCURACY_AND_F1,
     F1,
     MATTHEWS,
+    MSE,
     PEARSON,
+    RMSE,
     SPEARMAN,
     Metric,
 )
-from groundling.core.output_types import Classification, OutputType, Regression
-from groundling.data.tables import read_rows
+from groundling.core.output_types import Classification, MultipleChoice, OutputType, Regression
+from groundling.core.rng import generator
+from groundling.data.tables import read_header, read_rows
 from groundling.tasks import Task
 
 SOURCE = "Wang et al. 2018, GLUE, gluebenchmark.com"
@@ -164,3 +167,115 @@ _mnli = GlueLayout("MNLI", THREE, PAIR, "gold_label", ("premise", "hypothesis"))
 MNLI = _task(_mnli, ACCURACY, dev=("dev_matched", "dev_mismatched"), test=MNLI_TEST)
 WNLI = _task(GlueLayout("WNLI", YES, PAIR, "label", PAIR), ACCURACY)
 TASKS = (RTE, MRPC, STSB, COLA, SST2, QNLI, QQP, MNLI, WNLI)
+
+
+# SWAG, from the official csv files ("regular").
+
+ENDINGS = tuple(f"ending{i}" for i in range(4))
+SWAG_FORM = MultipleChoice(("0", "1", "2", "3"))
+SWAG_SOURCE = "Zellers et al. 2018, SWAG, github.com/rowanz/swagaf"
+
+
+def _swag_file(folder: Path, split: str) -> Path:
+    return Path(folder) / f"{split}.csv"
+
+
+def _read_swag(folder: Path, split: str) -> list[Example]:
+    """Examples with their row numbers as official ids, as the server's file expects."""
+    path = _swag_file(folder, split)
+    labelled = split != "test"
+    columns = ("sent1", "sent2", *ENDINGS, *(["label"] if labelled else []))
+    examples: list[Example] = []
+    for number, (where, row) in enumerate(read_rows(path, columns)):
+        example = Example(
+            f"swag-{split}-{number}",
+            row["sent1"],
+            label=SWAG_FORM.parse_label(row["label"], where) if labelled else None,
+            choices=tuple(f"{row['sent2']} {row[ending]}" for ending in ENDINGS),
+            official_id=str(number),
+        )
+        examples.append(example)
+    require_nonempty(examples, f"{path}: contains no examples")
+    return examples
+
+
+REGULAR = Task(
+    "swag",
+    SWAG_FORM,
+    _read_swag,
+    (ACCURACY,),
+    SWAG_SOURCE,
+    dev=("val",),
+    test={"test": "predictions.tsv"},
+    file=_swag_file,
+)
+"""Papers report accuracy on `val`; the server's format is undocumented, so the file has index and choice."""
+
+
+# Readability: csv of the CommonLit Readability Prize, or the CLEAR workbook exported to csv.
+
+KAGGLE = ("id", "excerpt", "target")
+"""Columns of the prize's file: id, passage, readability."""
+CLEAR = ("ID", "Excerpt", "BT_easiness")
+"""The same columns of the CLEAR workbook."""
+
+DEV_SHARE = 0.2
+"""Held-out share of the labelled passages: neither source has a labelled dev split."""
+
+
+def passages_file(folder: Path, split: str) -> Path:
+    """`test.csv`, or the labelled file: `train.csv`, else the folder's only other csv; a file is returned unchanged."""
+    folder = Path(folder)
+    if folder.is_file():
+        return folder
+    if split == "test":
+        return folder / "test.csv"
+    labelled = folder / "train.csv"
+    if not labelled.exists():
+        unlabelled = {"test", "sample_submission"}
+        others = [path for path in sorted(folder.glob("*.csv")) if path.stem not in unlabelled]
+        if len(others) == 1:
+            return others[0]
+    return labelled
+
+
+def is_held_out(example: str) -> bool:
+    """Whether a passage belongs to the dev split; depends only on its id."""
+    return bool(generator("readability", example).random() < DEV_SHARE)
+
+
+def _read_passages(folder: Path, split: str) -> list[Example]:
+    path = passages_file(folder, split)
+    columns = CLEAR if CLEAR[1] in read_header(path) else KAGGLE
+    labelled = split != "test"
+    examples: list[Example] = []
+    for where, row in read_rows(path, columns if labelled else columns[:2]):
+        number, text = row[columns[0]], row[columns[1]]
+        if not text.strip():
+            raise InputError(f"{where}: the passage is empty")
+        label = None
+        if labelled:
+            if is_held_out(number) != (split == "dev"):
+                continue
+            label = READABILITY_FORM.parse_label(row[columns[2]], where)
+        name = f"readability-{split}-{number}"
+        examples.append(Example(name, text, label=label, official_id=number))
+    require_nonempty(examples, f"{path}: contains no examples of {split}")
+    return examples
+
+
+READABILITY_FORM = Regression()
+READABILITY_SOURCE = (
+    "CommonLit Readability Prize (Kaggle 2021): RMSE; XDBERT's code computes the mean squared error"
+)
+READABILITY = Task(
+    "readability",
+    READABILITY_FORM,
+    _read_passages,
+    (RMSE, MSE),
+    READABILITY_SOURCE,
+    test={"test": "submission.csv"},
+    submission_format=("id", "target", ","),
+    file=passages_file,
+)
+"""READ of XDBERT's Table 1; lower is better."""
