@@ -137,7 +137,7 @@ phrase), or MODULE:NAME."""
 HEADS = Command(
     "heads",
     "which attention heads ground phrases: every head as a phrase-grounding classifier",
-    "groundling.studies.attention.heads:heads",
+    "groundling.studies.attention.grounding:heads",
     {"_own": HeadsConfig()},
     title=TITLE,
     example="groundling heads --model runs/uniter/model --data flickr30k --regions runs/store --out "
@@ -145,7 +145,7 @@ HEADS = Command(
     common_flags="model data regions images task split min-region-attention cpu",
     prints_output=True,
     output=ResumableRun(lambda config: {"data": config.data, **config.model_inputs}),
-    formatter="groundling.studies.attention.heads:format_heads",
+    formatter="groundling.studies.attention.grounding:format_heads",
 )
 
 

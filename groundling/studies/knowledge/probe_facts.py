@@ -24,8 +24,8 @@ from groundling.core.rng import generator
 from groundling.runs.folder import json_text, whole_file
 from groundling.runs.run import Run
 from groundling.stats import bootstrap_sums, interval
+from groundling.studies.knowledge import describe_set
 from groundling.studies.knowledge.commands import ProbeFactsConfig
-from groundling.studies.knowledge.evaluation_sets import describe_set
 from groundling.studies.knowledge.probing_modes import (
     OptionScores,
     ProbeNotes,

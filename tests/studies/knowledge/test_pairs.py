@@ -32,9 +32,9 @@ from groundling.studies.knowledge.minimal_pairs import (
     bootstrap_means,
     macro_average,
     read_minimal_pairs,
+    read_winoground,
 )
 from groundling.studies.knowledge.pair_likelihoods import LanguageModel, TextWithContext
-from groundling.studies.knowledge.winoground import read_winoground
 
 CPU = torch.device("cpu")
 SIZES = {**toys.SMALL, "max_position_embeddings": 66}

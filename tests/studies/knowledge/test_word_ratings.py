@@ -16,13 +16,13 @@ from groundling.core.errors import InputError
 from groundling.studies.knowledge.commands import PROBE_WORDS, ProbeWordsConfig
 from groundling.studies.knowledge.probe_facts import PENALTIES, assign_folds
 from groundling.studies.knowledge.probing_modes import word_states
-from groundling.studies.knowledge.word_ratings import (
+from groundling.studies.knowledge.word_similarity import (
     WordRatings,
+    format_words,
     predict_ratings,
     ratings_layout,
     read_word_ratings,
 )
-from groundling.studies.knowledge.word_similarity import format_words
 
 WORDS = [f"{one}{other}" for one in "abcdef" for other in "uvwxyz"]
 

@@ -12,10 +12,13 @@ from tiny import homes
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.stats import interval
-from groundling.studies.xdbert import mutual_neighbors as module
+from groundling.studies.xdbert import similarity as module
 from groundling.studies.xdbert.commands import SimilarityConfig
-from groundling.studies.xdbert.mutual_neighbors import mutual_neighbors, neighbors_by_gallery
-from groundling.studies.xdbert.similarity import compare_captions
+from groundling.studies.xdbert.similarity import (
+    compare_captions,
+    mutual_neighbors,
+    neighbors_by_gallery,
+)
 
 
 def related(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
