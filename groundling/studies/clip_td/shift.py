@@ -26,7 +26,7 @@ from groundling.models.heads import load_head
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction.predictions import choice_scores, read_predictions
-from groundling.runs.folder import check_run_of, read_json, read_result
+from groundling.runs.folder import check_run_of, read_json, read_result, write_json_lines
 from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
 from groundling.studies.clip_td.commands import VcrShiftConfig, reads_wordnet
@@ -43,7 +43,6 @@ from groundling.studies.clip_td.vcr_files import (
     overlap_statistics,
     read_lines,
     write_lines,
-    write_log,
 )
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, CHOICES, PERSON, RATIONALE, VcrToken, render_text
@@ -152,7 +151,7 @@ def shift(config: VcrShiftConfig, run: Run) -> dict[str, Any]:
             f"{ANSWER.file(folder, config.split)}: protocol={config.protocol} leaves no item"
         )
     write_lines(run.folder, config.split, shifted.lines)
-    write_log(run.folder / EDITS, shifted.log)
+    write_json_lines(run.folder / EDITS, shifted.log)
     if len(shifted.lines) < len(lines):
         write_lines(run.folder / UNEDITED, config.split, shifted.originals)
         link_shared_files(folder, run.folder / UNEDITED)
@@ -212,7 +211,7 @@ def _attack_losses(
         if truncated_texts:
             note = f"{truncated_texts:,} texts of {part}s were truncated to {max_length} tokens"
             print_notes([note])
-    write_log(run.folder / LOSSES, rows)
+    write_json_lines(run.folder / LOSSES, rows)
     return read_losses(run.folder / LOSSES)
 
 

@@ -31,7 +31,7 @@ from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.settings.input_settings import RegionSettings
 from groundling.stats import bootstrap_sums, interval
-from groundling.studies.knowledge import describe_set
+from groundling.studies.knowledge import JsonObject, describe_set
 from groundling.studies.knowledge.commands import PairsConfig, WinogroundConfig
 from groundling.studies.knowledge.pair_likelihoods import LanguageModel, TextWithContext
 from groundling.teachers.feature_cache import FeatureCache
@@ -121,7 +121,7 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _blimp(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+def _blimp(row: JsonObject, file: Path, number: int) -> MinimalPair:
     paradigm = row.get("UID", file.stem)
     phenomenon = row.get("linguistics_term", "")
     field = row.get("field", "")
@@ -134,7 +134,7 @@ def _blimp(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
     )
 
 
-def _ewok(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+def _ewok(row: JsonObject, file: Path, number: int) -> MinimalPair:
     *texts, domain = (text.strip() for text in row_texts(row, EWOK))
     targets, contexts = texts[:2], texts[2:]
     scored = tuple(_after(context, target) for target in targets for context in contexts)
@@ -145,7 +145,7 @@ def _after(context: str, target: str) -> TextWithContext:
     return TextWithContext(f"{context} {target}", len(context) + 1)
 
 
-def _comps(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+def _comps(row: JsonObject, file: Path, number: int) -> MinimalPair:
     """A property after each subject, as in the paper: its likelihood alone counts (Misra et al. 2023, Section 2.3)."""
     *subjects, claim, drawn = (text.strip() for text in row_texts(row, COMPS))
     return MinimalPair(
@@ -156,20 +156,20 @@ def _comps(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
     )
 
 
-def _winoviz(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+def _winoviz(row: JsonObject, file: Path, number: int) -> MinimalPair:
     *contexts, first, second = (text.strip() for text in row_texts(row, WINOVIZ))
     scored = tuple(_after(context, target) for target in (first, second) for context in contexts)
     return MinimalPair(f"{file.stem}/{number}", scored, file.stem, set_name=WINOVIZ_SET)
 
 
-def _own(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+def _own(row: JsonObject, file: Path, number: int) -> MinimalPair:
     texts = tuple(map(TextWithContext, row_texts(row, OWN)))
     return MinimalPair(
         f"{file.stem}/{row.get('id', number)}", texts, str(row.get("group", file.stem))
     )
 
 
-LAYOUTS: dict[tuple[str, ...], Callable[[dict[str, Any], Path, int], MinimalPair]] = {
+LAYOUTS: dict[tuple[str, ...], Callable[[JsonObject, Path, int], MinimalPair]] = {
     BLIMP: _blimp,
     EWOK: _ewok,
     COMPS: _comps,
@@ -182,6 +182,10 @@ LAYOUTS: dict[tuple[str, ...], Callable[[dict[str, Any], Path, int], MinimalPair
 # Accuracies of comparisons of scores, by group, with intervals: BLiMP, EWoK, Winoground.
 
 
+ItemScore = Callable[[np.ndarray], np.ndarray]
+"""From scores (N, S) of N items to the credit of each, 0 to 1: (N,)."""
+
+
 class PreferenceRule(NamedTuple):
     """A rule by which an item counts as right."""
 
@@ -189,22 +193,31 @@ class PreferenceRule(NamedTuple):
     """Key of the accuracy in `result.json`."""
     chance: float
     """Expected accuracy of random scores."""
-    item_score: Callable[[np.ndarray], np.ndarray]
-    """From scores (N, S) of N items to the credit of each, 0 to 1: (N,)."""
+    item_score: ItemScore
 
 
-def _all_above(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+def _all_above(*comparisons: tuple[int, int]) -> ItemScore:
     """Whether the first score is strictly above the second in all comparisons."""
-    return lambda scores: (
-        np.all([scores[:, a] > scores[:, b] for a, b in comparisons], axis=0) * 1.0
-    )
+
+    def item_score(scores: np.ndarray) -> np.ndarray:
+        is_right = np.ones(len(scores), bool)
+        for first, second in comparisons:
+            is_right &= scores[:, first] > scores[:, second]
+        return is_right.astype(float)
+
+    return item_score
 
 
-def _half_for_ties(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+def _half_for_ties(*comparisons: tuple[int, int]) -> ItemScore:
     """Mean over comparisons: 1 if the first score is above the second, 1/2 if they are equal."""
-    return lambda scores: np.mean(
-        [(1 + np.sign(scores[:, a] - scores[:, b])) / 2 for a, b in comparisons], axis=0
-    )
+
+    def item_score(scores: np.ndarray) -> np.ndarray:
+        credit = np.zeros(len(scores))
+        for first, second in comparisons:
+            credit += (1 + np.sign(scores[:, first] - scores[:, second])) / 2
+        return credit / len(comparisons)
+
+    return item_score
 
 
 BLIMP_RULES = (PreferenceRule("accuracy", 1 / 2, _all_above((0, 1))),)
@@ -276,7 +289,7 @@ def macro_average(estimates: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
 
 def compare_models(
     rules: Sequence[PreferenceRule], groups: Mapping[str, BootstrapEstimate]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, JsonObject]:
     """By name of a comparison, each group's means and 95 % intervals of the rules, and its number of items.
 
     The comparisons are `scores`; with a second model `other` and `difference`, other less model, paired by item. The
@@ -298,8 +311,8 @@ def compare_models(
 
 def _summary(
     rules: Sequence[PreferenceRule], items: int, mean: np.ndarray, draws: np.ndarray
-) -> dict[str, Any]:
-    summary: dict[str, Any] = {"items": items}
+) -> JsonObject:
+    summary: JsonObject = {"items": items}
     for column, rule in enumerate(rules):
         summary[rule.name] = float(mean[column])
         summary[f"{rule.name}_interval"] = interval(draws[:, column]).tolist()
@@ -342,7 +355,7 @@ def group_items(names: Sequence[Sequence[str]]) -> Mapping[str, np.ndarray]:
 
 def write_items(
     path: Path,
-    lines: Sequence[dict[str, Any]],
+    lines: Sequence[JsonObject],
     rules: Sequence[PreferenceRule],
     scores: Iterable[np.ndarray],
 ) -> None:
@@ -361,7 +374,7 @@ LEVELS = ("field", "phenomenon", "paradigm")
 """Groupings of items, from coarse to fine."""
 
 
-def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
+def pairs(config: PairsConfig, run: Run) -> JsonObject:
     """Score minimal pairs; writes `result.json` (returned), `items.jsonl`, answers for `verdict`.
 
     Raises:
@@ -381,12 +394,13 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
     levels = _levels(items, item_credits(rules, scored)).items()
     compared = {level: compare_models(rules, groups) for level, groups in levels}
 
-    def by_level(comparison: str) -> dict[str, Any]:
+    def by_level(comparison: str) -> JsonObject:
         return {level: one[comparison] for level, one in compared.items()}
 
     sets = {item.set_name for item in items}
-    result: dict[str, Any] = {
-        **(describe_set(sets.pop()) if len(sets) == 1 else {}),
+    about = describe_set(sets.pop()) if len(sets) == 1 else {}
+    result: JsonObject = {
+        **about,
         "items": len(items),
         "left_out": left_out,
         "chance": {rule.name: rule.chance for rule in rules},
@@ -397,9 +411,10 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
         result["other"] = {"ties": _ties(scored[1], rules), "scores": by_level("other")}
         result["difference"] = by_level("difference")
     if run.state.is_main_process:
-        lines: list[dict[str, Any]] = []
+        lines: list[JsonObject] = []
         for item in items:
-            groups = {level: vars(item)[level] for level in LEVELS if vars(item)[level]}
+            fields = vars(item)
+            groups = {level: fields[level] for level in LEVELS if fields[level]}
             lines.append({"id": item.id, **groups})
         write_items(run.folder / "items.jsonl", lines, rules, scored)
         _write_answers(run.folder, config, items, scored)
@@ -411,7 +426,8 @@ def _score_items(
 ) -> np.ndarray:
     """A model's scores (N, S) of each item's texts."""
     model = LanguageModel(source, device, config.max_length)
-    likelihoods = model.score([text for item in items for text in item.texts], config.pll)
+    texts = [text for item in items for text in item.texts]
+    likelihoods = model.score(texts, config.pll)
     values = likelihoods.sums
     if config.reduction == "mean":
         with np.errstate(invalid="ignore"):
@@ -432,7 +448,8 @@ def _scorable_items(
         )
     if left_out:
         print_notes([f"left out {left_out:,} pairs: a text is too long, or has nothing to score"])
-    return [item for item, one in zip(items, fits, strict=True) if one], scores[:, fits], left_out
+    kept = [item for item, one in zip(items, fits, strict=True) if one]
+    return kept, scores[:, fits], left_out
 
 
 def _levels(
@@ -459,7 +476,8 @@ def _ties(scores: np.ndarray, rules: Sequence[PreferenceRule]) -> int:
     """Number of ties in scores (N, S): good and bad, a target after both contexts, or WinoViz' targets after one."""
     step = 2 if rules is WINOVIZ_RULES else 1
     pairs = scores.reshape(len(scores), -1, 2, step)
-    return int((pairs[:, :, 0] == pairs[:, :, 1]).sum())
+    are_equal = pairs[:, :, 0] == pairs[:, :, 1]
+    return int(are_equal.sum())
 
 
 def _write_answers(
@@ -475,9 +493,10 @@ def _write_answers(
     right = items[0].strict.item_score(scores[0])
     examples = [Example(item.id, "") for item in items]
     metrics = {"accuracy": float(right.mean())}
-    answers = EvaluationOutput(examples, right[:, None], right, np.ones(len(items)), metrics)
+    labels = np.ones(len(items))
+    answers = EvaluationOutput(examples, right[:, None], right, labels, metrics)
     answers.write(place / "predictions_pairs.jsonl")
-    done: dict[str, Any] = {"seed": config.model_seed, "task": f"pairs/{Path(config.data).stem}"}
+    done: JsonObject = {"seed": config.model_seed, "task": f"pairs/{Path(config.data).stem}"}
     done |= {"metrics": ["accuracy"], "splits": ["pairs"], "scores": {"pairs": metrics}}
     write_json(place / "result.json", done)
 
@@ -539,7 +558,7 @@ def read_winoground(path: str | Path) -> list[WinogroundExample]:
     return list(examples.values())
 
 
-def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
+def winoground(config: WinogroundConfig, run: Run) -> JsonObject:
     """Score every image with both captions; writes `result.json` (returned) and `items.jsonl`.
 
     Raises:
@@ -561,7 +580,7 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
         WINOGROUND_RULES,
         {name: bootstrap_means(credits[numbers], name) for name, numbers in groups.items()},
     )
-    result: dict[str, Any] = summaries[0] | {
+    result: JsonObject = summaries[0] | {
         "chance": {rule.name: rule.chance for rule in WINOGROUND_RULES},
         "scores": compared["scores"],
     }
@@ -607,7 +626,8 @@ def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.n
     if cut:
         print_notes([f"truncated {cut:,} of {2 * len(examples):,} captions at their end"])
     # Captions with equal tokens get equal scores with an image, independent of the batch.
-    token_digests = [matched.token_digests[start : start + 2] for start in range(0, len(rows), 2)]
+    digests = matched.token_digests
+    token_digests = [digests[start : start + 2] for start in range(0, len(rows), 2)]
     equalised = equalise_identical_texts(
         require_finite(matched.scores.reshape(-1, 2)), token_digests
     )

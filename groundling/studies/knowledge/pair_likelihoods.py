@@ -109,7 +109,8 @@ class LanguageModel:
         first: dict[tuple[bytes, ...], int] = {}
         same = np.arange(len(texts))
         for number, (row, scored) in enumerate(rows):
-            tokens_read = tuple(part.tobytes() for part in (row.input_ids, row.word_ids, scored))
+            parts = (row.input_ids, row.word_ids, scored)
+            tokens_read = tuple(part.tobytes() for part in parts)
             same[number] = first.setdefault(tokens_read, number)
         sums = np.zeros(len(texts))
         tokens = np.zeros(len(texts), np.int64)
@@ -138,7 +139,8 @@ class LanguageModel:
             row = _with_words(require(sample.text, "text", "a language model"))
             is_scored = ~row.special_tokens_mask & (sample.truncated_tokens == 0)
             if text.scored_from:
-                context = int((word_spans(text.text)[:, 0] < text.scored_from).sum())
+                starts = word_spans(text.text)[:, 0]
+                context = int((starts < text.scored_from).sum())
                 is_scored &= row.word_ids >= context
             rows.append((row, is_scored))
         return rows
@@ -164,18 +166,25 @@ class LanguageModel:
             if masking == "within-word":
                 is_masked |= is_scored & (row.word_ids == row.word_ids[place]) & (every > place)
             masked = replace(row, input_ids=np.where(is_masked, self.mask, row.input_ids))
-            yield ScoringInput(number, masked, np.array([place]), row.input_ids[[place]])
+            places_of_copy = np.array([place])
+            yield ScoringInput(number, masked, places_of_copy, row.input_ids[places_of_copy])
 
     def _log_probabilities(self, copies: Sequence[ScoringInput]) -> list[np.ndarray]:
         """The log-probabilities (K,) float64 of each copy's targets."""
-        batch = collate([Sample(str(copy.text), copy.row) for copy in copies]).to(self.device)
+        samples = [Sample(str(copy.text), copy.row) for copy in copies]
+        batch = collate(samples).to(self.device)
         sizes = [len(copy.places) for copy in copies]
-        rows = torch.from_numpy(np.repeat(np.arange(len(copies)), sizes)).to(self.device)
-        places = torch.from_numpy(np.concatenate([copy.places for copy in copies])).to(self.device)
-        targets = torch.from_numpy(np.concatenate([copy.targets for copy in copies]))
+        numbers = (
+            np.repeat(np.arange(len(copies)), sizes),
+            np.concatenate([copy.places for copy in copies]),
+            np.concatenate([copy.targets for copy in copies]),
+        )
+        rows, places, targets = (torch.from_numpy(one).to(self.device) for one in numbers)
         logits = self.logits(batch, rows, places).float()
-        logs = logits.log_softmax(-1).gather(1, targets.to(self.device)[:, None])[:, 0]
-        return np.split(logs.double().cpu().numpy(), np.cumsum(sizes)[:-1])
+        every = logits.log_softmax(-1)
+        logs = every.gather(1, targets[:, None])[:, 0].double()
+        ends = np.cumsum(sizes)[:-1]
+        return np.split(logs.cpu().numpy(), ends)
 
 
 def _with_words(row: TextRow) -> TextRow:

@@ -11,20 +11,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import pearsonr
 
-from groundling.core.errors import InputError, convert_errors, prefix_errors
+from groundling.core.errors import InputError, convert_errors, duplicates, prefix_errors
 from groundling.core.metrics import SPEARMAN
 from groundling.data.tables import lines_of, read_header, read_rows
-from groundling.runs.folder import json_text, write_whole
+from groundling.runs.folder import write_json_lines
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
-from groundling.studies.knowledge import describe_set
+from groundling.studies.knowledge import JsonObject, describe_set
 from groundling.studies.knowledge.commands import ProbeWordsConfig
 from groundling.studies.knowledge.probe_facts import FOLDS, assign_folds, cross_validated_ridge
 from groundling.studies.knowledge.probing_modes import LAST_LAYER, WordStates, word_states
@@ -57,11 +56,6 @@ class WordPairs(NamedTuple):
     pairs: list[tuple[str, str]]
     ratings: np.ndarray
     """(pairs,) float."""
-
-    @property
-    def items(self) -> set[frozenset[str]]:
-        """The distinct pairs, in lower case and either order."""
-        return {frozenset((one.lower(), other.lower())) for one, other in self.pairs}
 
 
 def read_word_pairs(path: str | Path) -> WordPairs:
@@ -110,56 +104,46 @@ def read_word_pairs(path: str | Path) -> WordPairs:
 
 def cosines_by_layer(pairs: WordPairs, states: WordStates) -> np.ndarray:
     """The cosine of each pair's states at each layer, (pairs, L)."""
-    one, other = (np.stack([states.states[pair[side]] for pair in pairs.pairs]) for side in (0, 1))
+    one = np.stack([states.states[first] for first, _ in pairs.pairs])
+    other = np.stack([states.states[second] for _, second in pairs.pairs])
     lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
-    cosines: np.ndarray = (one * other).sum(-1) / np.maximum(lengths, LEAST_LENGTH)
+    products = (one * other).sum(-1)
+    cosines: np.ndarray = products / np.maximum(lengths, LEAST_LENGTH)
     return cosines
 
 
-def find_same_items(sets: Sequence[WordPairs]) -> str:
-    """Why a mean over sets would count pairs twice; empty if it would not."""
-    for one, other in combinations(sets, 2):
-        shared = one.items & other.items
-        if shared:
-            return f"{one.name} and {other.name} share {len(shared):,} items"
-    return ""
-
-
-def probe_words(config: ProbeWordsConfig, run: Run) -> dict[str, Any]:
+def probe_words(config: ProbeWordsConfig, run: Run) -> JsonObject:
     """Correlate a model's cosines with ratings of word pairs; predict ratings of single words from its states.
 
     Writes `result.json` (returned); `pairs.jsonl`, each pair with its rating and its cosine in the last layer; and
     `ratings.jsonl`, each single word with its ratings and their predictions.
 
-    `best` is the best layer on the set itself, so it is too good; `last` is not selected. The mean over sets of pairs
-    is of the last layer, and left out with its reason if sets share pairs.
+    `best` is the best layer on the set itself, so it is too good; `last` is not selected.
 
     Raises InputError for a model without a text side, and malformed data.
     """
     layouts = {path: ratings_layout(path) for path in config.data}
     rated = {path: read_word_ratings(path, layout) for path, layout in layouts.items() if layout}
     read = {path: read_word_pairs(path) for path, layout in layouts.items() if not layout}
-    names = [pairs.name for pairs in read.values()] + [words.name for words in rated.values()]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"data: two files hold {twice}; leave one out")
-    result: dict[str, Any] = _probe_pairs(config, list(read.values()), run) if read else {}
-    lines: list[dict[str, Any]] = []
+    for name in duplicates(one.name for one in (*read.values(), *rated.values())):
+        raise InputError(f"data: two files hold {name}; leave one out")
+    result: JsonObject = _probe_pairs(config, list(read.values()), run) if read else {}
+    lines: list[JsonObject] = []
     for words in rated.values():
-        found = predict_ratings(config.model, words, config.template, config.max_length)
-        result.setdefault("ratings", {})[words.name] = found.result
-        lines += found.lines
+        found, own = predict_ratings(config.model, words, config.template, config.max_length)
+        result.setdefault("ratings", {})[words.name] = found
+        lines += own
     if rated:
-        write_whole(run.folder / RATINGS, "".join(json_text(line) + "\n" for line in lines))
+        write_json_lines(run.folder / RATINGS, lines)
     return result
 
 
-def _probe_pairs(config: ProbeWordsConfig, read: Sequence[WordPairs], run: Run) -> dict[str, Any]:
+def _probe_pairs(config: ProbeWordsConfig, read: Sequence[WordPairs], run: Run) -> JsonObject:
     words = [word for pairs in read for pair in pairs.pairs for word in pair]
     states = word_states(config.model, words, (config.template,), None, config.max_length)
     unknown = set(states.unknown)
-    sets: dict[str, Any] = {}
-    lines: list[dict[str, Any]] = []
+    sets: JsonObject = {}
+    lines: list[JsonObject] = []
     for pairs in read:
         cosines = cosines_by_layer(pairs, states)
         scores = {
@@ -176,17 +160,18 @@ def _probe_pairs(config: ProbeWordsConfig, read: Sequence[WordPairs], run: Run) 
             "layers": scores,
         }
         for words_of_pair, rating, cosine in zip(
-            pairs.pairs, pairs.ratings, cosines[:, -1], strict=True
+            pairs.pairs, pairs.ratings.tolist(), cosines[:, -1].tolist(), strict=True
         ):
-            line: dict[str, Any] = {"set": pairs.name, "words": words_of_pair}
-            lines.append(line | {"rating": float(rating), "cosine": round(float(cosine), 6)})
-    write_whole(run.folder / PAIRS, "".join(json_text(line) + "\n" for line in lines))
-    result: dict[str, Any] = {"sets": sets}
-    if len(sets) > 1:
-        reason = find_same_items(read)
-        last = [values["last"]["spearman"] for values in sets.values()]
-        result |= {"no_mean": reason} if reason else {"mean_of_last": float(np.mean(last))}
-    return result
+            lines.append(
+                {
+                    "set": pairs.name,
+                    "words": words_of_pair,
+                    "rating": rating,
+                    "cosine": round(cosine, 6),
+                }
+            )
+    write_json_lines(run.folder / PAIRS, lines)
+    return {"sets": sets}
 
 
 def format_words(result: Mapping[str, Any]) -> str:
@@ -200,26 +185,14 @@ def format_words(result: Mapping[str, Any]) -> str:
         for name, by_dimension in result.get("ratings", {}).items()
         for dimension, values in by_dimension.items()
     ]
-    tables = [format_table(single)] if single else []
-    if "sets" in result:
-        tables.insert(0, _format_pairs(result))
-    return "\n\n".join(tables)
-
-
-def _format_pairs(result: Mapping[str, Any]) -> str:
-    rows = []
-    for name, values in result["sets"].items():
+    pairs = []
+    for name, values in result.get("sets", {}).items():
         row = {"": name, "pairs": f"{values['pairs']:,}"}
         for which in ("best", "last"):
             own = values[which]
             row[f"{which} layer"] = f"{own['spearman']:.3f} ({own['layer']})"
-        rows.append(row)
-    table = format_table(rows)
-    if "no_mean" in result:
-        return f"{table}\nno mean over sets: {result['no_mean']}"
-    if "mean_of_last" in result:
-        return f"{table}\nmean over sets, last layer: {result['mean_of_last']:.3f}"
-    return table
+        pairs.append(row)
+    return "\n\n".join(format_table(rows) for rows in (pairs, single) if rows)
 
 
 # -- people's ratings of single words ----------------------------------------------------------------------------------
@@ -312,7 +285,8 @@ def read_word_ratings(path: str | Path, layout: RatingsLayout) -> WordRatings:
                 if set(cells) != {layout.subheader}:
                     raise InputError(f"expected a second header with {layout.subheader}")
                 continue
-            word, key = row[layout.columns[0]].strip(), row[layout.key].strip()
+            word = row[layout.columns[0]].strip()
+            key = row[layout.key].strip()
             values = [np.nan if cell.lower() in MISSING else float(cell) for cell in cells]
             if not word or key in rated or np.isinf(values).any():
                 raise InputError(f"{key!r}: expected a word that comes once, and finite numbers")
@@ -322,31 +296,25 @@ def read_word_ratings(path: str | Path, layout: RatingsLayout) -> WordRatings:
     ratings = np.array([values for _, values in rated.values()]).reshape(len(words), -1)
     is_whole = ~np.isnan(ratings).any(1)
     is_one = np.array([times[word.lower()] == 1 for word in words], bool)
-    left_out.update(not_rated=int((~is_whole).sum()), several_concepts=int((~is_one).sum()))
+    left_out["not_rated"] = int((~is_whole).sum())
+    left_out["several_concepts"] = int((~is_one).sum())
     kept = np.flatnonzero(is_whole & is_one)
     ratings = ratings[kept]
     if len(kept) < LEAST_WORDS or not np.ptp(ratings, axis=0).all():
         raise InputError(
             f"{path}: {len(kept)} words; expected {LEAST_WORDS}, not all rated alike on a dimension"
         )
-    return WordRatings(layout.name, [words[place] for place in kept], dimensions, ratings, left_out)
-
-
-class PredictedRatings(NamedTuple):
-    """How well an encoder's states of words predict people's ratings of them."""
-
-    result: dict[str, dict[str, Any]]
-    """By dimension, for `result.json`."""
-    lines: list[dict[str, Any]]
-    """Each word with its ratings and their predictions."""
+    words = [words[place] for place in kept]
+    return WordRatings(layout.name, words, dimensions, ratings, left_out)
 
 
 def predict_ratings(
     source: str | Path, rated: WordRatings, template: str, max_length: int
-) -> PredictedRatings:
+) -> tuple[dict[str, JsonObject], list[JsonObject]]:
     """Ridge regression of ratings on states of the last layer, each word predicted from the other folds' words.
 
-    `spearman` and `pearson` correlate predictions and ratings over words.
+    Returns the result by dimension, and each word with its ratings and their predictions. `spearman` and `pearson`
+    correlate predictions and ratings over words.
     """
     read = word_states(source, rated.words, (template,), LAST_LAYER, max_length)
     states = np.stack([read.states[word] for word in rated.words])
@@ -375,4 +343,4 @@ def predict_ratings(
             rated.words, rated.ratings.tolist(), predicted.round(6).tolist(), strict=True
         )
     ]
-    return PredictedRatings(result, lines)
+    return result, lines

@@ -472,7 +472,7 @@ def test_comps_and_winoviz_by_the_command(places: Callable[[str], Path], tmp_pat
     )
     result = pairs(settings(model, data), tmp_path / "comps-run")
     assert set(result["scores"]["paradigm"]) == {"comps_base random", "comps_base overlap"}
-    assert result["set"]["published"] == 49340 and result["chance"] == {"accuracy": 0.5}
+    assert result["set"]["measure"] == "accuracy" and result["chance"] == {"accuracy": 0.5}
     line, _ = homes.answers(tmp_path / "comps-run/items.jsonl")
     expected = plain(model, "a dog runs", "within-word", len("a dog "))
     assert line["model"]["scores"][0] == pytest.approx(expected, abs=1e-3)

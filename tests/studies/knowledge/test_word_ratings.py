@@ -117,11 +117,11 @@ def test_a_word_is_predicted_from_other_words(student: Path, tmp_path: Path) -> 
     scale = StandardScaler().fit(rows[~test])
     ridge = RidgeCV(PENALTIES).fit(scale.transform(rows[~test]), found.ratings[~test, 1])
     wanted = ridge.predict(scale.transform(rows[test]))
-    predicted = predict_ratings(str(student), found, "a {}", 64)
-    values = np.array([line["predicted"]["auditory"] for line in predicted.lines])
+    result, lines = predict_ratings(str(student), found, "a {}", 64)
+    values = np.array([line["predicted"]["auditory"] for line in lines])
     assert values[test] == pytest.approx(wanted, abs=1e-5)
     whole = spearmanr(values, found.ratings[:, 1]).statistic
-    assert predicted.result["auditory"]["spearman"] == pytest.approx(whole, abs=1e-4)
+    assert result["auditory"]["spearman"] == pytest.approx(whole, abs=1e-4)
 
 
 def test_what_states_hold_is_found_by_the_command(student: Path, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_what_states_hold_is_found_by_the_command(student: Path, tmp_path: Path)
     assert list(result["ratings"]["lancaster"]) == ["visual", "auditory"]
     visual, auditory = result["ratings"]["lancaster"].values()
     assert visual["spearman"] > 0.8 > 0.5 > auditory["spearman"]
-    assert (visual["words"], visual["set"]["published"], visual["layer"]) == (36, 39707, "2")
+    assert (visual["words"], visual["set"]["name"], visual["layer"]) == (36, "lancaster", "2")
     assert list(result["sets"]) == ["own"] and len(homes.answers(tmp_path / "run/pairs.jsonl")) == 3
     line = homes.answers(tmp_path / "run/ratings.jsonl")[0]
     assert (line["word"], line["ratings"]["auditory"]) == ("au", 0)
