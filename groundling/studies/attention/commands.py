@@ -82,8 +82,6 @@ class EntityCaptionSettings(Settings):
     split: str = "val"
     """Split to read; for Flickr30k Entities the name of a list of images in the folder (val: \
 val.txt)."""
-    include_unrelated_captions: bool = True
-    """Flickr30k Entities: include captions that the data set lists in UNRELATED_CAPTIONS."""
 
 
 @settings
@@ -238,8 +236,6 @@ split."""
 named in a model folder is imported only if it is listed here."""
     limit: Annotated[int, Ge(0)] = 1000
     """Maximum number of examples, evenly spaced; 0: all."""
-    query: Literal["cls", "all"] = "cls"
-    """Query positions whose attention is summed: [CLS], or the mean over all positions."""
     outcome: Literal["best", "match", "words"] = "best"
     """Output of a pre-trained model that is measured when inputs change: the image-text match \
 score, or the prediction of masked words; best: the match score if the model has a match head. A \
@@ -343,7 +339,7 @@ CAPTIONS = Command(
     {"_own": EntityCaptionSettings()},
     title=TITLE,
     example="groundling data captions flickr30k --split val --out captions.txt",
-    common_flags="data split include-unrelated-captions",
+    common_flags="data split",
     positional=("--data",),
     file="captions.txt",
     out_help="Output file; an existing file is replaced.",

@@ -581,9 +581,7 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
             malformed, a phrase is not in its text, or no phrase is left.
     """
     task = resolve("tasks", Task, config.task)
-    phrases, skipped = read_phrases(
-        task, Path(config.data), config.split, config.include_unrelated_captions
-    )
+    phrases, skipped = read_phrases(task, Path(config.data), config.split)
     firsts = [own[0].example for own in phrases]
     texts = [Example(one.id, one.text, images=one.images) for one in firsts]
     baselines, (board,) = score_heads(config, texts, phrases, task, config.query, run.state.device)
@@ -606,29 +604,20 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
 # -- texts and phrases -------------------------------------------------------------------------------------------------
 
 
-def read_phrases(
-    task: Task, folder: Path, split: str, unrelated: bool
-) -> tuple[list[list[PhraseSpan]], int]:
+def read_phrases(task: Task, folder: Path, split: str) -> tuple[list[list[PhraseSpan]], int]:
     """The phrases of each text of a split, and the number of those without a box.
 
-    `unrelated`: with Flickr30k's UNRELATED_CAPTIONS. Raises InputError for a task without boxes.
+    Raises InputError for a task without boxes.
     """
     if task.label_regions is None:
         raise InputError(
             f"task={task.name}: its answers are not regions; expected flickr30k, refcoco+ or another task with boxes"
         )
-    is_entities = task in (entities.FLICKR30K, entities.MERGED)
-    if not unrelated and not is_entities:
-        raise InputError(
-            f"include_unrelated_captions=False is for Flickr30k Entities, not for {task.name}"
-        )
     examples = task.read(folder, split)
     skipped = 0
-    if is_entities:
-        captions = entities.read_captions(folder, split, unrelated=unrelated)
+    if task in (entities.FLICKR30K, entities.MERGED):
+        captions = entities.read_captions(folder, split)
         skipped = sum(len(caption.skipped) for caption in captions)
-        ids = {caption.id for caption in captions}
-        examples = [one for one in examples if one.official_id.rpartition("/")[0] in ids]
     if not examples:
         raise InputError(f"{folder}: {split!r} has no phrase with a box")
     # Examples of the same text and image are merged, so that each text is read once.

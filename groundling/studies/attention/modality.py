@@ -89,7 +89,6 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
             )
     run.note(*dict.fromkeys(notes))
     return {
-        "query": config.query,
         "examples": len(examples.every),
         "images": len(set(examples.bootstrap.images)),
         "models": [analysis.to_json() for analysis in analyses],
@@ -151,7 +150,7 @@ class _ModelAnalysis:
         self.examples = examples
         self.notes: list[str] = []
         """Notes for the reader of the result."""
-        importance = ModalityImportance(config.query)
+        importance = ModalityImportance()
         self._read(examples.every, importance)
         if not importance.layers:
             raise InputError("no layer of this model attends to both text and regions")
@@ -240,7 +239,7 @@ def format_modality(result: JsonObject) -> str:
     """All tables as text."""
     parts = [f"{result['examples']:,} examples of {result['images']:,} images; {COUNTED}"]
     for model in result["models"]:
-        parts += _of_model(model, result["query"])
+        parts += _of_model(model)
     if result["difference"]:
         parts.append(_of_difference(result))
     if result["selected_words"]:
@@ -273,7 +272,7 @@ def _layer_rows(numbers: JsonObject) -> list[TableRow]:
     ]
 
 
-def _of_model(model: JsonObject, query: str) -> list[str]:
+def _of_model(model: JsonObject) -> list[str]:
     even = {name: _percent(model["uniform"][name]) for name in ATTENTION_TARGETS}
     ratio = {name: _cell(model["ratio"][name]) for name in ATTENTION_TARGETS}
     rows = [
@@ -281,8 +280,7 @@ def _of_model(model: JsonObject, query: str) -> list[str]:
         {"layer": "even attention", **even, "gap": ""},
         {"layer": "all / even", **ratio, "gap": ""},
     ]
-    query_name = "[CLS]" if query == "cls" else "all positions"
-    title = f"{_name(model)}: attention of {query_name}, % (95 % intervals over images)"
+    title = f"{_name(model)}: attention of [CLS], % (95 % intervals over images)"
     parts = [f"{title}\n\n{format_table(rows)}"]
     if model["inputs"]:
         parts.append(_of_inputs(model["inputs"]))

@@ -361,9 +361,7 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
         InputError: The model reads no regions or gives no attention, a file is missing or
             malformed, a parser is not installed, or no relation has enough arcs.
     """
-    every = read_captions(
-        Path(config.data), config.split, unrelated=config.include_unrelated_captions
-    )
+    every = read_captions(Path(config.data), config.split)
     # A parser runs once; its output is saved and read as the file of parses.
     parses = parses_of(config) or _ask_parser(config.parses, every, run)
     parsed = match_parses(every, read_parses(parses), config.labels)
@@ -409,9 +407,7 @@ def write_captions(config: EntityCaptionSettings, work: CommandContext) -> str:
 
     Raises InputError if the data is missing or malformed, or the file cannot be written.
     """
-    captions = read_captions(
-        Path(config.data), config.split, unrelated=config.include_unrelated_captions
-    )
+    captions = read_captions(Path(config.data), config.split)
     write_whole(work.out, "".join(f"{caption.text}\n" for caption in captions))
     return f"{work.out}: {len(captions):,} captions, one per line"
 

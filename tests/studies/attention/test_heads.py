@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,6 @@ import pytest
 import torch
 from tiny import toys
 from tiny.attention import HEADS, LAYERS, StubAttention, entities, samples_of, three_regions
-from tiny.homes import put
 from torch import Tensor
 
 from groundling.cli import main
@@ -473,7 +473,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     marked = "a [/EN#1/people wet dog] near [/EN#2/other/clothing 3 trees] by [/EN#0/notvisual it]"
     other = "[/EN#3/scene main-street] and [/EN#1/people two cats]"
     entities(folder, [marked, other])
-    put(folder / "data/UNRELATED_CAPTIONS", "0 1\n2 2\n")
     toys.seer().text.export(folder / "text")
     return folder
 
@@ -496,10 +495,10 @@ def test_the_command_writes_all_heads(place: Path, tmp_path: Path, capsys: Any) 
     assert told["held_out_less_other_images"] is not None
     heads = [(one["layer"], one["head"]) for one in told["heads"]]
     assert heads == [(layer, head) for layer in (0, 1) for head in (0, 1)]
-    few = ["--no-include-unrelated-captions", "--no-shuffled-images-control", "--untrained"]
+    few = ["--no-shuffled-images-control", "--untrained"]
     assert run(place, tmp_path / "few", *few, "--query", "mean") == 0
     told = json.loads((tmp_path / "few/result.json").read_text())
-    assert (told["counts"]["texts"], told["counts"]["asked"]) == (4, 6)
+    assert (told["counts"]["texts"], told["counts"]["asked"]) == (6, 9)
     assert told["other_images"] is None
 
 
@@ -512,11 +511,15 @@ def test_the_control_reads_other_images(place: Path, tmp_path: Path) -> None:
     three_regions(tmp_path / "own", list(looks), looks)
     others = {image: looks[other] for image, other in partner.items()}
     three_regions(tmp_path / "others", list(looks), others)
+    # Images differ in their captions, or a permutation would leave the mean as it is.
+    shutil.copytree(place / "data", tmp_path / "data")
+    for image, kept in (("0", 1), ("2", 0)):
+        path = tmp_path / f"data/Sentences/{image}.txt"
+        path.write_text(path.read_text().splitlines()[kept] + "\n")
     for store, control in ((tmp_path / "own", True), (tmp_path / "others", False)):
         more = () if control else ("--no-shuffled-images-control",)
         out = tmp_path / f"run-{store.name}"
-        # Images differ in their captions, or a permutation would leave the mean as it is.
-        flags = ("--regions", str(store), "--no-include-unrelated-captions", *more)
+        flags = ("--regions", str(store), "--data", str(tmp_path / "data"), *more)
         assert run(place, out, *flags, "--min-region-attention", "0") == 0
         told.append(json.loads((out / "result.json").read_text())["heads"])
     control, expected = told
@@ -531,10 +534,6 @@ def test_the_control_reads_other_images(place: Path, tmp_path: Path) -> None:
         (("--task", "vqa"), "task=vqa: its answers are not regions"),
         (("--split", "dev"), "dev.txt: "),
         (("--images", "{0}"), "this model reads stored features, no pixels; leave out images"),
-        (
-            ("--task", "refcoco+", "--no-include-unrelated-captions"),
-            "include_unrelated_captions=False is for Flickr30k Entities",
-        ),
         (("--max-length", "3"), "no phrase is left on which a head can be scored"),
         (("--regions", "{0}/nowhere"), "nowhere"),
     ],

@@ -96,8 +96,8 @@ def seen(*names: str, labels: Any = None, choices: int = 0) -> AttentionBatch:
     return AttentionBatch(Batch(names), samples, range(len(names)))
 
 
-def masses(*maps: AttentionMap, query: Any = "cls", count: int = 1) -> ModalityImportance:
-    one = ModalityImportance(query)
+def masses(*maps: AttentionMap, count: int = 1) -> ModalityImportance:
+    one = ModalityImportance()
     for each in maps:
         one.consume(seen(*(f"s{n}" for n in range(count))), each)
     return one
@@ -123,21 +123,17 @@ def test_worked_cases() -> None:
     np.testing.assert_allclose(one.uniform[0], [2 / 6, 1 / 6, 3 / 6])
 
 
-@pytest.mark.parametrize("query", ["cls", "all"])
-def test_masses_of_random_attention_by_a_plain_loop(query: Any) -> None:
+def test_masses_of_random_attention_by_a_plain_loop() -> None:
     rows = [[S, T, T, S, P, R, R, P], [S, T, S, P, P, W, R, R]]
     real = torch.tensor([[one != P for one in row] for row in rows])
     weights = torch.randn(2, 3, 8, 8).masked_fill(~real[:, None, None], -torch.inf).softmax(-1)
-    found = attention_by_modality(a_map(weights, *rows), query)
-    one = masses(a_map(weights, *rows), query=query, count=2)
+    found = attention_by_modality(a_map(weights, *rows))
+    one = masses(a_map(weights, *rows), count=2)
     kinds = {0: (R, W), 1: (T,), 2: (S, A)}
     for n, row in enumerate(rows):
         for head in range(3):
             for kind, these in kinds.items():
-                total, asked = 0.0, [0] if query == "cls" else [i for i in range(8) if row[i] != P]
-                for i in asked:
-                    for j in range(8):
-                        total += float(weights[n, head, i, j]) * (row[j] in these) / len(asked)
+                total = sum(float(weights[n, head, 0, j]) for j in range(8) if row[j] in these)
                 assert float(found[n, head, kind]) == pytest.approx(total, abs=1e-6)
     np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
     np.testing.assert_allclose(one.by_head[0], found.mean(0), atol=1e-6)
@@ -602,7 +598,7 @@ def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> Non
 
 
 def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_path: Path) -> None:
-    config = config_of(home, model="headless", ig_examples=0, limit=6, query="all", max_length=5)
+    config = config_of(home, model="headless", ig_examples=0, limit=6, max_length=5)
     result = MODALITY(config, tmp_path)
     (model,) = result["models"]
     assert "masked token" in model["inputs"]["measures"][0] and model["attribution"] is None
