@@ -389,7 +389,6 @@ def _samples_under(
     examples: Sequence[Example],
     seed: int,
 ) -> SampleDataset:
-    """The examples as the model reads them under a condition."""
     partner: Mapping[str, str] | None = None
     if condition.image in ("shuffled", "swapped"):
         partner = shuffle_images([name for one in examples for name in one.images], seed)

@@ -97,30 +97,6 @@ time. Accuracy that remains does not come from visual content."""
 
 
 @settings
-class FiguresConfig(Settings):
-    """Runs whose figures are drawn."""
-
-    results: Annotated[tuple[str, ...], InputKind.FOLDER, required] = ()
-    """Folders of finished runs of `heads`, `syntax` and `modality`."""
-    formats: Annotated[tuple[Literal["svg", "pdf", "png"], ...], required] = ("svg", "pdf", "png")
-    """Image formats to write."""
-
-
-FIGURES = Command(
-    "figures",
-    "draw figures for papers from runs of `heads`, `syntax` and `modality`",
-    "groundling.studies.attention.figures:figures",
-    {"_own": FiguresConfig()},
-    title=TITLE,
-    example="groundling figures runs/heads --out runs/figures",
-    common_flags="results formats",
-    positional=("--results",),
-    out_help="Output folder; figures of the same names are replaced.",
-    output=OutputFile(("*.svg*", "*.pdf*", "*.png*")),
-)
-
-
-@settings
 class HeadsConfig(GroundingSettings):
     """Attention heads as phrase-grounding classifiers: model, task and controls."""
 
@@ -347,4 +323,4 @@ CAPTIONS = Command(
 )
 
 
-COMMANDS = (CAPTIONS, FIGURES, HEADS, VISUALIZE, MODALITY, SYNTAX)
+COMMANDS = (CAPTIONS, HEADS, VISUALIZE, MODALITY, SYNTAX)

@@ -1,4 +1,4 @@
-"""Figures for papers from finished runs of `heads`, `syntax` and `modality`, as a command.
+"""Figures of the results of `heads`, `syntax` and `modality`, and of one text and image.
 
 VisualBERT's Figures 3 and 4 (accuracy of heads by layer) and CLIP-TD's Figures 2 to 4 (attention to
 the words that a teacher selects, modality importance by layer and by head). The panels of a figure
@@ -15,42 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from groundling.core.errors import InputError, convert_errors, prefix_errors
-from groundling.runs.folder import disk_errors, read_json
-from groundling.runs.progress import CommandContext
+from groundling.runs.folder import disk_errors
 from groundling.runs.report import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure, save_figure
-from groundling.studies.attention.commands import FiguresConfig
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
-
-
-def figures(config: FiguresConfig, work: CommandContext) -> dict[str, Any]:
-    """Write every run's figures to `work.out` as NAME-FIGURE (NAME of the run's folder).
-
-    Returns the files. Raises InputError if a folder has no such result, two folders have the same
-    name, or a format is unknown.
-    """
-    names = [Path(folder).resolve().name for folder in config.results]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(
-            f"results: two folders are called {twice}, so their figures would overwrite each other; rename one"
-        )
-    made: dict[str, Figure] = {}
-    for name, folder in zip(names, config.results, strict=True):
-        result = Path(folder) / "result.json"
-        content = read_json(result)
-        with prefix_errors(result):
-            found = figures_of(content)
-        made |= {f"{name}-{figure}": drawn for figure, drawn in found.items()}
-    paths = write_figures(made, work.out, config.formats)
-    return {"figures": [str(path) for path in paths]}
-
-
-# -- results and files -------------------------------------------------------------------------------------------------
 
 
 KINDS = {"visual": (BLUE, "o"), "textual": (ORANGE, "s"), "special": (GREEN, "^")}
@@ -78,25 +49,8 @@ SLANTED: dict[str, Any] = {
 ResultJson = Mapping[str, Any]
 
 
-def figures_of(result: ResultJson) -> dict[str, Figure]:
-    """The figures of a run's `result.json`, by file name.
-
-    Raises InputError if it is not a result of `groundling heads`, `syntax` or `modality`.
-    """
-    with convert_errors("not a result of `groundling heads`, `syntax` or `modality`"):
-        if "relations" in result:
-            return {
-                "relations": draw_head_accuracies(
-                    {_relation(one): one for one in result["relations"]}
-                )
-            }
-        if "models" in result:
-            return _of_modality(result)
-        return {"heads": draw_head_accuracies({"": result})}
-
-
 def write_figures(
-    figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]
+    figures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = ("svg",)
 ) -> list[Path]:
     """Write each figure in each format, atomically; returns the files."""
     paths = []
@@ -130,9 +84,10 @@ def _panels(
 # -- heads as classifiers ----------------------------------------------------------------------------------------------
 
 
-def _relation(relation: ResultJson) -> str:
-    """A relation as a panel's title, with the end of the arc that is the phrase."""
-    return f"{relation['relation']} (phrase is {relation['phrase_is']})"
+def draw_relations(relations: Sequence[ResultJson]) -> Figure:
+    """`draw_head_accuracies` of syntactic relations, with the end of the arc that is the phrase in each title."""
+    panels = {f"{one['relation']} (phrase is {one['phrase_is']})": one for one in relations}
+    return draw_head_accuracies(panels)
 
 
 def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
@@ -187,7 +142,6 @@ def _scale(
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Add one legend above all panels."""
     handles, labels = axes.get_legend_handles_labels()
     place: dict[str, Any] = {"loc": "outside upper center", "ncols": len(labels)}
     figure.legend(handles, labels, frameon=False, fontsize=7, columnspacing=1, **place)
@@ -216,7 +170,8 @@ def _dots(axes: Axes, heads: Sequence[ResultJson], measure: str) -> None:
 # -- modality importance -----------------------------------------------------------------------------------------------
 
 
-def _of_modality(result: ResultJson) -> dict[str, Figure]:
+def draw_modality(result: ResultJson) -> dict[str, Figure]:
+    """The figures of a result of `modality`, by name."""
     models = result["models"]
     figures = {
         "modality_by_layer": draw_importance_by_layer(models),

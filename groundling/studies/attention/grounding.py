@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ from groundling.runs.report import TableRow, format_table
 from groundling.runs.run import Run
 from groundling.stats import bootstrap_sums, interval
 from groundling.studies.attention.commands import GroundingSettings, HeadsConfig
+from groundling.studies.attention.figures import draw_head_accuracies, write_figures
 from groundling.studies.attention.inspected_models import (
     AttentionBatch,
     RegionModel,
@@ -118,22 +119,6 @@ class PhraseBaselines(NamedTuple):
     """(Q,) share of the regions that are right."""
     has_confidence: np.ndarray
     """(Q,) bool: regions of its image differ in their confidence."""
-
-
-class GroundingResult(NamedTuple):
-    """Result of a pass for Q phrases, in order, and the M heads of all layers."""
-
-    baselines: PhraseBaselines
-    is_right: np.ndarray
-    """(Q, M) bool: the head is right."""
-    means: np.ndarray
-    """(2, M, MEASURES): means over a half's scored phrases; NaN for a half without any."""
-    heads: list[tuple[str, int, int]]
-    """Map name, layer and head of each of the M; layers and heads count from 0."""
-    half: np.ndarray
-    """(Q,): the half (0 or 1) of the images that its image is in."""
-    measure: GroundingMetric = "accuracy"
-    """When a head is right."""
 
 
 def _baselines_of(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
@@ -254,7 +239,7 @@ class HeadGrounding:
                     queries.append(_Query(number, row, asked, right))
         return queries
 
-    def result(self, group: int = 0) -> GroundingResult:
+    def result(self, group: int = 0) -> HeadLeaderboard:
         """The result for a group's phrases; raises InputError without maps of text over regions."""
         if not self.layers:
             raise InputError("this model has no attention from text to regions")
@@ -264,7 +249,7 @@ class HeadGrounding:
         with np.errstate(invalid="ignore"):
             means = np.stack([sums[group] for sums in self.sums], 1) / counts.reshape(2, 1, 1, 1)
         heads = means.shape[2]
-        return GroundingResult(
+        return HeadLeaderboard(
             PhraseBaselines(*(values[own] for values in self.baselines)),
             np.concatenate([hits[own] for hits in self.hits], 1),
             means.reshape(2, -1, len(MEASURES)),
@@ -309,8 +294,14 @@ def score_heads(
     for group in range(1 + passes[0].groups.max(initial=0)):
         own_images = image[passes[0].groups == group]
         result, *shuffled = (scores.result(group) for scores in passes)
-        share = config.min_region_attention
-        boards.append(HeadLeaderboard(result, own_images, share, config.seed, *shuffled))
+        board = replace(
+            result,
+            image=own_images,
+            min_region_share=config.min_region_attention,
+            seed=config.seed,
+            is_right_shuffled=shuffled[0].is_right if shuffled else None,
+        )
+        boards.append(board)
     return passes[0].baselines, boards
 
 
@@ -323,34 +314,42 @@ def assign_halves(images: Sequence[str], seed: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class HeadLeaderboard:
-    """Result of a pass for Q phrases, and the accuracies and best heads computed from it."""
+    """Result of a pass for Q phrases, in order, and the M heads of all layers: accuracies and best heads."""
 
-    result: GroundingResult
-    image: np.ndarray
+    baselines: PhraseBaselines
+    is_right: np.ndarray
+    """(Q, M) bool: the head is right."""
+    half_means: np.ndarray
+    """(2, M, MEASURES): means over a half's scored phrases; NaN for a half without any."""
+    heads: list[tuple[str, int, int]]
+    """Map name, layer and head of each of the M; layers and heads count from 0."""
+    half: np.ndarray
+    """(Q,): the half (0 or 1) of the images that its image is in."""
+    measure: GroundingMetric = "accuracy"
+    """When a head is right."""
+    image: np.ndarray = NONE
     """(Q,) int: index of its image, from 0."""
-    min_region_share: float
+    min_region_share: float = 0.0
     """Heads whose share of attention from phrases to regions is not above this are not selected."""
-    seed: int
-    shuffled_result: GroundingResult | None = None
-    """The result of the same pass with the region features of other images."""
+    seed: int = 0
+    is_right_shuffled: np.ndarray | None = None
+    """`is_right` in the same pass with the region features of other images."""
 
     @cached_property
     def scored_phrases(self) -> np.ndarray:
         """(Q,) bool: the phrase is scored."""
-        return np.asarray(self.result.baselines.status == PhraseStatus.SCORED)
+        return np.asarray(self.baselines.status == PhraseStatus.SCORED)
 
     @cached_property
     def active(self) -> np.ndarray:
         """(2, M) bool: the active heads of each half."""
-        return np.asarray(self.result.means[..., 0] > self.min_region_share)
+        return np.asarray(self.half_means[..., 0] > self.min_region_share)
 
     @cached_property
     def means(self) -> np.ndarray:
         """(M, MEASURES) over both halves."""
-        weight = np.array(
-            [(self.scored_phrases & (self.result.half == half)).sum() for half in (0, 1)]
-        )
-        sums = np.nan_to_num(self.result.means) * weight[:, None, None]
+        weight = np.array([(self.scored_phrases & (self.half == half)).sum() for half in (0, 1)])
+        sums = np.nan_to_num(self.half_means) * weight[:, None, None]
         return np.asarray(sums.sum(0) / weight.sum())
 
     @property
@@ -365,7 +364,7 @@ class HeadLeaderboard:
         """
         best: list[int | None] = []
         for half in (0, 1):
-            own = self.scored_phrases & (self.result.half == half)
+            own = self.scored_phrases & (self.half == half)
             heads = np.flatnonzero(among & self.active[half])
             if not own.any() or not len(heads):
                 best.append(None)
@@ -378,7 +377,7 @@ class HeadLeaderboard:
         first, second = chosen
         if first is None or second is None:
             return None
-        return np.where(self.result.half == 0, hits[:, second], hits[:, first])
+        return np.where(self.half == 0, hits[:, second], hits[:, first])
 
     def intervals(self, columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         """Means of columns (Q,) over scored phrases, per cent, with 95 % intervals over images.
@@ -406,9 +405,9 @@ class HeadLeaderboard:
         """All numbers: overall, by layer and by head; raises InputError without phrases."""
         if not self.scored_phrases.any():
             raise InputError("no phrase is left on which a head can be scored")
-        heads = self.result.heads
+        heads = self.heads
         return {
-            "measure": self.result.measure,
+            "measure": self.measure,
             "active_heads": int(self.is_active.sum()),
             **self._summary(np.ones(len(heads), bool)),
             "layers": [self._layer(layer) for layer in dict.fromkeys(one[:2] for one in heads)],
@@ -417,27 +416,27 @@ class HeadLeaderboard:
 
     def name(self, head: int) -> str:
         """LAYER-HEAD, counted from 0, after the map's name if there are several maps."""
-        name, layer, number = self.result.heads[head]
-        several = len({name for name, _, _ in self.result.heads}) > 1
+        name, layer, number = self.heads[head]
+        several = len({name for name, _, _ in self.heads}) > 1
         return f"{name} {layer}-{number}" if several else f"{layer}-{number}"
 
     def _summary(self, among: np.ndarray) -> dict[str, Any]:
         """Baselines, accuracies of heads `among` (M,), and the selected heads."""
-        facts = self.result.baselines
+        facts = self.baselines
         columns: dict[str, np.ndarray] = {
             "upper_bound": facts.has_matching_region,
             "chance": facts.chance,
         }
         if facts.has_confidence.any():
             columns["confidence"] = facts.confident_is_right
-        chosen = self.best_heads(self.result.is_right, among)
-        best = self.held_out(self.result.is_right, chosen)
+        chosen = self.best_heads(self.is_right, among)
+        best = self.held_out(self.is_right, chosen)
         if best is not None:
             rule = columns.get("confidence", facts.chance)
             columns["held_out"] = best
             columns["held_out_less_rule"] = best.astype(float) - rule
-        if self.shuffled_result is not None:
-            hits = self.shuffled_result.is_right
+        if self.is_right_shuffled is not None:
+            hits = self.is_right_shuffled
             own = self.held_out(hits, chosen)
             other = self.held_out(hits, self.best_heads(hits, among))
             if best is not None and own is not None and other is not None:
@@ -456,9 +455,9 @@ class HeadLeaderboard:
         heads = np.flatnonzero(among & self.is_active)
         if not len(heads):
             return None
-        hits = self.result.is_right[self.scored_phrases]
+        hits = self.is_right[self.scored_phrases]
         head = int(heads[hits[:, heads].sum(0).argmax()])
-        estimate = self.intervals({"best": self.result.is_right[:, head]})["best"]
+        estimate = self.intervals({"best": self.is_right[:, head]})["best"]
         return {
             "head": self.name(head),
             **estimate,
@@ -466,9 +465,9 @@ class HeadLeaderboard:
         }
 
     def _layer(self, layer: tuple[str, int]) -> dict[str, Any]:
-        among = np.array([(name, number) == layer for name, number, _ in self.result.heads])
+        among = np.array([(name, number) == layer for name, number, _ in self.heads])
         summary = self._summary(among)
-        accuracy = self.result.is_right[self.scored_phrases][:, among].mean(0)
+        accuracy = self.is_right[self.scored_phrases][:, among].mean(0)
         shares = self.means[among].mean(0)
         return {
             "attention": layer[0],
@@ -480,10 +479,9 @@ class HeadLeaderboard:
         }
 
     def _heads(self) -> list[dict[str, Any]]:
-        """The accuracy of every head, also with other images, and its `MEASURES`."""
-        columns: dict[str, np.ndarray] = {self.result.measure: self.result.is_right}
-        if self.shuffled_result is not None:
-            columns["other_images"] = self.shuffled_result.is_right
+        columns: dict[str, np.ndarray] = {self.measure: self.is_right}
+        if self.is_right_shuffled is not None:
+            columns["other_images"] = self.is_right_shuffled
         accuracies = {
             name: 100 * right[self.scored_phrases].mean(0) for name, right in columns.items()
         }
@@ -494,7 +492,7 @@ class HeadLeaderboard:
                 **_rounded_measures(self.means[place]),
                 **{column: _round(values[place]) for column, values in accuracies.items()},
             }
-            for place, (name, layer, head) in enumerate(self.result.heads)
+            for place, (name, layer, head) in enumerate(self.heads)
         ]
 
 
@@ -574,7 +572,7 @@ def format_interval(estimate: Mapping[str, Any] | None) -> str:
 
 
 def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
-    """Every head's accuracy as a classifier of phrases, with baselines and a control.
+    """Every head's accuracy as a classifier of phrases, with baselines and a control; writes `heads.svg`.
 
     Raises:
         InputError: The model reads no regions or gives no attention, a file is missing or
@@ -593,6 +591,8 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
         "without_box": skipped,
     }
     run.note(*notes_of_reports(counts, {}, [report]))
+    if run.state.is_main_process:
+        write_figures({"heads": draw_head_accuracies({"": report})}, run.folder)
     return {
         "active_above": config.min_region_attention,
         "counts": counts,

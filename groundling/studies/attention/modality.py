@@ -25,6 +25,7 @@ from groundling.runs.run import Run
 from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.studies.attention.answers import Outcome, ablate_inputs, outcome_of
 from groundling.studies.attention.commands import ModalityConfig
+from groundling.studies.attention.figures import draw_modality, write_figures
 from groundling.studies.attention.grounding import COUNTED
 from groundling.studies.attention.importance import (
     ATTENTION_TARGETS,
@@ -56,7 +57,7 @@ MIN_COMPLETE_SHARE = 0.9
 
 
 def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
-    """Modality importance by layer and head, input ablation and attributions, for one model or two.
+    """Modality importance by layer and head, input ablation and attributions, for one model or two; with figures.
 
     Raises:
         InputError: A model reads no regions or gives no attention, a file is missing or malformed,
@@ -88,7 +89,7 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
                 "comparable; compare their ratios to even attention"
             )
     run.note(*dict.fromkeys(notes))
-    return {
+    result = {
         "examples": len(examples.every),
         "images": len(set(examples.bootstrap.images)),
         "models": [analysis.to_json() for analysis in analyses],
@@ -96,6 +97,9 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
         "selected_words": _selected_words(config, analyses, device) if config.teacher else None,
         "notes": run.notes,
     }
+    if run.state.is_main_process:
+        write_figures(draw_modality(result), run.folder)
+    return result
 
 
 class _AnalysedExamples(NamedTuple):
@@ -326,7 +330,6 @@ def _of_attribution(summary: JsonObject) -> str:
 
 
 def _of_difference(result: JsonObject) -> str:
-    """Table of the second model less the first."""
     difference = result["difference"]
     one, other = (_name(model) for model in result["models"])
     gap, visual = (_percent(difference["relative"][name]) for name in ("gap_size", "visual"))
@@ -337,7 +340,6 @@ def _of_difference(result: JsonObject) -> str:
 
 
 def _of_words(summary: JsonObject, names: Sequence[str]) -> str:
-    """Table of attention to words against the teacher's scores."""
     rows: list[TableRow] = [
         {
             "": name,

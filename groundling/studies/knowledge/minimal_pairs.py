@@ -123,8 +123,8 @@ def _files(path: Path) -> list[Path]:
 
 def _blimp(row: JsonObject, file: Path, number: int) -> MinimalPair:
     paradigm = row.get("UID", file.stem)
-    phenomenon = row.get("linguistics_term", "")
-    field = row.get("field", "")
+    phenomenon: str = row.get("linguistics_term", "")
+    field: str = row.get("field", "")
     return MinimalPair(
         f"{paradigm}/{row.get('pairID', number)}",
         tuple(map(TextWithContext, row_texts(row, BLIMP))),
@@ -427,11 +427,10 @@ def _score_items(
     """A model's scores (N, S) of each item's texts."""
     model = LanguageModel(source, device, config.max_length)
     texts = [text for item in items for text in item.texts]
-    likelihoods = model.score(texts, config.pll)
-    values = likelihoods.sums
+    values, tokens = model.score(texts, config.pll)
     if config.reduction == "mean":
         with np.errstate(invalid="ignore"):
-            values = values / likelihoods.tokens
+            values = values / tokens
     return values.reshape(len(items), -1)
 
 

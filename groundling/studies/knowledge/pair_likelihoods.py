@@ -47,15 +47,6 @@ class TextWithContext(NamedTuple):
     """Words from this character on are scored; the text before it is context."""
 
 
-class Likelihoods(NamedTuple):
-    """Likelihoods of N texts."""
-
-    sums: np.ndarray
-    """(N,) float64, natural logarithm, summed over scored tokens; NaN without any."""
-    tokens: np.ndarray
-    """(N,) int64: number of scored tokens; 0 for a text that is too long or has none."""
-
-
 class ScoringInput(NamedTuple):
     """A text as the model reads it to score some of its tokens."""
 
@@ -95,8 +86,11 @@ class LanguageModel:
     @torch.no_grad()
     def score(
         self, texts: Sequence[TextWithContext], masking: Masking = "within-word"
-    ) -> Likelihoods:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The (pseudo-)log-likelihood of every text's scored words, given the context before them.
+
+        Returns (N,) float64, natural logarithm, summed over scored tokens, NaN without any; and (N,) int64, the number
+        of scored tokens, 0 for a text that is too long or has none.
 
         For a masked model, the sum over tokens of the log-probability of the masked token (Salazar
         et al. 2020, Eq. 1). Unless `masking` is `original`, the later tokens of its word are masked
@@ -120,14 +114,13 @@ class LanguageModel:
             for number in track(order, "texts", "text")
             for copy in self._copies(number, *rows[number], masking)
         )
-        for batch in _fill_batches(
-            copies, MAX_CAUSAL_BATCH_TOKENS if self.causal else MAX_BATCH_TOKENS
-        ):
+        room = MAX_CAUSAL_BATCH_TOKENS if self.causal else MAX_BATCH_TOKENS
+        for batch in _fill_batches(copies, room):
             for copy, log_probabilities in zip(batch, self._log_probabilities(batch), strict=True):
                 sums[copy.text] += log_probabilities.sum()
                 tokens[copy.text] += len(log_probabilities)
         sums[tokens == 0] = np.nan
-        return Likelihoods(sums[same], tokens[same])
+        return sums[same], tokens[same]
 
     def _rows(self, texts: Sequence[TextWithContext]) -> list[tuple[TextRow, np.ndarray]]:
         """Each text's tokens, and which are scored (T,) bool; none of a text that is too long."""
@@ -154,8 +147,9 @@ class LanguageModel:
         if self.causal:
             # Each token is predicted from the one before it; without one, it is not scored.
             before = len(self.start)
-            ids = np.concatenate([np.array(self.start, np.int64), row.input_ids])
-            longer = row.take(np.r_[np.zeros(before, np.int64), every])
+            start = np.array(self.start, np.int64)
+            ids = np.concatenate([start, row.input_ids])
+            longer = row.take(np.concatenate([np.zeros_like(start), every]))
             places = places[places + before > 0] + before
             if len(places):
                 longer = replace(longer, input_ids=ids)

@@ -85,12 +85,14 @@ def collect_nouns(facts: Sequence[VisualFact]) -> HumanAnswerDistributions:
         for option in fact.options:
             options.setdefault(option, len(options))
     of_fact = np.array([number[fact.subject.lower()] for fact in facts])
-    places = tuple(np.array([options[option] for option in fact.options]) for fact in facts)
+    places = []
+    for fact in facts:
+        places.append(np.array([options[option] for option in fact.options]))
     shares = np.zeros((len(names), len(options)))
     for fact, noun, place in zip(facts, of_fact, places, strict=True):
         shares[noun, place] += fact.target
     shares /= shares.sum(1, keepdims=True)
-    return HumanAnswerDistributions(tuple(names), shares, of_fact, places)
+    return HumanAnswerDistributions(tuple(names), shares, of_fact, tuple(places))
 
 
 def assign_folds(nouns: Sequence[str], folds: int, seed: int) -> np.ndarray:

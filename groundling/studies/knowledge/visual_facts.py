@@ -292,7 +292,8 @@ def _coda(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
 
 def _vicomte_relation(path: Path) -> str:
     """The last part of the path that names a relation: `wiki-color/`, `size_larger/`, `shape-dist.jsonl`."""
-    for part in (path.name.split("-dist")[0], *reversed(path.parts[:-1])):
+    name = path.name.split("-dist")[0]
+    for part in (name, *reversed(path.parts[:-1])):
         if part.removeprefix("wiki-") in TEMPLATES:
             return part
     raise InputError(f"no relation; expected one of {', '.join(TEMPLATES)} in the path")
@@ -477,7 +478,8 @@ def _hub_choice(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
 
 @row_by_row
 def _position(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
-    text, one, other = (row[name].strip() for name in ("text", "obj_a", "obj_b"))
+    text = row["text"].strip()
+    one, other = row["obj_a"].strip(), row["obj_b"].strip()
     prompts = _fill(POSITION_PROMPTS, text, one, other)
     shares = _by_label(row, POSITIONS)
     yield make_fact("spatial/position", "position", text, POSITIONS, shares, prompts)

@@ -86,7 +86,8 @@ def read_word_pairs(path: str | Path) -> WordPairs:
             continue
         with prefix_errors(f"{path}, line {number}"), convert_errors("not two words and a rating"):
             one, other, rating = (row[place] for place in places)
-            if not one or not other or len(row) != len(header) or not np.isfinite(float(rating)):
+            is_whole = len(row) == len(header) and one and other
+            if not is_whole or not np.isfinite(float(rating)):
                 raise InputError(f"expected {len(header)} columns: two words and a number")
         pairs.append((one, other))
         ratings.append(float(rating))
@@ -125,9 +126,13 @@ def probe_words(config: ProbeWordsConfig, run: Run) -> JsonObject:
     layouts = {path: ratings_layout(path) for path in config.data}
     rated = {path: read_word_ratings(path, layout) for path, layout in layouts.items() if layout}
     read = {path: read_word_pairs(path) for path, layout in layouts.items() if not layout}
-    for name in duplicates(one.name for one in (*read.values(), *rated.values())):
+    names = [pairs.name for pairs in read.values()]
+    names += [words.name for words in rated.values()]
+    for name in duplicates(names):
         raise InputError(f"data: two files hold {name}; leave one out")
-    result: JsonObject = _probe_pairs(config, list(read.values()), run) if read else {}
+    result: JsonObject = {}
+    if read:
+        result |= _probe_pairs(config, list(read.values()), run)
     lines: list[JsonObject] = []
     for words in rated.values():
         found, own = predict_ratings(config.model, words, config.template, config.max_length)
@@ -293,7 +298,8 @@ def read_word_ratings(path: str | Path, layout: RatingsLayout) -> WordRatings:
             rated[key] = (word.lower() if word.isupper() else word, values)
     times = Counter(word.lower() for word, _ in rated.values())
     words = [word for word, _ in rated.values()]
-    ratings = np.array([values for _, values in rated.values()]).reshape(len(words), -1)
+    values_of_words = [values for _, values in rated.values()]
+    ratings = np.array(values_of_words).reshape(len(words), -1)
     is_whole = ~np.isnan(ratings).any(1)
     is_one = np.array([times[word.lower()] == 1 for word in words], bool)
     left_out["not_rated"] = int((~is_whole).sum())

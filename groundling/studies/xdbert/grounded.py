@@ -239,7 +239,6 @@ def _runs_of(task: str, name: str, folder: str) -> SeedRuns:
 
 
 def _examples(task: Task, config: GroundedConfig, base: SeedRuns, other: SeedRuns) -> list[Example]:
-    """The task's development examples in the order of the runs."""
     by_id = {example.id: example for example in task.read(Path(config.data), task.dev[0])}
     if base.ids != other.ids or set(base.ids) != set(by_id):
         raise InputError(f"{config.base}, {config.other} and {config.data} have different examples")
@@ -364,7 +363,6 @@ def _cliffs_delta(up: np.ndarray, down: np.ndarray) -> float:
 
 
 def _bootstrap_interval(up: np.ndarray, down: np.ndarray, seed: int) -> list[float]:
-    """The 95 % interval of Cliff's delta."""
     rng = generator(seed, "bootstrap")
     drawn = [_cliffs_delta(draw_resample(up, rng), draw_resample(down, rng)) for _ in range(DRAWS)]
     ends: list[float] = interval(np.array(drawn)).tolist()

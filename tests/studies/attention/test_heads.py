@@ -30,7 +30,6 @@ from groundling.models.attention import (
     text_positions,
 )
 from groundling.studies.attention.grounding import (
-    GroundingResult,
     HeadGrounding,
     HeadLeaderboard,
     PhraseBaselines,
@@ -162,7 +161,7 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, batch: int,
         assert found.heads == [("self", n, h) for n in range(LAYERS) for h in range(HEADS)]
         for side in (0, 1):
             expected = shares[own & (half == side)].mean(0)
-            assert found.means[side, :, 0] == pytest.approx(expected, abs=1e-6)
+            assert found.half_means[side, :, 0] == pytest.approx(expected, abs=1e-6)
 
 
 # -- nothing is held, and cost is one pass -----------------------------------------------------------------------------
@@ -296,7 +295,7 @@ def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing() 
     names = ("SCORED", "SPLITS_WORD", "NO_TOKENS", "TRUNCATED")
     assert found.baselines.status.tolist() == [PhraseStatus[name] for name in names]
     assert found.is_right.tolist() == [[True, False] * 2, *[[False] * 4] * 3]
-    assert np.isnan(found.means[1]).all(), "no phrase in the other half"
+    assert np.isnan(found.half_means[1]).all(), "no phrase in the other half"
 
 
 class Blind(StubAttention):
@@ -369,7 +368,7 @@ class Looking(StubAttention):
         return EncoderOutput()
 
 
-def looked_at(text: TextRowEncoder, others: bool) -> tuple[GroundingResult, list[str]]:
+def looked_at(text: TextRowEncoder, others: bool) -> tuple[HeadLeaderboard, list[str]]:
     """40 images of four objects in four places, in any order; each phrase, a word, names one by its
     number.
     """
@@ -403,7 +402,8 @@ def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextRowEnco
     null, _ = looked_at(text, True)
     half_of = assign_halves(images, 0)
     assert sum(half_of.values()) == 20
-    told = HeadLeaderboard(found, np.arange(40), 0.2, 0, null).report()
+    own = {"image": np.arange(40), "min_region_share": 0.2, "is_right_shuffled": null.is_right}
+    told = replace(found, **own).report()
     assert told["chosen"] == ["0-0", "0-0"] and told["active_heads"] == 2
     assert told["held_out"] == {"value": 100.0, "interval": [100.0, 100.0]}
     assert told["chance"]["value"] == 25 and told["upper_bound"]["value"] == 100
@@ -427,8 +427,9 @@ def board(hits: np.ndarray, half: np.ndarray, active: np.ndarray, **more: Any) -
     ones = np.ones(count, bool)
     facts = PhraseBaselines(np.zeros(count, int), ones, ones, ones * 0.5, ones)
     means = np.stack([np.stack([a, a, a], -1) for a in active])
-    found = GroundingResult(facts, hits, means, [("self", n, 0) for n in range(heads)], half)
-    return HeadLeaderboard(found, np.arange(count), 0.2, 0, **more)
+    names = [("self", n, 0) for n in range(heads)]
+    own = {"image": np.arange(count), "min_region_share": 0.2, **more}
+    return HeadLeaderboard(facts, hits, means, names, half, **own)
 
 
 def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
@@ -487,6 +488,7 @@ def test_the_command_writes_all_heads(place: Path, tmp_path: Path, capsys: Any) 
     assert run(place, tmp_path / "out", "--min-region-attention", "0.1") == 0
     shown = capsys.readouterr().out
     assert "heads count from 0" in shown and "the region of highest confidence" in shown
+    assert (tmp_path / "out/heads.svg").read_bytes()[:5] == b"<?xml"
     told = json.loads((tmp_path / "out/result.json").read_text())
     counts = told["counts"]
     assert (counts["images"], counts["texts"], counts["asked"]) == (3, 6, 9)

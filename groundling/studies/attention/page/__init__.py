@@ -104,7 +104,6 @@ class AttentionPage:
         write_whole(Path(path), self.html())
 
     def _repr_html_(self) -> str:
-        """The page in an iframe, for notebooks."""
         inside = html.escape(self.html(), quote=True)
         style = f"width:100%;height:{FRAME_HEIGHT}px;border:0"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{inside}"></iframe>'
@@ -206,7 +205,6 @@ def _pair_of(example: Example, find: Callable[[str], Path], data: str) -> ImageT
 
 
 def _file_pairs(config: VisualizeConfig) -> Iterator[ImageTextPair]:
-    """The rows of your own file."""
     path = Path(config.data)
     columns = (*text_columns(config.text_column, "text_column"), config.image_column)
     _, rows = read_all_columns(path, columns)

@@ -380,7 +380,6 @@ def write_flickr30k(files: DataSetWriter) -> None:
 
 
 def _annotation(files: DataSetWriter, scene: Scene, name: str) -> list[str]:
-    """Lines of an image's annotation XML."""
     size = _elements({**files.shape, "depth": 3})
     lines = [f"<annotation><filename>{name}.jpg</filename><size>{size}</size>"]
     for i in (0, 1):
