@@ -10,12 +10,12 @@ import pytest
 from matplotlib.colors import to_hex
 from tiny import homes
 
+from groundling.runs.report import draw_heat_maps
 from groundling.studies.attention.figures import (
     BLUE,
     GREEN,
     ORANGE,
     draw_head_accuracies,
-    draw_heat_maps,
     draw_modality,
     draw_relations,
     write_figures,
@@ -126,14 +126,14 @@ def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
     maps = {"0-1": np.array([[0.1, 0.2]])}  # a heat map is an image, which has an id in SVG
     for name in ("one", "other"):
         # A text may contain dollar signs, which start mathematics.
-        drawn = {"maps": draw_heat_maps(maps, [r"$\x$"], ["0", r"1 $\x$"], "box")}
+        drawn = {"maps": draw_heat_maps(maps, [r"$\x$"], ["0", r"1 $\x$"], ("box", "word"))}
         write_figures(drawn, tmp_path / name, ["svg", "pdf"])
     assert homes.digests(tmp_path / "one") == homes.digests(tmp_path / "other")
 
 
 def test_words_over_boxes_share_one_scale() -> None:
     maps = {"0-1": np.array([[0.1, 0.2], [0.3, 0.0]]), "1-0": np.array([[0.5, 0.2], [0.0, 0.0]])}
-    figure = draw_heat_maps(maps, ["a", "dog"], ["0 person", "1 ball"], "box")
+    figure = draw_heat_maps(maps, ["a", "dog"], ["0 person", "1 ball"], ("box", "word"))
     assert figure.get_supxlabel() == "box"
     images = [axes.images[0] for axes in figure.axes if axes.images]
     assert {image.get_clim() for image in images} == {(0, 50)}
