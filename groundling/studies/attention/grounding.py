@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
@@ -327,7 +327,7 @@ class HeadLeaderboard:
     """(Q,): the half (0 or 1) of the images that its image is in."""
     measure: GroundingMetric = "accuracy"
     """When a head is right."""
-    image: np.ndarray = NONE
+    image: np.ndarray = field(default_factory=lambda: NONE)
     """(Q,) int: index of its image, from 0."""
     min_region_share: float = 0.0
     """Heads whose share of attention from phrases to regions is not above this are not selected."""
