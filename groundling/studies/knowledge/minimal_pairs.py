@@ -115,7 +115,8 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     # Archives made on macOS have a second file for each name, which begins with a dot.
-    visible = [file for file in sorted(path.rglob("*")) if not file.name.startswith(".")]
+    every = sorted(path.rglob("*"))
+    visible = [file for file in every if not file.name.startswith(".")]
     files = [file for file in visible if file.suffix in ROWS]
     require_nonempty(files, f"{path}: no {', '.join(ROWS)} file there; unpack an archive first")
     return files
@@ -408,7 +409,8 @@ def pairs(config: PairsConfig, run: Run) -> JsonObject:
         "scores": by_level("scores"),
     }
     if config.other:
-        result["other"] = {"ties": _ties(scored[1], rules), "scores": by_level("other")}
+        ties = _ties(scored[1], rules)
+        result["other"] = {"ties": ties, "scores": by_level("other")}
         result["difference"] = by_level("difference")
     if run.state.is_main_process:
         lines: list[JsonObject] = []

@@ -108,7 +108,8 @@ class LanguageModel:
             same[number] = first.setdefault(tokens_read, number)
         sums = np.zeros(len(texts))
         tokens = np.zeros(len(texts), np.int64)
-        order = sorted(first.values(), key=lambda number: len(rows[number][0].input_ids))
+        lengths = [len(row.input_ids) for row, _ in rows]
+        order = sorted(first.values(), key=lengths.__getitem__)
         copies = (
             copy
             for number in track(order, "texts", "text")

@@ -410,12 +410,14 @@ def summarize_relation(
         templates[name] = score_answers(asked, scores, logs)
     averaged = average_templates(answers)
     best_answers = [_best(fact) for fact in facts]
-    same_options = _have_same_options(facts)
+    majority = NAN
+    if _have_same_options(facts):
+        majority = float(np.mean(best_answers, axis=0).max())
     return {
         **({"map": mean_average_precision(facts, averaged)} if _are_norms(facts) else {}),
         "facts": len(facts),
         "chance": float(np.mean([best.mean() for best in best_answers])),
-        "majority": float(np.mean(best_answers, axis=0).max()) if same_options else NAN,
+        "majority": majority,
         "averaged_scores": score_answers(facts, averaged, logs),
         "templates": templates,
     }

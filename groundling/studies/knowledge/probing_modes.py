@@ -162,7 +162,8 @@ def score_by_fill_mask(
         for fact in some:
             answers.append({})
             for template in fact.prompts:
-                answers[-1][template] = np.array([next(means) for _ in fact.options])
+                of_options = [next(means) for _ in fact.options]
+                answers[-1][template] = np.array(of_options)
         several.update(one.option for one in masked if len(one.tokens) > 1)
         unknown.update(one.option for one in masked if text.tokenizer.unk_token_id in one.tokens)
     notes = {"several_tokens": sorted(several), "unknown_tokens": sorted(unknown)}

@@ -399,7 +399,10 @@ def _sentences(path: Path) -> dict[str, str]:
     """Sentences with a mask, by index among all templates, sorted (the release's template_idx)."""
     with convert_read_errors(path):
         groups = yaml.safe_load(read_text(path))["templates"]
-        texts = sorted((text, group["name"]) for group in groups for text in group["templates"])
+        texts: list[tuple[str, str]] = []
+        for group in groups:
+            texts += [(text, group["name"]) for text in group["templates"]]
+        texts.sort()
     return {
         str(number): text
         for number, (text, name) in enumerate(texts)

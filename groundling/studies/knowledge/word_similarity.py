@@ -73,7 +73,10 @@ def read_word_pairs(path: str | Path) -> WordPairs:
     path = Path(path)
     lines = lines_of(path)
     separator = next((mark for mark in SEPARATORS if len(lines[0].split(mark)) > 2), None)
-    rows = [[value.strip() for value in line.strip().split(separator)] for line in lines]
+    rows = []
+    for line in lines:
+        cells = line.strip().split(separator)
+        rows.append([cell.strip() for cell in cells])
     header = [name.lower() for name in rows[0]]
     names = next((names for names in COLUMNS if set(names) <= set(header)), ())
     # Without a header the rating is the first number, which SimVerb's part of speech precedes.
