@@ -10,7 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -60,6 +60,11 @@ def json_text(value: object, **options: Any) -> str:
 def write_json(path: Path, value: object) -> None:
     """Write JSON atomically; a full disk or a read-only folder is an InputError."""
     write_whole(path, json_text(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def write_json_lines(path: Path, rows: Iterable[object]) -> None:
+    """Write each value in a line of its own, replacing the file atomically."""
+    write_whole(path, "".join(json_text(row) + "\n" for row in rows))
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from groundling.runs.folder import write_whole
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 TableRow = Mapping[str, str]
 """One row of a table: cells by column heading; all rows of a table have the same headings in the \
@@ -258,3 +260,96 @@ def _label_rows(axes: Axes, labels: Sequence[str]) -> None:
 def _label(text: str, letters: int = 26, max_lines: int = 3) -> str:
     """A label wrapped into a few lines; dollar signs, which start mathematics, are escaped."""
     return fill(text.replace("$", r"\$"), letters, max_lines=max_lines, placeholder="…")
+
+
+# Heat maps of attention. The panels of a figure share their scales.
+
+COLOUR_MAP = "cividis"
+"""Colour map of heat maps, readable with colour blindness."""
+TITLE_WIDTH = 24
+"""Characters per line of a column's title."""
+PANEL_WIDTH = 3.4
+"""Width of a panel in inches, about a column of a two-column paper."""
+PANEL_HEIGHT = 2.5
+COLUMNS = 3
+"""Panels side by side."""
+SLANTED: dict[str, Any] = {
+    **{"fontsize": 7, "rotation": 60, "ha": "right", "rotation_mode": "anchor"},
+    "parse_math": False,  # a text may contain dollar signs
+}
+"""Style of the labels of words and boxes below an axis."""
+
+
+def new_panels(
+    count: int, wide: float = PANEL_WIDTH, high: float = PANEL_HEIGHT, columns: int = COLUMNS
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels with shared scales, `columns` side by side."""
+    across = min(count, columns)
+    down = -(-count // across)
+    figure = new_figure(wide * across, high * down)
+    axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    every = list(axes.flat)
+    for empty in every[count:]:
+        empty.set_axis_off()
+    for number, one in enumerate(every[:count]):
+        one.spines[["top", "right"]].set_visible(False)
+        if number + across >= count:  # the lowest of its column
+            one.tick_params(labelbottom=True)
+    return figure, every[:count]
+
+
+def draw_heat_map(axes: Axes, shares: np.ndarray, top: float, rows: Sequence[Any]) -> AxesImage:
+    """Draw shares (rows, columns) in per cent, from 0 to `top`."""
+    axes.set_yticks(range(len(rows)), rows, fontsize=7, parse_math=False)
+    return axes.imshow(shares, vmin=0, vmax=top, cmap=COLOUR_MAP, aspect="auto")
+
+
+def add_scale(
+    figure: Figure,
+    axes: Sequence[Axes],
+    image: AxesImage,
+    largest: float,
+    even: float | None = None,
+) -> None:
+    """Add the heat maps' colour bar, with the largest share and, given `even`, a line there."""
+    bar = figure.colorbar(image, ax=axes)
+    label = f"attention, % (largest: {largest:.1f})"
+    if even is not None:
+        label = f"attention, %\n(largest: {largest:.1f}; line: even, {even:.1f})"
+    bar.set_label(label, fontsize=8 if even is None else 7)
+    if even is not None:
+        bar.ax.axhline(even, color=VERMILION, linewidth=1.5)
+    bar.ax.tick_params(labelsize=7)
+
+
+def draw_heat_maps(
+    maps: Mapping[str, np.ndarray],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    axes_labels: tuple[str, str],
+    even: float | None = None,
+    panels: int = COLUMNS,
+) -> Figure:
+    """Attention (R, C) from rows to columns, one panel per title, `panels` side by side.
+
+    `axes_labels`: what columns and rows are. All panels share one scale, from 0 to the largest share or, if that is
+    more, to `even`, the share of a column under even attention, in per cent. NaN stays blank, and so does an axis
+    without names.
+    """
+    import numpy as np  # the command line loads this module for its tables
+
+    high, across = next(iter(maps.values())).shape
+    labels = [fill(column, TITLE_WIDTH) for column in columns]
+    longest = max((len(line) for column in labels for line in column.splitlines()), default=0)
+    wide = max(PANEL_WIDTH * 0.8, 0.22 * across + 0.9)
+    figure, axes = new_panels(len(maps), wide, 0.18 * high + 0.07 * longest + 0.8, panels)
+    largest = 100 * max(float(np.nanmax(one)) for one in maps.values())
+    top = max(largest, even or 0.0)
+    for one, (title, shares) in zip(axes, maps.items(), strict=True):
+        image = draw_heat_map(one, 100 * shares, top, rows)
+        one.set_title(title, fontsize=9, parse_math=False)
+        one.set_xticks(range(len(labels)), labels, **SLANTED)
+    figure.supxlabel(axes_labels[0], fontsize=9)
+    figure.supylabel(axes_labels[1], fontsize=9)
+    add_scale(figure, axes, image, largest, even)
+    return figure

@@ -245,21 +245,17 @@ class EntitiesCaption:
         return f"{self.image}#{self.number}"
 
 
-def read_captions(folder: Path, split: str, *, unrelated: bool = True) -> list[EntitiesCaption]:
+def read_captions(folder: Path, split: str) -> list[EntitiesCaption]:
     """Captions of the images in `SPLIT.txt`, in its order, including those without boxes.
 
     Args:
         folder: Folder with the image lists, `Sentences` and `Annotations`.
         split: Name of an image list.
-        unrelated: If False, omits the captions in `UNRELATED_CAPTIONS`.
 
     Raises:
         InputError: A file is missing, or an image list, caption or annotation is invalid.
     """
     folder = Path(folder)
-    left_out = set()
-    if not unrelated:
-        left_out = {tuple(line.split()) for line in lines_of(folder / "UNRELATED_CAPTIONS")}
     listed = [line.strip() for line in lines_of(folder / f"{split}.txt") if line.strip()]
     again = [f"{folder / split}.txt: repeated image {image}" for image in duplicates(listed)]
     raise_first(again, "; remove the duplicates")
@@ -272,7 +268,7 @@ def read_captions(folder: Path, split: str, *, unrelated: bool = True) -> list[E
             with_boxes = tuple(phrase for phrase in phrases if len(phrase.boxes))
             without = tuple(phrase for phrase in phrases if not len(phrase.boxes))
             captions.append(EntitiesCaption(image, number, text, size, with_boxes, without))
-    return [one for one in captions if (one.image, str(one.number + 1)) not in left_out]
+    return captions
 
 
 def read_caption(

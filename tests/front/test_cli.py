@@ -155,8 +155,8 @@ def test_flags_may_be_spelt_with_underscores_and_equals_signs(called: list[tuple
 
 def test_an_empty_list_and_a_number_below_0_are_values(called: list[tuple]) -> None:
     assert main(["predict", "--model-seed", "-1", "--trust"]) == 0
-    assert main(["figures", "one", "--formats"]) == 0
-    assert called[1][0].formats == ()
+    assert main(["bench", "--probes"]) == 0
+    assert called[1][0].probes == ()
 
 
 def test_under_torchrun_only_the_first_process_speaks(called, capsys, monkeypatch):

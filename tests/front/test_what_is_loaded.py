@@ -68,7 +68,6 @@ CASES = [
     ("heads --model gone --data photos", "model: gone: no model found"),
     ("modality --model model --data gone", "data=gone: no such file"),
     ("syntax --model model --data gone --parses gold", "data=gone: no such file or folder"),
-    ("figures gone", "results=gone: no such file or folder"),
     ("visualize model --image gone.jpg --text words", "image=gone.jpg: no such file"),
     ("info", "info needs name"),
     ("data shift --data gone", "data=gone: no such file or folder"),
@@ -124,7 +123,7 @@ def run(code: str, place: Path, *arguments: object) -> tuple[str, str]:
 def test_an_import_help_and_refusals_load_nothing_heavy(place: Path) -> None:
     """All in one process: what one of them loaded would be there for the next."""
     assert {case.split(" --")[0].split(" gone")[0] for case, _ in CASES} >= set(COMMANDS) - (
-        NOTHING_READ | {"visualize", "regions", "figures"}
+        NOTHING_READ | {"visualize", "regions"}
     )
     cases = sorted(CASES, key=lambda case: case[0].startswith(NAMES))
     code = f"""

@@ -89,7 +89,6 @@ def _looking(shelf: Path) -> dict[str, str]:
         "heads": f"heads {seen} --min-region-attention 0",
         "syntax": f"syntax {seen} --min-region-attention 0 --parses gold --labels as-is",
         "modality": f"modality {seen.replace('/flickr30k', '/captions_val2014.json')} --ig-examples 2 --ig-steps 2",
-        "figures": f"figures --results {shelf}/headed",
         "visualize": f"visualize {shown} --text dogs --cpu",
         "zero-shot": f"zero-shot --model {clip} --task snli-ve {entailed} --cpu",
         "retrieve": f"retrieve --model {clip} {photos} --cpu",
@@ -139,7 +138,6 @@ def stock(shelf: Path) -> None:
         images = json.loads((shelf / "made/instances.json").read_text())["images"]
         names = [image["file_name"].rpartition(".")[0] for image in images]
         standins.store(shelf / "world_store", names)
-        assert main([*offered["heads"], "--out", str(shelf / "headed")]) == 0
 
 
 def run(arguments: list[str], out: Path, kill_at: int = 0, kill_after: float = 0.0) -> Ended:

@@ -58,11 +58,10 @@ from groundling.stats import verdict_report
 from groundling.stats.linear_probes import read_nouns
 from groundling.studies.attention.models import load_clip_towers
 from groundling.studies.clip_td.explicit_mitigation import WordNet
-from groundling.studies.clip_td.shortcut_mitigation import read_losses
+from groundling.studies.clip_td.shift import read_losses
 from groundling.studies.clip_td.vcr_files import read_lines
-from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
+from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs, read_winoground
 from groundling.studies.knowledge.visual_facts import open_facts
-from groundling.studies.knowledge.winoground import read_winoground
 from groundling.studies.knowledge.word_similarity import read_word_pairs
 from groundling.studies.worlds.tasks import questions_in
 from groundling.tasks import Task

@@ -312,7 +312,6 @@ def test_of_a_log_the_last_line_may_be_damaged(damage: bytes, tmp_path: Path) ->
         ["data", "make-world", *standins.WORLD],
         ["data", "make-tasks", *standins.TASKS],
         ["verdict", "--runs", ".", "b=."],
-        ["figures", "--results", "."],
     ],
 )
 @pytest.mark.parametrize("there", ["out/config.json", "out/notes.txt", "out"])

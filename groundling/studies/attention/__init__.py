@@ -1,12 +1,10 @@
 """What the attention heads of vision-language models attend to.
 
 - `commands`: the settings of all commands, their checks, and the inputs that identify a run.
-- `heads`: every head as a classifier of phrases (`grounding`), with the best heads scored on
-  held-out images.
+- `grounding`: every head as a classifier of phrases, with the best heads scored on held-out images.
 - `syntax`: the same from a word to the region of its syntactic neighbour.
 - `modality`: the shares of attention on text and image (`importance`), answers with ablated inputs
-  (`answers`), integrated gradients, and attention to the words that CLIP-TD's teacher selects
-  (`attribution`).
+  (`answers`), integrated gradients, and attention to the words that CLIP-TD's teacher selects.
 - `figures`: figures of all these results.
 - `page`: the page of `groundling visualize`.
 

@@ -51,8 +51,11 @@ class Outcome:
 
     names: tuple[str, ...]
     """Labels of the columns of `values`."""
-    target_name: str
-    """Label of the number that `attribution_target` returns."""
+
+    @property
+    def target_name(self) -> str:
+        """Label of the number that `attribution_target` returns."""
+        return self.names[0]
 
     def prepare(self, samples: SampleDataset) -> SampleDataset:
         """The samples prepared for the outcome, such as with masked words; here as they are."""
@@ -63,34 +66,28 @@ class Outcome:
         raise NotImplementedError
 
     def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """(B,): the output that is attributed to the inputs."""
-        raise NotImplementedError
+        """(B,): the output that is attributed to the inputs; here the first of `values`."""
+        return self.values(encoded, batch)[:, 0]
 
 
 class MatchOutcome(Outcome):
     """How well text and image match, by the image-text matching head of pre-training."""
 
     names = ("log-odds of a match",)
-    target_name = names[0]
 
     def __init__(self, head: ImageTextMatching) -> None:
         self.head = head
 
     def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """(B, 1)."""
-        return self.attribution_target(encoded, batch)[:, None]
-
-    def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """Log-odds of a match (B,), a difference of logits; for multiple choice, the mean."""
+        """Log-odds of a match (B, 1), a difference of logits; for multiple choice, the mean."""
         logits = self.head.compute_logits(encoded, batch)
-        return (logits[:, 1] - logits[:, 0]).view(len(batch), -1).mean(1)
+        return (logits[:, 1] - logits[:, 0]).view(len(batch), -1).mean(1, keepdim=True)
 
 
 class HiddenWordsOutcome(Outcome):
     """Log-probability of masked tokens (masked LM; every chosen token becomes [MASK])."""
 
     names = ("log-probability of a masked token", "accuracy on masked tokens")
-    target_name = names[0]
 
     def __init__(self, head: MaskedLM, seed: int = 0) -> None:
         """`seed` draws the masked tokens, for each example by its id."""
@@ -112,17 +109,13 @@ class HiddenWordsOutcome(Outcome):
         return replace(row, text=replace(text, input_ids=ids)).with_label(self.head.name, labels)
 
     def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """(B, 2)."""
+        """(B, 2): means over an example's masked tokens."""
         labels = batch.labels[self.head.name]
         logits = self.head.compute_logits(encoded, batch).float()
         masked_ids = labels[labels != IGNORE]
         likely = logits.log_softmax(-1).gather(1, masked_ids[:, None])[:, 0]
         right = (logits.argmax(-1) == masked_ids).float()
         return torch.stack([_mean_of(likely, labels, batch), _mean_of(right, labels, batch)], 1)
-
-    def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """The mean log-probability (B,) of an example's masked tokens."""
-        return self.values(encoded, batch)[:, 0]
 
 
 def _mean_of(numbers: Tensor, labels: Tensor, batch: Batch) -> Tensor:
@@ -396,7 +389,6 @@ def _samples_under(
     examples: Sequence[Example],
     seed: int,
 ) -> SampleDataset:
-    """The examples as the model reads them under a condition."""
     partner: Mapping[str, str] | None = None
     if condition.image in ("shuffled", "swapped"):
         partner = shuffle_images([name for one in examples for name in one.images], seed)

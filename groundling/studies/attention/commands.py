@@ -81,8 +81,6 @@ class EntityCaptionSettings(Settings):
     split: str = "val"
     """Split to read; for Flickr30k Entities the name of a list of images in the folder (val: \
 val.txt)."""
-    include_unrelated_captions: bool = True
-    """Flickr30k Entities: include captions that the data set lists in UNRELATED_CAPTIONS."""
 
 
 @settings
@@ -95,30 +93,6 @@ class GroundingSettings(AnalysedModelSettings, EntityCaptionSettings):
     shuffled_images_control: bool = True
     """Control: repeat the analysis with the region features of other images, which doubles the \
 time. Accuracy that remains does not come from visual content."""
-
-
-@settings
-class FiguresConfig(Settings):
-    """Runs whose figures are drawn."""
-
-    results: Annotated[tuple[str, ...], InputKind.FOLDER, required] = ()
-    """Folders of finished runs of `heads`, `syntax` and `modality`."""
-    formats: Annotated[tuple[Literal["svg", "pdf", "png"], ...], required] = ("svg", "pdf", "png")
-    """Image formats to write."""
-
-
-FIGURES = Command(
-    "figures",
-    "draw figures for papers from runs of `heads`, `syntax` and `modality`",
-    "groundling.studies.attention.figures:figures",
-    {"_own": FiguresConfig()},
-    title=TITLE,
-    example="groundling figures runs/heads --out runs/figures",
-    common_flags="results formats",
-    positional=("--results",),
-    out_help="Output folder; figures of the same names are replaced.",
-    output=OutputFile(("*.svg*", "*.pdf*", "*.png*")),
-)
 
 
 @settings
@@ -136,7 +110,7 @@ phrase), or MODULE:NAME."""
 HEADS = Command(
     "heads",
     "which attention heads ground phrases: every head as a phrase-grounding classifier",
-    "groundling.studies.attention.heads:heads",
+    "groundling.studies.attention.grounding:heads",
     {"_own": HeadsConfig()},
     title=TITLE,
     example="groundling heads --model runs/uniter/model --data flickr30k --regions runs/store --out "
@@ -144,7 +118,7 @@ HEADS = Command(
     common_flags="model data regions images task split min-region-attention cpu",
     prints_output=True,
     output=ResumableRun(lambda config: {"data": config.data, **config.model_inputs}),
-    formatter="groundling.studies.attention.heads:format_heads",
+    formatter="groundling.studies.attention.grounding:format_heads",
 )
 
 
@@ -237,8 +211,6 @@ split."""
 named in a model folder is imported only if it is listed here."""
     limit: Annotated[int, Ge(0)] = 1000
     """Maximum number of examples, evenly spaced; 0: all."""
-    query: Literal["cls", "all"] = "cls"
-    """Query positions whose attention is summed: [CLS], or the mean over all positions."""
     outcome: Literal["best", "match", "words"] = "best"
     """Output of a pre-trained model that is measured when inputs change: the image-text match \
 score, or the prediction of masked words; best: the match score if the model has a match head. A \
@@ -342,7 +314,7 @@ CAPTIONS = Command(
     {"_own": EntityCaptionSettings()},
     title=TITLE,
     example="groundling data captions flickr30k --split val --out captions.txt",
-    common_flags="data split include-unrelated-captions",
+    common_flags="data split",
     positional=("--data",),
     file="captions.txt",
     out_help="Output file; an existing file is replaced.",
@@ -350,4 +322,4 @@ CAPTIONS = Command(
 )
 
 
-COMMANDS = (CAPTIONS, FIGURES, HEADS, VISUALIZE, MODALITY, SYNTAX)
+COMMANDS = (CAPTIONS, HEADS, VISUALIZE, MODALITY, SYNTAX)

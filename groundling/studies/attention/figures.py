@@ -1,4 +1,4 @@
-"""Figures for papers from finished runs of `heads`, `syntax` and `modality`, as a command.
+"""Figures of the results of `heads`, `syntax` and `modality`, and of one text and image.
 
 VisualBERT's Figures 3 and 4 (accuracy of heads by layer) and CLIP-TD's Figures 2 to 4 (attention to
 the words that a teacher selects, modality importance by layer and by head). The panels of a figure
@@ -10,93 +10,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from groundling.core.errors import InputError, convert_errors, prefix_errors
-from groundling.runs.folder import disk_errors, read_json
-from groundling.runs.progress import CommandContext
-from groundling.runs.report import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure, save_figure
-from groundling.studies.attention.commands import FiguresConfig
+from groundling.runs.folder import disk_errors
+from groundling.runs.report import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PANEL_HEIGHT,
+    PANEL_WIDTH,
+    SLANTED,
+    add_scale,
+    draw_heat_map,
+    new_figure,
+    new_panels,
+    save_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
-
-
-def figures(config: FiguresConfig, work: CommandContext) -> dict[str, Any]:
-    """Write every run's figures to `work.out` as NAME-FIGURE (NAME of the run's folder).
-
-    Returns the files. Raises InputError if a folder has no such result, two folders have the same
-    name, or a format is unknown.
-    """
-    names = [Path(folder).resolve().name for folder in config.results]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(
-            f"results: two folders are called {twice}, so their figures would overwrite each other; rename one"
-        )
-    made: dict[str, Figure] = {}
-    for name, folder in zip(names, config.results, strict=True):
-        result = Path(folder) / "result.json"
-        content = read_json(result)
-        with prefix_errors(result):
-            found = figures_of(content)
-        made |= {f"{name}-{figure}": drawn for figure, drawn in found.items()}
-    paths = write_figures(made, work.out, config.formats)
-    return {"figures": [str(path) for path in paths]}
-
-
-# -- results and files -------------------------------------------------------------------------------------------------
 
 
 KINDS = {"visual": (BLUE, "o"), "textual": (ORANGE, "s"), "special": (GREEN, "^")}
 """Colour and marker of each modality."""
-COLOUR_MAP = "cividis"
-"""Colour map of heat maps, readable with colour blindness."""
 FORMATS = ("svg", "pdf", "png")
 DPI = 300
-TITLE_WIDTH = 24
-"""Characters per line of a column's title."""
-PANEL_WIDTH = 3.4
-"""Width of a panel in inches, about a column of a two-column paper."""
-PANEL_HEIGHT = 2.5
-COLUMNS = 3
-"""Panels side by side."""
 HEAD_SPREAD = 0.35
 """Half the width over which a layer's dots are spread, in layers."""
-
-SLANTED: dict[str, Any] = {
-    **{"fontsize": 7, "rotation": 60, "ha": "right", "rotation_mode": "anchor"},
-    "parse_math": False,  # a text may contain dollar signs
-}
-"""Style of the labels of words and boxes below an axis."""
 
 ResultJson = Mapping[str, Any]
 
 
-def figures_of(result: ResultJson) -> dict[str, Figure]:
-    """The figures of a run's `result.json`, by file name.
-
-    Raises InputError if it is not a result of `groundling heads`, `syntax` or `modality`.
-    """
-    with convert_errors("not a result of `groundling heads`, `syntax` or `modality`"):
-        if "relations" in result:
-            return {
-                "relations": draw_head_accuracies(
-                    {_relation(one): one for one in result["relations"]}
-                )
-            }
-        if "models" in result:
-            return _of_modality(result)
-        return {"heads": draw_head_accuracies({"": result})}
-
-
 def write_figures(
-    figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]
+    figures: Mapping[str, Figure], folder: Path, formats: Sequence[str] = ("svg",)
 ) -> list[Path]:
     """Write each figure in each format, atomically; returns the files."""
     paths = []
@@ -109,30 +59,13 @@ def write_figures(
     return paths
 
 
-def _panels(
-    count: int, wide: float = PANEL_WIDTH, high: float = PANEL_HEIGHT
-) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels with shared scales."""
-    across = min(count, COLUMNS)
-    down = -(-count // across)
-    figure = new_figure(wide * across, high * down)
-    axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    every = list(axes.flat)
-    for empty in every[count:]:
-        empty.set_axis_off()
-    for number, one in enumerate(every[:count]):
-        one.spines[["top", "right"]].set_visible(False)
-        if number + across >= count:  # the lowest of its column
-            one.tick_params(labelbottom=True)
-    return figure, every[:count]
-
-
 # -- heads as classifiers ----------------------------------------------------------------------------------------------
 
 
-def _relation(relation: ResultJson) -> str:
-    """A relation as a panel's title, with the end of the arc that is the phrase."""
-    return f"{relation['relation']} (phrase is {relation['phrase_is']})"
+def draw_relations(relations: Sequence[ResultJson]) -> Figure:
+    """`draw_head_accuracies` of syntactic relations, with the end of the arc that is the phrase in each title."""
+    panels = {f"{one['relation']} (phrase is {one['phrase_is']})": one for one in relations}
+    return draw_head_accuracies(panels)
 
 
 def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
@@ -143,7 +76,7 @@ def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
     """
     measures = list(dict.fromkeys(result["measure"] for result in panels.values()))
     largest = 0.0
-    figure, axes = _panels(len(panels))
+    figure, axes = new_panels(len(panels))
     for one, (title, result) in zip(axes, panels.items(), strict=True):
         _dots(one, result["heads"], result["measure"])
         name, rule = "highest confidence", result["confidence"]
@@ -162,32 +95,7 @@ def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
     return figure
 
 
-def _heat_map(axes: Axes, shares: np.ndarray, top: float, rows: Sequence[Any]) -> AxesImage:
-    """Draw shares (rows, columns) in per cent, from 0 to `top`."""
-    axes.set_yticks(range(len(rows)), rows, fontsize=7, parse_math=False)
-    return axes.imshow(shares, vmin=0, vmax=top, cmap=COLOUR_MAP, aspect="auto")
-
-
-def _scale(
-    figure: Figure,
-    axes: Sequence[Axes],
-    image: AxesImage,
-    largest: float,
-    even: float | None = None,
-) -> None:
-    """Add the heat maps' colour bar, with the largest share and, given `even`, a line there."""
-    bar = figure.colorbar(image, ax=axes)
-    label = f"attention, % (largest: {largest:.1f})"
-    if even is not None:
-        label = f"attention, %\n(largest: {largest:.1f}; line: even, {even:.1f})"
-    bar.set_label(label, fontsize=8 if even is None else 7)
-    if even is not None:
-        bar.ax.axhline(even, color=VERMILION, linewidth=1.5)
-    bar.ax.tick_params(labelsize=7)
-
-
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Add one legend above all panels."""
     handles, labels = axes.get_legend_handles_labels()
     place: dict[str, Any] = {"loc": "outside upper center", "ncols": len(labels)}
     figure.legend(handles, labels, frameon=False, fontsize=7, columnspacing=1, **place)
@@ -216,7 +124,8 @@ def _dots(axes: Axes, heads: Sequence[ResultJson], measure: str) -> None:
 # -- modality importance -----------------------------------------------------------------------------------------------
 
 
-def _of_modality(result: ResultJson) -> dict[str, Figure]:
+def draw_modality(result: ResultJson) -> dict[str, Figure]:
+    """The figures of a result of `modality`, by name."""
     models = result["models"]
     figures = {
         "modality_by_layer": draw_importance_by_layer(models),
@@ -235,7 +144,7 @@ def draw_importance_by_layer(models: Sequence[ResultJson]) -> Figure:
 
     Bands are 95 % intervals; thin lines are the shares under even attention over all positions.
     """
-    figure, axes = _panels(len(models))
+    figure, axes = new_panels(len(models))
     for one, model in zip(axes, models, strict=True):
         layers = [row["layer"] for row in model["by_layer"]]
         for kind, (colour, mark) in KINDS.items():
@@ -276,12 +185,12 @@ def draw_importance_by_head(models: Sequence[ResultJson]) -> Figure:
     axes = figure.subplots(len(models), len(kinds), squeeze=False)
     most = max(float(values.max()) for _, _, values in maps)
     for one, (title, layers, values) in zip(axes.flat, maps, strict=True):
-        image = _heat_map(one, values, most, layers)
+        image = draw_heat_map(one, values, most, layers)
         one.set_title(title, fontsize=8)
         one.set_xticks(range(values.shape[1]), range(values.shape[1]), fontsize=7)
     figure.supxlabel("head", fontsize=9)
     figure.supylabel("layer", fontsize=9)
-    _scale(figure, list(axes.flat), image, most)
+    add_scale(figure, list(axes.flat), image, most)
     return figure
 
 
@@ -319,36 +228,4 @@ def draw_selected_words(summary: ResultJson, names: Sequence[str]) -> Figure:
     ]
     axes[-1].set_xticks(range(len(words)), labels, **SLANTED)
     figure.supxlabel("word (*: selected)", fontsize=9)
-    return figure
-
-
-# -- one text and image ------------------------------------------------------------------------------------------------
-
-
-def draw_heat_maps(
-    maps: Mapping[str, np.ndarray],
-    words: Sequence[str],
-    columns: Sequence[str],
-    across: str,
-    even: float | None = None,
-) -> Figure:
-    """Attention (W, C) from words to columns, one panel per head; VisualBERT, Figures 1 and 5.
-
-    `across` is the label of the columns, such as box. All panels share one scale, from 0 to the
-    largest share or, if that is more, to `even`, the share of a column under even attention, in per
-    cent. NaN stays blank.
-    """
-    wide = max(PANEL_WIDTH * 0.8, 0.22 * len(columns) + 0.9)
-    labels = [fill(column, TITLE_WIDTH) for column in columns]
-    longest = max(len(line) for column in labels for line in column.splitlines())
-    figure, axes = _panels(len(maps), wide, 0.18 * len(words) + 0.07 * longest + 0.8)
-    largest = 100 * max(float(np.nanmax(one)) for one in maps.values())
-    top = max(largest, even or 0.0)
-    for one, (title, shares) in zip(axes, maps.items(), strict=True):
-        image = _heat_map(one, 100 * shares, top, words)
-        one.set_title(f"layer-head {title}", fontsize=9)
-        one.set_xticks(range(len(columns)), labels, **SLANTED)
-    figure.supxlabel(across, fontsize=9)
-    figure.supylabel("word", fontsize=9)
-    _scale(figure, axes, image, largest, even)
     return figure

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,12 +23,16 @@ from scipy.special import entr
 
 from groundling.core.batch import Example, RegionRow, Sample, require
 from groundling.core.errors import InputError
+from groundling.core.registry import resolve
 from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text import word_spans
 from groundling.models.attention import AttentionMap, PositionKind
+from groundling.runs.report import TableRow, format_table
+from groundling.runs.run import Run
 from groundling.stats import bootstrap_sums, interval
-from groundling.studies.attention.commands import GroundingSettings
+from groundling.studies.attention.commands import GroundingSettings, HeadsConfig
+from groundling.studies.attention.figures import draw_head_accuracies, write_figures
 from groundling.studies.attention.inspected_models import (
     AttentionBatch,
     RegionModel,
@@ -36,6 +41,7 @@ from groundling.studies.attention.inspected_models import (
 )
 from groundling.studies.attention.models import pointing_game
 from groundling.tasks import Task
+from groundling.tasks import grounding as entities
 
 PhrasePooling = Literal["last", "mean"]
 """Query of a phrase: the attention from its last token, or the mean over all of its tokens."""
@@ -113,22 +119,6 @@ class PhraseBaselines(NamedTuple):
     """(Q,) share of the regions that are right."""
     has_confidence: np.ndarray
     """(Q,) bool: regions of its image differ in their confidence."""
-
-
-class GroundingResult(NamedTuple):
-    """Result of a pass for Q phrases, in order, and the M heads of all layers."""
-
-    baselines: PhraseBaselines
-    is_right: np.ndarray
-    """(Q, M) bool: the head is right."""
-    means: np.ndarray
-    """(2, M, MEASURES): means over a half's scored phrases; NaN for a half without any."""
-    heads: list[tuple[str, int, int]]
-    """Map name, layer and head of each of the M; layers and heads count from 0."""
-    half: np.ndarray
-    """(Q,): the half (0 or 1) of the images that its image is in."""
-    measure: GroundingMetric = "accuracy"
-    """When a head is right."""
 
 
 def _baselines_of(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
@@ -249,7 +239,7 @@ class HeadGrounding:
                     queries.append(_Query(number, row, asked, right))
         return queries
 
-    def result(self, group: int = 0) -> GroundingResult:
+    def result(self, group: int = 0) -> HeadLeaderboard:
         """The result for a group's phrases; raises InputError without maps of text over regions."""
         if not self.layers:
             raise InputError("this model has no attention from text to regions")
@@ -259,7 +249,7 @@ class HeadGrounding:
         with np.errstate(invalid="ignore"):
             means = np.stack([sums[group] for sums in self.sums], 1) / counts.reshape(2, 1, 1, 1)
         heads = means.shape[2]
-        return GroundingResult(
+        return HeadLeaderboard(
             PhraseBaselines(*(values[own] for values in self.baselines)),
             np.concatenate([hits[own] for hits in self.hits], 1),
             means.reshape(2, -1, len(MEASURES)),
@@ -304,8 +294,14 @@ def score_heads(
     for group in range(1 + passes[0].groups.max(initial=0)):
         own_images = image[passes[0].groups == group]
         result, *shuffled = (scores.result(group) for scores in passes)
-        share = config.min_region_attention
-        boards.append(HeadLeaderboard(result, own_images, share, config.seed, *shuffled))
+        board = replace(
+            result,
+            image=own_images,
+            min_region_share=config.min_region_attention,
+            seed=config.seed,
+            is_right_shuffled=shuffled[0].is_right if shuffled else None,
+        )
+        boards.append(board)
     return passes[0].baselines, boards
 
 
@@ -318,34 +314,42 @@ def assign_halves(images: Sequence[str], seed: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class HeadLeaderboard:
-    """Result of a pass for Q phrases, and the accuracies and best heads computed from it."""
+    """Result of a pass for Q phrases, in order, and the M heads of all layers: accuracies and best heads."""
 
-    result: GroundingResult
-    image: np.ndarray
+    baselines: PhraseBaselines
+    is_right: np.ndarray
+    """(Q, M) bool: the head is right."""
+    half_means: np.ndarray
+    """(2, M, MEASURES): means over a half's scored phrases; NaN for a half without any."""
+    heads: list[tuple[str, int, int]]
+    """Map name, layer and head of each of the M; layers and heads count from 0."""
+    half: np.ndarray
+    """(Q,): the half (0 or 1) of the images that its image is in."""
+    measure: GroundingMetric = "accuracy"
+    """When a head is right."""
+    image: np.ndarray = field(default_factory=lambda: NONE)
     """(Q,) int: index of its image, from 0."""
-    min_region_share: float
+    min_region_share: float = 0.0
     """Heads whose share of attention from phrases to regions is not above this are not selected."""
-    seed: int
-    shuffled_result: GroundingResult | None = None
-    """The result of the same pass with the region features of other images."""
+    seed: int = 0
+    is_right_shuffled: np.ndarray | None = None
+    """`is_right` in the same pass with the region features of other images."""
 
     @cached_property
     def scored_phrases(self) -> np.ndarray:
         """(Q,) bool: the phrase is scored."""
-        return np.asarray(self.result.baselines.status == PhraseStatus.SCORED)
+        return np.asarray(self.baselines.status == PhraseStatus.SCORED)
 
     @cached_property
     def active(self) -> np.ndarray:
         """(2, M) bool: the active heads of each half."""
-        return np.asarray(self.result.means[..., 0] > self.min_region_share)
+        return np.asarray(self.half_means[..., 0] > self.min_region_share)
 
     @cached_property
     def means(self) -> np.ndarray:
         """(M, MEASURES) over both halves."""
-        weight = np.array(
-            [(self.scored_phrases & (self.result.half == half)).sum() for half in (0, 1)]
-        )
-        sums = np.nan_to_num(self.result.means) * weight[:, None, None]
+        weight = np.array([(self.scored_phrases & (self.half == half)).sum() for half in (0, 1)])
+        sums = np.nan_to_num(self.half_means) * weight[:, None, None]
         return np.asarray(sums.sum(0) / weight.sum())
 
     @property
@@ -360,7 +364,7 @@ class HeadLeaderboard:
         """
         best: list[int | None] = []
         for half in (0, 1):
-            own = self.scored_phrases & (self.result.half == half)
+            own = self.scored_phrases & (self.half == half)
             heads = np.flatnonzero(among & self.active[half])
             if not own.any() or not len(heads):
                 best.append(None)
@@ -373,7 +377,7 @@ class HeadLeaderboard:
         first, second = chosen
         if first is None or second is None:
             return None
-        return np.where(self.result.half == 0, hits[:, second], hits[:, first])
+        return np.where(self.half == 0, hits[:, second], hits[:, first])
 
     def intervals(self, columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         """Means of columns (Q,) over scored phrases, per cent, with 95 % intervals over images.
@@ -401,9 +405,9 @@ class HeadLeaderboard:
         """All numbers: overall, by layer and by head; raises InputError without phrases."""
         if not self.scored_phrases.any():
             raise InputError("no phrase is left on which a head can be scored")
-        heads = self.result.heads
+        heads = self.heads
         return {
-            "measure": self.result.measure,
+            "measure": self.measure,
             "active_heads": int(self.is_active.sum()),
             **self._summary(np.ones(len(heads), bool)),
             "layers": [self._layer(layer) for layer in dict.fromkeys(one[:2] for one in heads)],
@@ -412,27 +416,27 @@ class HeadLeaderboard:
 
     def name(self, head: int) -> str:
         """LAYER-HEAD, counted from 0, after the map's name if there are several maps."""
-        name, layer, number = self.result.heads[head]
-        several = len({name for name, _, _ in self.result.heads}) > 1
+        name, layer, number = self.heads[head]
+        several = len({name for name, _, _ in self.heads}) > 1
         return f"{name} {layer}-{number}" if several else f"{layer}-{number}"
 
     def _summary(self, among: np.ndarray) -> dict[str, Any]:
         """Baselines, accuracies of heads `among` (M,), and the selected heads."""
-        facts = self.result.baselines
+        facts = self.baselines
         columns: dict[str, np.ndarray] = {
             "upper_bound": facts.has_matching_region,
             "chance": facts.chance,
         }
         if facts.has_confidence.any():
             columns["confidence"] = facts.confident_is_right
-        chosen = self.best_heads(self.result.is_right, among)
-        best = self.held_out(self.result.is_right, chosen)
+        chosen = self.best_heads(self.is_right, among)
+        best = self.held_out(self.is_right, chosen)
         if best is not None:
             rule = columns.get("confidence", facts.chance)
             columns["held_out"] = best
             columns["held_out_less_rule"] = best.astype(float) - rule
-        if self.shuffled_result is not None:
-            hits = self.shuffled_result.is_right
+        if self.is_right_shuffled is not None:
+            hits = self.is_right_shuffled
             own = self.held_out(hits, chosen)
             other = self.held_out(hits, self.best_heads(hits, among))
             if best is not None and own is not None and other is not None:
@@ -451,9 +455,9 @@ class HeadLeaderboard:
         heads = np.flatnonzero(among & self.is_active)
         if not len(heads):
             return None
-        hits = self.result.is_right[self.scored_phrases]
+        hits = self.is_right[self.scored_phrases]
         head = int(heads[hits[:, heads].sum(0).argmax()])
-        estimate = self.intervals({"best": self.result.is_right[:, head]})["best"]
+        estimate = self.intervals({"best": self.is_right[:, head]})["best"]
         return {
             "head": self.name(head),
             **estimate,
@@ -461,9 +465,9 @@ class HeadLeaderboard:
         }
 
     def _layer(self, layer: tuple[str, int]) -> dict[str, Any]:
-        among = np.array([(name, number) == layer for name, number, _ in self.result.heads])
+        among = np.array([(name, number) == layer for name, number, _ in self.heads])
         summary = self._summary(among)
-        accuracy = self.result.is_right[self.scored_phrases][:, among].mean(0)
+        accuracy = self.is_right[self.scored_phrases][:, among].mean(0)
         shares = self.means[among].mean(0)
         return {
             "attention": layer[0],
@@ -475,10 +479,9 @@ class HeadLeaderboard:
         }
 
     def _heads(self) -> list[dict[str, Any]]:
-        """The accuracy of every head, also with other images, and its `MEASURES`."""
-        columns: dict[str, np.ndarray] = {self.result.measure: self.result.is_right}
-        if self.shuffled_result is not None:
-            columns["other_images"] = self.shuffled_result.is_right
+        columns: dict[str, np.ndarray] = {self.measure: self.is_right}
+        if self.is_right_shuffled is not None:
+            columns["other_images"] = self.is_right_shuffled
         accuracies = {
             name: 100 * right[self.scored_phrases].mean(0) for name, right in columns.items()
         }
@@ -489,7 +492,7 @@ class HeadLeaderboard:
                 **_rounded_measures(self.means[place]),
                 **{column: _round(values[place]) for column, values in accuracies.items()},
             }
-            for place, (name, layer, head) in enumerate(self.result.heads)
+            for place, (name, layer, head) in enumerate(self.heads)
         ]
 
 
@@ -563,3 +566,114 @@ def format_value(estimate: Mapping[str, Any] | None) -> str:
 def format_interval(estimate: Mapping[str, Any] | None) -> str:
     """Its interval as text."""
     return "-" if estimate is None else "{:.2f} to {:.2f}".format(*estimate["interval"])
+
+
+# -- the command `heads` -----------------------------------------------------------------------------------------------
+
+
+def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
+    """Every head's accuracy as a classifier of phrases, with baselines and a control; writes `heads.svg`.
+
+    Raises:
+        InputError: The model reads no regions or gives no attention, a file is missing or
+            malformed, a phrase is not in its text, or no phrase is left.
+    """
+    task = resolve("tasks", Task, config.task)
+    phrases, skipped = read_phrases(task, Path(config.data), config.split)
+    firsts = [own[0].example for own in phrases]
+    texts = [Example(one.id, one.text, images=one.images) for one in firsts]
+    baselines, (board,) = score_heads(config, texts, phrases, task, config.query, run.state.device)
+    report = board.report()
+    counts = {
+        "images": len({one.images for one in texts}),
+        "texts": len(texts),
+        **count_phrases(baselines),
+        "without_box": skipped,
+    }
+    run.note(*notes_of_reports(counts, {}, [report]))
+    if run.state.is_main_process:
+        write_figures({"heads": draw_head_accuracies({"": report})}, run.folder)
+    return {
+        "active_above": config.min_region_attention,
+        "counts": counts,
+        **report,
+        "notes": run.notes,
+    }
+
+
+# -- texts and phrases -------------------------------------------------------------------------------------------------
+
+
+def read_phrases(task: Task, folder: Path, split: str) -> tuple[list[list[PhraseSpan]], int]:
+    """The phrases of each text of a split, and the number of those without a box.
+
+    Raises InputError for a task without boxes.
+    """
+    if task.label_regions is None:
+        raise InputError(
+            f"task={task.name}: its answers are not regions; expected flickr30k, refcoco+ or another task with boxes"
+        )
+    examples = task.read(folder, split)
+    skipped = 0
+    if task in (entities.FLICKR30K, entities.MERGED):
+        captions = entities.read_captions(folder, split)
+        skipped = sum(len(caption.skipped) for caption in captions)
+    if not examples:
+        raise InputError(f"{folder}: {split!r} has no phrase with a box")
+    # Examples of the same text and image are merged, so that each text is read once.
+    phrases: dict[tuple[str, tuple[str, ...]], list[PhraseSpan]] = {}
+    for example in examples:
+        # Without a tag, the whole text is the phrase, as in RefCOCO.
+        (start, stop, _), *_ = example.region_tags or ((0, len(example.text), 0),)
+        span = PhraseSpan(example, start, stop)
+        phrases.setdefault((example.text, example.images), []).append(span)
+    return list(phrases.values()), skipped
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def format_heads(result: dict[str, Any]) -> str:
+    """The result as text: accuracies, and a table of layers."""
+    counts = result["counts"]
+    accuracies = [
+        {"": label, "%": format_value(result[key]), "95 % interval": format_interval(result[key])}
+        for key, label in ROWS.items()
+    ]
+    first, second = (name or "none" for name in result["chosen"])
+    return "\n\n".join(
+        [
+            f"{counts['asked']:,} phrases of {counts['images']:,} images; {counts['without_box']:,} more have no box; "
+            f"{COUNTED}",
+            format_table(accuracies),
+            f"heads selected on each half: {first}, {second}; {result['active_heads']} of {len(result['heads'])} "
+            f"heads send more than {result['active_above']:.0%} of their attention from phrases to regions",
+            format_table([_layer(layer) for layer in result["layers"]]),
+        ]
+    )
+
+
+ROWS = {
+    "upper_bound": "upper bound",
+    "chance": "a region at random",
+    "confidence": "the region of highest confidence",
+    "held_out": "best active head of the other half",
+    "other_images": "the same with other images",
+    "other_images_best": "best active head with other images",
+    "held_out_less_rule": "best active head less baseline",
+    "held_out_less_other_images": "best active head less other images",
+}
+"""Row labels of the first table."""
+
+
+def _layer(layer: dict[str, Any]) -> TableRow:
+    return {
+        "layer": str(layer["layer"]),
+        "best active": layer["best"]["head"] if layer["best"] else "-",
+        "%": format_value(layer["best"]),
+        "held out": format_value(layer["held_out"]),
+        "other images": format_value(layer["other_images"]),
+        "mean of heads": f"{layer['mean']:.2f}",
+        "active": str(layer["active_heads"]),
+        "to regions": f"{layer['region_share']:.2f}",
+    }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,9 +36,6 @@ POSITIONS_OF_MODALITY = (
 EXACT = 1e-5
 """Largest difference from 1 of the sum of a position's attention."""
 
-AttentionQuery = Literal["cls", "all"]
-"""Whose attention is measured: [CLS]'s (the first special token), or the mean of all positions."""
-
 
 def modality_mask(positions: SequencePositions) -> Tensor:
     """Which positions are of which kind, (N, 3, S) float of 1 and 0; padding is of none."""
@@ -50,14 +47,11 @@ def _kinds(positions: SequencePositions, target: int) -> Tensor:
     return torch.tensor(POSITIONS_OF_MODALITY[target], device=positions.kinds.device)
 
 
-def query_attention(attention_map: AttentionMap, query: AttentionQuery) -> Tensor:
-    """Attention (N, heads, columns) of the query positions."""
+def attention_of_cls(attention_map: AttentionMap) -> Tensor:
+    """Attention (N, heads, columns) of [CLS], the first special token."""
     kinds = attention_map.rows.kinds
-    if query == "cls":
-        first = (kinds == PositionKind.SPECIAL).int().argmax(1)
-        return attention_map.weights[torch.arange(len(kinds), device=kinds.device), :, first]
-    real = (kinds != PositionKind.PADDING).to(attention_map.weights.dtype)
-    return torch.einsum("nr,nhrc->nhc", real / real.sum(1, keepdim=True), attention_map.weights)
+    first = (kinds == PositionKind.SPECIAL).int().argmax(1)
+    return attention_map.weights[torch.arange(len(kinds), device=kinds.device), :, first]
 
 
 def covers_regions(attention_map: AttentionMap) -> bool:
@@ -74,9 +68,9 @@ def covers_regions(attention_map: AttentionMap) -> bool:
     return bool(torch.isin(attention_map.columns.kinds, visual).any())
 
 
-def attention_by_modality(attention_map: AttentionMap, query: AttentionQuery) -> Tensor:
-    """Attention (N, heads, 3) of the query positions to each of `ATTENTION_TARGETS`."""
-    attention = query_attention(attention_map, query).float()
+def attention_by_modality(attention_map: AttentionMap) -> Tensor:
+    """Attention (N, heads, 3) of [CLS] to each of `ATTENTION_TARGETS`."""
+    attention = attention_of_cls(attention_map).float()
     return torch.einsum("nhc,nkc->nhk", attention, modality_mask(attention_map.columns))
 
 
@@ -87,9 +81,7 @@ class ModalityImportance:
     (12 bytes) for the intervals, so memory is nearly independent of the number of samples.
     """
 
-    def __init__(self, query: AttentionQuery = "cls") -> None:
-        """`query`: whose attention is measured."""
-        self.query = query
+    def __init__(self) -> None:
         self.heads: dict[int, np.ndarray] = {}
         """By number of each layer that covers regions, the sums (heads, 3) over samples."""
         self.rows = SampleArrays()
@@ -103,7 +95,7 @@ class ModalityImportance:
         """Add the shares of a layer; raises InputError if attention does not sum to 1."""
         if not covers_regions(attention_map):
             return
-        masses = attention_by_modality(attention_map, self.query)
+        masses = attention_by_modality(attention_map)
         off = float((masses.sum(-1) - 1).abs().nan_to_num(torch.inf).max())
         if off > EXACT:
             raise InputError(
@@ -151,7 +143,7 @@ class ClsAttention:
         """Add a layer's attention for each sample, (T + R,)."""
         if not covers_regions(attention_map):
             return
-        attention = query_attention(attention_map, "cls").float().mean(1).double().cpu().numpy()
+        attention = attention_of_cls(attention_map).float().mean(1).double().cpu().numpy()
         kinds = attention_map.columns.kinds.cpu().numpy()
         is_input = ~np.isin(kinds, (PositionKind.PADDING, PositionKind.ADDED))
         choices = len(kinds) // len(batch.samples)

@@ -38,6 +38,7 @@ from groundling.studies.attention.commands import (
     SyntaxConfig,
     parses_of,
 )
+from groundling.studies.attention.figures import draw_relations, write_figures
 from groundling.studies.attention.grounding import (
     COUNTED,
     PhraseBaselines,
@@ -164,13 +165,11 @@ def arcs_of(parsed: ParsedCaption) -> tuple[list[tuple[Relation, PhraseSpan]], C
 
 
 def _members(phrase: Entity, spans: np.ndarray) -> set[int]:
-    """Indices of the words that overlap a phrase."""
     touched = (spans[:, 0] < phrase.stop) & (spans[:, 1] > phrase.start)
     return set(np.flatnonzero(touched).tolist())
 
 
 def _arcs_at(words: Sequence[ParsedWord], top: int) -> list[tuple[Relation, int]]:
-    """The arcs at word `top`, and the index of the other word."""
     arcs = [
         (Relation(word.relation, "head"), place)
         for place, word in enumerate(words)
@@ -355,15 +354,13 @@ SHOWN = 20
 def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
     """For every dependency relation, how often each head predicts a region of the word's neighbour.
 
-    Writes the parses of spaCy to the run's folder as `parses.conllu`.
+    Writes the parses of spaCy to the run's folder as `parses.conllu`, and `relations.svg`.
 
     Raises:
         InputError: The model reads no regions or gives no attention, a file is missing or
             malformed, a parser is not installed, or no relation has enough arcs.
     """
-    every = read_captions(
-        Path(config.data), config.split, unrelated=config.include_unrelated_captions
-    )
+    every = read_captions(Path(config.data), config.split)
     # A parser runs once; its output is saved and read as the file of parses.
     parses = parses_of(config) or _ask_parser(config.parses, every, run)
     parsed = match_parses(every, read_parses(parses), config.labels)
@@ -391,6 +388,8 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
             f"{max(rare.values(), default=0)}; lower min_arcs"
         )
     run.note(*notes_of_reports(counts, LEFT_OUT, relations))
+    if run.state.is_main_process:
+        write_figures({"relations": draw_relations(relations)}, run.folder)
     return {
         "labels": config.labels,
         "counts": counts,
@@ -409,9 +408,7 @@ def write_captions(config: EntityCaptionSettings, work: CommandContext) -> str:
 
     Raises InputError if the data is missing or malformed, or the file cannot be written.
     """
-    captions = read_captions(
-        Path(config.data), config.split, unrelated=config.include_unrelated_captions
-    )
+    captions = read_captions(Path(config.data), config.split)
     write_whole(work.out, "".join(f"{caption.text}\n" for caption in captions))
     return f"{work.out}: {len(captions):,} captions, one per line"
 

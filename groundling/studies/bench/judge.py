@@ -426,7 +426,6 @@ def judge_curves(entries: Sequence[Entry], methods: Methods) -> list[MethodCurve
 
 
 def _since(axis: CurveAxis, gains: Mapping[int, Difference]) -> str:
-    """From which value of an axis on a method works."""
     values = list(gains)
     first, end = values[0], values[-1]
     last = f"at {end:,}: {words_of(gains[end])}"

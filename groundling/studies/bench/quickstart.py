@@ -255,7 +255,6 @@ def _seeds(entry: Entry, reading: str) -> Sequence[float]:
 
 
 def _scenes(world: Path) -> list[ReportImage]:
-    """The first images as PNG with their captions."""
     content = read_json(world / "captions_train.json")
     captions: dict[int, list[str]] = {}
     for note in content["annotations"]:

@@ -179,7 +179,6 @@ def average_probabilities(
 def _mean_of(
     members: Mapping[Path, Sequence[PredictionRow]], number: int, form: OutputType
 ) -> PredictionRow:
-    """The members' averaged prediction for one example."""
     of_members = []
     for path, rows in members.items():
         with prefix_errors(f"{path}, {rows[number].name}"):

@@ -231,9 +231,6 @@ length."""
     protocol: Literal["iqa", "ia"] = "iqa"
     """Multiple choice: match the image with question and choice (iqa), or with the choice alone \
 (ia) (CLIP-TD's IQA and IA; for rationales IQR and IR)."""
-    fit_split: Literal["split", "train"] = "split"
-    """Classification: cluster the similarities of the evaluated split (transductive, as CLIP-TD \
-does), or of the training split."""
     prompt: str = "{question} {answer}"
     """Open answers (vqa): text that the image is matched with; without {question} each answer is \
 encoded only once."""

@@ -217,15 +217,8 @@ Ngram = tuple[str, ...]
 ARTICLES = {"a", "an"}
 
 
-class WordReplacement(NamedTuple):
-    """The words that replace an n-gram of a choice."""
-
-    stop: int
-    """Number of the token after the n-gram."""
-    words: tuple[str, ...]
-    """In the n-gram's form and case."""
-    note: dict[str, Any]
-    """Log entry: from, to, synset, and relation."""
+WordReplacement = tuple[int, tuple[str, ...], dict[str, Any]]
+"""The token after an n-gram, the words in its place, and the log's entry: from, to, synset, relation."""
 
 
 class SynonymEditor:
@@ -251,7 +244,9 @@ class SynonymEditor:
                     replacements = self._replacements(
                         choice, context, frequent, out.unedited_counts
                     )
-                    notes[line.item.id, part, number] = [one.note for one in replacements.values()]
+                    notes[line.item.id, part, number] = [
+                        note for _, _, note in replacements.values()
+                    ]
                     choices.append(_apply_replacements(choice, replacements))
                 edited[place] = line.with_choices(part, choices)
         for before, after in zip(lines, edited, strict=True):
@@ -330,7 +325,7 @@ class SynonymEditor:
                     continue
                 cased = (match_case(words[0], tokens[0]), *words[1:])
                 note = {"from": tokens, "to": list(cased), "meaning": name, "relation": relation}
-                return WordReplacement(stop, cased, note)
+                return stop, cased, note
         return None
 
     def _by_frequency(self, synsets: Sequence[Any], excluded: str) -> list[tuple[str, str]]:

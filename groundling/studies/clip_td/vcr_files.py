@@ -133,11 +133,6 @@ def write_lines(folder: Path, split: str, lines: Sequence[VcrLine]) -> Path:
     return path
 
 
-def write_log(path: Path, log: Sequence[dict[str, Any]]) -> None:
-    """Write one line of JSON per entry."""
-    write_whole(path, "".join(json_text(entry) + "\n" for entry in log))
-
-
 def link_shared_files(source: Path, folder: Path) -> list[str]:
     """Link training data and images of the source folder; returns the linked names.
 

@@ -85,7 +85,6 @@ class _ZeroShotModel:
         self.config = config
         self.task = task
         self.note = run.note
-        self.fitted: Clusters | None = None
         self.match: Matcher
         device = run.state.device
         if config.image_settings.regions:
@@ -140,23 +139,13 @@ class _ZeroShotModel:
     def _predict_classes(
         self, split: str, examples: Sequence[Example], form: Classification
     ) -> EvaluationOutput:
-        """Predict the class with the nearest of three cluster centres; no label is used."""
+        """Predict the class with the nearest of three cluster centres of the split's similarities; no label is used."""
         similarities = self.match.cluster_values(self._match(split, examples).scores)
-        clusters = self._clusters(similarities)
+        clusters = kmeans_1d(similarities, len(RISING))
         centres = dict(zip(RISING, clusters.centres.tolist(), strict=True))
         self.summary.setdefault("centroids", {})[split] = centres
         outputs = classify(similarities, clusters, form.labels)
         return score_answers(self.task, examples, outputs, form.predict(outputs))
-
-    def _clusters(self, similarities: np.ndarray) -> Clusters:
-        """Clusters of the given similarities, or of the training split's, which are computed once."""
-        if self.config.fit_split == "split":
-            return kmeans_1d(similarities, len(RISING))
-        if self.fitted is None:
-            train = self.task.read(Path(self.config.data), self.task.train)
-            train_scores = self._match(self.task.train, train).scores
-            self.fitted = kmeans_1d(self.match.cluster_values(train_scores), len(RISING))
-        return self.fitted
 
     def _predict_answers(
         self, split: str, examples: Sequence[Example], form: OpenAnswer, match: CosineMatcher

@@ -173,7 +173,7 @@ context length."""
 WINOGROUND = Command(
     "winoground",
     "Winoground: match images with captions that contain the same words",
-    "groundling.studies.knowledge.winoground:winoground",
+    "groundling.studies.knowledge.minimal_pairs:winoground",
     {"_own": WinogroundConfig()},
     title="Knowledge: what an encoder knows",
     example="groundling winoground --model openai/clip-vit-base-patch32 --data winoground --out "

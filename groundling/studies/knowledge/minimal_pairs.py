@@ -1,7 +1,8 @@
-"""Minimal pairs of BLiMP, EWoK, COMPS, WinoViz and your own files: reader, accuracies by group, the command."""
+"""Minimal pairs of texts (BLiMP, EWoK, COMPS, WinoViz, your own), and of images with captions (Winoground)."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +14,29 @@ import torch
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, convert_errors, prefix_errors, require_nonempty
 from groundling.core.rng import generator
+from groundling.data.images import image_id
+from groundling.data.regions.samples import ImageSampleBuilder
 from groundling.data.samples import subsample
-from groundling.data.tables import ROWS, read_header, read_rows, row_texts
+from groundling.data.tables import ROWS, read_header, read_json_lines, read_rows, row_texts
+from groundling.prediction.similarity import (
+    CosineMatcher,
+    Matcher,
+    MatchHeadMatcher,
+    equalise_identical_texts,
+    require_finite,
+)
 from groundling.runs.folder import disk_errors, json_text, whole_file, write_json
 from groundling.runs.progress import end_dry_run, print_notes
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
+from groundling.settings.input_settings import RegionSettings
 from groundling.stats import bootstrap_sums, interval
-from groundling.studies.knowledge.commands import PairsConfig
-from groundling.studies.knowledge.evaluation_sets import describe_set
+from groundling.studies.knowledge import JsonObject, describe_set
+from groundling.studies.knowledge.commands import PairsConfig, WinogroundConfig
 from groundling.studies.knowledge.pair_likelihoods import LanguageModel, TextWithContext
+from groundling.teachers.feature_cache import FeatureCache
 from groundling.training.evaluation import EvaluationOutput
+from groundling.vision_language.loading import is_region_encoder
 
 BLIMP = ("sentence_good", "sentence_bad")
 """Fields of BLiMP (Warstadt et al. 2020) and, without any others, of BabyLM's supplement."""
@@ -102,16 +115,17 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     # Archives made on macOS have a second file for each name, which begins with a dot.
-    visible = [file for file in sorted(path.rglob("*")) if not file.name.startswith(".")]
+    every = sorted(path.rglob("*"))
+    visible = [file for file in every if not file.name.startswith(".")]
     files = [file for file in visible if file.suffix in ROWS]
     require_nonempty(files, f"{path}: no {', '.join(ROWS)} file there; unpack an archive first")
     return files
 
 
-def _blimp(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+def _blimp(row: JsonObject, file: Path, number: int) -> MinimalPair:
     paradigm = row.get("UID", file.stem)
-    phenomenon = row.get("linguistics_term", "")
-    field = row.get("field", "")
+    phenomenon: str = row.get("linguistics_term", "")
+    field: str = row.get("field", "")
     return MinimalPair(
         f"{paradigm}/{row.get('pairID', number)}",
         tuple(map(TextWithContext, row_texts(row, BLIMP))),
@@ -121,7 +135,7 @@ def _blimp(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
     )
 
 
-def _ewok(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+def _ewok(row: JsonObject, file: Path, number: int) -> MinimalPair:
     *texts, domain = (text.strip() for text in row_texts(row, EWOK))
     targets, contexts = texts[:2], texts[2:]
     scored = tuple(_after(context, target) for target in targets for context in contexts)
@@ -132,7 +146,7 @@ def _after(context: str, target: str) -> TextWithContext:
     return TextWithContext(f"{context} {target}", len(context) + 1)
 
 
-def _comps(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+def _comps(row: JsonObject, file: Path, number: int) -> MinimalPair:
     """A property after each subject, as in the paper: its likelihood alone counts (Misra et al. 2023, Section 2.3)."""
     *subjects, claim, drawn = (text.strip() for text in row_texts(row, COMPS))
     return MinimalPair(
@@ -143,20 +157,20 @@ def _comps(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
     )
 
 
-def _winoviz(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+def _winoviz(row: JsonObject, file: Path, number: int) -> MinimalPair:
     *contexts, first, second = (text.strip() for text in row_texts(row, WINOVIZ))
     scored = tuple(_after(context, target) for target in (first, second) for context in contexts)
     return MinimalPair(f"{file.stem}/{number}", scored, file.stem, set_name=WINOVIZ_SET)
 
 
-def _own(row: dict[str, Any], file: Path, number: int) -> MinimalPair:
+def _own(row: JsonObject, file: Path, number: int) -> MinimalPair:
     texts = tuple(map(TextWithContext, row_texts(row, OWN)))
     return MinimalPair(
         f"{file.stem}/{row.get('id', number)}", texts, str(row.get("group", file.stem))
     )
 
 
-LAYOUTS: dict[tuple[str, ...], Callable[[dict[str, Any], Path, int], MinimalPair]] = {
+LAYOUTS: dict[tuple[str, ...], Callable[[JsonObject, Path, int], MinimalPair]] = {
     BLIMP: _blimp,
     EWOK: _ewok,
     COMPS: _comps,
@@ -169,6 +183,10 @@ LAYOUTS: dict[tuple[str, ...], Callable[[dict[str, Any], Path, int], MinimalPair
 # Accuracies of comparisons of scores, by group, with intervals: BLiMP, EWoK, Winoground.
 
 
+ItemScore = Callable[[np.ndarray], np.ndarray]
+"""From scores (N, S) of N items to the credit of each, 0 to 1: (N,)."""
+
+
 class PreferenceRule(NamedTuple):
     """A rule by which an item counts as right."""
 
@@ -176,22 +194,31 @@ class PreferenceRule(NamedTuple):
     """Key of the accuracy in `result.json`."""
     chance: float
     """Expected accuracy of random scores."""
-    item_score: Callable[[np.ndarray], np.ndarray]
-    """From scores (N, S) of N items to the credit of each, 0 to 1: (N,)."""
+    item_score: ItemScore
 
 
-def _all_above(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+def _all_above(*comparisons: tuple[int, int]) -> ItemScore:
     """Whether the first score is strictly above the second in all comparisons."""
-    return lambda scores: (
-        np.all([scores[:, a] > scores[:, b] for a, b in comparisons], axis=0) * 1.0
-    )
+
+    def item_score(scores: np.ndarray) -> np.ndarray:
+        is_right = np.ones(len(scores), bool)
+        for first, second in comparisons:
+            is_right &= scores[:, first] > scores[:, second]
+        return is_right.astype(float)
+
+    return item_score
 
 
-def _half_for_ties(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+def _half_for_ties(*comparisons: tuple[int, int]) -> ItemScore:
     """Mean over comparisons: 1 if the first score is above the second, 1/2 if they are equal."""
-    return lambda scores: np.mean(
-        [(1 + np.sign(scores[:, a] - scores[:, b])) / 2 for a, b in comparisons], axis=0
-    )
+
+    def item_score(scores: np.ndarray) -> np.ndarray:
+        credit = np.zeros(len(scores))
+        for first, second in comparisons:
+            credit += (1 + np.sign(scores[:, first] - scores[:, second])) / 2
+        return credit / len(comparisons)
+
+    return item_score
 
 
 BLIMP_RULES = (PreferenceRule("accuracy", 1 / 2, _all_above((0, 1))),)
@@ -263,7 +290,7 @@ def macro_average(estimates: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
 
 def compare_models(
     rules: Sequence[PreferenceRule], groups: Mapping[str, BootstrapEstimate]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, JsonObject]:
     """By name of a comparison, each group's means and 95 % intervals of the rules, and its number of items.
 
     The comparisons are `scores`; with a second model `other` and `difference`, other less model, paired by item. The
@@ -285,8 +312,8 @@ def compare_models(
 
 def _summary(
     rules: Sequence[PreferenceRule], items: int, mean: np.ndarray, draws: np.ndarray
-) -> dict[str, Any]:
-    summary: dict[str, Any] = {"items": items}
+) -> JsonObject:
+    summary: JsonObject = {"items": items}
     for column, rule in enumerate(rules):
         summary[rule.name] = float(mean[column])
         summary[f"{rule.name}_interval"] = interval(draws[:, column]).tolist()
@@ -329,7 +356,7 @@ def group_items(names: Sequence[Sequence[str]]) -> Mapping[str, np.ndarray]:
 
 def write_items(
     path: Path,
-    lines: Sequence[dict[str, Any]],
+    lines: Sequence[JsonObject],
     rules: Sequence[PreferenceRule],
     scores: Iterable[np.ndarray],
 ) -> None:
@@ -348,7 +375,7 @@ LEVELS = ("field", "phenomenon", "paradigm")
 """Groupings of items, from coarse to fine."""
 
 
-def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
+def pairs(config: PairsConfig, run: Run) -> JsonObject:
     """Score minimal pairs; writes `result.json` (returned), `items.jsonl`, answers for `verdict`.
 
     Raises:
@@ -369,12 +396,13 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
     levels = _levels(items, item_credits(rules, scored)).items()
     compared = {level: compare_models(rules, groups) for level, groups in levels}
 
-    def by_level(comparison: str) -> dict[str, Any]:
+    def by_level(comparison: str) -> JsonObject:
         return {level: one[comparison] for level, one in compared.items()}
 
     sets = {item.set_name for item in items}
-    result: dict[str, Any] = {
-        **(describe_set(sets.pop()) if len(sets) == 1 else {}),
+    about = describe_set(sets.pop()) if len(sets) == 1 else {}
+    result: JsonObject = {
+        **about,
         "items": len(items),
         "left_out": left_out,
         "chance": {rule.name: rule.chance for rule in rules},
@@ -382,12 +410,14 @@ def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
         "scores": by_level("scores"),
     }
     if config.other:
-        result["other"] = {"ties": _ties(scored[1], rules), "scores": by_level("other")}
+        ties = _ties(scored[1], rules)
+        result["other"] = {"ties": ties, "scores": by_level("other")}
         result["difference"] = by_level("difference")
     if run.state.is_main_process:
-        lines: list[dict[str, Any]] = []
+        lines: list[JsonObject] = []
         for item in items:
-            groups = {level: vars(item)[level] for level in LEVELS if vars(item)[level]}
+            fields = vars(item)
+            groups = {level: fields[level] for level in LEVELS if fields[level]}
             lines.append({"id": item.id, **groups})
         write_items(run.folder / "items.jsonl", lines, rules, scored)
         _write_answers(run.folder, config, items, scored)
@@ -399,11 +429,11 @@ def _score_items(
 ) -> np.ndarray:
     """A model's scores (N, S) of each item's texts."""
     model = LanguageModel(source, device, config.max_length)
-    likelihoods = model.score([text for item in items for text in item.texts], config.pll)
-    values = likelihoods.sums
+    texts = [text for item in items for text in item.texts]
+    values, tokens = model.score(texts, config.pll)
     if config.reduction == "mean":
         with np.errstate(invalid="ignore"):
-            values = values / likelihoods.tokens
+            values = values / tokens
     return values.reshape(len(items), -1)
 
 
@@ -420,7 +450,8 @@ def _scorable_items(
         )
     if left_out:
         print_notes([f"left out {left_out:,} pairs: a text is too long, or has nothing to score"])
-    return [item for item, one in zip(items, fits, strict=True) if one], scores[:, fits], left_out
+    kept = [item for item, one in zip(items, fits, strict=True) if one]
+    return kept, scores[:, fits], left_out
 
 
 def _levels(
@@ -447,7 +478,8 @@ def _ties(scores: np.ndarray, rules: Sequence[PreferenceRule]) -> int:
     """Number of ties in scores (N, S): good and bad, a target after both contexts, or WinoViz' targets after one."""
     step = 2 if rules is WINOVIZ_RULES else 1
     pairs = scores.reshape(len(scores), -1, 2, step)
-    return int((pairs[:, :, 0] == pairs[:, :, 1]).sum())
+    are_equal = pairs[:, :, 0] == pairs[:, :, 1]
+    return int(are_equal.sum())
 
 
 def _write_answers(
@@ -463,9 +495,10 @@ def _write_answers(
     right = items[0].strict.item_score(scores[0])
     examples = [Example(item.id, "") for item in items]
     metrics = {"accuracy": float(right.mean())}
-    answers = EvaluationOutput(examples, right[:, None], right, np.ones(len(items)), metrics)
+    labels = np.ones(len(items))
+    answers = EvaluationOutput(examples, right[:, None], right, labels, metrics)
     answers.write(place / "predictions_pairs.jsonl")
-    done: dict[str, Any] = {"seed": config.model_seed, "task": f"pairs/{Path(config.data).stem}"}
+    done: JsonObject = {"seed": config.model_seed, "task": f"pairs/{Path(config.data).stem}"}
     done |= {"metrics": ["accuracy"], "splits": ["pairs"], "scores": {"pairs": metrics}}
     write_json(place / "result.json", done)
 
@@ -476,3 +509,128 @@ def format_pairs(result: Mapping[str, Any]) -> str:
     levels = [name for name in result["scores"] if name != "paradigm" or not has_phenomena]
     counts = f"{result['items']:,} items, {result['ties']:,} ties, {result['left_out']:,} left out"
     return f"{format_comparisons(result, levels)}\n{counts}"
+
+
+# -- Winoground: two images, and two captions of the same words (Thrush et al. 2022) -----------------------------------
+
+
+FILE = "examples.jsonl"
+"""The data set's file name."""
+TEXTS = ("image_0", "image_1", "caption_0", "caption_1")
+"""Required fields; tags are optional."""
+TAGS = ("collapsed_tag", "secondary_tag")
+"""Fields of the paper's groups: what is swapped (Object, Relation, Both), and visual tags."""
+
+
+@dataclass(frozen=True)
+class WinogroundExample:
+    """Two images and two captions; caption n belongs to image n."""
+
+    id: str
+    """The data set's id."""
+    images: tuple[str, str]
+    """Ids of the images: paths without the extension."""
+    captions: tuple[str, str]
+    """The caption of each image."""
+    tags: tuple[str, ...]
+    """Its groups: the tags of its file, and its number of main predicates."""
+
+
+def read_winoground(path: str | Path) -> list[WinogroundExample]:
+    """The examples of a folder's `examples.jsonl`, or of that file.
+
+    Raises InputError with the line that lacks an image or caption, or has a duplicate id.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / FILE
+    examples: dict[str, WinogroundExample] = {}
+    for where, row in read_json_lines(file, TEXTS):
+        number = row.get("id", len(examples))
+        name = str(number)
+        if name in examples:
+            raise InputError(f"{where}: duplicate id {name}; each example needs its own")
+        tags = [str(row[tag]) for tag in TAGS if row.get(tag)]
+        if "num_main_preds" in row:
+            tags.append(f"{row['num_main_preds']} main predicates")
+        images = (image_id(row["image_0"]), image_id(row["image_1"]))
+        examples[name] = WinogroundExample(
+            name, images, (row["caption_0"], row["caption_1"]), tuple(tags)
+        )
+    return list(examples.values())
+
+
+def winoground(config: WinogroundConfig, run: Run) -> JsonObject:
+    """Score every image with both captions; writes `result.json` (returned) and `items.jsonl`.
+
+    Raises:
+        InputError: A setting or the data is wrong, an image is missing, or the model has no
+            matching head.
+    """
+    examples = read_winoground(config.data)
+    sources = [config.model, *([config.other] if config.other else [])]
+    cache_folder = run.folder / "features"
+    summaries, scores = [], []
+    for source in sources:
+        match = _matcher(config, source, run.state.device, cache_folder)
+        own, cut = _scores(examples, match)
+        summaries.append({"model": source, "measure": match.measure, "cut_captions": cut})
+        scores.append(own)
+    credits = item_credits(WINOGROUND_RULES, scores)
+    groups = group_items([("all", *example.tags) for example in examples])
+    compared = compare_models(
+        WINOGROUND_RULES,
+        {name: bootstrap_means(credits[numbers], name) for name, numbers in groups.items()},
+    )
+    result: JsonObject = summaries[0] | {
+        "chance": {rule.name: rule.chance for rule in WINOGROUND_RULES},
+        "scores": compared["scores"],
+    }
+    if config.other:
+        result["other"] = summaries[1] | {"scores": compared["other"]}
+        result["difference"] = compared["difference"]
+    if run.state.is_main_process:
+        lines = [{"id": example.id, "tags": example.tags} for example in examples]
+        write_items(run.folder / "items.jsonl", lines, WINOGROUND_RULES, scores)
+        shutil.rmtree(cache_folder, ignore_errors=True)
+    return result
+
+
+def _matcher(
+    config: WinogroundConfig, source: str, device: torch.device, cache_folder: Path
+) -> Matcher:
+    """The model's matcher, which scores captions and images; `cache_folder`: a folder for features."""
+    # With --regions, --model must read regions, but the other model may be a CLIP.
+    if config.image_settings.regions and (source == config.model or is_region_encoder(source)):
+        regions = RegionSettings(**vars(config.image_settings))
+        inputs = ImageSampleBuilder(regions)
+        return MatchHeadMatcher(source, inputs, device, config.max_length)
+    folder = Path(config.data)
+    default_images = (folder.parent if folder.name == FILE else folder) / "images"
+    return CosineMatcher(
+        source,
+        config.image_settings.images or str(default_images),
+        device,
+        FeatureCache(cache_folder),
+    )
+
+
+def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.ndarray, int]:
+    """Scores (N, 4), image 0 with captions 0 and 1, then image 1; number of truncated captions."""
+    rows: list[Example] = []
+    for example in examples:
+        for image in example.images:
+            for caption in example.captions:
+                name = f"{example.id}/{len(rows) % 4}"
+                rows.append(Example(name, caption, images=(image,)))
+    matched = match(rows, "test")
+    cut = int((matched.truncated_tokens > 0).sum()) // 2
+    if cut:
+        print_notes([f"truncated {cut:,} of {2 * len(examples):,} captions at their end"])
+    # Captions with equal tokens get equal scores with an image, independent of the batch.
+    digests = matched.token_digests
+    token_digests = [digests[start : start + 2] for start in range(0, len(rows), 2)]
+    equalised = equalise_identical_texts(
+        require_finite(matched.scores.reshape(-1, 2)), token_digests
+    )
+    return equalised.reshape(-1, 4), cut

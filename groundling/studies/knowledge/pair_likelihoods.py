@@ -47,15 +47,6 @@ class TextWithContext(NamedTuple):
     """Words from this character on are scored; the text before it is context."""
 
 
-class Likelihoods(NamedTuple):
-    """Likelihoods of N texts."""
-
-    sums: np.ndarray
-    """(N,) float64, natural logarithm, summed over scored tokens; NaN without any."""
-    tokens: np.ndarray
-    """(N,) int64: number of scored tokens; 0 for a text that is too long or has none."""
-
-
 class ScoringInput(NamedTuple):
     """A text as the model reads it to score some of its tokens."""
 
@@ -95,8 +86,11 @@ class LanguageModel:
     @torch.no_grad()
     def score(
         self, texts: Sequence[TextWithContext], masking: Masking = "within-word"
-    ) -> Likelihoods:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The (pseudo-)log-likelihood of every text's scored words, given the context before them.
+
+        Returns (N,) float64, natural logarithm, summed over scored tokens, NaN without any; and (N,) int64, the number
+        of scored tokens, 0 for a text that is too long or has none.
 
         For a masked model, the sum over tokens of the log-probability of the masked token (Salazar
         et al. 2020, Eq. 1). Unless `masking` is `original`, the later tokens of its word are masked
@@ -109,24 +103,25 @@ class LanguageModel:
         first: dict[tuple[bytes, ...], int] = {}
         same = np.arange(len(texts))
         for number, (row, scored) in enumerate(rows):
-            tokens_read = tuple(part.tobytes() for part in (row.input_ids, row.word_ids, scored))
+            parts = (row.input_ids, row.word_ids, scored)
+            tokens_read = tuple(part.tobytes() for part in parts)
             same[number] = first.setdefault(tokens_read, number)
         sums = np.zeros(len(texts))
         tokens = np.zeros(len(texts), np.int64)
-        order = sorted(first.values(), key=lambda number: len(rows[number][0].input_ids))
+        lengths = [len(row.input_ids) for row, _ in rows]
+        order = sorted(first.values(), key=lengths.__getitem__)
         copies = (
             copy
             for number in track(order, "texts", "text")
             for copy in self._copies(number, *rows[number], masking)
         )
-        for batch in _fill_batches(
-            copies, MAX_CAUSAL_BATCH_TOKENS if self.causal else MAX_BATCH_TOKENS
-        ):
+        room = MAX_CAUSAL_BATCH_TOKENS if self.causal else MAX_BATCH_TOKENS
+        for batch in _fill_batches(copies, room):
             for copy, log_probabilities in zip(batch, self._log_probabilities(batch), strict=True):
                 sums[copy.text] += log_probabilities.sum()
                 tokens[copy.text] += len(log_probabilities)
         sums[tokens == 0] = np.nan
-        return Likelihoods(sums[same], tokens[same])
+        return sums[same], tokens[same]
 
     def _rows(self, texts: Sequence[TextWithContext]) -> list[tuple[TextRow, np.ndarray]]:
         """Each text's tokens, and which are scored (T,) bool; none of a text that is too long."""
@@ -138,7 +133,8 @@ class LanguageModel:
             row = _with_words(require(sample.text, "text", "a language model"))
             is_scored = ~row.special_tokens_mask & (sample.truncated_tokens == 0)
             if text.scored_from:
-                context = int((word_spans(text.text)[:, 0] < text.scored_from).sum())
+                starts = word_spans(text.text)[:, 0]
+                context = int((starts < text.scored_from).sum())
                 is_scored &= row.word_ids >= context
             rows.append((row, is_scored))
         return rows
@@ -152,8 +148,9 @@ class LanguageModel:
         if self.causal:
             # Each token is predicted from the one before it; without one, it is not scored.
             before = len(self.start)
-            ids = np.concatenate([np.array(self.start, np.int64), row.input_ids])
-            longer = row.take(np.r_[np.zeros(before, np.int64), every])
+            start = np.array(self.start, np.int64)
+            ids = np.concatenate([start, row.input_ids])
+            longer = row.take(np.concatenate([np.zeros_like(start), every]))
             places = places[places + before > 0] + before
             if len(places):
                 longer = replace(longer, input_ids=ids)
@@ -164,18 +161,25 @@ class LanguageModel:
             if masking == "within-word":
                 is_masked |= is_scored & (row.word_ids == row.word_ids[place]) & (every > place)
             masked = replace(row, input_ids=np.where(is_masked, self.mask, row.input_ids))
-            yield ScoringInput(number, masked, np.array([place]), row.input_ids[[place]])
+            places_of_copy = np.array([place])
+            yield ScoringInput(number, masked, places_of_copy, row.input_ids[places_of_copy])
 
     def _log_probabilities(self, copies: Sequence[ScoringInput]) -> list[np.ndarray]:
         """The log-probabilities (K,) float64 of each copy's targets."""
-        batch = collate([Sample(str(copy.text), copy.row) for copy in copies]).to(self.device)
+        samples = [Sample(str(copy.text), copy.row) for copy in copies]
+        batch = collate(samples).to(self.device)
         sizes = [len(copy.places) for copy in copies]
-        rows = torch.from_numpy(np.repeat(np.arange(len(copies)), sizes)).to(self.device)
-        places = torch.from_numpy(np.concatenate([copy.places for copy in copies])).to(self.device)
-        targets = torch.from_numpy(np.concatenate([copy.targets for copy in copies]))
+        numbers = (
+            np.repeat(np.arange(len(copies)), sizes),
+            np.concatenate([copy.places for copy in copies]),
+            np.concatenate([copy.targets for copy in copies]),
+        )
+        rows, places, targets = (torch.from_numpy(one).to(self.device) for one in numbers)
         logits = self.logits(batch, rows, places).float()
-        logs = logits.log_softmax(-1).gather(1, targets.to(self.device)[:, None])[:, 0]
-        return np.split(logs.double().cpu().numpy(), np.cumsum(sizes)[:-1])
+        every = logits.log_softmax(-1)
+        logs = every.gather(1, targets[:, None])[:, 0].double()
+        ends = np.cumsum(sizes)[:-1]
+        return np.split(logs.cpu().numpy(), ends)
 
 
 def _with_words(row: TextRow) -> TextRow:

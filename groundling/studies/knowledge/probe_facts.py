@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.spatial.distance import jensenshannon
@@ -21,12 +21,12 @@ from groundling.core.batch import require
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
 from groundling.core.rng import generator
-from groundling.runs.folder import json_text, whole_file
+from groundling.runs.folder import write_json_lines
 from groundling.runs.progress import end_dry_run
 from groundling.runs.run import Run
 from groundling.stats import bootstrap_sums, interval
+from groundling.studies.knowledge import JsonObject, describe_set
 from groundling.studies.knowledge.commands import ProbeFactsConfig
-from groundling.studies.knowledge.evaluation_sets import describe_set
 from groundling.studies.knowledge.probing_modes import (
     OptionScores,
     ProbeNotes,
@@ -86,12 +86,14 @@ def collect_nouns(facts: Sequence[VisualFact]) -> HumanAnswerDistributions:
         for option in fact.options:
             options.setdefault(option, len(options))
     of_fact = np.array([number[fact.subject.lower()] for fact in facts])
-    places = tuple(np.array([options[option] for option in fact.options]) for fact in facts)
+    places = []
+    for fact in facts:
+        places.append(np.array([options[option] for option in fact.options]))
     shares = np.zeros((len(names), len(options)))
     for fact, noun, place in zip(facts, of_fact, places, strict=True):
         shares[noun, place] += fact.target
     shares /= shares.sum(1, keepdims=True)
-    return HumanAnswerDistributions(tuple(names), shares, of_fact, places)
+    return HumanAnswerDistributions(tuple(names), shares, of_fact, tuple(places))
 
 
 def assign_folds(nouns: Sequence[str], folds: int, seed: int) -> np.ndarray:
@@ -144,7 +146,8 @@ def cross_validated_ridge(
         scale = StandardScaler().fit(states[~test])
         ridge = RidgeCV(PENALTIES, alpha_per_target=alone)
         ridge.fit(scale.transform(states[~test]), values[~test])
-        predicted[test] = ridge.predict(scale.transform(states[test])).reshape(test.sum(), -1)
+        values_of_fold = ridge.predict(scale.transform(states[test]))
+        predicted[test] = values_of_fold.reshape(len(values_of_fold), -1)
     return predicted
 
 
@@ -152,13 +155,14 @@ def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
     """Pearson's correlation of rows (N,); 0 for a constant predicted row, NaN for a true one."""
     predicted = predicted - predicted.mean(1, keepdims=True)
     true = true - true.mean(1, keepdims=True)
-    lengths = np.linalg.norm(predicted, axis=1), np.linalg.norm(true, axis=1)
+    length = np.linalg.norm(predicted, axis=1)
+    true_length = np.linalg.norm(true, axis=1)
     product = (predicted * true).sum(1)
-    defined = (lengths[0] > MIN_NORM) & (lengths[1] > MIN_NORM)
-    correlations = np.divide(
-        product, lengths[0] * lengths[1], out=np.zeros(len(true)), where=defined
-    )
-    return np.where(lengths[1] > MIN_NORM, correlations, np.nan)
+    is_known = true_length > MIN_NORM
+    correlations = np.zeros(len(true))
+    defined = (length > MIN_NORM) & is_known
+    np.divide(product, length * true_length, out=correlations, where=defined)
+    return np.where(is_known, correlations, np.nan)
 
 
 def score_nouns(
@@ -176,11 +180,12 @@ def score_nouns(
         right[noun] += _best(fact)[roots[noun, place].argmax()]
     values = {}
     if _have_same_options(facts):
-        values["spearman"] = _correlations(rankdata(roots, axis=1), rankdata(nouns.shares, axis=1))
+        ranks = rankdata(roots, axis=1)
+        values["spearman"] = _correlations(ranks, rankdata(nouns.shares, axis=1))
     return values | {"accuracy": right / counts}
 
 
-def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
+def _with_interval(values: np.ndarray, seed: int) -> JsonObject | None:
     """The mean of values (N,), NaN ignored, and its bootstrap interval over nouns; None if all are NaN."""
     defined = values[~np.isnan(values)]
     if not len(defined):
@@ -195,7 +200,7 @@ def compare_states(
     states: Mapping[str, Mapping[str, np.ndarray]],
     folds: int,
     seed: int,
-) -> tuple[dict[str, Any], list[np.ndarray], FactScores]:
+) -> tuple[JsonObject, list[np.ndarray], FactScores]:
     """Scores of one relation's facts for several kinds of `states`; predictions and fact scores of the first kind.
 
     `states` holds the state (D,) of every noun by kind. A control is added, the kind `random`: normal random
@@ -204,15 +209,15 @@ def compare_states(
     nouns = collect_nouns(facts)
     fold = assign_folds(nouns.names, folds, seed)
     first, *_ = states
-    features = {
-        kind: np.stack([of_noun[name] for name in nouns.names]) for kind, of_noun in states.items()
-    }
+    features = {}
+    for kind, of_noun in states.items():
+        features[kind] = np.stack([of_noun[name] for name in nouns.names])
     width = features[first].shape[1]
     draws = [generator(seed, "linear", name).standard_normal(width) for name in nouns.names]
     features["random"] = np.stack(draws)
     predicted: dict[str, np.ndarray] = {}
     scores: dict[str, FactScores] = {}
-    rows: dict[str, Any] = {}
+    rows: JsonObject = {}
     for kind, of_kind in features.items():
         predicted[kind], deviations = predict_by_ridge(of_kind, nouns.shares, fold)
         scores[kind] = {"deviations": deviations, **score_nouns(nouns, facts, predicted[kind])}
@@ -221,8 +226,14 @@ def compare_states(
     places = zip(nouns.of_fact, nouns.places, strict=True)
     outputs = [predicted[first][noun, place] for noun, place in places]
     of_facts = {name: values[nouns.of_fact] for name, values in scores[first].items()}
-    summary = {"facts": len(facts), "nouns": len(nouns.names), "options": nouns.shares.shape[1]}
-    return {**summary, "folds": int(fold.max()) + 1, "from": rows}, outputs, of_facts
+    summary = {
+        "facts": len(facts),
+        "nouns": len(nouns.names),
+        "options": nouns.shares.shape[1],
+        "folds": int(fold.max()) + 1,
+        "from": rows,
+    }
+    return summary, outputs, of_facts
 
 
 ALL = "all"
@@ -233,7 +244,7 @@ NAN = float("nan")
 class ProbeScores(NamedTuple):
     """The result of a mode."""
 
-    result: dict[str, Any]
+    result: JsonObject
     """For `result.json`: notes, and scores by relation and group."""
     outputs: list[np.ndarray]
     """By fact, a score for each of its options (options,)."""
@@ -241,14 +252,14 @@ class ProbeScores(NamedTuple):
     """Scores of each fact; in the mode linear those of its noun."""
 
 
-def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
+def probe_facts(config: ProbeFactsConfig, run: Run) -> JsonObject:
     """Probe an encoder; writes `result.json` (returned) and, for each mode, `scores_MODE.jsonl` with a line per fact.
 
     Raises InputError for a mode that the model does not support, and malformed data.
     """
     file = open_facts(config.data)
     end_dry_run("probing")
-    result: dict[str, Any] = {"facts": len(file.facts), "left_out": file.left_out}
+    result: JsonObject = {"facts": len(file.facts), "left_out": file.left_out}
     result |= describe_set(file.set_name)
     for mode in config.modes:
         scores = MODES[mode](config, file.facts)
@@ -283,7 +294,7 @@ def _linear(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScore
     nouns = [fact.subject for fact in facts]
     noun = word_states(config.model, nouns, config.templates, config.layer, config.max_length)
     kinds = {"state": noun.states, "words": noun.word_embeddings}
-    relations: dict[str, dict[str, Any]] = {}
+    relations: dict[str, JsonObject] = {}
     outputs: dict[int, np.ndarray] = {}
     of_facts: FactScores = {}
     for relation in dict.fromkeys(fact.relation for fact in facts):
@@ -295,7 +306,8 @@ def _linear(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScore
         for name, values in own_scores.items():
             of_facts.setdefault(name, np.full(len(facts), NAN))[numbers] = values
     result = {"unknown_tokens": noun.unknown, "relations": relations}
-    return ProbeScores(result, [outputs[number] for number in range(len(facts))], of_facts)
+    in_order = [outputs[number] for number in range(len(facts))]
+    return ProbeScores(result, in_order, of_facts)
 
 
 MODES: dict[str, Callable[[ProbeFactsConfig, Sequence[VisualFact]], ProbeScores]] = {
@@ -309,7 +321,7 @@ MODES: dict[str, Callable[[ProbeFactsConfig, Sequence[VisualFact]], ProbeScores]
 
 def _summaries(
     facts: Sequence[VisualFact], answers: OptionScores, logs: bool
-) -> dict[str, dict[str, dict[str, Any]]]:
+) -> dict[str, dict[str, JsonObject]]:
     """Summaries by relation and group, with all of a relation's facts as `ALL`."""
     members: dict[str, dict[str, list[int]]] = {}
     for number, fact in enumerate(facts):
@@ -330,16 +342,20 @@ def _summaries(
 
 def _write_scores(path: Path, facts: Sequence[VisualFact], scores: ProbeScores) -> None:
     """One JSON line per fact, with the answer, the score of each option, and measures, null where undefined."""
-    with whole_file(path) as file:
-        for number, (fact, outputs) in enumerate(zip(facts, scores.outputs, strict=True)):
-            line: dict[str, Any] = {
+    lines = []
+    for number, (fact, outputs) in enumerate(zip(facts, scores.outputs, strict=True)):
+        answer = fact.options[outputs.argmax()]
+        lines.append(
+            {
                 "id": fact.id,
                 "subject": fact.subject,
                 "relation": fact.relation,
+                "answer": answer,
+                "outputs": outputs.tolist(),
+                **{name: float(values[number]) for name, values in scores.of_facts.items()},
             }
-            line |= {"answer": fact.options[outputs.argmax()], "outputs": outputs.tolist()}
-            line |= {name: float(values[number]) for name, values in scores.of_facts.items()}
-            file.write(json_text(line) + "\n")
+        )
+    write_json_lines(path, lines)
 
 
 def score_answers(
@@ -373,13 +389,14 @@ def score_facts(
             of_facts["spearman"][number] = SPEARMAN.compute(score, fact.target)
             of_facts["kendall"][number] = kendalltau(score, fact.target).statistic
         if logs:
-            of_facts["js"][number] = jensenshannon(softmax(score), fact.target, base=2) ** 2
+            distance = jensenshannon(softmax(score), fact.target, base=2)
+            of_facts["js"][number] = distance**2
     return of_facts
 
 
 def summarize_relation(
     facts: Sequence[VisualFact], answers: OptionScores, logs: bool = False
-) -> dict[str, Any]:
+) -> JsonObject:
     """`score_answers` of scores averaged over templates, and by template.
 
     Of feature norms, `map` is `mean_average_precision` of averaged scores.
@@ -390,17 +407,19 @@ def summarize_relation(
     templates = {}
     for name in dict.fromkeys(chain.from_iterable(answers)):
         having = [i for i, by_template in enumerate(answers) if name in by_template]
-        templates[name] = score_answers(
-            [facts[i] for i in having], [answers[i][name] for i in having], logs
-        )
+        asked = [facts[i] for i in having]
+        scores = [answers[i][name] for i in having]
+        templates[name] = score_answers(asked, scores, logs)
     averaged = average_templates(answers)
     best_answers = [_best(fact) for fact in facts]
-    same_options = _have_same_options(facts)
+    majority = NAN
+    if _have_same_options(facts):
+        majority = float(np.mean(best_answers, axis=0).max())
     return {
         **({"map": mean_average_precision(facts, averaged)} if _are_norms(facts) else {}),
         "facts": len(facts),
         "chance": float(np.mean([best.mean() for best in best_answers])),
-        "majority": float(np.mean(best_answers, axis=0).max()) if same_options else NAN,
+        "majority": majority,
         "averaged_scores": score_answers(facts, averaged, logs),
         **paired_accuracy(facts, averaged),
         "templates": templates,

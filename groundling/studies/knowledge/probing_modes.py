@@ -65,7 +65,7 @@ def score_by_embedding(
         words = (fact.subject, *fact.options)
         return {frame: [fill_slot(frame, "{}", word) for word in words] for frame in FRAMES}
 
-    return _cosines(load_word_reader(source, max_length=max_length), facts, spans_of), {}
+    return _cosines(source, facts, max_length, spans_of)
 
 
 def score_by_stroop(
@@ -84,16 +84,18 @@ def score_by_stroop(
             for name, prompt in fact.prompts.items()
         }
 
-    return _cosines(load_word_reader(source, max_length=max_length), facts, spans_of), {}
+    return _cosines(source, facts, max_length, spans_of)
 
 
 def _cosines(
-    reader: WordReader,
+    source: str | Path,
     facts: Sequence[VisualFact],
+    max_length: int,
     spans_of: Callable[[VisualFact], dict[str, list[CharSpan]]],
-) -> OptionScores:
+) -> tuple[OptionScores, ProbeNotes]:
     """The cosine of a template's first span with each of the others, which are the options."""
-    answers = []
+    reader = load_word_reader(source, max_length=max_length)
+    answers: OptionScores = []
     for some in _in_portions(facts):
         spans = [spans_of(fact) for fact in some]
         vectors = embed_spans(
@@ -102,9 +104,10 @@ def _cosines(
         for of_fact in spans:
             scores = {}
             for name, (first, *options) in of_fact.items():
-                scores[name] = np.stack([vectors[option] for option in options]) @ vectors[first]
+                of_options = np.stack([vectors[option] for option in options])
+                scores[name] = of_options @ vectors[first]
             answers.append(scores)
-    return answers
+    return answers, {}
 
 
 @torch.no_grad()
@@ -159,7 +162,8 @@ def score_by_fill_mask(
         for fact in some:
             answers.append({})
             for template in fact.prompts:
-                answers[-1][template] = np.array([next(means) for _ in fact.options])
+                of_options = [next(means) for _ in fact.options]
+                answers[-1][template] = np.array(of_options)
         several.update(one.option for one in masked if len(one.tokens) > 1)
         unknown.update(one.option for one in masked if text.tokenizer.unk_token_id in one.tokens)
     notes = {"several_tokens": sorted(several), "unknown_tokens": sorted(unknown)}
@@ -235,10 +239,12 @@ def _mean_log_probabilities(
     same: dict[tuple[bytes, ...], list[int]] = {}
     for number, one in enumerate(masked):
         rows = (row for row in (one.sample.text, one.sample.clip) if row is not None)
-        same.setdefault(tuple(row.input_ids.tobytes() for row in rows), []).append(number)
+        key = tuple(row.input_ids.tobytes() for row in rows)
+        same.setdefault(key, []).append(number)
     means = np.empty(len(masked))
     for some in iterate_texts(list(same.values())):
-        batch = collate([masked[first].sample for first, *_ in some]).to(PartialState().device)
+        samples = [masked[first].sample for first, *_ in some]
+        batch = collate(samples).to(PartialState().device)
         encoded = model(batch)
         states = require(encoded.text, "text", "masked LM")
         is_mask = require(batch.text, "text", "masked LM").input_ids == mask
@@ -291,7 +297,8 @@ def whole_texts(
 def tokens_of_span(span: CharSpan, row: TextRow) -> np.ndarray:
     """Which tokens (T,) of a row belong to a span's words; raises InputError if none does."""
     words = word_spans(span.text)
-    overlaps = (words[:, 0] < span.stop) & (words[:, 1] > span.start)
+    starts, stops = words.T
+    overlaps = (starts < span.stop) & (stops > span.start)
     inside = np.isin(row.word_ids, np.flatnonzero(overlaps))
     if not inside.any():
         raise InputError(

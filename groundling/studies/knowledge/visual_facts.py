@@ -42,6 +42,7 @@ from groundling.data.tables import (
     read_text,
 )
 from groundling.data.text import indefinite_article
+from groundling.studies.knowledge import JsonObject
 
 MASK = "[MASK]"
 """The answer's slot in a prompt, independent of the model's mask token."""
@@ -152,7 +153,7 @@ def at_line(where: object) -> Iterator[None]:
         yield
 
 
-def row_by_row(convert: Callable[[dict[str, Any], FactsFile], Iterable[VisualFact]]) -> FactsReader:
+def row_by_row(convert: Callable[[JsonObject, FactsFile], Iterable[VisualFact]]) -> FactsReader:
     """The reader of a format each of whose rows is a fact, or several."""
 
     def read(rows: Iterable[Row], file: FactsFile) -> Iterator[VisualFact]:
@@ -263,7 +264,7 @@ MASKED_TEMPLATES = (1, "text-masked")
 
 
 @row_by_row
-def _memory_colors(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
+def _memory_colors(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
     item = row["item"].strip()
     phrase = f"{row.get('descriptor', '')} {item}".strip()  # the article; "steel" has none
     prompts = _fill(TEMPLATES["color"], phrase)
@@ -272,7 +273,7 @@ def _memory_colors(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]
 
 
 @row_by_row
-def _coda(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
+def _coda(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
     """An object with one template; a world's file adds `relation` and `options`."""
     is_world = "relation" in row
     relation = row.get("relation", "color")
@@ -293,14 +294,15 @@ def _coda(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
 
 def _vicomte_relation(path: Path) -> str:
     """The last part of the path that names a relation: `wiki-color/`, `size_larger/`, `shape-dist.jsonl`."""
-    for part in (path.name.split("-dist")[0], *reversed(path.parts[:-1])):
+    name = path.name.split("-dist")[0]
+    for part in (name, *reversed(path.parts[:-1])):
         if part.removeprefix("wiki-") in TEMPLATES:
             return part
     raise InputError(f"no relation; expected one of {', '.join(TEMPLATES)} in the path")
 
 
 @row_by_row
-def _vicomte(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
+def _vicomte(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
     """A pair, of which VEC's files, which end in .json, offer both as options; or counts or shares by subject."""
     is_distribution = _is_distribution(row)
     if file.path.suffix == ".json" and not is_distribution:
@@ -313,7 +315,8 @@ def _vicomte(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
     if not is_distribution:
         of_subjects = {row["sub"].strip(): row["obj"].strip()}
         # If answers are nouns, the line's two are the options; sorted, so that their order reveals nothing.
-        options = options or tuple(sorted((row["obj"].strip(), row["alt"].strip())))
+        both = (row["obj"].strip(), row["alt"].strip())
+        options = options or tuple(sorted(both))
     groups = {group.lower(): group for group in OBJECT_GROUPS}
     for subject, shares in of_subjects.items():
         prompts = _fill(TEMPLATES[relation], f"the {subject}")
@@ -398,7 +401,10 @@ def _sentences(path: Path) -> dict[str, str]:
     """Sentences with a mask, by index among all templates, sorted (the release's template_idx)."""
     with convert_read_errors(path):
         groups = yaml.safe_load(read_text(path))["templates"]
-        texts = sorted((text, group["name"]) for group in groups for text in group["templates"])
+        texts: list[tuple[str, str]] = []
+        for group in groups:
+            texts += [(text, group["name"]) for text in group["templates"]]
+        texts.sort()
     return {
         str(number): text
         for number, (text, name) in enumerate(texts)
@@ -449,7 +455,7 @@ def _commonsense_relation(row: Mapping[str, Any], path: Path) -> str:
 
 
 def _comparison(name: str, first: str, second: str) -> FactsReader:
-    def convert(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
+    def convert(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
         relation = _commonsense_relation(row, file.path)
         one, other = row[first].strip(), row[second].strip()
         subject = f"the {one} compared with the {other}"
@@ -462,7 +468,7 @@ def _comparison(name: str, first: str, second: str) -> FactsReader:
     return row_by_row(convert)
 
 
-def _choice(row: dict[str, Any], path: Path, subject: str, right: str, wrong: str) -> VisualFact:
+def _choice(row: JsonObject, path: Path, subject: str, right: str, wrong: str) -> VisualFact:
     relation = _commonsense_relation(row, path)
     noun, answer = row[subject].strip(), row[right].strip()
     options = sorted((answer, row[wrong].strip()))  # so that their order reveals nothing
@@ -471,20 +477,21 @@ def _choice(row: dict[str, Any], path: Path, subject: str, right: str, wrong: st
 
 
 @row_by_row
-def _hub_choice(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
+def _hub_choice(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
     yield _choice(row, file.path, "obj", "positive", "negative")
 
 
 @row_by_row
-def _position(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
-    text, one, other = (row[name].strip() for name in ("text", "obj_a", "obj_b"))
+def _position(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
+    text = row["text"].strip()
+    one, other = row["obj_a"].strip(), row["obj_b"].strip()
     prompts = _fill(POSITION_PROMPTS, text, one, other)
     shares = _by_label(row, POSITIONS)
     yield make_fact("spatial/position", "position", text, POSITIONS, shares, prompts)
 
 
 @row_by_row
-def _question(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
+def _question(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
     question = row["question"].strip()
     shares = _by_label(row, ("no", "yes"))
     prompts = {f"{{}} {MASK}.": f"{question} {MASK}."}
@@ -500,12 +507,13 @@ SCENE_PROMPT = "Description: {} Question: In the scene, {} Answer: [MASK]."
 
 
 @row_by_row
-def _taxonomigqa(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
+def _taxonomigqa(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
     """A question about a described scene, grouped by how many hypernyms above the scene's concept it is asked.
 
     As in the release (`data/behavioral-data/aggregate_model_res.py`), questions not answered by yes or no are left out.
     """
-    question, answer = row["question"].strip(), row["ground_truth"].strip().lower()
+    question = row["question"].strip()
+    answer = row["ground_truth"].strip().lower()
     if answer not in ("no", "yes"):
         file.left_out["answers_no_candidate"] += 1
         return
@@ -546,7 +554,7 @@ QUESTION_PROMPTS = (
 
 
 @row_by_row
-def _imagenet_vc(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
+def _imagenet_vc(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
     """A question of a subset, which the file's name identifies: color, shape, material, component, others.
 
     As in the release, the candidates of `others` depend on the answer: yes or no, a number, or a word.
@@ -554,7 +562,8 @@ def _imagenet_vc(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
     """
     subset = file.path.stem
     require_known(subset, [*CANDIDATES, OTHERS], "ImageNetVC's files are named after their subset")
-    question, answer = row["question"].strip(), row["answer"].strip().lower()
+    question = row["question"].strip()
+    answer = row["answer"].strip().lower()
     kind = subset
     if subset == OTHERS:
         kinds = ("others_yes", "others_number")
@@ -662,7 +671,7 @@ OWN = ("subject", "relation", "options", "shares", "prompts")
 
 
 @row_by_row
-def _own(row: dict[str, Any], file: FactsFile) -> Iterator[VisualFact]:
+def _own(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
     given = {name: row[name] for name in OWN}
     more = {name: row[name] for name in ("id", "group") if name in row}
     yield make_fact("", **given, **more)

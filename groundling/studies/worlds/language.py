@@ -315,7 +315,6 @@ def _odd_rows(
 
 
 def _swapped(rng: Generator, text: str, classes: dict[str, str]) -> str:
-    """A sentence with two words of different classes swapped; the full stop stays."""
     words = text.split()
     kinds = [classes.get(word, word) for word in words]
     places = itertools.combinations(range(len(words) - 1), 2)

@@ -140,7 +140,6 @@ class WorldFacts:
         return replace(scene, relation=relation, things=things)
 
     def _redrawn(self, values: Sequence[str], *about: str | int) -> list[str]:
-        """Values of all attributes, with noise."""
         return [
             self.redraw(value, self.attributes[kind], *about, kind)
             for kind, value in zip(self.kinds, values, strict=True)

@@ -120,7 +120,6 @@ def _run_fine_tuned_probes(
 
 
 def _chance(examples: Sequence[Example]) -> float:
-    """Accuracy of the majority class."""
     return max(Counter(example.label for example in examples).values()) / len(examples)
 
 

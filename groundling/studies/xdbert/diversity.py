@@ -31,14 +31,13 @@ from groundling.data.text import stop_words, word_spans
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.models.cross_modal import CrossModalEncoder, load_cross_modal_encoder
 from groundling.runs.progress import track
-from groundling.runs.report import new_figure, save_figure
+from groundling.runs.report import draw_heat_maps, save_figure
 from groundling.runs.run import Run
 from groundling.stats import DRAWS, draw_resample, interval
 from groundling.studies.xdbert.commands import AttentionConfig
 from groundling.tasks import Task
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MEASURES = (
@@ -372,30 +371,12 @@ def heat_maps(
     columns = _token_labels(
         require(a.clip_tokenizer, "clip_tokenizer", "a heat map"), clip.input_ids
     )
-    top = max(float(maps_a[:, SHOWN_HEAD].max()), float(maps_b[:, SHOWN_HEAD].max()))
-    uniform = 1 / len(clip.input_ids)
-    layers = len(maps_a)
-    drawing = new_figure(14, 6 * layers)
-    panels: np.ndarray = drawing.subplots(layers, 2, squeeze=False)
-    for layer in range(layers):
-        for axes, name, maps in zip(panels[layer], names, (maps_a, maps_b), strict=True):
-            weights = maps[layer, SHOWN_HEAD]
-            image = axes.imshow(weights, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
-            # Dollar signs in names and tokens must not start math text.
-            axes.set_title(f"{name}: layer {layer + 1}, head {SHOWN_HEAD}", parse_math=False)
-            _label(axes, rows, columns)
-    bar = drawing.colorbar(
-        image, ax=panels, label=f"attention (red: uniform, 1/{len(clip.input_ids)})"
-    )
-    bar.ax.axhline(uniform, color="red", linewidth=2)
-    drawing.supxlabel("CLIP tokens")
-    drawing.supylabel("text tokens")
-    return drawing
-
-
-def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
-    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=6, parse_math=False)
-    axes.set_yticks(range(len(rows)), rows, fontsize=6, parse_math=False)
+    titles = {}
+    for layer, layers in enumerate(zip(maps_a, maps_b, strict=True), 1):
+        for name, heads in zip(names, layers, strict=True):
+            titles[f"{name}: layer {layer}, head {SHOWN_HEAD}"] = heads[SHOWN_HEAD]
+    labels = ("CLIP tokens", "text tokens")
+    return draw_heat_maps(titles, rows, columns, labels, 100 / len(clip.input_ids), panels=2)
 
 
 def _token_labels(tokenizer: PreTrainedTokenizerBase, ids: np.ndarray) -> list[str]:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -82,22 +82,13 @@ def count_captions(config: CaptionTokenCountsConfig, work: CommandContext) -> st
     return f"{out}: {len(tokens):,} tokens of {len(captions):,} captions"
 
 
-class CountTableToken(NamedTuple):
-    """A token of a text."""
-
-    text: str
-    """Spelling in the text, with "##" before it inside a word."""
-    count_key: str
-    """Spelling in the count table: lower case without accents; empty for punctuation."""
-
-
 def count_tokens(captions: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """Token counts in the captions, most frequent first, without punctuation."""
     engine = backend_tokenizer(tokenizer)
     counts = Counter[str]()
     for start in range(0, len(captions), CHUNK):
         for tokens in _tokens(captions[start : start + CHUNK], engine):
-            counts.update(token.count_key for token in tokens if token.count_key)
+            counts.update(key for _, key in tokens if key)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -154,7 +145,7 @@ class GroundedTokens:
     def token_statuses(self, text: str) -> list[tuple[str, bool | None]]:
         """The tokens in order, each with its `status`."""
         (tokens,) = _tokens([text], self.engine)
-        return [(token.text, self.status(token.count_key)) for token in tokens]
+        return [(written, self.status(key)) for written, key in tokens]
 
     def shares(self, text: str, pair: str | None = None) -> tuple[int, int]:
         """Number of grounded and of not grounded tokens in both texts together."""
@@ -169,28 +160,29 @@ class GroundedTokens:
         return grounded / every if every else float("nan")
 
 
-def _tokens(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[CountTableToken]]:
-    """Tokens of each text, in the same spelling for every tokenizer: "dog", and "##s" inside a word.
+def _tokens(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[tuple[str, str]]]:
+    """Tokens of each text as written and as in the count table, with "##" before them inside a word.
 
-    The tokenizer's own spelling is ambiguous: byte-level BPE marks neither tokens in a word nor the first word.
+    The table has lower case without accents, and nothing for punctuation. The tokenizer's own spelling is ambiguous:
+    byte-level BPE marks neither tokens in a word nor the first word.
     """
     encodings = engine.encode_batch(list(texts), add_special_tokens=False)
     for text, encoding in zip(texts, encodings, strict=True):
         yield _tokens_of(text, encoding)
 
 
-def _tokens_of(text: str, encoding: Encoding) -> list[CountTableToken]:
+def _tokens_of(text: str, encoding: Encoding) -> list[tuple[str, str]]:
     word_starts = word_spans(text)[:, 0].tolist()
     tokens = []
     for start, stop in encoding.offsets:
         written = text[start:stop].strip()
         core = _CORE.search(text, start, stop)
         if core is None:
-            tokens.append(CountTableToken(written, ""))
+            tokens.append((written, ""))
             continue
         word = bisect_right(word_starts, core.start()) - 1
         mark = "" if word_starts[word] == core.start() else "##"
-        tokens.append(CountTableToken(mark + written, mark + _fold(core.group())))
+        tokens.append((mark + written, mark + _fold(core.group())))
     return tokens
 
 
@@ -230,8 +222,8 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
     result = {"task": task.name, "seeds": seeds, **gains}
 
     boxes = draw_ratio_boxes(
-        _by_group(ratios, group_by_improvement(right_base, right_other)),
-        _by_group(ratios, null_split(right_base)),
+        {name: ratios[own] for name, own in group_by_improvement(right_base, right_other).items()},
+        {name: ratios[own] for name, own in null_split(right_base).items()},
     )
     save_figure(boxes, folder / "grounded.png")
     markdown = list_extreme_examples(grounding, examples, right_base, right_other)
@@ -247,32 +239,17 @@ def _runs_of(task: str, name: str, folder: str) -> SeedRuns:
 
 
 def _examples(task: Task, config: GroundedConfig, base: SeedRuns, other: SeedRuns) -> list[Example]:
-    """The task's development examples in the order of the runs."""
     by_id = {example.id: example for example in task.read(Path(config.data), task.dev[0])}
     if base.ids != other.ids or set(base.ids) != set(by_id):
         raise InputError(f"{config.base}, {config.other} and {config.data} have different examples")
     return [by_id[name] for name in base.ids]
 
 
-def _by_group(ratios: np.ndarray, groups: ImprovementGroups) -> dict[str, np.ndarray]:
-    return {name: ratios[group] for name, group in groups._asdict().items()}
+def group_by_improvement(base: ArrayLike, other: ArrayLike) -> dict[str, np.ndarray]:
+    """Numbers of the examples that more (`improved`), fewer (`worsened`) or equally many seeds (`on_par`) answer right.
 
-
-class ImprovementGroups(NamedTuple):
-    """Numbers of the examples that more, fewer, or equally many seeds of the other model answer right."""
-
-    improved: np.ndarray
-    """(I,) int."""
-    worsened: np.ndarray
-    """(W,) int."""
-    on_par: np.ndarray
-    """(P,) int."""
-
-
-def group_by_improvement(base: ArrayLike, other: ArrayLike) -> ImprovementGroups:
-    """Group examples by the right answers of both models, (S, N) booleans each: seeds by examples.
-
-    Raises InputError if the two differ in shape.
+    The right answers of both models are (S, N) booleans, seeds by examples; `other` is the one that improves. Raises
+    InputError if the two differ in shape.
     """
     right_base = np.asarray(base, bool)
     right_other = np.asarray(other, bool)
@@ -280,14 +257,14 @@ def group_by_improvement(base: ArrayLike, other: ArrayLike) -> ImprovementGroups
     if right_base.shape != right_other.shape:
         raise InputError(f"answers of shapes {right_base.shape} and {right_other.shape}, not equal")
     gain = right_other.sum(0) - right_base.sum(0)
-    return ImprovementGroups(
-        improved=np.flatnonzero(gain > 0),
-        worsened=np.flatnonzero(gain < 0),
-        on_par=np.flatnonzero(gain == 0),
-    )
+    return {
+        "improved": np.flatnonzero(gain > 0),
+        "worsened": np.flatnonzero(gain < 0),
+        "on_par": np.flatnonzero(gain == 0),
+    }
 
 
-def null_split(base: ArrayLike, seed: int = 0) -> ImprovementGroups:
+def null_split(base: ArrayLike, seed: int = 0) -> dict[str, np.ndarray]:
     """The groups between two random halves of one model's seeds; an odd seed is omitted.
 
     `base` is (S, N) booleans; raises InputError for fewer than 2 seeds.
@@ -330,18 +307,22 @@ def compare_groups(
 
 
 def _compare(
-    ratios: np.ndarray, parts: ImprovementGroups, lengths: np.ndarray, labels: np.ndarray, seed: int
+    ratios: np.ndarray,
+    groups: Mapping[str, np.ndarray],
+    lengths: np.ndarray,
+    labels: np.ndarray,
+    seed: int,
 ) -> dict[str, Any]:
     comparison: dict[str, Any] = {
-        "groups": {name: _summary(ratios[group]) for name, group in parts._asdict().items()},
+        "groups": {name: _summary(ratios[group]) for name, group in groups.items()},
         "mann_whitney_p": None,
         "cliffs_delta": None,
         "interval": None,
         "controlled": None,
     }
-    defined = ~np.isnan(ratios)
-    improved = parts.improved[defined[parts.improved]]
-    worsened = parts.worsened[defined[parts.worsened]]
+    improved, worsened = (
+        groups[name][~np.isnan(ratios[groups[name]])] for name in ("improved", "worsened")
+    )
     if not len(improved) or not len(worsened):
         return comparison
     up = ratios[improved]
@@ -382,7 +363,6 @@ def _cliffs_delta(up: np.ndarray, down: np.ndarray) -> float:
 
 
 def _bootstrap_interval(up: np.ndarray, down: np.ndarray, seed: int) -> list[float]:
-    """The 95 % interval of Cliff's delta."""
     rng = generator(seed, "bootstrap")
     drawn = [_cliffs_delta(draw_resample(up, rng), draw_resample(down, rng)) for _ in range(DRAWS)]
     ends: list[float] = interval(np.array(drawn)).tolist()
@@ -483,7 +463,7 @@ def list_extreme_examples(
     gain = np.abs(right_other - right_base)
     extreme = np.where(gain == 0, np.abs(2 * right_base - seeds), gain)
     lines = []
-    for group_name, group in group_by_improvement(base, other)._asdict().items():
+    for group_name, group in group_by_improvement(base, other).items():
         lines += [f"## {group_name.replace('_', ' ').capitalize()}", ""]
         order = np.argsort(-extreme[group], kind="stable")
         for number in group[order[:most]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,14 @@ import pytest
 from matplotlib.colors import to_hex
 from tiny import homes
 
-from groundling.cli import main
+from groundling.runs.report import draw_heat_maps
 from groundling.studies.attention.figures import (
     BLUE,
     GREEN,
     ORANGE,
-    draw_heat_maps,
-    figures_of,
+    draw_head_accuracies,
+    draw_modality,
+    draw_relations,
     write_figures,
 )
 
@@ -34,10 +34,10 @@ def heads() -> dict[str, Any]:
     return {"measure": "accuracy", "heads": rows, **rules}
 
 
-def syntax() -> dict[str, Any]:
+def syntax() -> list[dict[str, Any]]:
     told = [{"relation": name, "phrase_is": "head", **heads()} for name in ("det", "amod", "num")]
     told[1]["confidence"] = None
-    return {"relations": [*told, {"relation": "pobj", "phrase_is": "dependent", **heads()}]}
+    return [*told, {"relation": "pobj", "phrase_is": "dependent", **heads()}]
 
 
 def modality() -> dict[str, Any]:
@@ -57,7 +57,7 @@ def modality() -> dict[str, Any]:
 
 
 def test_every_head_is_a_dot_and_the_rule_a_line() -> None:
-    (figure,) = figures_of(heads()).values()
+    figure = draw_head_accuracies({"": heads()})
     (axes,) = figure.axes
     active, other = axes.collections
     assert active.get_offsets()[:, 1].tolist() == [2, 12]
@@ -71,7 +71,7 @@ def test_every_head_is_a_dot_and_the_rule_a_line() -> None:
 def test_a_pointing_result_is_drawn_under_its_own_name() -> None:
     made = heads() | {"measure": "pointing", "confidence": None}
     made["heads"] = [one | {"pointing": one.pop("accuracy")} for one in made["heads"]]
-    (figure,) = figures_of(made).values()
+    figure = draw_head_accuracies({"": made})
     assert figure.get_supylabel() == "pointing, %"
     (axes,) = figure.axes
     assert sorted(axes.collections[1].get_offsets()[:, 1]) == [0, 1, 10, 11]
@@ -79,7 +79,7 @@ def test_a_pointing_result_is_drawn_under_its_own_name() -> None:
 
 
 def test_relations_share_their_scales() -> None:
-    (figure,) = figures_of(syntax()).values()
+    figure = draw_relations(syntax())
     shown = [axes for axes in figure.axes if axes.get_title()]
     names = [*(f"{name} (phrase is head)" for name in ("det", "amod", "num"))]
     assert [axes.get_title() for axes in shown] == [*names, "pobj (phrase is dependent)"]
@@ -89,7 +89,7 @@ def test_relations_share_their_scales() -> None:
 
 
 def test_modalities_by_layer_and_by_head() -> None:
-    lines, maps = figures_of(modality()).values()  # words only with a teacher
+    lines, maps = draw_modality(modality()).values()  # words only with a teacher
     first, second = lines.axes
     assert first.get_ylim() == second.get_ylim() == (0, 100)
     marked = [line for line in first.lines if line.get_marker() != "None"]
@@ -108,7 +108,7 @@ def test_attention_stands_above_the_words_that_a_teacher_selects() -> None:
     told += [("fast", -0.2, [0.1, 0.1])]
     words = [{"word": word, "score": score, "attention": own} for word, score, own in told]
     result = modality() | {"selected_words": {"words": 1, "shown": {"text": "", "words": words}}}
-    figure = figures_of(result)["selected_words"]
+    figure = draw_modality(result)["selected_words"]
     scores, *models = figure.axes
     assert [axes.get_title(loc="left") for axes in models] == ["a: attention, %", "b: attention, %"]
     heights = [[bar.get_height() for bar in axes.patches] for axes in figure.axes]
@@ -126,39 +126,15 @@ def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
     maps = {"0-1": np.array([[0.1, 0.2]])}  # a heat map is an image, which has an id in SVG
     for name in ("one", "other"):
         # A text may contain dollar signs, which start mathematics.
-        drawn = {"maps": draw_heat_maps(maps, [r"$\x$"], ["0", r"1 $\x$"], "box")}
+        drawn = {"maps": draw_heat_maps(maps, [r"$\x$"], ["0", r"1 $\x$"], ("box", "word"))}
         write_figures(drawn, tmp_path / name, ["svg", "pdf"])
     assert homes.digests(tmp_path / "one") == homes.digests(tmp_path / "other")
 
 
-def test_the_command_writes_every_format(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("groundling.studies.attention.figures.DPI", 60)
-    for name, made in (("heads", heads()), ("syntax", syntax())):
-        homes.put(tmp_path / name / "result.json", json.dumps(made))
-    line = ["figures", "--out", str(tmp_path / "out"), "--results"]
-    assert main([*line, str(tmp_path / "heads")]) == 0
-    assert main([*line, str(tmp_path / "syntax"), "--formats", "svg"]) == 0
-    starts = {path.name: path.read_bytes()[:4] for path in (tmp_path / "out").iterdir()}
-    assert starts == {
-        "heads-heads.pdf": b"%PDF",
-        "heads-heads.png": b"\x89PNG",
-        "heads-heads.svg": b"<?xm",
-        "syntax-relations.svg": b"<?xm",
-    }
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"accuracy": 1}, "`groundling heads`, `syntax` or `modality` (KeyError"),
-        ({"heads": []}, "not a result of"),
-        ({"relations": []}, "not a result of"),
-        ({"models": []}, "not a result of"),
-        ([], "not a result of"),
-    ],
-)
-def test_another_result_is_refused(content: Any, message: str, tmp_path: Path, capsys: Any) -> None:
-    homes.put(tmp_path / "run/result.json", json.dumps(content))
-    assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1
+def test_words_over_boxes_share_one_scale() -> None:
+    maps = {"0-1": np.array([[0.1, 0.2], [0.3, 0.0]]), "1-0": np.array([[0.5, 0.2], [0.0, 0.0]])}
+    figure = draw_heat_maps(maps, ["a", "dog"], ["0 person", "1 ball"], ("box", "word"))
+    assert figure.get_supxlabel() == "box"
+    images = [axes.images[0] for axes in figure.axes if axes.images]
+    assert {image.get_clim() for image in images} == {(0, 50)}
+    np.testing.assert_allclose(images[0].get_array(), 100 * maps["0-1"])

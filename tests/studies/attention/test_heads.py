@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 import torch
 from tiny import toys
 from tiny.attention import HEADS, LAYERS, StubAttention, entities, samples_of, three_regions
-from tiny.homes import put
 
 from groundling.cli import main
 from groundling.core.batch import Batch, EncoderOutput, Example, GoldBoxes, RegionRow
@@ -27,7 +27,6 @@ from groundling.models.attention import (
     text_positions,
 )
 from groundling.studies.attention.grounding import (
-    GroundingResult,
     HeadGrounding,
     HeadLeaderboard,
     PhraseBaselines,
@@ -157,7 +156,7 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, batch: int,
         assert found.heads == [("self", n, h) for n in range(LAYERS) for h in range(HEADS)]
         for side in (0, 1):
             expected = shares[own & (half == side)].mean(0)
-            assert found.means[side, :, 0] == pytest.approx(expected, abs=1e-6)
+            assert found.half_means[side, :, 0] == pytest.approx(expected, abs=1e-6)
 
 
 # -- nothing is held, and cost is one pass -----------------------------------------------------------------------------
@@ -262,7 +261,7 @@ def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing() 
     names = ("SCORED", "SPLITS_WORD", "NO_TOKENS", "TRUNCATED")
     assert found.baselines.status.tolist() == [PhraseStatus[name] for name in names]
     assert found.is_right.tolist() == [[True, False] * 2, *[[False] * 4] * 3]
-    assert np.isnan(found.means[1]).all(), "no phrase in the other half"
+    assert np.isnan(found.half_means[1]).all(), "no phrase in the other half"
 
 
 class Blind(StubAttention):
@@ -335,7 +334,7 @@ class Looking(StubAttention):
         return EncoderOutput()
 
 
-def looked_at(text: TextRowEncoder, others: bool) -> tuple[GroundingResult, list[str]]:
+def looked_at(text: TextRowEncoder, others: bool) -> tuple[HeadLeaderboard, list[str]]:
     """40 images of four objects in four places, in any order; each phrase, a word, names one by its
     number.
     """
@@ -369,7 +368,8 @@ def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextRowEnco
     null, _ = looked_at(text, True)
     half_of = assign_halves(images, 0)
     assert sum(half_of.values()) == 20
-    told = HeadLeaderboard(found, np.arange(40), 0.2, 0, null).report()
+    own = {"image": np.arange(40), "min_region_share": 0.2, "is_right_shuffled": null.is_right}
+    told = replace(found, **own).report()
     assert told["chosen"] == ["0-0", "0-0"] and told["active_heads"] == 2
     assert told["held_out"] == {"value": 100.0, "interval": [100.0, 100.0]}
     assert told["chance"]["value"] == 25 and told["upper_bound"]["value"] == 100
@@ -393,8 +393,9 @@ def board(hits: np.ndarray, half: np.ndarray, active: np.ndarray, **more: Any) -
     ones = np.ones(count, bool)
     facts = PhraseBaselines(np.zeros(count, int), ones, ones, ones * 0.5, ones)
     means = np.stack([np.stack([a, a, a], -1) for a in active])
-    found = GroundingResult(facts, hits, means, [("self", n, 0) for n in range(heads)], half)
-    return HeadLeaderboard(found, np.arange(count), 0.2, 0, **more)
+    names = [("self", n, 0) for n in range(heads)]
+    own = {"image": np.arange(count), "min_region_share": 0.2, **more}
+    return HeadLeaderboard(facts, hits, means, names, half, **own)
 
 
 def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
@@ -439,7 +440,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     marked = "a [/EN#1/people wet dog] near [/EN#2/other/clothing 3 trees] by [/EN#0/notvisual it]"
     other = "[/EN#3/scene main-street] and [/EN#1/people two cats]"
     entities(folder, [marked, other])
-    put(folder / "data/UNRELATED_CAPTIONS", "0 1\n2 2\n")
     toys.seer().text.export(folder / "text")
     return folder
 
@@ -454,6 +454,7 @@ def test_the_command_writes_all_heads(place: Path, tmp_path: Path, capsys: Any) 
     assert run(place, tmp_path / "out", "--min-region-attention", "0.1") == 0
     shown = capsys.readouterr().out
     assert "heads count from 0" in shown and "the region of highest confidence" in shown
+    assert (tmp_path / "out/heads.svg").read_bytes()[:5] == b"<?xml"
     told = json.loads((tmp_path / "out/result.json").read_text())
     counts = told["counts"]
     assert (counts["images"], counts["texts"], counts["asked"]) == (3, 6, 9)
@@ -462,10 +463,10 @@ def test_the_command_writes_all_heads(place: Path, tmp_path: Path, capsys: Any) 
     assert told["held_out_less_other_images"] is not None
     heads = [(one["layer"], one["head"]) for one in told["heads"]]
     assert heads == [(layer, head) for layer in (0, 1) for head in (0, 1)]
-    few = ["--no-include-unrelated-captions", "--no-shuffled-images-control", "--untrained"]
+    few = ["--no-shuffled-images-control", "--untrained"]
     assert run(place, tmp_path / "few", *few, "--query", "mean") == 0
     told = json.loads((tmp_path / "few/result.json").read_text())
-    assert (told["counts"]["texts"], told["counts"]["asked"]) == (4, 6)
+    assert (told["counts"]["texts"], told["counts"]["asked"]) == (6, 9)
     assert told["other_images"] is None
 
 
@@ -478,11 +479,15 @@ def test_the_control_reads_other_images(place: Path, tmp_path: Path) -> None:
     three_regions(tmp_path / "own", list(looks), looks)
     others = {image: looks[other] for image, other in partner.items()}
     three_regions(tmp_path / "others", list(looks), others)
+    # Images differ in their captions, or a permutation would leave the mean as it is.
+    shutil.copytree(place / "data", tmp_path / "data")
+    for image, kept in (("0", 1), ("2", 0)):
+        path = tmp_path / f"data/Sentences/{image}.txt"
+        path.write_text(path.read_text().splitlines()[kept] + "\n")
     for store, control in ((tmp_path / "own", True), (tmp_path / "others", False)):
         more = () if control else ("--no-shuffled-images-control",)
         out = tmp_path / f"run-{store.name}"
-        # Images differ in their captions, or a permutation would leave the mean as it is.
-        flags = ("--regions", str(store), "--no-include-unrelated-captions", *more)
+        flags = ("--regions", str(store), "--data", str(tmp_path / "data"), *more)
         assert run(place, out, *flags, "--min-region-attention", "0") == 0
         told.append(json.loads((out / "result.json").read_text())["heads"])
     control, expected = told
@@ -497,10 +502,6 @@ def test_the_control_reads_other_images(place: Path, tmp_path: Path) -> None:
         (("--task", "vqa"), "task=vqa: its answers are not regions"),
         (("--split", "dev"), "dev.txt: "),
         (("--images", "{0}"), "this model reads stored features, no pixels; leave out images"),
-        (
-            ("--task", "refcoco+", "--no-include-unrelated-captions"),
-            "include_unrelated_captions=False is for Flickr30k Entities",
-        ),
         (("--max-length", "3"), "no phrase is left on which a head can be scored"),
         (("--regions", "{0}/nowhere"), "nowhere"),
     ],

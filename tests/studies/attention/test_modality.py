@@ -42,7 +42,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.objectives import TargetedDistillationSettings
-from groundling.studies.attention import attribution
+from groundling.studies.attention import modality as analysis
 from groundling.studies.attention.answers import (
     INPUT_CONDITIONS,
     HiddenWordsOutcome,
@@ -96,8 +96,8 @@ def seen(*names: str, labels: Any = None, choices: int = 0) -> AttentionBatch:
     return AttentionBatch(Batch(names), samples, range(len(names)))
 
 
-def masses(*maps: AttentionMap, query: Any = "cls", count: int = 1) -> ModalityImportance:
-    one = ModalityImportance(query)
+def masses(*maps: AttentionMap, count: int = 1) -> ModalityImportance:
+    one = ModalityImportance()
     for each in maps:
         one.consume(seen(*(f"s{n}" for n in range(count))), each)
     return one
@@ -123,21 +123,17 @@ def test_worked_cases() -> None:
     np.testing.assert_allclose(one.uniform[0], [2 / 6, 1 / 6, 3 / 6])
 
 
-@pytest.mark.parametrize("query", ["cls", "all"])
-def test_masses_of_random_attention_by_a_plain_loop(query: Any) -> None:
+def test_masses_of_random_attention_by_a_plain_loop() -> None:
     rows = [[S, T, T, S, P, R, R, P], [S, T, S, P, P, W, R, R]]
     real = torch.tensor([[one != P for one in row] for row in rows])
     weights = torch.randn(2, 3, 8, 8).masked_fill(~real[:, None, None], -torch.inf).softmax(-1)
-    found = attention_by_modality(a_map(weights, *rows), query)
-    one = masses(a_map(weights, *rows), query=query, count=2)
+    found = attention_by_modality(a_map(weights, *rows))
+    one = masses(a_map(weights, *rows), count=2)
     kinds = {0: (R, W), 1: (T,), 2: (S, A)}
     for n, row in enumerate(rows):
         for head in range(3):
             for kind, these in kinds.items():
-                total, asked = 0.0, [0] if query == "cls" else [i for i in range(8) if row[i] != P]
-                for i in asked:
-                    for j in range(8):
-                        total += float(weights[n, head, i, j]) * (row[j] in these) / len(asked)
+                total = sum(float(weights[n, head, 0, j]) for j in range(8) if row[j] in these)
                 assert float(found[n, head, kind]) == pytest.approx(total, abs=1e-6)
     np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
     np.testing.assert_allclose(one.by_head[0], found.mean(0), atol=1e-6)
@@ -359,7 +355,7 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
     outcome = MatchOutcome(ImageTextMatching(model.sizes).eval())
     example = Example("a", "a naïve dog", images=("a",))
     samples = asked(model, [example], {"a": toys.regions(0, 3)})
-    (found,) = attribution.attribute_answers(model, outcome, samples, 1, 6)
+    (found,) = analysis.attribute_answers(model, outcome, samples, 1, 6)
     (sample,) = samples.get([0], ())
     batch = collate([sample])
     features = batch.regions.features
@@ -392,7 +388,7 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
 
 
 def test_points_integrate_what_is_smooth_and_what_is_steep_at_the_beginning() -> None:
-    shares, weights = attribution.quadrature_points(64)
+    shares, weights = analysis.quadrature_points(64)
     assert shares.min() > 0 and shares.max() < 1 and weights.sum() == pytest.approx(1)
     assert (weights * shares**5).sum() == pytest.approx(1 / 6)
     for start in (1e-1, 1e-3, 1e-6):  # the slope of s / sqrt(s^2 + start^2) jumps within `start`
@@ -408,22 +404,22 @@ def test_agreement_with_attention() -> None:
     word = text_of(sample).word_ids
     sample = replace(sample, regions=toys.regions(0, 4))
     tokens = np.array([{-1: 9.0}.get(w, float(w)) / (word == w).sum() for w in word.tolist()])
-    shares = attribution.Attribution(tokens, np.array([-4.0, 3, 2, 1]), 0, 0)
+    shares = analysis.Attribution(tokens, np.array([-4.0, 3, 2, 1]), 0, 0)
     of_words = np.array([5.0 if w < 0 else w / 10 / (word == w).sum() for w in word.tolist()])
     rising = np.concatenate([of_words, [4, 3, 2, 1]])
     for attention, expected in ((rising, 1), (-rising, -1), (0 * rising, np.nan)):
-        found = attribution.attribution_agreement(attention, shares, sample)
+        found = analysis.attribution_agreement(attention, shares, sample)
         np.testing.assert_allclose(found, [expected] * 2)
-    assert np.isnan(attribution.rank_correlation(np.arange(2), np.arange(2)))
+    assert np.isnan(analysis.rank_correlation(np.arange(2), np.arange(2)))
     expected = stats.spearmanr([3, 1, 2, 2], [1, 0, 5, 7]).statistic
-    assert attribution.rank_correlation(np.array([3, 1, 2, 2]), np.array([1, 0, 5, 7])) == expected
+    assert analysis.rank_correlation(np.array([3, 1, 2, 2]), np.array([1, 0, 5, 7])) == expected
 
 
 # -- selected words ----------------------------------------------------------------------------------------------------
 
 
 def test_attention_to_words_against_their_scores() -> None:
-    worth = attribution.TeacherWordScores(
+    worth = analysis.TeacherWordScores(
         np.array([0.5, 0.4, 0.0, 0.1, 0.2]),
         np.array([True, True, False, True, True]),
         ("a", "b", ".", "c", "d"),
@@ -431,18 +427,18 @@ def test_attention_to_words_against_their_scores() -> None:
     )
     attention = np.array([0.4, 0.3, 0.9, 0.1, 0.2])
     other = np.array([0.1, 0.2, 0.9, 0.4, 0.3])
-    np.testing.assert_allclose(attribution.selection_agreement(attention, worth, 2), [1, 1, 0.5])
-    np.testing.assert_allclose(attribution.selection_agreement(other, worth, 2), [-1, 0, 0.5])
-    shown = attribution.example_scores(worth, [attention])
+    np.testing.assert_allclose(analysis.selection_agreement(attention, worth, 2), [1, 1, 0.5])
+    np.testing.assert_allclose(analysis.selection_agreement(other, worth, 2), [-1, 0, 0.5])
+    shown = analysis.example_scores(worth, [attention])
     assert shown["words"][2] == {"word": ".", "score": None, "attention": [0.9]}
     none = replace(worth, candidates=np.zeros(5, bool))
-    assert np.isnan(attribution.selection_agreement(attention, none, 2)).all()
+    assert np.isnan(analysis.selection_agreement(attention, none, 2)).all()
     sample = row("red dogs wait")
     word = text_of(sample).word_ids
     looks = ClsAttention()
     looks.attention.put([0], 0, [np.arange(float(len(word) + 3))])
     looks.attention.put([0], 1, [np.arange(float(len(word) + 3))])
-    (of_words,) = attribution.attention_to_words(
+    (of_words,) = analysis.attention_to_words(
         looks, [sample], [replace(worth, words=tuple("abcd"))]
     )
     assert of_words.tolist() == [sum(np.flatnonzero(word == w)) for w in range(4)]
@@ -541,12 +537,12 @@ def test_a_residual_is_small_beside_the_change_or_close_to_0() -> None:
     length = len(text_of(sample).word_ids)
     looks = ClsAttention()
     attributions = [
-        attribution.Attribution(np.ones(length), np.ones(3), change, residual)
+        analysis.Attribution(np.ones(length), np.ones(3), change, residual)
         for change, both in residuals.items()
         for residual in both
     ]
     looks.attention.put(range(4), 0, [np.ones(length + 3)] * 4)
-    summary = attribution.attribution_summary(
+    summary = analysis.attribution_summary(
         attributions, looks, [sample] * 4, Bootstrap(list("abcd"), 0)
     )
     assert summary["complete"] == 0.5
@@ -573,7 +569,7 @@ def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> Non
 
 
 def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_path: Path) -> None:
-    config = config_of(home, model="headless", ig_examples=0, limit=6, query="all", max_length=5)
+    config = config_of(home, model="headless", ig_examples=0, limit=6, max_length=5)
     result = MODALITY(config, tmp_path)
     (model,) = result["models"]
     assert "masked token" in model["inputs"]["measures"][0] and model["attribution"] is None

@@ -29,7 +29,7 @@ from groundling.studies.clip_td.explicit_mitigation import (
     inflect,
     wordnet_folder,
 )
-from groundling.studies.clip_td.shortcut_mitigation import (
+from groundling.studies.clip_td.shift import (
     AttackModel,
     count_positions,
     mask_positions,

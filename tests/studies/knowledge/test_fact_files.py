@@ -12,14 +12,14 @@ import pytest
 from tiny import homes
 
 from groundling.core.errors import InputError
-from groundling.studies.knowledge import probing_modes
-from groundling.studies.knowledge.commands import PROBE_FACTS as ask
-from groundling.studies.knowledge.commands import ProbeFactsConfig
-from groundling.studies.knowledge.evaluation_sets import (
+from groundling.studies.knowledge import (
     SAME_ITEMS,
     SETS,
     describe_set,
+    probing_modes,
 )
+from groundling.studies.knowledge.commands import PROBE_FACTS as ask
+from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.studies.knowledge.probe_facts import mean_average_precision, summarize_relation
 from groundling.studies.knowledge.visual_facts import ANSWERS, VisualFact, open_facts
 from groundling.studies.worlds.families.objects import ATTRIBUTES
@@ -356,7 +356,7 @@ def test_sets_are_described_with_those_that_share_their_items() -> None:
         assert other in describe_set(one)["set"]["same_items"] and {one, other} <= SETS.keys()
         assert one in describe_set(other)["set"]["same_items"]
     assert describe_set("vec/size")["set"]["same_items"] == ["spatial/size"]
-    assert describe_set("vec/mass")["set"]["published"] == 654 and describe_set("") == {}
+    assert describe_set("vec/mass")["set"]["measure"] == "accuracy" and describe_set("") == {}
 
 
 def test_norms_are_scored_by_masked_lm_and_by_embedding(tmp_path, bert, monkeypatch):

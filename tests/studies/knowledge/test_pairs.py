@@ -32,9 +32,9 @@ from groundling.studies.knowledge.minimal_pairs import (
     bootstrap_means,
     macro_average,
     read_minimal_pairs,
+    read_winoground,
 )
 from groundling.studies.knowledge.pair_likelihoods import LanguageModel, TextWithContext
-from groundling.studies.knowledge.winoground import read_winoground
 
 CPU = torch.device("cpu")
 SIZES = {**toys.SMALL, "max_position_embeddings": 66}
@@ -127,8 +127,8 @@ def test_pseudo_log_likelihood_is_its_definition(name, places, monkeypatch):
     model = LanguageModel(folder, CPU)
     for masking in ("within-word", "original"):
         found = model.score([TextWithContext(text) for text in TEXTS], masking)
-        assert found.sums == pytest.approx([plain(folder, t, masking) for t in TEXTS], abs=1e-3)
-    assert len(np.unique(found.sums)) == len(TEXTS)
+        assert found[0] == pytest.approx([plain(folder, t, masking) for t in TEXTS], abs=1e-3)
+    assert len(np.unique(found[0])) == len(TEXTS)
 
 
 def test_a_model_computed_by_hand(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_a_model_computed_by_hand(tmp_path: Path) -> None:
     found = LanguageModel(tmp_path, CPU).score([TextWithContext(*text) for text in texts])
     a, b, c = np.log(shares[5:])
     by_hand = [a + b, 2 * a + b + c, b + a]
-    assert found.sums == pytest.approx(by_hand, abs=1e-5)
-    assert found.tokens.tolist() == [2, 4, 2]
+    assert found[0] == pytest.approx(by_hand, abs=1e-5)
+    assert found[1].tolist() == [2, 4, 2]
 
 
 @torch.no_grad()
@@ -156,7 +156,7 @@ def test_log_likelihood_of_a_causal_model(causal: Path) -> None:
     tokenizer = hf.AutoTokenizer.from_pretrained(causal)
     texts = [*TEXTS, "a dog runs"]
     found = model.score([*map(TextWithContext, TEXTS), TextWithContext(texts[3], 2)])
-    for text, start, sums in zip(texts, (0, 0, 0, 2), found.sums, strict=True):
+    for text, start, sums in zip(texts, (0, 0, 0, 2), found[0], strict=True):
         ids = [tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]
         logs = whole(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
         first = 1 + len(tokenizer(text[: max(0, start - 1)])["input_ids"])
@@ -175,14 +175,14 @@ def test_the_head_of_an_earlier_run(places: Callable[[str], Path], tmp_path: Pat
         LanguageModel(tmp_path, CPU)
     save_heads(tmp_path, {LM_HEAD: head})
     texts = [TextWithContext(text) for text in TEXTS]
-    one, other = (LanguageModel(place, CPU).score(texts).sums for place in (tmp_path, folder))
+    one, other = (LanguageModel(place, CPU).score(texts)[0] for place in (tmp_path, folder))
     assert one == pytest.approx(other, abs=1e-3)
 
 
 def test_texts_that_read_alike_tie(places: Callable[[str], Path]) -> None:
     texts = ("a dog", "dog dog dog dog", "A Dog")  # the model ignores case
     found = LanguageModel(places("bert"), CPU).score([TextWithContext(text) for text in texts])
-    assert found.sums[0] == found.sums[2] != found.sums[1]
+    assert found[0][0] == found[0][2] != found[0][1]
 
 
 def test_models_without_a_language_model(tmp_path: Path) -> None:
@@ -468,7 +468,7 @@ def test_comps_and_winoviz_by_the_command(places: Callable[[str], Path], tmp_pat
     )
     result = pairs(settings(model, data), tmp_path / "comps-run")
     assert set(result["scores"]["paradigm"]) == {"comps_base random", "comps_base overlap"}
-    assert result["set"]["published"] == 49340 and result["chance"] == {"accuracy": 0.5}
+    assert result["set"]["measure"] == "accuracy" and result["chance"] == {"accuracy": 0.5}
     line, _ = homes.answers(tmp_path / "comps-run/items.jsonl")
     expected = plain(model, "a dog runs", "within-word", len("a dog "))
     assert line["model"]["scores"][0] == pytest.approx(expected, abs=1e-3)

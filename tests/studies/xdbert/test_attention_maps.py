@@ -167,7 +167,7 @@ def test_a_picture_may_have_rows_of_special_tokens(whole, flat):
     assert maps[1].weights.shape[2] == len(own)
     np.testing.assert_allclose(maps[1].weights[:, :, own], maps[0].weights)
     image = attention.heat_maps(whole, flat, LONG, special=True).axes[0].images[0]
-    np.testing.assert_array_equal(image.get_array(), maps[1].weights[0, 0])
+    np.testing.assert_allclose(image.get_array(), 100 * maps[1].weights[0, 0])
 
 
 def test_heat_maps_share_one_scale(whole, flat):
@@ -176,9 +176,9 @@ def test_heat_maps_share_one_scale(whole, flat):
         images = [axes.images[0] for axes in panels]
         assert len(images) == 4 and len({image.get_clim() for image in images}) == 1
         _, text, clip, maps = next(attention.attention_maps(whole, [example]))
-        np.testing.assert_array_equal(images[0].get_array(), maps[0, 0])
-        assert images[0].get_clim()[0] == 0 and images[0].get_clim()[1] >= maps[:, 0].max()
-        assert any(line.get_ydata()[0] == 1 / len(clip.input_ids) for line in bar.lines)
+        np.testing.assert_allclose(images[0].get_array(), 100 * maps[0, 0])
+        assert images[0].get_clim()[0] == 0 and images[0].get_clim()[1] >= 100 * maps[:, 0].max()
+        assert any(line.get_ydata()[0] == 100 / len(clip.input_ids) for line in bar.lines)
         for ticks, number in (
             (panels[0].get_xticks(), len(clip.input_ids)),
             (panels[0].get_yticks(), sum(~text.special_tokens_mask)),

@@ -25,7 +25,6 @@ from groundling.studies.xdbert.commands import DATA_COUNTS as count
 from groundling.studies.xdbert.commands import CaptionTokenCountsConfig
 from groundling.studies.xdbert.grounded import (
     GroundedTokens,
-    ImprovementGroups,
     compare_groups,
     count_tokens,
     group_by_improvement,
@@ -135,8 +134,8 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
             GroundedTokens.read(bad, tokens())
 
 
-def parts(found: ImprovementGroups) -> list[list[int]]:
-    return [part.tolist() for part in found]
+def parts(found: dict[str, np.ndarray]) -> list[list[int]]:
+    return [part.tolist() for part in found.values()]
 
 
 def answers(chance: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -155,8 +154,8 @@ def test_split_counts_seeds() -> None:
 def test_null_split_halves_the_seeds() -> None:
     answers = np.array([[1, 1, 0], [1, 1, 0], [1, 0, 0], [1, 0, 0], [1, 0, 0]], bool)
     found = [null_split(answers, seed) for seed in range(30)]
-    assert all({0, 2} <= set(part.on_par.tolist()) for part in found)  # all seeds agree
-    moved = {(1 in part.improved, 1 in part.worsened) for part in found}
+    assert all({0, 2} <= set(part["on_par"].tolist()) for part in found)  # all seeds agree
+    moved = {(1 in part["improved"], 1 in part["worsened"]) for part in found}
     assert moved == {(True, False), (False, True), (False, False)}
 
 
@@ -168,7 +167,10 @@ def test_a_planted_effect_is_found_and_not_in_the_null_split() -> None:
     other = answers(0.2 + 0.6 * np.nan_to_num(ratios, nan=0.5), rng)
     found = compare_groups(ratios, base, other, lengths, labels)
     models, null = found["models"], found["null"]
-    up, down = (ratios[at][~np.isnan(ratios[at])] for at in group_by_improvement(base, other)[:2])
+    up, down = (
+        ratios[at][~np.isnan(ratios[at])]
+        for at in list(group_by_improvement(base, other).values())[:2]
+    )
     expected = mannwhitneyu(up, down)
     assert models["mann_whitney_p"] == pytest.approx(expected.pvalue) and expected.pvalue < 1e-6
     assert models["cliffs_delta"] == pytest.approx(2 * expected.statistic / len(up) / len(down) - 1)

@@ -18,15 +18,15 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.stats import interval
-from groundling.studies.xdbert import mutual_neighbors as neighbors_module
 from groundling.studies.xdbert import similarity as module
 from groundling.studies.xdbert.commands import SimilarityConfig
-from groundling.studies.xdbert.mutual_neighbors import mutual_neighbors, neighbors_by_gallery
 from groundling.studies.xdbert.similarity import (
     canonical_correlations,
     compare_captions,
     compare_models,
     compare_tables,
+    mutual_neighbors,
+    neighbors_by_gallery,
     word_table,
 )
 
@@ -315,7 +315,7 @@ def test_the_definition_in_blocks_of_any_size(k: int, monkeypatch: pytest.Monkey
     wanted = by_definition(a, b, k)
     assert mutual_neighbors(a, b, k) == pytest.approx(wanted, abs=1e-12)
     assert 0 < wanted < 1 == mutual_neighbors(a, a * 3, k)
-    monkeypatch.setattr(neighbors_module, "BLOCK", 7 * 90)
+    monkeypatch.setattr(module, "BLOCK", 7 * 90)
     assert mutual_neighbors(a, b, k) == pytest.approx(wanted, abs=1e-12)
 
 
@@ -325,8 +325,7 @@ def test_galleries_are_keyed_and_unrelated_tables_at_chance() -> None:
     assert [(one["rows"], one["galleries"]) for one in curve] == [(256, 10), (1024, 10), (1400, 1)]
     assert curve[0]["value"] > curve[1]["value"] > curve[2]["value"] > 10 * curve[2]["chance"]
     drawn = [
-        np.sort(neighbors_module.generator(3, "gallery", 256, n).permutation(1400)[:256])
-        for n in range(10)
+        np.sort(module.generator(3, "gallery", 256, n).permutation(1400)[:256]) for n in range(10)
     ]
     values = [by_definition(a[rows], b[rows], 5) for rows in drawn[:2]]
     assert [mutual_neighbors(a[rows], b[rows], 5) for rows in drawn[:2]] == pytest.approx(values)

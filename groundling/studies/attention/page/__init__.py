@@ -23,10 +23,10 @@ from groundling.data.images import image_id, read_image
 from groundling.data.tables import read_all_columns, row_texts, text_columns
 from groundling.runs.folder import check_file, write_whole
 from groundling.runs.progress import CommandContext
-from groundling.runs.report import render
+from groundling.runs.report import draw_heat_maps, render
 from groundling.settings.fields import make_settings
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
-from groundling.studies.attention.figures import FORMATS, draw_heat_maps, write_figures
+from groundling.studies.attention.figures import FORMATS, write_figures
 from groundling.studies.attention.page.views import (
     BOXES,
     WORDS,
@@ -78,7 +78,7 @@ class AttentionPage:
         )
 
     def figure(self, heads: Sequence[str]) -> Figure:
-        """Heat maps of heads (LAYER-HEAD) of the first model on the first pair: words by boxes.
+        """Heat maps of heads (LAYER-HEAD) of the first model on the first pair; VisualBERT, Figures 1 and 5.
 
         Raises InputError for a head that does not exist.
         """
@@ -87,10 +87,11 @@ class AttentionPage:
         even = []
         for head in heads:
             layer, number = view.layer_of(head)
-            maps[head] = layer.blocks[WORDS, BOXES][number]
+            maps[f"layer-head {head}"] = layer.blocks[WORDS, BOXES][number]
             even.append(100 * float(layer.even[WORDS].max()))
         boxes = [view.boxes.title(number) for number in range(len(view.boxes.boxes))]
-        return draw_heat_maps(maps, [word.text for word in view.words], boxes, "box", min(even))
+        words = [word.text for word in view.words]
+        return draw_heat_maps(maps, words, boxes, ("box", "word"), min(even))
 
     def html(self) -> str:
         """The HTML, with all data inside."""
@@ -104,7 +105,6 @@ class AttentionPage:
         write_whole(Path(path), self.html())
 
     def _repr_html_(self) -> str:
-        """The page in an iframe, for notebooks."""
         inside = html.escape(self.html(), quote=True)
         style = f"width:100%;height:{FRAME_HEIGHT}px;border:0"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{inside}"></iframe>'
@@ -206,7 +206,6 @@ def _pair_of(example: Example, find: Callable[[str], Path], data: str) -> ImageT
 
 
 def _file_pairs(config: VisualizeConfig) -> Iterator[ImageTextPair]:
-    """The rows of your own file."""
     path = Path(config.data)
     columns = (*text_columns(config.text_column, "text_column"), config.image_column)
     _, rows = read_all_columns(path, columns)

@@ -26,8 +26,11 @@ from groundling.studies.worlds.data_sets.balanced import (
     write_vcr,
     write_vqa,
 )
-from groundling.studies.worlds.data_sets.captions import write_captions, write_flickr30k
-from groundling.studies.worlds.data_sets.writer import DataSetWriter
+from groundling.studies.worlds.data_sets.writer import (
+    DataSetWriter,
+    write_captions,
+    write_flickr30k,
+)
 from groundling.studies.worlds.world import World, world_settings
 
 if TYPE_CHECKING:

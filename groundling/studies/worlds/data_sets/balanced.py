@@ -12,7 +12,6 @@ import numpy as np
 from numpy.random import Generator
 
 from groundling.runs.folder import write_whole
-from groundling.studies.worlds.data_sets.captions import draw_captions, plain_text
 from groundling.studies.worlds.data_sets.writer import (
     KINDS,
     SPOKEN_ORDER,
@@ -22,9 +21,11 @@ from groundling.studies.worlds.data_sets.writer import (
     JsonObject,
     category_of,
     describe_object,
+    draw_captions,
     draw_object_attributes,
     draw_topic,
     matching_objects,
+    plain_text,
     relation_of,
     unique_object,
 )

@@ -139,7 +139,6 @@ def colours(rng: Generator, attributes: VisualAttributes) -> tuple[np.ndarray, n
 
 
 def _body(body: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Mask of the points inside a body's outline."""
     top, bottom = BODY
     across = abs(x) / HALF_WIDTH
     down = (2 * y - top - bottom) / (bottom - top)
