@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
 from groundling.objectives import Objective, ObjectiveContext
+from groundling.objectives.caption_to_image import number_images
 from groundling.objectives.contrastive import (
     gather_across_processes,
     info_nce,
     pool_sentences,
     sentence_width,
 )
-from groundling.objectives.grounded_space import number_images
 from groundling.settings.objectives import (
     AffinitySettings,
     InteractiveContrastSettings,

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError
+from groundling.objectives.caption_to_image import Cap2Img, number_images
 from groundling.objectives.clip_kd import (
     AffinityDistillation,
     FeatureMimicry,
@@ -25,12 +26,10 @@ from groundling.objectives.clip_kd import (
     RelationalDistillation,
 )
 from groundling.objectives.grounded_space import (
-    Cap2Img,
     GroundedSpace,
     VisualCluster,
     VisualPerceptual,
     correlate_similarities,
-    number_images,
 )
 from groundling.settings.fields import replace_settings
 from groundling.studies.bench.methods.frozen_probe import FrozenProbe

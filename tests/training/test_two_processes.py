@@ -29,9 +29,10 @@ from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.clip import ClipDualEncoder, ClipImageTower, make_clip_text_tower
 from groundling.models.frozen_clip import FrozenClip
 from groundling.objectives import Objective
+from groundling.objectives.caption_to_image import Cap2Img
 from groundling.objectives.contrastive import ClipContrastiveLoss
 from groundling.objectives.feature_distillation import ContrastiveDistillation
-from groundling.objectives.grounded_space import Cap2Img, GroundedSpace
+from groundling.objectives.grounded_space import GroundedSpace
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction

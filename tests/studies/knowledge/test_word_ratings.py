@@ -217,7 +217,7 @@ def test_cosines_by_hand() -> None:
     np.testing.assert_allclose(cosines_by_layer(pairs, found), expected, atol=1e-12)
 
 
-def test_the_command_reports_layers_and_refuses_a_mean_of_shared_pairs(tmp_path, student):
+def test_the_command_reports_layers(tmp_path, student):
     one = homes.put(tmp_path / "one.txt", FORMATS["EN-RG-65.txt"])
     other = homes.put(tmp_path / "other.txt", "Cat;dog;1\nball;red;2\nred;dog;3\n")
     settings = ProbeWordsConfig(model=str(student), data=(str(one), str(other)))

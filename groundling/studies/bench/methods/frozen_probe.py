@@ -19,6 +19,7 @@ from groundling.core.errors import convert_read_errors
 from groundling.data.samples import TextDataset
 from groundling.models.heads import HEADS
 from groundling.models.text_encoder import load_text_encoder
+from groundling.objectives.caption_to_image import number_images
 from groundling.objectives.clip_kd import ProjectedSentence
 from groundling.objectives.contrastive import (
     gather_across_processes,
@@ -27,7 +28,6 @@ from groundling.objectives.contrastive import (
     pool_states,
     sentence_width,
 )
-from groundling.objectives.grounded_space import number_images
 from groundling.settings.fields import settings
 from groundling.settings.objectives import PoolingSettings
 from groundling.studies.bench.methods import CAPTIONS, IMAGES, BenchMethod, Stage

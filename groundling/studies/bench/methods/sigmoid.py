@@ -11,9 +11,9 @@ from annotated_types import Gt
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
+from groundling.objectives.caption_to_image import number_images
 from groundling.objectives.clip_kd import ProjectedSentence
 from groundling.objectives.contrastive import gather_across_processes, sigmoid_pairs
-from groundling.objectives.grounded_space import number_images
 from groundling.settings.fields import settings
 from groundling.settings.objectives import PoolingSettings
 from groundling.studies.bench.methods import CAPTIONS, GRID, IMAGES, BenchMethod, Stage
