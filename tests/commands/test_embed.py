@@ -260,7 +260,7 @@ def test_each_layer_has_its_share(tmp_path: Path) -> None:
 def test_other_models_are_refused(tmp_path: Path) -> None:
     given = new_encoder(tmp_path / "given", 1)
     homes.home(tmp_path / "wide", toys.bert(len(homes.words()), positions=80), homes.words())
-    with pytest.raises(InputError, match=r"position_embeddings.* is \(80, 32\), not"):
+    with pytest.raises(InputError, match=r"position_embeddings.* has another shape"):
         groundling.merge(model=given, origin=tmp_path / "wide", out=tmp_path / "out")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no safetensors"):

@@ -149,7 +149,7 @@ def test_the_labelled_are_the_partitions_and_the_rest_has_no_label(place, tmp_pa
 
 def test_what_cannot_be_without_labels(place, tmp_path) -> None:
     whole = str(shots(place / "vcr", tmp_path / "all.json", per=3))
-    none_left = "unlabelled_per_labelled: vcr/answer has no examples without labels outside"
+    none_left = "unlabelled_per_labelled: no example of vcr/answer is left"
     no_term = "unlabelled_per_labelled=1: every objective needs labels"
     for changes, message in (
         ({"partition": ""}, none_left),

@@ -90,6 +90,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     projection = _projection(objectives) if config.keep_projection else None
     by_length = match_by_length(objectives, texts, seed)
     run.note(*_student_notes(config, heads, text), *length_note(by_length, layout))
+    run.note(*([] if model is text else _new_layers_note(training)))
     data, held_out = training_data(config, texts, eval_texts, teacher_set, objectives)
     result = fit(
         model,
@@ -257,6 +258,17 @@ def _student_notes(config: AdaptConfig, heads: Mapping[str, str], text: TextEnco
         *notes,
         f"{config.student} has no masked-LM head; the encoder forgets while a new one learns (retention_pairs "
         "measures how much), and masked_lm=False trains l1 and contrastive without it",
+    ]
+
+
+def _new_layers_note(training: TrainingArguments) -> list[str]:
+    """A note if new layers around the text encoder, which are no heads, train later or slower than heads do."""
+    is_frozen = bool(training.freeze_encoder_steps or training.freeze_encoder_ratio)
+    if not is_frozen and training.head_lr == 1:
+        return []
+    return [
+        "the new layers around the text encoder are no heads: they are frozen as long as it is, and train at its "
+        "learning rate; to train all from the first step, set freeze_encoder_ratio=0, head_lr=1 and a higher lr"
     ]
 
 

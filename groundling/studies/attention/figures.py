@@ -88,7 +88,7 @@ def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
             largest, rule["value"], *(head[result["measure"]] for head in result["heads"])
         )
     # Set once for all panels: setting the bottom alone would freeze the top of later panels.
-    axes[0].set_ylim(0, min(1.06 * largest, 104))
+    axes[0].set_ylim(0, min(1.06 * largest, 104) or 1)
     figure.supxlabel("layer", fontsize=9)
     figure.supylabel(f"{' or '.join(measures)}, %", fontsize=9)
     _legend(figure, axes[0])
