@@ -12,6 +12,7 @@ import argparse
 import json
 import re
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -216,18 +217,34 @@ def write_vectors(folder: Path, vectors: np.ndarray, names: list[str]) -> None:
     (folder / "images.txt").write_text("".join(f"{name}\n" for name in names))
 
 
-def differences(one: list[Scores], other: list[Scores], name: str) -> str:
-    """The mean over nouns and seeds, its interval over nouns, and every seed's mean."""
+def differences(one: list[Scores], other: list[Scores], name: str, words: frozenset[str]) -> str:
+    """The mean over nouns and seeds, with intervals and each seed's mean; then by whether captions name a noun."""
+    pairs = list(zip(one, other, strict=True))
     if not isinstance(one[0][name], dict):
-        return " ".join(f"{a[name] - b[name]:+.3f}" for a, b in zip(one, other, strict=True))
+        return " ".join(f"{a[name] - b[name]:+.3f}" for a, b in pairs)
     nouns = list(one[0][name])
-    values = np.array(
-        [[a[name][noun] - b[name][noun] for noun in nouns] for a, b in zip(one, other, strict=True)]
-    )
-    rng = generator("curves", "bootstrap")
-    low, high = interval(bootstrap_sums(values.mean(0), rng) / len(nouns))
+    values = np.array([[a[name][noun] - b[name][noun] for noun in nouns] for a, b in pairs])
+    is_named = np.array([noun.lower() in words for noun in nouns])
     seeds = " ".join(f"{value:+.3f}" for value in values.mean(1))
-    return f"{values.mean():+.3f} ({low:+.3f} to {high:+.3f}; {seeds})"
+    parts = f"{with_interval(values[:, is_named])} named, {with_interval(values[:, ~is_named])} not"
+    return f"{with_interval(values)}, seeds {seeds}; {parts}"
+
+
+def with_interval(values: np.ndarray) -> str:
+    """The mean of differences (seeds, nouns), and its 95 % interval over nouns."""
+    sums = bootstrap_sums(values.mean(0), generator("curves", "bootstrap"))
+    low, high = interval(sums / values.shape[1])
+    return f"{values.mean():+.3f} ({low:+.3f} to {high:+.3f}; {values.shape[1]:,} nouns)"
+
+
+def words_of(captions: Path) -> frozenset[str]:
+    """The words of captions, and every two that follow each other, with and without a plural s."""
+    found: set[str] = set()
+    for line in captions.read_text().splitlines():
+        words = re.findall(r"[a-z]+", line.partition("\t")[2].lower())
+        words += [f"{one} {other}" for one, other in pairwise(words)]
+        found.update(words, (word.removesuffix("s") for word in words))
+    return frozenset(found)
 
 
 def main() -> None:
@@ -242,7 +259,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("runs/curves"))
     options = parser.parse_args()
-    kit = Kit(options)
+    kit, words = Kit(options), words_of(options.captions)
     for curve in options.curve:
         for label, point in CURVES[curve].items():
             before = replace(UNADAPTED, task=point.task)
@@ -254,14 +271,9 @@ def main() -> None:
                 kit.read(before, OWN, seed if point.task else 0) for seed in options.seeds
             ]
             for name in rows[OWN][0]:
-                beyond = {
-                    arm: differences(rows[OWN], rows[arm], name) for arm in (PERMUTED, "before")
-                }
-                print(
-                    f"{curve} {label}, {name}: "
-                    + "; ".join(f"{one} beyond {arm}" for arm, one in beyond.items()),
-                    flush=True,
-                )
+                for arm in (PERMUTED, "before"):
+                    told = differences(rows[OWN], rows[arm], name, words)
+                    print(f"{curve} {label}, {name}, beyond {arm}: {told}", flush=True)
 
 
 if __name__ == "__main__":

@@ -51,9 +51,12 @@ def check(config: EmbedConfig, out: str | Path) -> None:
 def embed(config: EmbedConfig, run: Run) -> dict[str, Any]:
     """Write files of vectors and their ids to the run folder, resuming a killed run; returns their number."""
     from groundling.data.shards import ProcessRank
+    from groundling.models.frozen_clip import has_text_tower
     from groundling.runs.progress import end_dry_run
     from groundling.teachers import vectors
 
+    if config.text and not has_text_tower(config.teacher):
+        raise InputError(f"{config.teacher}: no text tower; without text, all images are embedded")
     names = vectors.read_names(config.text, config.caption_settings, config.images)
     counts = {"texts": len(names.texts), "images": len(names.images)}
     run.counts |= counts

@@ -95,6 +95,14 @@ def test_a_killed_run_goes_on_with_the_missing_files(config, vectors, tmp_path, 
         assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
 
 
+def test_an_image_encoder_embeds_no_texts(config, tmp_path):
+    toys.vit().save_pretrained(tmp_path / "vit")
+    with pytest.raises(InputError, match="vit: no text tower; without text, all images"):
+        groundling.embed(
+            **embedding_of(config) | {"teacher": str(tmp_path / "vit")}, out=tmp_path / "v"
+        )
+
+
 def test_what_vectors_lack_is_said_before_training(config, vectors, tmp_path):
     given = {**config, "teacher": f"vectors:{vectors}", "teacher_images": "", "out": tmp_path / "a"}
     with pytest.raises(InputError, match="no has, words; word_weight=0"):

@@ -350,7 +350,7 @@ def test_texts_without_images_train_with_an_empty_slot(place: Path) -> None:
     assert result["texts"] == 32
     assert all(line["mlm"] > 0 for line in log_of(out))
     only = config(place, "visual_token_mlm", text=(str(place / "plain.txt"),))
-    with pytest.raises(InputError, match="no file has images, which an objective reads"):
+    with pytest.raises(InputError, match="no file has captions with their images"):
         adapt(only, PACE, place / "only")
 
 

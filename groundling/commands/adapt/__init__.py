@@ -45,8 +45,8 @@ class AdaptConfig(Settings):
     """--from-scratch: width of the hidden states, a multiple of 64, with attention heads of 64; \
 feed-forward layers keep their proportion. 0: as configured."""
     teacher: Annotated[str, InputKind.MODEL] = ""
-    """CLIP-like teacher: hub id or folder, with its tokenizer, open_clip:NAME/TAG, or MODULE:NAME of \
-your own; the arm `mlm` needs none."""
+    """Hub id or folder of a CLIP-like model, an image encoder or a text encoder, open_clip:NAME/TAG, \
+timm:NAME, vectors:FOLDER, or MODULE:NAME of your own; the arm `mlm` needs none."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
     """Training texts, each FILE or FILE=WEIGHT: plain text, also compressed (.gz, .zst) or in a \
 .parquet file, or captions that `train-clip` reads. With weights each step draws one file by weight; \

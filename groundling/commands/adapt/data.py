@@ -106,7 +106,9 @@ def text_sources(
         samples, teachers = teacher_set.wrap(texts)
         return split_by_file(DataSource(samples, name=setting), texts.bounds, files), teachers
     if not texts.has_image.any():
-        raise InputError(f"{setting}: no file has images, which an objective reads")
+        raise InputError(
+            f"{setting}: no file has captions with their images, which an objective reads"
+        )
     if not sum(each.weight for each in files):
         spans = zip(texts.bounds[:-1], texts.bounds[1:], strict=True)
         files = [
