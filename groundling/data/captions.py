@@ -299,7 +299,7 @@ def _in_tar(tar: Path, key: str, parts: Mapping[str, Member]) -> tuple[str, str]
             )
     if ".txt" in parts:
         with convert_read_errors(f"{tar}: {key}.txt"):
-            row["caption"] = read_part(tar, parts[".txt"]).decode()
+            row["caption"] = read_part(tar, parts[".txt"]).decode("utf-8-sig")
     return row["caption"], str(row.get("status", ""))
 
 

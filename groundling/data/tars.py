@@ -119,6 +119,10 @@ def _listed(tar: Path) -> tuple[np.ndarray, np.ndarray]:
     listed: dict[str, Member] = {}
     with convert_read_errors(tar), tarfile.open(tar, "r:") as opened:
         for member in opened:
+            if member.issparse() or not (member.isfile() or member.isdir()):
+                raise InputError(
+                    f"{tar}: the member {member.name!r} is no plain file; write it as one"
+                )
             if member.isfile():
                 name = posixpath.normpath(member.name)
                 if name in listed or name.startswith(("/", "../")) or "\n" in name:
@@ -126,11 +130,12 @@ def _listed(tar: Path) -> tuple[np.ndarray, np.ndarray]:
                 listed[name] = Member(member.offset_data, member.size)
     with convert_read_errors(tar):
         # tarfile takes a damaged header, and a cut between members, for the end.
-        end = read_part(tar, Member(opened.offset, tarfile.BLOCKSIZE))
+        size = tar.stat().st_size
+        end = read_part(tar, Member(opened.offset, size - opened.offset))
         text = "\n".join(listed).encode()
     # A shard none of whose downloads succeeded is empty; a larger file of zeros was never filled.
-    is_unfilled = not listed and tar.stat().st_size > tarfile.RECORDSIZE
-    if is_unfilled or end != bytes(tarfile.BLOCKSIZE):
+    is_unfilled = not listed and size > tarfile.RECORDSIZE
+    if is_unfilled or len(end) < tarfile.BLOCKSIZE or end.strip(b"\0"):
         raise InputError(f"{tar}: the tar is damaged or was cut (byte {opened.offset:,})")
     places = np.empty(len(listed), PLACES)
     places["name"] = digests(list(listed))

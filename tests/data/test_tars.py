@@ -144,6 +144,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: write(at, ("x.jpg", b""), ("x.png", b""), ("x.txt", b"a dog")),
         "00000.tar: x: has a .jpg and a .png; leave one out",
     ),
+    "a zeroed header": (
+        lambda at: at.write_bytes(at.read_bytes()[:1024] + bytes(512) + at.read_bytes()[1536:]),
+        "00000.tar: the tar is damaged or was cut",
+    ),
+    "two tars in one": (
+        lambda at: at.write_bytes(at.read_bytes() * 2),
+        "00000.tar: the tar is damaged or was cut",
+    ),
     "an empty file": (lambda at: at.write_bytes(b""), "00000.tar: cannot be read"),
     "a name twice": (
         lambda at: write(at, ("a.jpg", b""), ("./a.jpg", b"")),
