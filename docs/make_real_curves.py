@@ -24,6 +24,7 @@ from groundling.stats import bootstrap_sums, derangement, interval
 from groundling.studies.bench.readings import SetReader
 from groundling.studies.knowledge.probe_facts import collect_nouns
 from groundling.studies.knowledge.visual_facts import open_facts
+from groundling.teachers.vectors import write_vectors
 
 OWN, PERMUTED = "own", "permuted"
 COLOURS = [
@@ -72,7 +73,7 @@ CURVES = {
     "captions": {"all": BASE, "without colour words": replace(BASE, captions="no colours")},
     "oracle": {"people's colours": Point(captions="named nouns", vectors="colours")},
     "merging": {f"{share:g}": replace(BASE, share=share) for share in (0.25, 0.5, 0.75, 1.0)},
-    "fine-tuned": {"SST-2": replace(BASE, task="sst2")},
+    "fine-tuned": {"SST-2": replace(BASE, task="sst-2")},
 }
 
 
@@ -92,8 +93,10 @@ class Kit:
     def caption_file(self, name: str) -> Path:
         """A point's captions, in Flickr8k's format."""
         path = self.out / "captions" / f"{name.replace(' ', '-')}.txt"
-        if name == "all" or path.exists():
-            return self.captions if name == "all" else path
+        if name == "all":
+            return self.captions
+        if path.exists():
+            return path
         lines = self.captions.read_text().splitlines()
         if name.startswith("first "):
             images = dict.fromkeys(line.partition("#")[0] for line in lines)
@@ -122,7 +125,7 @@ class Kit:
             if found[place]
         }
         vectors = [np.mean([colours[noun] for noun in one], 0) for one in found if one]
-        write_vectors(self.out / "vectors" / "colours", np.stack(vectors), list(kept))
+        save_vectors(self.out / "vectors" / "colours", np.stack(vectors), list(kept))
         return [f"{name}#0\t{caption}" for name, caption in kept.items()]
 
     def vectors(self, name: str, arm: str) -> Path:
@@ -131,13 +134,13 @@ class Kit:
         if name == "random" and not own.exists():
             images = (self.folder / "effnet" / "images.txt").read_text().splitlines()
             drawn = generator("curves", "vectors").standard_normal((len(images), 1_280))
-            write_vectors(own, drawn, images)
+            save_vectors(own, drawn, images)
         own = own if own.exists() else self.folder / name
         permuted = self.out / "vectors" / f"{name}-permuted"
         if arm == PERMUTED and not permuted.exists():
             images = (own / "images.txt").read_text().splitlines()
             others = derangement(len(images), generator("curves", "permutation"))
-            write_vectors(permuted, np.load(own / "images.npy")[others], images)
+            save_vectors(permuted, np.load(own / "images.npy")[others], images)
         return own if arm == OWN else permuted
 
     def encoder(self, point: Point, arm: str, seed: int) -> Path:
@@ -191,7 +194,10 @@ class Kit:
                 cpu=True,
                 out=out / "tuned",
             )
-            found[point.task] = result["mean"]
+            found |= {
+                f"{point.task} {split}": scores[result["headline"]]
+                for split, scores in result["median"].items()
+            }
             (encoder,) = (out / "tuned").glob("**/model")
         for one in self.sets:
             for name, reading in one.read(
@@ -210,11 +216,10 @@ Scores = dict[str, Any]
 """By set the scores of nouns, or one number."""
 
 
-def write_vectors(folder: Path, vectors: np.ndarray, names: list[str]) -> None:
+def save_vectors(folder: Path, vectors: np.ndarray, names: list[str]) -> None:
     """Write vectors (N, D) of images, as `vectors:FOLDER` reads them."""
     folder.mkdir(parents=True, exist_ok=True)
-    np.save(folder / "images.npy", vectors.astype(np.float32))
-    (folder / "images.txt").write_text("".join(f"{name}\n" for name in names))
+    write_vectors(folder / "images.npy", names, list(vectors.astype(np.float32)))
 
 
 def differences(one: list[Scores], other: list[Scores], name: str, words: frozenset[str]) -> str:
