@@ -6,12 +6,13 @@ numbers, which disagree on digits, apostrophes, accents and emoji.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
@@ -143,7 +144,9 @@ def length_auc(lengths: np.ndarray, other_lengths: np.ndarray, is_same: np.ndarr
 # -- the tokens of many texts ------------------------------------------------------------------------------------------
 
 MOST_WORDS = 1 << 19
-"""Maximum number of words whose token counts are remembered."""
+"""Maximum number of words whose tokens are remembered."""
+CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+"""Where CLIP's tokenizer splits, after its special tokens; none of these matches a space."""
 
 
 class TextTokens(NamedTuple):
@@ -162,32 +165,69 @@ class TextTokens(NamedTuple):
 
 
 class TokenizationCache:
-    """Tokenises texts with one fast tokenizer or several, and remembers how many tokens words have."""
+    """Tokenises texts with one fast tokenizer or several; each different word only once, where that is exact.
+
+    It is for tokenizers that split at every space: a text with single spaces is then put together of words, each
+    tokenised with the space before it. Any other text, and those of other tokenizers, are tokenised as they are.
+    """
 
     def __init__(self, *engines: Tokenizer) -> None:
         """`engines` are without padding and truncation; the first one's tokens are counted."""
         self.engines = engines
-        self._known: dict[str, int] = {}
+        self.by_word = all(map(_splits_at_spaces, engines))
+        self._numbers: dict[str, int] = {}
+        self._known = self._tokenize([])
 
     def counts(self, words: Sequence[str]) -> np.ndarray:
-        """Number of tokens of each word, (words,) int64."""
-        if len(self._known) > MOST_WORDS:
-            self._known.clear()
-        new = [word for word in dict.fromkeys(words) if word not in self._known]
-        self._known.update(zip(new, self.counts_in(new).tolist(), strict=True))
-        return np.fromiter(map(self._known.__getitem__, words), np.int64, len(words))
+        """Number of tokens of each word, (words,) int64; a word begins with the space before it."""
+        numbers = self._learn(words)
+        return self._known.counts[0][numbers]
 
     def count(self, text: str) -> int:
         """Number of tokens of one text, which is not remembered."""
         return len(self.engines[0].encode(text, add_special_tokens=False).ids)
 
     def counts_in(self, texts: Sequence[str]) -> np.ndarray:
-        """Number of tokens of each text, (texts,) int64; not remembered."""
-        encodings = self.engines[0].encode_batch_fast(list(texts), add_special_tokens=False)
-        return np.array([len(one.ids) for one in encodings], np.int64)
+        """Number of tokens of each text, (texts,) int64."""
+        if not self.by_word:
+            encodings = self.engines[0].encode_batch_fast(list(texts), add_special_tokens=False)
+            return np.array([len(one.ids) for one in encodings], np.int64)
+        words, per_text = _split(texts)
+        return _sums(self.counts(words), per_text)
 
     def read(self, texts: Sequence[str]) -> TextTokens:
         """Tokens and raw words of some texts."""
+        if not self.by_word:
+            return self._tokenize(texts)
+        words, per_text = _split(texts)
+        numbers = self._learn(words)
+        known = self._known
+        raw = known.word_counts[numbers]
+        starts = np.cumsum(raw) - raw
+        before = starts - np.repeat(starts[np.cumsum(per_text) - per_text], per_text)
+        read = TextTokens(
+            _rows(known.words, known.word_counts, numbers), _sums(raw, per_text), [], [], []
+        )
+        for ids, word, counts in zip(known.ids, known.word, known.counts, strict=True):
+            moved = np.repeat(before, counts[numbers])
+            own = _rows(word, counts, numbers)
+            read.ids.append(_rows(ids, counts, numbers))
+            read.word.append(np.where(own < 0, own, own + moved).astype(np.int32))
+            read.counts.append(_sums(counts[numbers], per_text))
+        return read
+
+    def _learn(self, words: Sequence[str]) -> np.ndarray:
+        """The numbers (words,) of words among those that are known; new ones are tokenised."""
+        if len(self._numbers) > MOST_WORDS:
+            self._numbers.clear()
+            self._known = self._tokenize([])
+        new = [word for word in dict.fromkeys(words) if word not in self._numbers]
+        if new:
+            self._numbers.update(zip(new, count(len(self._numbers))))
+            self._known = _joined(self._known, self._tokenize(new))
+        return np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
+
+    def _tokenize(self, texts: Sequence[str]) -> TextTokens:
         joined = "\n".join(texts)  # raw words never cross line ends
         lengths = np.array([len(text) for text in texts], np.int64)
         starts = np.cumsum(lengths + 1) - lengths - 1
@@ -208,3 +248,65 @@ class TokenizationCache:
             read.word.append(word.astype(np.int32))
             read.counts.append(counts)
         return read
+
+
+def _splits_at_spaces(engine: Tokenizer) -> bool:
+    """Whether texts have the tokens of their words, each with the space before it: BERT, CLIP, GPT-2, RoBERTa."""
+    parts = json.loads(engine.to_str())
+    for token in parts["added_tokens"]:
+        eats_more = token["rstrip"] or (token["lstrip"] and token["normalized"])
+        if eats_more or any(map(str.isspace, token["content"])):
+            return False
+    kinds = [(parts[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer")]
+    if kinds == ["Sequence", "Sequence"]:
+        normalizers = [one["type"] for one in parts["normalizer"]["normalizers"]]
+        split, *rest = parts["pre_tokenizer"]["pretokenizers"]
+        pattern = split.get("pattern", {}).get("Regex", "")
+        special = pattern.removesuffix(CLIP_WORDS)
+        return (
+            special != pattern
+            and not re.search(r"\s|\\s", special)
+            and (split["behavior"], split["invert"]) == ("Removed", True)
+            and [(one["type"], one["add_prefix_space"]) for one in rest] == [("ByteLevel", False)]
+            and normalizers == ["NFC", "Replace", "Lowercase"]
+            and parts["normalizer"]["normalizers"][1]["pattern"] == {"Regex": r"\s+"}
+        )
+    if kinds == [None, "ByteLevel"]:
+        return bool(parts["pre_tokenizer"]["use_regex"])
+    return kinds == ["BertNormalizer", "BertPreTokenizer"]
+
+
+def _split(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """The words of texts, each with the space before it, and how many each text has; odd texts are one word."""
+    words: list[str] = []
+    counts = []
+    for text in texts:
+        own = [text]
+        if " ".join(text.split()) == text:  # so no newline is in it
+            own = text.replace(" ", "\n ").split("\n")
+        words += own
+        counts.append(len(own))
+    return words, np.array(counts, np.int64)
+
+
+def _rows(values: np.ndarray, counts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The values of some words, concatenated; `values` are those of all words, which have `counts` each."""
+    lengths = counts[numbers]
+    moved = (np.cumsum(counts) - counts)[numbers] - (np.cumsum(lengths) - lengths)
+    return values[np.arange(int(lengths.sum())) + np.repeat(moved, lengths)]
+
+
+def _sums(values: np.ndarray, per_text: np.ndarray) -> np.ndarray:
+    """Values of words, summed for each text."""
+    ends = np.cumsum(per_text)
+    total = np.concatenate([[0], np.cumsum(values)])
+    return total[ends] - total[ends - per_text]
+
+
+def _joined(one: TextTokens, other: TextTokens) -> TextTokens:
+    sides = [
+        [np.concatenate(both) for both in zip(*side, strict=True)]
+        for side in zip(one[2:], other[2:], strict=True)
+    ]
+    words, counts = (np.concatenate(both) for both in zip(one[:2], other[:2], strict=True))
+    return TextTokens(words, counts, *sides)
