@@ -124,33 +124,52 @@ def full_blocks(
     Source: XDBERT, Appendix B: "a fixed sequence length of 512"; release (Splend1d/XDBERT):
     510 and two special tokens.
     """
+    words = ([word for text in some for word in text.split()] for some in batched(texts, CHUNK))
+    return _blocks(((some, _counts(some, lexicon)) for some in words), lexicon, tokens, whole_words)
+
+
+def _counts(words: Sequence[str], lexicon: TokenizationCache) -> np.ndarray:
+    return lexicon.counts([f" {word}" for word in words])
+
+
+def _blocks(
+    counted: Iterable[tuple[Sequence[str], np.ndarray]],
+    lexicon: TokenizationCache,
+    tokens: int,
+    whole_words: bool,
+) -> Iterator[str]:
+    """The blocks of words, which come in several lists, each with their numbers of tokens after a space."""
     block: list[str] = []
     room = tokens
-    for word, count in _counted_words(texts, lexicon):
-        if not block:
-            count = lexicon.count(word)
-        while word and count > room:
-            head = ""
-            if not (block and whole_words):
-                head, word = _cut(word, lexicon, room, " " if block else "")
-            if not (head or block):  # a letter with more tokens than a block has
-                head, word = word[:1], word[1:]
-            yield " ".join([*block, head] if head else block)
-            block = []
-            room = tokens
-            count = lexicon.count(word)
-        if word:
-            room -= count
-            block.append(word)
+    for words, counts in counted:
+        ends = np.cumsum(counts)
+        place = 0
+        while place < len(words):
+            word = words[place]
+            count = int(counts[place]) if block else lexicon.count(word)
+            while word and count > room:
+                head = ""
+                if not (block and whole_words):
+                    head, word = _cut(word, lexicon, room, " " if block else "")
+                if not (head or block):  # a letter with more tokens than a block has
+                    head, word = word[:1], word[1:]
+                yield " ".join([*block, head] if head else block)
+                block = []
+                room = tokens
+                count = lexicon.count(word)
+            if word:
+                room -= count
+                block.append(word)
+            # All further words that fit, at once.
+            done = int(ends[place])
+            place += 1
+            if block:
+                stop = int(ends.searchsorted(done + room, side="right"))
+                block += words[place:stop]
+                room -= int(ends[stop - 1]) - done
+                place = stop
     if block:
         yield " ".join(block)
-
-
-def _counted_words(texts: Iterable[str], lexicon: TokenizationCache) -> Iterator[tuple[str, int]]:
-    for some in batched(texts, CHUNK):
-        words = [word for text in some for word in text.split()]
-        counts = lexicon.counts([f" {word}" for word in words])
-        yield from zip(words, counts.tolist(), strict=True)
 
 
 def _cut(word: str, lexicon: TokenizationCache, room: int, before: str) -> tuple[str, str]:
@@ -171,10 +190,13 @@ def split_long_texts(
     """Each text with its number; a long one becomes several parts of at most `tokens` tokens, so nothing is lost."""
     number = 0
     for some in batched(texts, CHUNK):
-        for text, count in zip(some, lexicon.counts_in(some).tolist(), strict=True):
-            is_long = count > tokens
-            parts = full_blocks([text], lexicon, tokens, whole_words=True) if is_long else [text]
-            for part in parts:
+        is_long = lexicon.counts_in(some) > tokens
+        words = [text.split() if own else [] for text, own in zip(some, is_long, strict=True)]
+        counts = _counts([word for own in words for word in own], lexicon)
+        stops = np.cumsum([len(own) for own in words])
+        for text, own, stop in zip(some, words, stops.tolist(), strict=True):
+            counted = [(own, counts[stop - len(own) : stop])]
+            for part in _blocks(counted, lexicon, tokens, True) if own else [text]:
                 yield number, part
             number += 1
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
@@ -175,7 +176,10 @@ class TokenizationCache:
         """`engines` are without padding and truncation; the first one's tokens are counted."""
         self.engines = engines
         self.by_word = all(map(_splits_at_spaces, engines))
-        self._numbers: dict[str, int] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._numbers = defaultdict[str, int](count().__next__)
         self._known = self._tokenize([])
 
     def counts(self, words: Sequence[str]) -> np.ndarray:
@@ -219,13 +223,13 @@ class TokenizationCache:
     def _learn(self, words: Sequence[str]) -> np.ndarray:
         """The numbers (words,) of words among those that are known; new ones are tokenised."""
         if len(self._numbers) > MOST_WORDS:
-            self._numbers.clear()
-            self._known = self._tokenize([])
-        new = [word for word in dict.fromkeys(words) if word not in self._numbers]
-        if new:
-            self._numbers.update(zip(new, count(len(self._numbers))))
+            self._forget()
+        known = len(self._numbers)
+        numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
+        if len(self._numbers) > known:
+            new = [*islice(reversed(self._numbers), len(self._numbers) - known)][::-1]
             self._known = _joined(self._known, self._tokenize(new))
-        return np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
+        return numbers
 
     def _tokenize(self, texts: Sequence[str]) -> TextTokens:
         joined = "\n".join(texts)  # raw words never cross line ends
