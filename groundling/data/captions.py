@@ -7,7 +7,6 @@ Images are files in a folder, or have regions in a store; spelling variants of t
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -47,13 +46,13 @@ from groundling.data.tables import (
     split_columns,
 )
 from groundling.data.tars import TAR, Member, is_file, read_part, samples_of, tars_in
-from groundling.runs.folder import read_json
+from groundling.runs.folder import decoded_json, read_json
 from groundling.settings.input_settings import CaptionSettings
 
 METADATA = "metadata.jsonl"
 """File of an imagefolder's captions (Hugging Face's datasets library)."""
-FLICKR8K_LINE = re.compile(r"\S+\.(jpe?g|png)#\d+\t", re.IGNORECASE)
-"""Start of a line of Flickr8k and Flickr30k: the image, the caption's number, a tab."""
+FLICKR8K_LINE = re.compile(r"\S+\.(jpe?g|png)(#\d+)?\t", re.IGNORECASE)
+"""Start of a line of Flickr8k and Flickr30k: the image, perhaps the caption's number, a tab."""
 KAGGLE_HEADER = "image,caption"
 """First line of Kaggle's Flickr8k and Flickr30k, which are tables in a .txt file."""
 IMAGES: tuple[str, ...] = (
@@ -171,7 +170,7 @@ def _flickr8k(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
     for number, line in enumerate(lines_of(path), 1):
         key, tab, caption = line.partition("\t")
         file, sign, _ = key.partition("#")
-        if not tab or not sign:
+        if not tab or not (sign or image_id(file) != file):
             raise InputError(f"{path}, line {number}: expected file#number<TAB>caption")
         yield CaptionRow(f"{path}, line {number}", file, file, _words(caption))
 
@@ -265,6 +264,11 @@ def tar_captions(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]
                     f"{tar}: {key}: has a {images[0]} and a {images[1]}; leave one out"
                 )
             if not images:
+                dotted = [ending for ending in parts if image_id(f"x{ending}") != f"x{ending}"]
+                if dotted:
+                    raise InputError(
+                        f"{tar}: {key}{dotted[0]}: a name's first dot ends its key; rename it"
+                    )
                 continue
             if not {".txt", ".json"}.isdisjoint(parts):
                 caption, status = _in_tar(tar, key, parts)
@@ -291,7 +295,7 @@ def _in_tar(tar: Path, key: str, parts: Mapping[str, Member]) -> tuple[str, str]
     if ".json" in parts:
         where = f"{tar}: {key}.json"
         with convert_read_errors(where):
-            row = dict(json.loads(read_part(tar, parts[".json"])))
+            row = dict(decoded_json(where, read_part(tar, parts[".json"]).decode("utf-8-sig")))
             caption = "" if ".txt" in parts else row["caption"]
         with prefix_errors(where):
             row["caption"] = (
@@ -300,7 +304,7 @@ def _in_tar(tar: Path, key: str, parts: Mapping[str, Member]) -> tuple[str, str]
     if ".txt" in parts:
         with convert_read_errors(f"{tar}: {key}.txt"):
             row["caption"] = read_part(tar, parts[".txt"]).decode("utf-8-sig")
-    return row["caption"], str(row.get("status", ""))
+    return row["caption"], str(row.get("status") or "")
 
 
 def _beside(tar: Path) -> dict[str, tuple[str, str]]:
@@ -312,7 +316,7 @@ def _beside(tar: Path) -> dict[str, tuple[str, str]]:
         (key,) = row_texts(row, ["key"])
         with prefix_errors(where):
             caption = "" if row.get("caption", "") is None else row_texts(row, ["caption"])[0]
-        one = (caption, str(row.get("status", "")))
+        one = (caption, str(row.get("status") or ""))
         if found.setdefault(normalize_unicode(key), one) != one:
             raise InputError(f"{where}: the key {key} has another caption above")
     return found

@@ -260,6 +260,8 @@ def check_no_label(texts: Sequence[str], label: str, setting: str) -> None:
 # -- data sets of Hugging Face's `datasets`, a hub id or a folder; streamed, never held in memory ----------------------
 
 HUB_PREFIX = "datasets:"
+SAVED = ("state.json", "dataset_dict.json")
+"""Files of a folder written by the library's save_to_disk, in a format of its own."""
 TEXT_COLUMNS = ("text", "caption", "sentence")
 """Names of the column of texts, the likeliest first."""
 
@@ -274,6 +276,10 @@ def _hub_parts(source: object) -> tuple[str, str | None, str]:
     if not name or len(rest) > 2:
         raise InputError(
             f"{source}: expected {HUB_PREFIX}NAME, {HUB_PREFIX}NAME:CONFIG or {HUB_PREFIX}NAME:CONFIG:SPLIT"
+        )
+    if any((Path(name) / file).is_file() for file in SAVED):
+        raise InputError(
+            f"{name}: written by save_to_disk; load_from_disk(FOLDER).to_parquet(FILE) writes what can be read"
         )
     config, split = (*rest, "", "")[:2]
     return name, config or None, split or "train"

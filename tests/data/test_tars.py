@@ -93,9 +93,11 @@ def test_a_caption_may_be_in_the_parquet_beside_its_tar(shards: Path) -> None:
         add(opened, "4.json", b'{"caption": "four", "status": "failed_to_resize"}')
         add(opened, "5.jpg", b"")
         add(opened, "5.json", b'{"caption": null}')
+        add(opened, "6.jpg", b"")
+        add(opened, "6.json", b'{"caption": "six", "status": null}')
         add(opened, "cafe\u0301.jpg", b"")  # by macOS; the table has its composed form
     tar = shards / "00002.tar"
-    expected = [("a bus", "00002.tar/0"), ("a cup", "00002.tar/caf\xe9")]
+    expected = [("a bus", "00002.tar/0"), ("six", "00002.tar/6"), ("a cup", "00002.tar/caf\xe9")]
     assert list(iterate_texts(tar)) == expected
     before = identity_of([tar])
     parquet(shards / "00002.parquet", key=["0"], caption=["another"])
@@ -143,6 +145,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "two images of a key": (
         lambda at: write(at, ("x.jpg", b""), ("x.png", b""), ("x.txt", b"a dog")),
         "00000.tar: x: has a .jpg and a .png; leave one out",
+    ),
+    "a dot in a key": (
+        lambda at: write(at, ("x.y.jpg", b""), ("x.y.txt", b"a dog")),
+        "00000.tar: x.y.jpg: a name's first dot ends its key; rename it",
+    ),
+    "half a surrogate": (
+        lambda at: write(at, ("x.jpg", b""), ("x.json", b'{"caption": "\\ud83d"}')),
+        "00000.tar: x.json",
     ),
     "a zeroed header": (
         lambda at: at.write_bytes(at.read_bytes()[:1024] + bytes(512) + at.read_bytes()[1536:]),

@@ -254,10 +254,12 @@ def _student_notes(config: AdaptConfig, heads: Mapping[str, str], text: TextEnco
     new = [name for name, origin in heads.items() if origin == "new"]
     if config.from_scratch or not any(find_objective(name).masks_text for name in new):
         return notes
+    others = [name for name in heads if not find_objective(name).masks_text]
+    without = f", and masked_lm=False trains {' and '.join(others)} without it" if others else ""
     return [
         *notes,
         f"{config.student} has no masked-LM head; the encoder forgets while a new one learns (retention_pairs "
-        "measures how much), and masked_lm=False trains l1 and contrastive without it",
+        f"measures how much){without}",
     ]
 
 

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from groundling.command_line import COMMANDS
+from groundling.command_line import COMMANDS, ResumableRun
 from groundling.commands.adapt.evaluation import read_pairs
 from groundling.core.batch import require
 from groundling.core.errors import InputError
@@ -357,6 +357,14 @@ class SetReader:
     def key(self) -> str:
         """Hash of its content, and of how it is read."""
         parts = [self.kind, data_hash(self.data or self.source), self.settings]
+        if self.kind == "facts":
+            command = COMMANDS[COMMAND_OF[self.kind]]
+            own = replace_settings(command.settings["_own"], data=self.source)
+            if isinstance(
+                command.output, ResumableRun
+            ):  # also the files beside it, such as templates
+                inputs = command.output.inputs(own)
+                parts += [data_hash(inputs[name]) for name in inputs if name.startswith("data:")]
         return key_of(*parts, *([CHOICE] if self.halves else []))
 
     def check(self) -> None:
