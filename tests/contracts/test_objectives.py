@@ -108,7 +108,7 @@ def test_objectives_are_found_by_unique_names():
 def taught(_clip):
     from groundling.models.clip import make_clip_text_tower
 
-    teacher = ClipTextTeacher(make_clip_text_tower(deepcopy(_clip)), toys.clip_words())
+    teacher = ClipTextTeacher(make_clip_text_tower(_clip()), toys.clip_words())
     return TeacherDataset(toys.both_sides(48), teacher, FeatureCache())
 
 
@@ -143,8 +143,14 @@ class Case:
         return dict(self.objective(self.model(batch), batch))
 
 
+@pytest.fixture(scope="session")
+def cases() -> dict[str, tuple[toys.Copier, TextDataset]]:
+    """Each objective's model and parts, and its samples, which tests share."""
+    return {}
+
+
 @pytest.fixture
-def case(request, taught, pictures):
+def case(request, taught, pictures, cases):
     def make(name: str) -> Case:
         kind = KINDS[name]
         fields = {field.partition(".")[2] or field for field in kind.required_fields}
@@ -174,7 +180,17 @@ def case(request, taught, pictures):
             return Case(kind, model, toys.caption_pairs())
         return Case(kind, model, beside(pictures if is_dual else taught))
 
-    return make
+    def copy(name: str) -> Case:
+        if name not in cases:
+            made = make(name)
+            samples, made.samples = made.samples, None
+            cases[name] = toys.Copier(made), samples
+        copier, samples = cases[name]
+        made = copier()
+        made.samples = samples
+        return made
+
+    return copy
 
 
 def moved(text) -> tuple[TextEncoder, TeacherDataset]:
