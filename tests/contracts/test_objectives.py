@@ -79,6 +79,7 @@ KINDS = {
 FROZEN = {"FrozenProbe"}
 """Objectives that leave the encoder as it is."""
 TINY = {"vokenizer_layers": 2, "vokenizer_frozen": False, "voken_control": "shuffled"}
+TINY |= {"option": ("probe_width=64",)}
 """Settings for models of two layers, of which every parameter is trained."""
 
 
@@ -369,7 +370,9 @@ def test_negatives_come_from_all_processes(name, case):
     together = c.terms(c.batch(*LENGTHS))
     batches = [c.batch(*some) for some in (LENGTHS[:1], LENGTHS[1:])]
     modules = [kind.__module__ for kind in KINDS[name].__mro__]
-    one, other = in_processes(modules, *(partial(c.terms, batch) for batch in batches))
+    # each with a model of its own: a hook of one thread would end the other's pass, too
+    calls = [partial(case(name).terms, batch) for batch in batches]
+    one, other = in_processes(modules, *calls)
     for term, value in together.items():
         torch.testing.assert_close(one[term] + other[term], value, rtol=1e-5, atol=1e-5)
 
@@ -456,7 +459,7 @@ def test_settings_arrive_by_their_names(name, case):
         groups = {"settings": c.context.settings, "cross_modal": c.context.cross_modal}
         place = "cross_modal" if setting in setting_values(c.context.cross_modal) else "settings"
         if setting not in setting_values(*groups.values()):  # declared in the method's own file
-            values = {"option": (f"{setting}={changed}",)}
+            values = {"option": (*c.context.settings.option, f"{setting}={changed}")}
         given = replace(c.context, **{place: replace_settings(groups[place], **values)})
         made = kind.from_context(given)
         assert getattr(made.settings, setting) == changed, setting
