@@ -79,6 +79,7 @@ KINDS = {
 FROZEN = {"FrozenProbe"}
 """Objectives that leave the encoder as it is."""
 TINY = {"vokenizer_layers": 2, "vokenizer_frozen": False, "voken_control": "shuffled"}
+TINY |= {"option": ("probe_width=64",)}
 """Settings for models of two layers, of which every parameter is trained."""
 
 
@@ -108,7 +109,7 @@ def test_objectives_are_found_by_unique_names():
 def taught(_clip):
     from groundling.models.clip import make_clip_text_tower
 
-    teacher = ClipTextTeacher(make_clip_text_tower(deepcopy(_clip)), toys.clip_words())
+    teacher = ClipTextTeacher(make_clip_text_tower(_clip()), toys.clip_words())
     return TeacherDataset(toys.both_sides(48), teacher, FeatureCache())
 
 
@@ -143,8 +144,14 @@ class Case:
         return dict(self.objective(self.model(batch), batch))
 
 
+@pytest.fixture(scope="session")
+def cases() -> dict[str, tuple[toys.Copier, TextDataset]]:
+    """Each objective's model and parts, and its samples, which tests share."""
+    return {}
+
+
 @pytest.fixture
-def case(request, taught, pictures):
+def case(request, taught, pictures, cases):
     def make(name: str) -> Case:
         kind = KINDS[name]
         fields = {field.partition(".")[2] or field for field in kind.required_fields}
@@ -174,7 +181,17 @@ def case(request, taught, pictures):
             return Case(kind, model, toys.caption_pairs())
         return Case(kind, model, beside(pictures if is_dual else taught))
 
-    return make
+    def copy(name: str) -> Case:
+        if name not in cases:
+            made = make(name)
+            samples, made.samples = made.samples, None
+            cases[name] = toys.Copier(made), samples
+        copier, samples = cases[name]
+        made = copier()
+        made.samples = samples
+        return made
+
+    return copy
 
 
 def moved(text) -> tuple[TextEncoder, TeacherDataset]:
@@ -353,7 +370,9 @@ def test_negatives_come_from_all_processes(name, case):
     together = c.terms(c.batch(*LENGTHS))
     batches = [c.batch(*some) for some in (LENGTHS[:1], LENGTHS[1:])]
     modules = [kind.__module__ for kind in KINDS[name].__mro__]
-    one, other = in_processes(modules, *(partial(c.terms, batch) for batch in batches))
+    # each with a model of its own: a hook of one thread would end the other's pass, too
+    calls = [partial(case(name).terms, batch) for batch in batches]
+    one, other = in_processes(modules, *calls)
     for term, value in together.items():
         torch.testing.assert_close(one[term] + other[term], value, rtol=1e-5, atol=1e-5)
 
@@ -440,7 +459,7 @@ def test_settings_arrive_by_their_names(name, case):
         groups = {"settings": c.context.settings, "cross_modal": c.context.cross_modal}
         place = "cross_modal" if setting in setting_values(c.context.cross_modal) else "settings"
         if setting not in setting_values(*groups.values()):  # declared in the method's own file
-            values = {"option": (f"{setting}={changed}",)}
+            values = {"option": (*c.context.settings.option, f"{setting}={changed}")}
         given = replace(c.context, **{place: replace_settings(groups[place], **values)})
         made = kind.from_context(given)
         assert getattr(made.settings, setting) == changed, setting

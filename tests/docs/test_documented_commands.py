@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tiny.homes import digests
 from transformers import AutoModel
 
 from groundling.cli import main
+from groundling.studies.worlds.language import ROWS
 
 NOT_RUN = {
     "groundling bench-real --student minilm": "needs real data; another command of the page runs the same",
@@ -43,8 +45,17 @@ def is_run(command: TypedCommand) -> bool:
     return command.is_whole and (not found or (by_results and command.page == "results.md"))
 
 
-@pytest.fixture(scope="session")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def few_rows() -> Iterator[None]:
+    """A tenth of a world's questions: they are written for every world, and read after every probe."""
+    with pytest.MonkeyPatch.context() as patch:
+        for split, count in ROWS.items():
+            patch.setitem(ROWS, split, count // 10)
+        yield
+
+
+@pytest.fixture(scope="module")
+def shelf(few_rows: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return standins.shelf(tmp_path_factory.mktemp("standins"))
 
 

@@ -6,7 +6,6 @@ import multiprocessing.forkserver
 import os
 import sys
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -148,40 +147,41 @@ def siglip_tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="session")
-def _students(bert_tokenizer, roberta_tokenizer, deberta_tokenizer) -> dict[str, TextEncoder]:
-    return {
+def _students(bert_tokenizer, roberta_tokenizer, deberta_tokenizer) -> dict[str, toys.Copier]:
+    made = {
         "bert": TextEncoder(toys.bert(len(bert_tokenizer)), bert_tokenizer),
         "electra": TextEncoder(toys.electra(len(bert_tokenizer)), bert_tokenizer),
         "roberta": TextEncoder(toys.roberta(len(roberta_tokenizer)), roberta_tokenizer),
         "deberta": TextEncoder(toys.deberta(len(deberta_tokenizer)), deberta_tokenizer),
         "modernbert": TextEncoder(toys.modernbert(len(bert_tokenizer)), bert_tokenizer),
     }
+    return {name: toys.Copier(model.eval()) for name, model in made.items()}
 
 
 @pytest.fixture
 def student(_students):
     """`student("bert")` is a fresh text encoder in eval mode."""
-    return lambda name="bert": deepcopy(_students[name]).eval()
+    return lambda name="bert": _students[name]()
 
 
 @pytest.fixture(scope="session")
-def _clip(clip_tokenizer) -> CLIPModel:
-    return toys.clip(clip_tokenizer)
+def _clip(clip_tokenizer) -> toys.Copier:
+    return toys.Copier(toys.clip(clip_tokenizer).eval())
 
 
 @pytest.fixture(scope="session")
-def _siglip(siglip_tokenizer) -> SiglipModel:
-    return toys.siglip(siglip_tokenizer)
+def _siglip(siglip_tokenizer) -> toys.Copier:
+    return toys.Copier(toys.siglip(siglip_tokenizer).eval())
 
 
 @pytest.fixture
 def clip(_clip) -> CLIPModel:
-    return deepcopy(_clip).eval()
+    return _clip()
 
 
 @pytest.fixture
 def siglip(_siglip) -> SiglipModel:
-    return deepcopy(_siglip).eval()
+    return _siglip()
 
 
 @pytest.fixture
@@ -192,13 +192,13 @@ def tower(clip, siglip, clip_tokenizer, siglip_tokenizer):
 
 
 @pytest.fixture(scope="session")
-def _cross() -> CrossModalEncoder:
-    return toys.cross_modal()
+def _cross() -> toys.Copier:
+    return toys.Copier(toys.cross_modal().eval())
 
 
 @pytest.fixture
 def cross(_cross) -> CrossModalEncoder:
-    return deepcopy(_cross).eval()
+    return _cross()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import csv
 import hashlib
 import io
@@ -363,7 +362,7 @@ class Copies:
     def __init__(self, load: Callable[..., Any]) -> None:
         """`load`: the function under the class method."""
         self.load = load
-        self.made: dict[Any, Any] = {}
+        self.made: dict[Any, toys.Copier] = {}
 
     def __call__(self, kind: type, source: Any, *more: Any, **options: Any) -> Any:
         if not Path(source).is_dir():
@@ -372,11 +371,11 @@ class Copies:
         state = tuple((name, one.st_ino, one.st_size, one.st_mtime_ns) for name, one in files)
         key = (kind, Path(source).resolve(), state, repr((more, sorted(options.items()))))
         if key not in self.made:
-            self.made[key] = self.load(kind, source, *more, **options)
+            self.made[key] = toys.Copier(self.load(kind, source, *more, **options))
             if len(self.made) > self.MOST:
                 self.made.pop(next(iter(self.made)))
         self.made[key] = self.made.pop(key)  # to the end
-        return copy.deepcopy(self.made[key])
+        return self.made[key]()
 
 
 def apart(notes: Sequence[str]) -> list[str]:
