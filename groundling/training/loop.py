@@ -427,12 +427,24 @@ def means_of_windows(
     return ({"loss": loss, **means} if windows else {}), weights
 
 
+def resolve_precision(config: TrainingArguments) -> str:
+    """The precision of forward passes on this machine, accelerate's name for it; `auto` also turns TF32 on."""
+    precision: str = config.precision
+    if precision == "auto":
+        precision = "fp32"
+        if torch.cuda.is_available() and not use_cpu(config.cpu):
+            torch.set_float32_matmul_precision("high")
+            if torch.cuda.is_bf16_supported(including_emulation=False):
+                precision = "bf16"
+    return "no" if precision == "fp32" else precision
+
+
 def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:
     process_state(config.cpu)
     AcceleratorState._reset_state()  # forget an earlier call's precision; the process group stays
     accelerator = Accelerator(
         cpu=use_cpu(config.cpu),
-        mixed_precision={"fp32": "no"}.get(config.precision, config.precision),
+        mixed_precision=resolve_precision(config),
         log_with="tensorboard",
         project_dir=out,
         # Without these two, accelerate would read them from the environment and change the run in silence.

@@ -38,6 +38,7 @@ from groundling.training.loop import (
     MicroBatchContext,
     ModelWithObjectives,
     PlainTrainingStep,
+    resolve_precision,
     train,
 )
 
@@ -264,6 +265,27 @@ def test_calls_of_one_process_may_differ_in_precision(run):
     half, whole = (run(one, steps=2, precision=one).log[-1]["loss"] for one in ("bf16", "fp32"))
     assert half != whole
     assert half == pytest.approx(whole, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "bf16", "cpu", "expected"),
+    [
+        (True, True, False, ("bf16", "high")),
+        (True, False, False, ("no", "high")),
+        (True, True, True, ("no", "highest")),
+        (False, True, False, ("no", "highest")),
+    ],
+)
+def test_precision_suits_the_device(gpu, bf16, cpu, expected, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
+    assert torch.get_float32_matmul_precision() == "highest"
+    try:
+        found = resolve_precision(TrainingArguments(cpu=cpu))
+        assert (found, torch.get_float32_matmul_precision()) == expected
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_an_epoch_sees_every_sample_once(run, text_only):
