@@ -59,7 +59,7 @@ class Counters:
     positions: int = 0
     """The same with padding."""
     timed: list[float] = field(default_factory=lambda: [0, 0, 0.0])
-    """Tokens, MFLOPs and seconds of all log lines but the first of each process."""
+    """Tokens, kFLOPs and seconds of all log lines but the first of each process."""
     warm_up: list[float] = field(default_factory=lambda: [0, 0, 0.0])
     """Those of the last process's first line."""
     windows: list[dict[str, Any]] = field(default_factory=list)

@@ -197,7 +197,7 @@ class _TrainingLoop:
         device, precision = self.accelerator.device, self.accelerator.mixed_precision
         self.peak = (measure_peak if config.measure_peak else known_peak)(device, precision)
         self.work: Work | None = None
-        # Tokens, positions and MFLOPs since the last line: () at first, then (3,).
+        # Tokens, positions and kFLOPs since the last line: () at first, then (3,).
         self.volume = torch.zeros((), dtype=torch.long)
         self.has_logged = False
 
@@ -307,14 +307,14 @@ class _TrainingLoop:
         return dict(zip(counts, summed[len(names) :], strict=True)), heads
 
     def _volume(self, active: Sequence[Objective], hosts: Sequence[Batch]) -> tuple[int, int, int]:
-        """Tokens, positions with padding, and MFLOPs (0 without a peak) of this process's micro-batches."""
+        """Tokens, positions with padding, and kFLOPs (0 without a peak) of this process's micro-batches."""
         volumes = [Volume.of(batch) for batch in hosts]
         flops = 0.0
         if self.work is not None:
             flops = sum(self.work.of(volume) for volume in volumes)
             flops += sum(head_work(one, batch) for one in active for batch in hosts)
         tokens = sum(volume.tokens for volume in volumes)
-        return tokens, sum(volume.positions for volume in volumes), round(flops / 1e6)
+        return tokens, sum(volume.positions for volume in volumes), round(flops / 1e3)
 
     def _run_micro_batch(
         self,

@@ -182,7 +182,7 @@ def _fused_on_processors(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) ->
 def speed_of(timed: Sequence[float], tokens: int, positions: int, peak: float) -> dict[str, float]:
     """Tokens per second, share of padding, and MFU: FLOPS over all devices' peak; without what is not known.
 
-    `timed`: tokens, MFLOPs and seconds; `tokens` and `positions`: those that padding is a share of.
+    `timed`: tokens, kFLOPs and seconds; `tokens` and `positions`: those that padding is a share of.
     """
     speed = {}
     some, work, seconds = timed
@@ -190,7 +190,7 @@ def speed_of(timed: Sequence[float], tokens: int, positions: int, peak: float) -
         speed["tokens_per_second"] = round(some / seconds, 1)
         speed["padding"] = round(1 - tokens / positions, 4)
     if peak and work:
-        speed["mfu"] = round(1e6 * work / seconds / peak, 4)
+        speed["mfu"] = round(1e3 * work / seconds / peak, 4)
     return speed
 
 

@@ -119,7 +119,7 @@ def test_a_line_has_tokens_padding_and_mfu(tmp_path, monkeypatch):
         flops = work.of(volume) + throughput.head_work(parts[0], feed[number])
         assert line["padding"] == pytest.approx(1 - volume.tokens / volume.positions, abs=1e-4)
         spent = volume.tokens / line["tokens_per_second"]
-        assert line["mfu"] == pytest.approx(flops / spent / 1e9, rel=0.03, abs=1e-4)
+        assert line["mfu"] == pytest.approx(flops / spent / 1e9, rel=0.01, abs=1e-4)
     assert measured["padding"] == pytest.approx(1 - tokens / positions, abs=1e-4)
     assert measured["mfu"] > 0 and measured["tokens_per_second"] > 0
     assert "mfu" not in plain and plain["padding"] == measured["padding"]
