@@ -109,12 +109,13 @@ def test_a_line_has_tokens_padding_and_mfu(tmp_path, monkeypatch):
         for on in (False, True)
     )
     lines = [json.loads(one) for one in (tmp_path / "True/log.jsonl").read_text().splitlines()]
-    tokens, positions, flops = sum(data.lengths), 0, 0.0
+    tokens = positions = 0
     plan = plan_batches([DataSource(data)], parts, TrainingArguments(**settings), 1)
     feed = MicroBatchDataset(plan, parts, 1, 0, 1)
     work = throughput.model_work(model, feed[0])
     for number, line in enumerate(lines):
         volume = throughput.Volume.of(feed[number])
+        tokens += volume.tokens
         positions += volume.positions
         flops = work.of(volume) + throughput.head_work(parts[0], feed[number])
         assert line["padding"] == pytest.approx(1 - volume.tokens / volume.positions, abs=1e-4)
