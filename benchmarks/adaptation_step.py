@@ -48,6 +48,7 @@ from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
+from groundling.training.throughput import known_peak
 
 VOCABULARY, CLIP_VOCABULARY = 30522, 49408
 WINDOW, WINDOWS, LENGTH = 77, 9, 512
@@ -55,8 +56,6 @@ WAYS = ("plain", "here", "transformers", "alone")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TABLES = {"masked_lm": VOCABULARY, "clip_tokens": CLIP_VOCABULARY}
 """Rows of the embedding table whose entries an objective predicts."""
-PEAKS = {"H100": 989, "H200": 989, "A100": 312, "L40": 181, "A10G": 70}
-"""Dense bf16 TFLOPS by a word of the card's name, from the makers' data sheets."""
 
 
 class Tokenizer:
@@ -307,9 +306,8 @@ def measure(way: str, options: argparse.Namespace) -> dict[str, float]:
     if DEVICE.type == "cuda":
         peak = torch.cuda.max_memory_allocated()
     found = {"tokens_per_second": tokens / seconds, "peak_mib": peak / 2**20}
-    card = torch.cuda.get_device_name() if DEVICE.type == "cuda" else ""
-    tflops = options.peak_tflops or next((PEAKS[name] for name in PEAKS if name in card), 0)
-    return {**found, "mfu": work / seconds / tflops / 1e12} if tflops else found
+    flops = 1e12 * (options.peak_tflops or 0) or known_peak(DEVICE, "bf16")
+    return {**found, "mfu": work / seconds / flops} if flops else found
 
 
 def main() -> None:

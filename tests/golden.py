@@ -62,7 +62,7 @@ WEIGHTS = "*.safetensors"
 SHARDS = "shard-"
 """Start of the names of files that have the format of weights and hold tokens, features or regions."""
 PREDICTIONS = "predictions*.jsonl"
-CHANGING = {"seconds", "core_seconds"}
+CHANGING = {"seconds", "core_seconds", "speed"}
 """Keys of a result that differ between two equal runs."""
 KILLED_AT = 3
 """The step at which one run is killed."""

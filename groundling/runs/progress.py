@@ -97,7 +97,11 @@ class Progress(tqdm):
     def set_measurements(self, measurements: Mapping[str, float]) -> None:
         """Set the measurements that the next line shows."""
         self.set_postfix(
-            {name: f"{value:.3f}" for name, value in measurements.items()}, refresh=False
+            {
+                name: f"{value:,.0f}" if value >= 1000 else f"{value:.3f}"
+                for name, value in measurements.items()
+            },
+            refresh=False,
         )
 
 

@@ -54,6 +54,14 @@ class Counters:
     """Truncated regions."""
     seconds: float = 0.0
     """Wall-clock time, restarts included."""
+    tokens: int = 0
+    """Tokens and regions that were read, without padding."""
+    positions: int = 0
+    """The same with padding."""
+    timed: list[float] = field(default_factory=lambda: [0, 0, 0.0])
+    """Tokens, kFLOPs and seconds of all log lines but the first of each process."""
+    warm_up: list[float] = field(default_factory=lambda: [0, 0, 0.0])
+    """Those of the last process's first line."""
     windows: list[dict[str, Any]] = field(default_factory=list)
     """Sums of the last log lines: `steps`, and sum, items and weight by term; the result has their means."""
     scaler: dict[str, Any] | None = None

@@ -90,6 +90,9 @@ CPU, up to 4 with an accelerator."""
     """Steps between checkpoints, from which a killed run resumes."""
     log_every: Annotated[int, Ge(1)] = 10
     """Steps between lines of log.jsonl."""
+    measure_peak: bool = False
+    """Measure the peak of matrix products on this device for a second, for the MFU in every line \
+of the log; off: the peak of a known GPU, and no MFU elsewhere (docs/running.md)."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
@@ -104,7 +107,7 @@ CPU, up to 4 with an accelerator."""
         return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
 
 
-WITHOUT_EFFECT = ("train.workers", "train.save_every", "train.log_every")
+WITHOUT_EFFECT = ("train.workers", "train.save_every", "train.log_every", "train.measure_peak")
 """Settings of a command's training on which no weight depends, so that a run may be resumed with others."""
 
 

@@ -45,6 +45,15 @@ from groundling.training.batch_sampler import (
 )
 from groundling.training.evaluation import Evaluator
 from groundling.training.optimizers import clip_each_gradient, make_optimizer, set_learning_rates
+from groundling.training.throughput import (
+    Volume,
+    Work,
+    head_work,
+    known_peak,
+    measure_peak,
+    model_work,
+    speed_of,
+)
 from groundling.training.training_steps import (
     ForwardOutput,
     MicroBatchContext,
@@ -185,6 +194,12 @@ class _TrainingLoop:
         """`ForwardOutput.zero` of the last pass."""
         # Truncated tokens and regions since the last checkpoint: () at first, then (2,).
         self.truncated = torch.zeros((), dtype=torch.long)
+        device, precision = self.accelerator.device, self.accelerator.mixed_precision
+        self.peak = (measure_peak if config.measure_peak else known_peak)(device, precision)
+        self.work: Work | None = None
+        # Tokens, positions and kFLOPs since the last line: () at first, then (3,).
+        self.volume = torch.zeros((), dtype=torch.long)
+        self.has_logged = False
 
     def run(self) -> None:
         """Run all remaining steps."""
@@ -192,13 +207,17 @@ class _TrainingLoop:
             self.plan, self.objectives, self.config, self.accelerator, self.start
         )
         self.module.train()
-        began = time.perf_counter() - self.counters.seconds
+        self.line_began = time.perf_counter()
+        began = self.line_began - self.counters.seconds
         progress = Progress("training", len(self.plan), "step", done=self.start)
         for step in range(self.start, len(self.plan)):
             if self.evaluator is not None and self.evaluator.should_stop(self.counters.evaluations):
                 break
             batches = self._next_batches(micro_batches)
             self._check_first(step, batches)
+            if self.peak and self.work is None:
+                self.work = model_work(self.module.model, batches[0])
+                self.module.train()
             norm = self._optimizer_step(step, batches)
             self.counters.step = step + 1
             self.counters.seconds = time.perf_counter() - began
@@ -268,22 +287,34 @@ class _TrainingLoop:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Items () of each term and of each head in the whole optimizer step, over all micro-batches and processes.
 
-        Also adds truncated tokens and regions to the run's totals. Reads the batches in host memory, without
-        synchronising with the GPU.
+        Also adds truncated tokens and regions, and what is read, to the run's totals. Reads the batches in host
+        memory, without synchronising with the GPU.
         """
         hosts = [batch.cpu_copy for batch in batches]
         counts = count_items([*active, self.training_step], hosts)
         logit_counts = [sum(one.count_logits(batch) for batch in hosts) for one in active]
         tokens = sum(batch.truncated_tokens for batch in hosts)
         regions = sum(batch.truncated_regions for batch in hosts)
-        totals = torch.tensor([tokens, regions, *logit_counts, *counts.values()], dtype=torch.long)
+        read = [tokens, regions, *self._volume(active, hosts)]
+        totals = torch.tensor([*read, *logit_counts, *counts.values()], dtype=torch.long)
         if self.accelerator.num_processes > 1:
             totals = self.accelerator.reduce(to_device(totals, self.accelerator.device), "sum")
         self.truncated = self.truncated + totals[:2]
-        summed = totals[2:].unbind()
+        self.volume = self.volume + totals[2:5]
+        summed = totals[5:].unbind()
         names = [objective.name for objective in active]
         heads = dict(zip(names, summed, strict=False))
         return dict(zip(counts, summed[len(names) :], strict=True)), heads
+
+    def _volume(self, active: Sequence[Objective], hosts: Sequence[Batch]) -> tuple[int, int, int]:
+        """Tokens, positions with padding, and kFLOPs (0 without a peak) of this process's micro-batches."""
+        volumes = [Volume.of(batch) for batch in hosts]
+        flops = 0.0
+        if self.work is not None:
+            flops = sum(self.work.of(volume) for volume in volumes)
+            flops += sum(head_work(one, batch) for one in active for batch in hosts)
+        tokens = sum(volume.tokens for volume in volumes)
+        return tokens, sum(volume.positions for volume in volumes), round(flops / 1e3)
 
     def _run_micro_batch(
         self,
@@ -339,8 +370,10 @@ class _TrainingLoop:
         saving = done % self.config.save_every == 0 or done == steps or evaluator is not None
         if saving or done % self.config.log_every == 0:
             rate = self.optimizer.param_groups[0]["lr"]
-            means = self.log.write(done, lr=rate, norm=float(norm), seconds=counters.seconds)
-            progress.set_measurements(means)
+            read = float(norm)  # waits for the step
+            speed = self._measure_speed()
+            means = self.log.write(done, rate, read, counters.seconds, speed)
+            progress.set_measurements({**means, **speed})
             least = max(MIN_METRIC_STEPS, self.config.log_every, -(-steps // 10))
             counters.windows.append(self.log.window)
             # The fewest last windows that cover at least so many steps.
@@ -352,6 +385,23 @@ class _TrainingLoop:
             self._evaluate(evaluator)
         if saving:
             self._save()
+        if not self.volume.ndim:  # a line was written: saving and evaluation are not training
+            self.line_began = time.perf_counter()
+
+    def _measure_speed(self) -> dict[str, float]:
+        """Speed since the last line; the run's own leaves out each process's first line, which is a warm-up."""
+        counters = self.counters
+        tokens, positions, work = self.volume.expand(3).tolist()
+        self.volume = torch.zeros((), dtype=torch.long)
+        line = [tokens, work, time.perf_counter() - self.line_began]
+        counters.tokens += tokens
+        counters.positions += positions
+        if self.has_logged:
+            counters.timed = [sum(pair) for pair in zip(counters.timed, line, strict=True)]
+        else:
+            counters.warm_up = line
+        self.has_logged = True
+        return speed_of(line, tokens, positions, self.peak * self.accelerator.num_processes)
 
     def _evaluate(self, evaluator: Evaluator) -> None:
         counters = self.counters
@@ -398,6 +448,12 @@ class _TrainingLoop:
             "truncated_tokens": counters.truncated_tokens,
             "truncated_regions": counters.truncated_regions,
             "seconds": round(counters.seconds, 1),
+            "speed": speed_of(
+                counters.timed if counters.timed[2] else counters.warm_up,
+                counters.tokens,
+                counters.positions,
+                self.peak * self.accelerator.num_processes,
+            ),
             "train_metrics": metrics,
             "train_metrics_steps": sum(window["steps"] for window in counters.windows),
             # In `train_metrics`, the loss is the sum of each term times its weight.
@@ -558,7 +614,9 @@ class _TrainingLog:
             for (term, count), total in zip(counts.items(), totals, strict=True)
         }
 
-    def write(self, step: int, lr: float, norm: float, seconds: float) -> dict[str, float]:
+    def write(
+        self, step: int, lr: float, norm: float, seconds: float, speed: Mapping[str, float]
+    ) -> dict[str, float]:
         """Append a line and reset the sums; returns the loss and every term's mean."""
         self.window = {"steps": self.steps, "terms": self._totals()}
         line, _ = means_of_windows([self.window])
@@ -567,7 +625,8 @@ class _TrainingLog:
         if not (math.isfinite(line["loss"]) and (scales or math.isfinite(norm))):
             loss = line["loss"]
             raise InputError(f"step {step}: the loss is {loss}, the gradient norm {norm}; {ADVICE}")
-        self.note(step, {**line, "lr": lr, "grad_norm": norm, "seconds": round(seconds, 2)})
+        measured = {"lr": lr, "grad_norm": norm, "seconds": round(seconds, 2), **speed}
+        self.note(step, {**line, **measured})
         self.sums = {}
         self.counts = {}
         self.steps = 0

@@ -272,6 +272,39 @@ def test_gradient_reaches_head_and_encoder(name, case):
     assert reached == 0 if name in FROZEN else reached > 10
 
 
+SIGNS = {"Cap2Img", "SharedProjectionDistillation"}
+"""Objectives with hinges or absolute values, whose gradient jumps where a rounded number changes its sign."""
+ON_A_GPU = [
+    pytest.param(
+        "cuda", half, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="GPU")
+    )
+    for half in (False, True)
+]
+
+
+@every
+@pytest.mark.parametrize(("device", "half"), [("cpu", True), *ON_A_GPU])
+def test_a_device_agrees_with_the_processor(name, device, half, case):
+    """Losses and the whole gradient: in fp32 up to the order of sums, in bf16 within its eight bits, layer by layer."""
+    c = case(name)
+    batch = c.batch(*LENGTHS)
+    found = []
+    for place, cast in (("cpu", False), (device, half)):
+        parts = torch.nn.ModuleList([deepcopy(c.model), deepcopy(c.objective)]).to(place)
+        moved = batch.to(place)
+        with torch.autocast(place, torch.bfloat16, enabled=cast):
+            terms = parts[1](parts[0](moved), moved)
+            loss = torch.stack([terms[key].float() for key in sorted(terms)])
+        loss.sum().backward()
+        flat = [p.grad.flatten() for p in parts.parameters() if p.grad is not None]
+        found.append((loss.detach().cpu(), torch.cat(flat).float().cpu()))
+    (loss, gradient), (other, its_gradient) = found
+    signs = 3 if name in SIGNS else 1
+    loss_bound, bound = (0.1, 0.12 * signs) if half else (1e-4, 1e-3)
+    torch.testing.assert_close(other, loss, rtol=loss_bound, atol=1e-4)
+    assert float((its_gradient - gradient).norm()) <= bound * float(gradient.norm())
+
+
 PADDING = {
     "input_ids": 7,
     "special_tokens_mask": 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import runpy
 import sys
 from collections.abc import Iterator
@@ -33,12 +34,18 @@ BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 SMALL = "--layers 2 --width 64 --batch 2 --steps 1"
 HEADS = "--texts 10 --layers 2 --heads 2 --width 64"
 RTE = "{models}/bert-base-uncased {models}/glue/RTE --epochs 1 --batch 4 --most 8 --max-length 48 --cpu"
+GPU = [
+    ["toy", part]
+    for part in ("resumes", "adapt_xdbert", "adapt_contrastive", "adapt_caption_to_image", "pretrain_visualbert",
+                 "pretrain_uniter", "pretrain_vlbert", "adapt_mlm", "trainer_mlm", "finetune", "train_clip", "regions")
+]  # fmt: skip
 ALONE: dict[str, tuple[str, ...]] = {
     "adaptation_step": tuple(
         f"--way {way} {SMALL}" for way in ("plain", "here", "transformers", "alone")
     ),
     "clip_td_step": ("--layers 2 --width 64 --batch 2 --steps 2",),
     "finetuning": tuple(f"{RTE} --way {way}" for way in ("padded", "grouped", "here")),
+    "gpu": (f"--only {json.dumps(GPU, separators=(',', ':'))}",),
     "heads": tuple(f"--way {way} {HEADS}" for way in ("streamed", "masses", "held")),
     "memory": (f"--alone {SMALL} --length 16", f"--alone --recompute {SMALL} --length 16"),
     "region_store": ("--images 3 --regions 4 --rounds 1",),

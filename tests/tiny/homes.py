@@ -252,7 +252,8 @@ def digests(folder: Path) -> dict[str, str]:
 
 def log_of(out: Path) -> list[dict[str, float]]:
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    measured = {"seconds", "tokens_per_second", "mfu"}
+    return [{k: v for k, v in line.items() if k not in measured} for line in lines]
 
 
 def answers(path: Path) -> list[dict[str, Any]]:
