@@ -26,7 +26,10 @@ class TrainingArguments(Settings):
 process; an optimizer step has --gradient-accumulation-steps of them per process (UNITER). 0: use --batch."""
     gradient_accumulation_steps: Annotated[int, Ge(1)] = 1
     """Micro-batches per optimizer step and process; contrastive negatives come from the same \
-micro-batch."""
+micro-batch, unless --cached-negatives."""
+    cached_negatives: bool = False
+    """Contrastive negatives come from all micro-batches of the optimizer step: losses and gradients \
+are those of one batch, for one more forward pass (GradCache, Gao et al. 2021)."""
     optimizer: Literal["adamw", "bertadam", "sgd"] = "adamw"
     """adamw; bertadam: Adam without bias correction (VisualBERT, XDBERT); sgd (VL-BERT on VCR)."""
     lr: Annotated[float, Ge(0)] = 1e-4
