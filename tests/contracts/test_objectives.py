@@ -62,7 +62,12 @@ from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher, FrozenCopy
-from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
+from groundling.training.batch_sampler import (
+    BatchPlan,
+    DataSource,
+    MicroBatchDataset,
+    plan_batches,
+)
 from groundling.training.loop import PlainTrainingStep, train
 
 
@@ -382,6 +387,15 @@ class Doubled:
 @pytest.mark.parametrize("name", GATHERING)
 def test_cached_gradients_are_those_of_one_batch(name, case, tmp_path, monkeypatch):
     """Loss and gradients of eight samples in micro-batches of two, in float64."""
+    strided = BatchPlan.micro_batch
+
+    def in_order(
+        plan, step, place, places
+    ):  # the vokenizer's negative depends on the order of rows
+        *source, indices = strided(plan, step, 0, 1)
+        return *source, np.array_split(indices, places)[place]
+
+    monkeypatch.setattr(BatchPlan, "micro_batch", in_order)
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     c = case(name)
     monkeypatch.setattr(nn.Module, "train", lambda module: module)  # stays without dropout
