@@ -236,7 +236,7 @@ def test_muon_moves_hidden_matrices_and_adamw_the_rest(
     hidden = {
         name
         for name in named
-        if ".layer." in name and name.endswith(LINEARS) or "pooler.dense.weight" in name
+        if (".layer." in name and name.endswith(LINEARS)) or "pooler.dense.weight" in name
     }
     assert len(hidden) == 13 and all(named[name].ndim == 2 for name in hidden)
     muon = torch.optim.Muon(
