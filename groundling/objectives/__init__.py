@@ -65,7 +65,8 @@ class Objective(nn.Module):
     in_batch_negatives: bool = False
     """True if an item's loss depends on the rest of its micro-batch, which accumulation makes smaller; a run notes it.
 
-    Items of other processes are included only if the objective gathers them, as the package's own do.
+    Items of other processes, and with `cached_negatives` of other micro-batches, are included only if the objective
+    gathers them (`gather_across_processes`), as the package's own do.
     """
     reads_layers: ClassVar[bool] = False
     """True if it reads `EncoderOutput.layers` or `EncoderOutput.encode_again`, which other runs do not compute."""
@@ -282,11 +283,11 @@ def in_batch_negatives_note(
 ) -> list[str]:
     """A note if gradient accumulation leaves objectives fewer in-batch negatives than the batch size."""
     names = [one.name for one in objectives if one.in_batch_negatives]
-    if not names or training.gradient_accumulation_steps == 1:
+    if not names or training.gradient_accumulation_steps == 1 or training.cached_negatives:
         return []
     return [
         f"gradient_accumulation_steps={training.gradient_accumulation_steps}: {', '.join(names)} takes its negatives "
-        "from one micro-batch, so the loss differs from that of the whole batch"
+        "from one micro-batch, so the loss differs from that of the whole batch; cached_negatives takes them from all"
     ]
 
 

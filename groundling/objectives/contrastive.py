@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -39,8 +41,72 @@ def _gather_padded(rows: Tensor, max_rows: int) -> Tensor:
     return torch.cat(parts)
 
 
+class GatheredRows(NamedTuple):
+    """What one call of `gather_across_processes` returns to each of a step's micro-batches."""
+
+    table: Tensor
+    """(m, D) or (m,): the rows of all micro-batches and processes."""
+    starts: Sequence[int]
+    """The offset of each micro-batch's own rows."""
+
+
+class RowsAreMissing(Exception):
+    """Ends a pass that gathers rows which the other micro-batches have not given yet."""
+
+
+class JoinedPass:
+    """One micro-batch's pass through an objective whose rows are gathered with those of a step's other micro-batches.
+
+    The pass may run several times: its random numbers are the same each time.
+    """
+
+    def __init__(self, place: int, seed: int, gathered: Sequence[GatheredRows]) -> None:
+        """`gathered`: the results of the calls of `gather_across_processes`; one more call ends the pass."""
+        self.place = place
+        self.seed = seed
+        self.gathered = gathered
+        self.rows: list[Tensor] = []
+        """What it gave in each call."""
+        self.gradients: list[Tensor | None] = []
+        """The gradients of these rows, from the losses of all micro-batches and processes."""
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Within this context, `gather_across_processes` joins the micro-batches."""
+        torch.manual_seed(self.seed)
+        self.rows = []
+        token = _JOINED.set(self)
+        try:
+            yield
+        finally:
+            _JOINED.reset(token)
+
+    def gather(self, rows: Tensor) -> tuple[Tensor, int]:
+        """See `gather_across_processes`; raises RowsAreMissing."""
+        self.rows.append(rows)
+        if len(self.rows) > len(self.gathered):
+            raise RowsAreMissing
+        table, starts = self.gathered[len(self.rows) - 1]
+        return table, starts[self.place]
+
+    def cached_gradients(self) -> list[tuple[Tensor, Tensor]]:
+        """The rows of the last run that depend on weights, each with its gradient."""
+        pairs = zip(self.rows, self.gradients, strict=False)
+        return [(rows, one) for rows, one in pairs if one is not None and rows.requires_grad]
+
+
+_JOINED: ContextVar[JoinedPass | None] = ContextVar("joined", default=None)
+
+
 def gather_across_processes(rows: Tensor) -> tuple[Tensor, int]:
-    """Gather rows (n, D) or (n,) of all processes, differentiably; returns them and the offset of the own rows."""
+    """Gather rows (n, D) or (n,) of all processes, differentiably; returns them and the offset of the own rows.
+
+    With `cached_negatives` they are of all micro-batches of the optimizer step too. In-batch negatives come from here
+    alone.
+    """
+    joined = _JOINED.get()
+    if joined is not None:
+        return joined.gather(rows)
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return rows, 0
     own = torch.tensor([len(rows)], device=rows.device)
@@ -80,8 +146,8 @@ def info_nce(
 class ClipContrastiveLoss(Objective):
     """CLIP's symmetric contrastive loss between captions and images of a batch (Radford et al. 2021, Figure 3).
 
-    Negatives are the micro-batch's of all processes: gradient accumulation does not add any. Captions of
-    the same image are not negatives.
+    Negatives are the micro-batch's of all processes; gradient accumulation adds more with `cached_negatives` alone.
+    Captions of the same image are not negatives.
     """
 
     name = "contrast"

@@ -26,16 +26,21 @@ class TrainingArguments(Settings):
 process; an optimizer step has --gradient-accumulation-steps of them per process (UNITER). 0: use --batch."""
     gradient_accumulation_steps: Annotated[int, Ge(1)] = 1
     """Micro-batches per optimizer step and process; contrastive negatives come from the same \
-micro-batch."""
-    optimizer: Literal["adamw", "bertadam", "sgd"] = "adamw"
-    """adamw; bertadam: Adam without bias correction (VisualBERT, XDBERT); sgd (VL-BERT on VCR)."""
+micro-batch, unless --cached-negatives."""
+    cached_negatives: bool = False
+    """Contrastive negatives come from all micro-batches of the optimizer step: losses and gradients \
+are those of one batch, for one more forward pass (GradCache, Gao et al. 2021)."""
+    optimizer: Literal["adamw", "bertadam", "sgd", "muon"] = "adamw"
+    """adamw; bertadam: Adam without bias correction (VisualBERT, XDBERT); sgd (VL-BERT on VCR); muon: \
+Muon for the matrices of the model's layers, with updates as large as AdamW's, and adamw for \
+embeddings, heads, norms and biases."""
     lr: Annotated[float, Ge(0)] = 1e-4
     """Peak learning rate."""
     betas: tuple[Annotated[float, Interval(ge=0, lt=1)], Annotated[float, Interval(ge=0, lt=1)]] = (
         0.9,
         0.999,
     )
-    """adamw, bertadam: decay rates of the two running means (UNITER: 0.9 0.98)."""
+    """adamw, bertadam, muon's adamw: decay rates of the two running means (UNITER: 0.9 0.98)."""
     epsilon: Annotated[float, Gt(0)] = 1e-8
     """adamw, bertadam: constant added to the denominator (UNITER, VL-BERT, VisualBERT: 1e-6)."""
     momentum: Annotated[float, Interval(ge=0, lt=1)] = 0.9

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from groundling.data.samples import SampleDataset
 from groundling.models.loading import Encoder
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
 from groundling.objectives import Objective
+from groundling.objectives.contrastive import JoinedPass
 from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
 from groundling.runs.jobs import process_state, use_cpu
 from groundling.runs.progress import Progress, print_line
@@ -43,6 +46,7 @@ from groundling.training.batch_sampler import (
     is_scored_by,
     plan_batches,
 )
+from groundling.training.cached_negatives import join_micro_batches
 from groundling.training.evaluation import Evaluator
 from groundling.training.optimizers import clip_each_gradient, make_optimizer, set_learning_rates
 from groundling.training.throughput import (
@@ -91,21 +95,34 @@ class ModelWithObjectives(nn.Module):
         # A compiled module would become a submodule and change the names of saved weights: compile `__call__`.
         self.compiled = torch.compile(self.model.__call__, dynamic=True)
 
+    def encode(self, batch: Batch, scoring: Sequence[Objective]) -> EncoderOutput:
+        """The model's outputs, with those of the objectives' heads."""
+        encoded = self.model(batch) if self.compiled is None else self.compiled(batch)
+        answers = {one.name: one.compute_logits(encoded, batch) for one in scoring}
+        heads = {name: answer for name, answer in answers.items() if answer is not None}
+        return replace(encoded, heads=heads)
+
     def forward(
-        self, batch: Batch, active: Sequence[str], return_logits: bool = False
+        self,
+        batch: Batch,
+        active: Sequence[str],
+        return_logits: bool = False,
+        joined: Mapping[str, JoinedPass] = MappingProxyType({}),
     ) -> ForwardOutput:
         """One pass: the model, then the heads of all active objectives, then their losses.
 
-        Logits are returned only if `return_logits`: DDP expects a gradient through every output.
+        Logits are returned only if `return_logits`: DDP expects a gradient through every output. `joined`: the passes
+        of objectives whose rows are gathered with those of other micro-batches.
         """
-        encoded = self.model(batch) if self.compiled is None else self.compiled(batch)
         scoring = [o for o in self.objectives if isinstance(o, Objective) and o.name in active]
-        answers = {one.name: one.compute_logits(encoded, batch) for one in scoring}
-        heads = {name: answer for name, answer in answers.items() if answer is not None}
-        encoded = replace(encoded, heads=heads)
+        # Joined objectives first, as without the others: their heads draw the same random numbers.
+        scoring.sort(key=lambda one: one.name not in joined)
+        encoded = self.encode(batch, scoring)
+        heads = encoded.heads
         terms: dict[str, Tensor] = {}
         for objective in scoring:
-            scored = objective(encoded, batch)
+            with joined[objective.name].run() if objective.name in joined else nullcontext():
+                scored = objective(encoded, batch)
             for term, value in scored.items():
                 if term in terms or value.ndim:  # else sums would be mixed up
                     raise InputError(
@@ -115,7 +132,8 @@ class ModelWithObjectives(nn.Module):
                 terms[term] = value
         zero = None if terms else torch.stack([p.sum() * 0 for p in self.parameters()]).sum()
         if not return_logits:
-            return ForwardOutput(terms, {}, zero)
+            rows = [row for one in joined.values() for row in one.rows]
+            return ForwardOutput(terms, {}, zero, rows)
         named = {objective.name: objective for objective in scoring}
         logits = {name: named[name].comparison_logits(answer) for name, answer in heads.items()}
         return ForwardOutput(terms, logits, zero)
@@ -174,6 +192,8 @@ class _TrainingLoop:
         self.teachers = teachers
         self.training_step = training_step
         self.evaluator = evaluator if evaluator and evaluator.settings.eval_every else None
+        if config.cached_negatives:
+            _check_joining(objectives, training_step)
         self.accelerator = _accelerator(config, out)
         self.plan = plan_batches(sources, objectives, config, self.accelerator.num_processes)
         self.module = ModelWithObjectives(model, objectives).to(self.accelerator.device)
@@ -269,8 +289,9 @@ class _TrainingLoop:
         active = self._active(step)
         counts, head_counts = self._counts(active, batches)
         set_learning_rates(self.optimizer, self.config, step, len(self.plan), self.plan.per_epoch)
+        joined = self._join_negatives(step, batches, counts)
         for number, batch in enumerate(batches):
-            terms = self._run_micro_batch(step, number, batch, counts, head_counts)
+            terms = self._run_micro_batch(step, number, batch, counts, head_counts, joined[number])
             self.log.add(terms, {term: self.module.weight(term) for term in terms})
         self.log.count(counts)
         limit = self.config.max_grad_norm or math.inf
@@ -323,22 +344,30 @@ class _TrainingLoop:
         batch: Batch,
         counts: Mapping[str, Tensor],
         head_counts: Mapping[str, Tensor],
+        joined: Mapping[str, JoinedPass],
     ) -> Terms:
         names = [objective.name for objective in self._active(step)]
-        # Dropout is seeded by the micro-batch's place in the step, whether processes or accumulation split the step.
-        place = number * self.accelerator.num_processes + self.accelerator.process_index
-        torch.manual_seed(derive_seed(self.config.seed, "dropout", step, place, 0))
+        torch.manual_seed(self._dropout_seed(step, number, 0))
 
         def forward(changed: Batch) -> ForwardOutput:
-            output: ForwardOutput = self.wrapped(changed, names, self.training_step.compares_logits)
+            output: ForwardOutput = self.wrapped(
+                changed, names, self.training_step.compares_logits, joined
+            )
             self.zero = output.zero
             return output
+
+        def backward(loss: Tensor, **options: Any) -> None:
+            starts = [pair for one in joined.values() for pair in one.cached_gradients()]
+            if loss.requires_grad:  # not if all of it is among gathered rows
+                starts.append((self._scaled(loss), torch.ones_like(loss)))
+            values, gradients = zip(*starts, strict=True)
+            torch.autograd.backward(values, gradients, **options)
 
         micro = MicroBatchContext(
             batch,
             forward,
             lambda terms: self._loss(terms, counts),
-            self.accelerator.backward,
+            backward if joined else self.accelerator.backward,
             self.objectives[0].sizes,
             head_counts,
         )
@@ -346,6 +375,45 @@ class _TrainingLoop:
         no_sync = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
         with no_sync, self.accelerator.autocast():
             return self.training_step(micro)
+
+    def _dropout_seed(self, step: int, number: int, what: int | str) -> int:
+        # The micro-batch's place in the step, whether processes or accumulation split the step.
+        place = number * self.accelerator.num_processes + self.accelerator.process_index
+        return derive_seed(self.config.seed, "dropout", step, place, what)
+
+    def _join_negatives(
+        self, step: int, batches: Sequence[Batch], counts: Mapping[str, Tensor]
+    ) -> list[dict[str, JoinedPass]]:
+        """With `cached_negatives`, for each micro-batch the passes of objectives with in-batch negatives."""
+        joining = [one for one in self._active(step) if one.in_batch_negatives]
+        if not (self.config.cached_negatives and joining and len(batches) > 1):
+            return [{} for _ in batches]
+        self.zero = None
+        encoded = []
+        # The casts of weights that autocast keeps must not be those without gradient.
+        with torch.no_grad(), self.accelerator.autocast():
+            for number, batch in enumerate(batches):
+                torch.manual_seed(self._dropout_seed(step, number, 0))
+                encoded.append(self.module.encode(batch, joining))
+
+        def loss(objective: Objective, terms: Terms) -> Tensor:
+            self.module.weights |= {term: objective.weight_of(term) for term in terms}
+            return self._scaled(self._loss(terms, counts))
+
+        passes = {}
+        with self.accelerator.autocast():
+            for one in joining:
+                seeds = [self._dropout_seed(step, place, one.name) for place in range(len(batches))]
+                passes[one.name] = join_micro_batches(
+                    one, encoded, batches, seeds, partial(loss, one)
+                )
+        return [
+            {name: some[place] for name, some in passes.items()} for place in range(len(batches))
+        ]
+
+    def _scaled(self, loss: Tensor) -> Tensor:
+        scaler = self.accelerator.scaler
+        return loss if scaler is None else scaler.scale(loss)
 
     def _loss(self, terms: Terms, totals: Mapping[str, Tensor]) -> Tensor:
         parts = [
@@ -493,6 +561,17 @@ def resolve_precision(config: TrainingArguments) -> str:
             if torch.cuda.is_bf16_supported(including_emulation=False):
                 precision = "bf16"
     return "no" if precision == "fp32" else precision
+
+
+def _check_joining(objectives: Sequence[Objective], training_step: TrainingStep) -> None:
+    if not isinstance(training_step, PlainTrainingStep):
+        raise InputError(
+            f"cached_negatives: the training step {type(training_step).__name__} has passes of its own, whose "
+            "representations are not those that were cached"
+        )
+    if not any(one.in_batch_negatives for one in objectives):
+        names = ", ".join(one.name for one in objectives)
+        raise InputError(f"cached_negatives: nothing of {names} has in-batch negatives")
 
 
 def _accelerator(config: TrainingArguments, out: Path) -> Accelerator:

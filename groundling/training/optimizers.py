@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, AdamW, Muon, Optimizer
 
 from groundling.settings.training import TrainingArguments
 
@@ -60,6 +60,39 @@ class BertAdam(Optimizer):
         torch._foreach_addcdiv_(parameters, means, divisors, value=-group["lr"])
 
 
+class MuonWithAdamW(Optimizer):
+    """Muon for the groups marked `is_muon`, AdamW for the others.
+
+    Muon's updates are as large as AdamW's (`match_rms_adamw`: Liu et al. 2025, 2502.16982, Section 2.2), so one
+    learning rate serves both. Its other settings are torch's, those of Jordan et al. 2024 (momentum .95, five
+    Newton-Schulz steps).
+    """
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float
+    ) -> None:
+        """`groups` of parameters, each with its own `weight_decay` and with `is_muon`."""
+        super().__init__(groups, {"lr": lr})
+        muon, adamw = self._groups_of(True), self._groups_of(False)
+        self.parts: dict[bool, Optimizer] = {}
+        if muon:
+            self.parts[True] = Muon(muon, lr=lr, adjust_lr_fn="match_rms_adamw")
+        if adamw:
+            self.parts[False] = AdamW(adamw, lr=lr, betas=betas, eps=eps, fused=True)
+
+    def _groups_of(self, is_muon: bool) -> list[dict[str, Any]]:
+        return [one for one in self.param_groups if one["is_muon"] is is_muon]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient; `closure` is ignored."""
+        for is_muon, part in self.parts.items():
+            # A loaded state replaces both, which all parts share.
+            part.param_groups = self._groups_of(is_muon)
+            part.state = self.state
+            part.step()
+
+
 def make_optimizer(module: nn.Module, config: TrainingArguments) -> Optimizer:
     """Make a run's optimizer of all trainable parameters of `module`."""
     groups = _groups(module, config)
@@ -67,25 +100,36 @@ def make_optimizer(module: nn.Module, config: TrainingArguments) -> Optimizer:
         return SGD(groups, lr=config.lr, momentum=config.momentum)
     if config.optimizer == "bertadam":
         return BertAdam(groups, config.lr, config.betas, config.epsilon)
+    if config.optimizer == "muon":
+        return MuonWithAdamW(groups, config.lr, config.betas, config.epsilon)
     return AdamW(groups, lr=config.lr, betas=config.betas, eps=config.epsilon, fused=True)
 
 
 def _groups(module: nn.Module, config: TrainingArguments) -> list[dict[str, Any]]:
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    hidden = _hidden_matrices(module) if config.optimizer == "muon" else set()
+    groups: dict[tuple[bool, bool, bool], list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             is_head = name.startswith("objectives.")
             decays = config.decay_bias_and_norm or parameter.ndim > 1
-            groups.setdefault((is_head, decays), []).append(parameter)
+            is_muon = parameter in hidden and not is_head
+            groups.setdefault((is_head, decays, is_muon), []).append(parameter)
     return [
         {
             "params": parameters,
             "weight_decay": config.weight_decay if decays else 0.0,
             "scale": config.head_lr if head else 1.0,
             "head": head,
+            "is_muon": is_muon,
         }
-        for (head, decays), parameters in groups.items()
+        for (head, decays, is_muon), parameters in groups.items()
     ]
+
+
+def _hidden_matrices(module: nn.Module) -> set[nn.Parameter]:
+    """All matrices but embeddings, those tied to heads included, for which Muon's authors advise AdamW."""
+    tables = {one.weight for one in module.modules() if isinstance(one, nn.Embedding)}
+    return {one for one in module.parameters() if one.ndim == 2} - tables
 
 
 def set_learning_rates(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeGuard
 
@@ -30,6 +30,8 @@ class ForwardOutput(NamedTuple):
     `Objective.comparison_logits`."""
     zero: Tensor | None = None
     """Without terms: a loss of 0 that depends on all parameters, for DDP, which looks for them in outputs."""
+    rows: Sequence[Tensor] = ()
+    """What objectives gathered in joined passes, for DDP too: their gradients are cached, apart from the loss's."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class VillaStep(TrainingStep):
                 for part in perturbation.values():
                     part.requires_grad_()
             changed = {name: perturbation[name] for name in sorted(parts[turn])}
-            terms, heads, _ = micro.forward(replace(micro.batch, perturbation=changed))
+            terms, heads, *_ = micro.forward(replace(micro.batch, perturbation=changed))
             if clean:
                 terms["divergence"] = self.weight * self._divergence(
                     clean, heads, micro.logit_counts

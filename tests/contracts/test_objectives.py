@@ -14,8 +14,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny import toys
-from tiny.objectives import TokenStates, in_processes
-from torch import Tensor
+from tiny.objectives import TokenStates, in_processes, weights
+from torch import Tensor, nn
 
 from groundling.core.batch import (
     IGNORE,
@@ -62,7 +62,12 @@ from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher, FrozenCopy
-from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
+from groundling.training.batch_sampler import (
+    BatchPlan,
+    DataSource,
+    MicroBatchDataset,
+    plan_batches,
+)
 from groundling.training.loop import PlainTrainingStep, train
 
 
@@ -408,6 +413,68 @@ def test_negatives_come_from_all_processes(name, case):
     one, other = in_processes(modules, *calls)
     for term, value in together.items():
         torch.testing.assert_close(one[term] + other[term], value, rtol=1e-5, atol=1e-5)
+
+
+class Doubled:
+    """Samples whose features are float64."""
+
+    def __init__(self, samples) -> None:
+        self.samples = samples
+        self.ids, self.lengths, self.images = samples.ids, samples.lengths, samples.images
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def get(self, indices, rngs=()) -> list[Sample]:
+        return [sample.each_row(self.double) for sample in self.samples.get(indices, rngs)]
+
+    def double(self, row: Sample) -> Sample:
+        exact = {
+            name: value.astype(float) if value.dtype == np.float32 else value
+            for name, value in row.features.items()
+        }
+        return replace(row, features=exact)
+
+
+@pytest.mark.parametrize("name", GATHERING)
+def test_cached_gradients_are_those_of_one_batch(name, case, tmp_path, monkeypatch):
+    """Loss and gradients of eight samples in micro-batches of two, in float64."""
+    strided = BatchPlan.micro_batch
+
+    def in_order(
+        plan, step, place, places
+    ):  # the vokenizer's negative depends on the order of rows
+        *source, indices = strided(plan, step, 0, 1)
+        return *source, np.array_split(indices, places)[place]
+
+    monkeypatch.setattr(BatchPlan, "micro_batch", in_order)
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+    c = case(name)
+    monkeypatch.setattr(nn.Module, "train", lambda module: module)  # stays without dropout
+    plain = TrainingArguments(
+        steps=1,
+        batch=8,
+        optimizer="sgd",
+        momentum=0,
+        lr=1,
+        weight_decay=0,
+        max_grad_norm=0,
+        cpu=True,
+    )
+    parts = replace(plain, gradient_accumulation_steps=4)
+    found = []
+    for number, config in enumerate([plain, replace(parts, cached_negatives=True), parts]):
+        model, objective = deepcopy(c.model).double(), deepcopy(c.objective).double()
+        before = weights(model, [objective])
+        result = train(model, [objective], Doubled(c.samples), config, tmp_path / str(number))
+        after = weights(model, [objective])
+        change = torch.cat([(before[one] - after[one]).flatten() for one in before])
+        found.append((result["train_metrics"], change))
+    (whole, gradient), (joined, cached), (split, other) = found
+    assert joined == pytest.approx(whole, rel=1e-12, abs=1e-12)
+    torch.testing.assert_close(cached, gradient, rtol=1e-12, atol=1e-12)
+    assert split != pytest.approx(whole, rel=1e-3), "fewer negatives are another loss"
+    assert (other - gradient).abs().max() > 1e-4 * gradient.abs().max() > 0
 
 
 def same(a: Sample, b: Sample) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.training import TrainingArguments
 from groundling.training.batch_sampler import DataSource
-from groundling.training.loop import PlainTrainingStep, train
-from groundling.training.optimizers import BertAdam
+from groundling.training.loop import ModelWithObjectives, PlainTrainingStep, train
+from groundling.training.optimizers import BertAdam, make_optimizer, set_learning_rates
 
 SIZES = OutputSizes(text=32)
 CPU = TrainingArguments(steps=6, batch=8, log_every=1, save_every=1000, cpu=True)
@@ -197,6 +198,7 @@ TOKENS = replace(RESUMED, steps=7, batch_tokens=150, gradient_accumulation_steps
     [
         (replace(RESUMED, optimizer="sgd"), 4),
         (replace(RESUMED, optimizer="bertadam"), 4),
+        (replace(RESUMED, optimizer="muon"), 4),
         (TOKENS, 12),  # in the middle of the second epoch
     ],
 )
@@ -217,6 +219,48 @@ def test_a_killed_run_resumes_bit_equal(config, at, student, text_only, tmp_path
     again = resume(tmp_path / "killed", PlainTrainingStep(), int(config is TOKENS))
     assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
+
+
+def test_muon_moves_hidden_matrices_and_adamw_the_rest(
+    student: Any, text_only: Any, tmp_path: Path
+) -> None:
+    """Two steps, beside torch's own optimizers of the same gradients; embeddings and heads are AdamW's."""
+    model = student()
+    torch.manual_seed(4)
+    objective = MaskedLM(model.sizes, mask_id=4)
+    module = ModelWithObjectives(model, [objective])
+    config = replace(FLAT, optimizer="muon", lr=0.01)
+    twin = deepcopy(module)
+    optimizer = make_optimizer(module, config)
+    named = dict(twin.named_parameters())
+    hidden = {
+        name
+        for name in named
+        if (".layer." in name and name.endswith(LINEARS)) or "pooler.dense.weight" in name
+    }
+    assert len(hidden) == 13 and all(named[name].ndim == 2 for name in hidden)
+    muon = torch.optim.Muon(
+        [named[name] for name in sorted(hidden)], 0.01, 0.1, adjust_lr_fn="match_rms_adamw"
+    )
+    rest = [value for name, value in named.items() if name not in hidden]
+    groups = [
+        {"params": [one for one in rest if (one.ndim > 1) is decays], "weight_decay": 0.1 * decays}
+        for decays in (True, False)
+    ]
+    adamw = torch.optim.AdamW(groups, 0.01)
+    optimizer.load_state_dict(optimizer.state_dict())  # as accelerate does
+    for step in range(2):
+        set_learning_rates(optimizer, config, step, 6, 6)
+        for one, other in zip(module.parameters(), twin.parameters(), strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        for one in (optimizer, muon, adamw):
+            one.step()
+    for name, value in module.named_parameters():
+        torch.testing.assert_close(value, named[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+LINEARS = ("query.weight", "key.weight", "value.weight", "dense.weight")
 
 
 def test_bertadam_leaves_alone_what_has_no_gradient() -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny import homes, toys
 from tiny.homes import log_of
 from tiny.objectives import assert_close, still, weights
-from torch import nn
+from torch import Tensor, nn
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
@@ -22,16 +22,18 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.models.task_heads import HeadContext, PooledClsHead
 from groundling.objectives import Objective, in_batch_negatives_note
-from groundling.objectives.contrastive import ClipContrastiveLoss
+from groundling.objectives.contrastive import ClipContrastiveLoss, JoinedPass
 from groundling.objectives.feature_distillation import ContrastiveDistillation, L1Distillation
 from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.mcse import SimCSE
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.objectives.xdbert import ClipTokenClassification, SameSentencePrediction
 from groundling.runs import run as checkpoint
 from groundling.runs.run import RunFolder
 from groundling.settings.fields import make_settings
+from groundling.settings.objectives import TrainingStepSettings
 from groundling.settings.training import TrainingArguments
-from groundling.teachers.feature_cache import TeacherDataset
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
 from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import (
@@ -41,6 +43,7 @@ from groundling.training.loop import (
     resolve_precision,
     train,
 )
+from groundling.training.training_steps import VillaStep
 
 CPU = {"cpu": True, "log_every": 1, "save_every": 1000}
 FORM = Classification(("no", "yes"))
@@ -475,6 +478,53 @@ def test_which_negatives_are_fewer() -> None:
         notes = in_batch_negatives_note(objectives, settings)
         assert len(notes) == bool(named)
         assert all(f": {named} takes its negatives from one micro-batch" in note for note in notes)
+
+
+class OwnRows(ContrastiveDistillation):
+    """Negatives of the own micro-batch alone."""
+
+    def compare(self, student: Tensor, teacher: Tensor, number: Tensor) -> Tensor:
+        return (student @ teacher.T).logsumexp(-1).sum()
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "told"),
+    [
+        (MaskedLM, PlainTrainingStep(), "nothing of masked_lm has in-batch negatives"),
+        (ContrastiveDistillation, VillaStep(TrainingStepSettings()), "the training step VillaStep"),
+        (OwnRows, PlainTrainingStep(), "contrastive takes its negatives from its own micro-batch"),
+    ],
+)
+def test_what_cannot_cache_negatives(kind, step, told, cross, samples, tower, tmp_path) -> None:
+    sizes = cross.sizes._replace(teacher=24)
+    taught = TeacherDataset(samples, ClipTextTeacher(*tower()), FeatureCache())
+    config = TrainingArguments(
+        steps=1, batch=8, gradient_accumulation_steps=2, cached_negatives=True, cpu=True
+    )
+    with pytest.raises(InputError, match=f"^cached_negatives: {told}"):
+        train(cross, [kind(sizes)], taught, config, tmp_path, training_step=step)
+
+
+def test_the_second_pass_of_cached_negatives_draws_the_same_dropout(
+    student, text_only, tmp_path, monkeypatch
+) -> None:
+    model = student()
+    objectives = [MaskedLM(model.sizes, mask_id=4), SimCSE(model.sizes)]
+    pairs, cached = [], JoinedPass.cached_gradients
+
+    def look(one: JoinedPass) -> list[tuple[Tensor, Tensor]]:
+        (rows,), ((table, starts),) = one.rows, one.gathered
+        pairs.append((rows.detach(), table[starts[one.place] :][: len(rows)]))
+        return cached(one)
+
+    monkeypatch.setattr(JoinedPass, "cached_gradients", look)
+    config = TrainingArguments(
+        steps=2, batch=8, gradient_accumulation_steps=4, cached_negatives=True, cpu=True
+    )
+    train(model, objectives, text_only, config, tmp_path)
+    assert len(pairs) == 8 and len(pairs[0][1]) == 2
+    for again, first in pairs:
+        torch.testing.assert_close(again, first)
 
 
 # -- resume ------------------------------------------------------------------------------------------

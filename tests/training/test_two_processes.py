@@ -85,6 +85,15 @@ def contrast(out: Path) -> None:
     finish(still(model), [ClipContrastiveLoss(model.sizes)], toys.Pictures(tokens), out)
 
 
+def cached(out: Path) -> None:
+    """CLIP, with the negatives of both processes' two micro-batches: as in one batch of one process."""
+    tokens = toys.clip_words()
+    model = ClipDualEncoder(toys.clip(tokens), tokens)
+    parts = int(os.environ.get("WORLD_SIZE", "1"))
+    config = replace(CONFIG, gradient_accumulation_steps=parts, cached_negatives=True)
+    finish(still(model), [ClipContrastiveLoss(model.sizes)], toys.Pictures(tokens), out, config)
+
+
 def ground(out: Path) -> None:
     """Similarities and negatives among the captions of both processes; 31 captions of seven images."""
     model = toys.cross_modal(dropout=0.0).text
@@ -243,6 +252,7 @@ def _rank(folder: str) -> None:
     keep(Path(folder) / "kept")
     adapt(Path(folder) / "adapt")
     contrast(Path(folder) / "contrast")
+    cached(Path(folder) / "cached")
     ground(Path(folder) / "ground")
     tokens(Path(folder) / "tokens")
     villa(Path(folder) / "villa")
@@ -262,7 +272,7 @@ def two(two_machines, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("run", [adapt, contrast, ground, tokens, villa, gate, scarce])
+@pytest.mark.parametrize("run", [adapt, contrast, cached, ground, tokens, villa, gate, scarce])
 def test_two_processes_equal_one(run, two, tmp_path):
     run(tmp_path)
     one, other = tmp_path, two / run.__name__

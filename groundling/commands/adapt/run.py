@@ -136,10 +136,11 @@ def guessing_notes(
     training: TrainingArguments,
     result: Mapping[str, Any],
 ) -> list[str]:
-    """A note for each term whose last losses are no better than guessing among the rows of a micro-batch."""
+    """A note for each term whose last losses are no better than guessing among the rows that it is contrasted with."""
     if training.batch_tokens:  # the number of rows differs from batch to batch
         return []
-    samples = training.batch // training.gradient_accumulation_steps
+    parts = 1 if training.cached_negatives else training.gradient_accumulation_steps
+    samples = training.batch // parts
     losses = result["train_metrics"]
     notes = []
     for objective in objectives:
