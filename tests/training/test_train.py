@@ -14,6 +14,7 @@ from tiny import homes, toys
 from tiny.homes import log_of
 from tiny.objectives import assert_close, still, weights
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
@@ -108,6 +109,16 @@ def test_the_environment_changes_nothing(run, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(InputError, match=r"^ACCELERATE_USE_FSDP: groundling trains with plain"):
         run("refused", steps=3)
+
+
+def test_batches_of_all_lengths_are_compiled_a_few_times(run, monkeypatch):
+    counter = CompileCounter()  # a backend that only counts graphs
+    whole = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda call, **options: whole(call, backend=counter, **options)
+    )
+    run(steps=12, batch=2, compile=True)
+    assert 1 <= counter.frame_count < 5
 
 
 def test_compiled_passes_change_neither_weights_nor_names(run, tmp_path, monkeypatch):
