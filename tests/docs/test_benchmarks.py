@@ -48,6 +48,9 @@ ALONE: dict[str, tuple[str, ...]] = {
     "gpu": (f"--only {json.dumps(GPU, separators=(',', ':'))}",),
     "heads": tuple(f"--way {way} {HEADS}" for way in ("streamed", "masses", "held")),
     "memory": (f"--alone {SMALL} --length 16", f"--alone --recompute {SMALL} --length 16"),
+    "muon": (
+        "{models}/bert-base-uncased {models}/wiki.txt --steps 5 --batch 2 --seeds 1 --lr 1e-4",
+    ),
     "region_store": ("--images 3 --regions 4 --rounds 1",),
 }
 """The arguments of each way, which a benchmark would run in a process of its own."""
@@ -77,6 +80,7 @@ def _settings_of_libraries() -> Iterator[None]:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("benchmarks")
     standins.models(folder)
+    standins.texts(folder)
     standins.glue(folder)
     return folder
 
