@@ -176,6 +176,10 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
     methods = [one for one in find_methods(config.method) if config.method or not one.vectors]
     for method in methods:
         _require_inputs(method, config)
+    sets = set_readers(config)
+    if not config.report:
+        for one in sets:
+            one.check()
     encoder = load_text_encoder(config.student)
     notes = []
     has_head = bool(own_lm_head(config.student, encoder))
@@ -189,15 +193,12 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
     if needing:
         reads_images = any(one.data == IMAGES for one in needing)
         check_teacher(config.teacher, reads_images, any(one.replaces_teacher for one in needing))
-    own = RealBench(BenchFolder(work.out.resolve()), methods, config, set_readers(config))
+    own = RealBench(BenchFolder(work.out.resolve()), methods, config, sets)
     own.missing()  # jobs of another version end the bench before anything is written
     files = own.files(UNADAPTED)
     counts = hand_over_texts(files, config, writes=not (config.plan or config.report))
     if counts["missing"]:
         notes.append(f"{counts['missing']:,} captioned images are missing and were skipped")
-    if not config.report:
-        for one in own.sets:
-            one.check()
     if config.plan:
         text = config.text or "the captions without their images"
         print(f"{counts['captions']:,} captions of {counts['images']:,} images; text: {text}")
