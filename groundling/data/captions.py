@@ -29,6 +29,7 @@ from groundling.core.errors import (
 from groundling.data.images import (
     IMAGE_ENDINGS,
     FileNameMatcher,
+    has_image_ending,
     image_id,
     images_below,
     is_outside_folder,
@@ -97,7 +98,7 @@ def _is_conceptual(path: Path) -> bool:
     if path.suffix != ".tsv":
         return False
     files = [field.strip() for field in _first_line(path).lower().split("\t")[1:2]]
-    return any(file.startswith(LINKS) or image_id(file) != file for file in files)
+    return any(file.startswith(LINKS) or has_image_ending(file) for file in files)
 
 
 def _words(caption: str) -> str:
@@ -170,7 +171,7 @@ def _flickr8k(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]:
     for number, line in enumerate(lines_of(path), 1):
         key, tab, caption = line.partition("\t")
         file, sign, _ = key.partition("#")
-        if not tab or not (sign or image_id(file) != file):
+        if not tab or not (sign or has_image_ending(file)):
             raise InputError(f"{path}, line {number}: expected file#number<TAB>caption")
         yield CaptionRow(f"{path}, line {number}", file, file, _words(caption))
 
@@ -264,7 +265,7 @@ def tar_captions(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]
                     f"{tar}: {key}: has a {images[0]} and a {images[1]}; leave one out"
                 )
             if not images:
-                dotted = [ending for ending in parts if image_id(f"x{ending}") != f"x{ending}"]
+                dotted = [ending for ending in parts if has_image_ending(f"{key}{ending}")]
                 if dotted:
                     raise InputError(
                         f"{tar}: {key}{dotted[0]}: a name's first dot ends its key; rename it"

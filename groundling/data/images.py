@@ -85,11 +85,15 @@ def normalize_unicode(name: str) -> str:
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
+def has_image_ending(file: str) -> bool:
+    """Whether a name, or an address, ends as an image's does."""
+    base, dot, ending = file.rpartition(".")
+    return bool(base) and f"{dot}{ending}".lower() in IMAGE_ENDINGS | HEIF_ENDINGS
+
+
 def image_id(file: str) -> str:
     """An image's id in a region store: its file without an image ending; other dots are part of the name."""
-    base, dot, ending = file.rpartition(".")
-    is_ending = f"{dot}{ending}".lower() in IMAGE_ENDINGS | HEIF_ENDINGS
-    return normalize_unicode(base if base and is_ending else file)
+    return normalize_unicode(file.rpartition(".")[0] if has_image_ending(file) else file)
 
 
 class FileNameMatcher:
