@@ -357,15 +357,17 @@ class SetReader:
     def key(self) -> str:
         """Hash of its content, and of how it is read."""
         parts = [self.kind, data_hash(self.data or self.source), self.settings]
-        if self.kind == "facts":
-            command = COMMANDS[COMMAND_OF[self.kind]]
-            own = replace_settings(command.settings["_own"], data=self.source)
-            if isinstance(
-                command.output, ResumableRun
-            ):  # also the files beside it, such as templates
-                inputs = command.output.inputs(own)
-                parts += [data_hash(inputs[name]) for name in inputs if name.startswith("data:")]
+        parts += map(data_hash, self._files_beside())
         return key_of(*parts, *([CHOICE] if self.halves else []))
+
+    def _files_beside(self) -> list[str | Path]:
+        """The files that the command reads beside a file of facts, such as templates."""
+        if self.kind != "facts":
+            return []
+        command = COMMANDS[COMMAND_OF[self.kind]]
+        assert isinstance(command.output, ResumableRun)
+        inputs = command.output.inputs(replace_settings(command.settings["_own"], data=self.source))
+        return [inputs[name] for name in inputs if name.startswith("data:")]
 
     def check(self) -> None:
         """Read the whole set, without an encoder; raises InputError if it cannot be read."""
