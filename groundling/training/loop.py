@@ -56,6 +56,7 @@ from groundling.training.throughput import (
     known_peak,
     measure_peak,
     model_work,
+    scored_items,
     speed_of,
 )
 from groundling.training.training_steps import (
@@ -217,6 +218,7 @@ class _TrainingLoop:
         device, precision = self.accelerator.device, self.accelerator.mixed_precision
         self.peak = (measure_peak if config.measure_peak else known_peak)(device, precision)
         self.work: Work | None = None
+        self.head_work: dict[str, float] = {}
         # Tokens, positions and kFLOPs since the last line: () at first, then (3,).
         self.volume = torch.zeros((), dtype=torch.long)
         self.has_logged = False
@@ -237,6 +239,7 @@ class _TrainingLoop:
             self._check_first(step, batches)
             if self.peak and self.work is None:
                 self.work = model_work(self.module.model, batches[0])
+                self.head_work = {one.name: head_work(one) for one in self.objectives}
                 self.module.train()
             norm = self._optimizer_step(step, batches)
             self.counters.step = step + 1
@@ -333,7 +336,9 @@ class _TrainingLoop:
         flops = 0.0
         if self.work is not None:
             flops = sum(self.work.of(volume) for volume in volumes)
-            flops += sum(head_work(one, batch) for one in active for batch in hosts)
+            for one in active:
+                items = sum(scored_items(one, batch) for batch in hosts)
+                flops += items * self.head_work[one.name]
         tokens = sum(volume.tokens for volume in volumes)
         return tokens, sum(volume.positions for volume in volumes), round(flops / 1e3)
 

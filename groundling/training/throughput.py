@@ -117,16 +117,20 @@ def model_work(model: nn.Module, batch: Batch) -> Work:
     )
 
 
-def head_work(objective: Objective, batch: Batch) -> float:
-    """FLOPs of an objective's head: its matrices and the vocabulary, for each item that it scores."""
+def head_work(objective: Objective) -> float:
+    """FLOPs of an objective's head for an item that it scores: its matrices and the vocabulary."""
     tables = {id(one.weight) for one in objective.modules() if isinstance(one, nn.Embedding)}
     values = [one for one in objective.parameters() if one.ndim > 1 and id(one) not in tables]
     tied = [one for one in objective.modules() if isinstance(one, LMHead) and one.is_tied]
     trained = sum(one.numel() for one in values if one.requires_grad)
     frozen = sum(one.numel() for one in values if not one.requires_grad)
     trained += sum(one.config.vocab_size * _table_width(one) for one in tied)
-    items = max(objective.count(batch).values(), default=0)
-    return float(items * (6 * trained + 2 * frozen))
+    return float(6 * trained + 2 * frozen)
+
+
+def scored_items(objective: Objective, batch: Batch) -> int:
+    """Number of items that an objective's head scores in a batch."""
+    return max(objective.count(batch).values(), default=0)
 
 
 def _table_width(head: LMHead) -> int:
