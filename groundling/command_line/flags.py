@@ -30,6 +30,8 @@ WIDTH = 120
 """Maximum line length of help."""
 INDENT = 26
 """Column at which a flag's help text begins."""
+FEW = 3
+"""Maximum number of flags of one ending that a message offers."""
 SHORT_TEXT = 160
 """Maximum number of characters of a flag's help in `--help`."""
 
@@ -102,8 +104,7 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
         raise InputError(f"{error.argument_name}: {error.message}; {advice}") from None
     if unknown:
         fault = "has no flag" if unknown[0].startswith("-") else "takes no argument"
-        near = did_you_mean(unknown[0].partition("=")[0].lstrip("-"), flags)
-        hint = near.replace("mean ", "mean --")
+        hint = _near(unknown[0].partition("=")[0].lstrip("-"), list(flags))
         raise InputError(f"{command.name} {fault} {unknown[0]!r}{hint}; {advice}")
     typed = vars(namespace)
     out = [typed.pop(OUT, command.default_out)] if command.has_out else []
@@ -115,6 +116,14 @@ def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
         with prefix_errors(prefix) if flag_prefix(prefix) else nullcontext():
             settings.append(replace_settings(default, **values[prefix]))
     return [*settings, *out]
+
+
+def _near(word: str, flags: Sequence[str]) -> str:
+    # `--images` is `--teacher-images`, although `--voken-images` is spelled more alike
+    ending = [f"--{name}" for name in flags if name.endswith(f"-{word}")]
+    if 1 < len(ending) <= FEW:
+        return f"; did you mean {' or '.join(ending)}?"
+    return did_you_mean(word, flags).replace("mean ", "mean --")
 
 
 def _add_flag(parser: argparse._ActionsContainer, name: str, flag: Flag, help: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
@@ -12,11 +13,15 @@ from annotated_types import Ge
 from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError
-from groundling.settings.fields import InputKind, Settings, settings
+from groundling.core.registry import is_import_path
+from groundling.settings.fields import InputKind, Settings, make_settings, settings
 from groundling.settings.input_settings import CaptionSettings
+from groundling.settings.objectives import ObjectiveSettings
 
 if TYPE_CHECKING:
+    from groundling.data.vectors import Modality
     from groundling.runs.run import Run
+    from groundling.teachers import Teacher
 
 SHARD_TIMEOUT = timedelta(days=7)
 """How long a process under torchrun waits for the shards of the others."""
@@ -28,7 +33,9 @@ class EmbedConfig(Settings):
 
     teacher: Annotated[str, InputKind.MODEL] = ""
     """Hub id or folder of a CLIP-like model, an image encoder or a text encoder, open_clip:NAME/TAG, \
-or timm:NAME."""
+timm:NAME, or MODULE:NAME of your own."""
+    option: tuple[str, ...] = ()
+    """Options of your own teacher, each NAME=VALUE."""
     text: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Files of texts, or captions that `train-clip` reads; none: images alone."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
@@ -46,6 +53,8 @@ def check(config: EmbedConfig, out: str | Path) -> None:
     """Raises InputError without a teacher, or with nothing to embed."""
     if not config.teacher or not (config.text or config.images):
         raise InputError("embed needs teacher=MODEL, and text=FILE or images=FOLDER")
+    if config.option and not is_import_path(config.teacher):
+        raise InputError(f"option={config.option[0]}: needs teacher=MODULE:NAME of your own")
 
 
 def embed(config: EmbedConfig, run: Run) -> dict[str, Any]:
@@ -55,7 +64,8 @@ def embed(config: EmbedConfig, run: Run) -> dict[str, Any]:
     from groundling.runs.progress import end_dry_run
     from groundling.teachers import vectors
 
-    if config.text and not has_text_tower(config.teacher):
+    is_own = is_import_path(config.teacher)
+    if config.text and not (is_own or has_text_tower(config.teacher)):
         raise InputError(f"{config.teacher}: no text tower; without text, all images are embedded")
     names = vectors.read_names(config.text, config.caption_settings, config.images)
     counts = {"texts": len(names.texts), "images": len(names.images)}
@@ -65,13 +75,40 @@ def embed(config: EmbedConfig, run: Run) -> dict[str, Any]:
     result: dict[str, Any] = dict(counts)
     device, size = run.state.device, config.shard_size
     if names.texts:
-        teacher = vectors.text_teacher(config.teacher, config.max_windows).to(device)
+        if is_own:
+            teacher = _own_teacher(config, "text", names.texts)
+        else:
+            teacher = vectors.text_teacher(config.teacher, config.max_windows)
+        teacher.to(device)
         result["text_width"] = vectors.embed(teacher, "text", names.texts, run.folder, size, part)
     if names.images:
-        teacher = vectors.image_teacher(config.teacher, names.images).to(device)
         files = list(names.images)
+        if is_own:
+            teacher = _own_teacher(config, "image", files)
+        else:
+            teacher = vectors.image_teacher(config.teacher, names.images)
+        teacher.to(device)
         result["image_width"] = vectors.embed(teacher, "image", files, run.folder, size, part)
     return result
+
+
+def _own_teacher(config: EmbedConfig, modality: Modality, names: Sequence[str]) -> Teacher:
+    """The user's own teacher of a modality."""
+    from groundling.teachers import TeacherContext
+    from groundling.teachers.loading import load_own_teacher
+    from groundling.teachers.vectors import RAW, fit_own
+
+    settings = make_settings(
+        ObjectiveSettings,
+        l1_targets="unit",
+        max_windows=config.max_windows,
+        teacher_images=config.images,
+        option=config.option,
+    )
+    context = TeacherContext(config.teacher, frozenset({RAW[modality]}), settings)
+    teacher = load_own_teacher(context)
+    fit_own(teacher, modality, names)
+    return teacher
 
 
 COMMAND = Command(

@@ -19,6 +19,7 @@ from groundling.core.output_types import OutputType
 from groundling.core.registry import import_object, is_import_path, public_modules, require_instance
 from groundling.core.rng import derive_seed
 from groundling.models.heads import save_heads
+from groundling.models.hub import VECTORS
 from groundling.models.loading import Encoder
 from groundling.models.text_encoder import TextEncoder
 from groundling.settings.fields import (
@@ -302,10 +303,11 @@ def unused_settings_note(
     settings: ObjectiveSettings,
     training_step: str,
     cross_modal: CrossModalEncoderSettings | None = None,
+    teacher: str = "",
 ) -> list[str]:
     """A note on settings that differ from their defaults although none of the objectives `names` reads them.
 
-    `cross_modal`: settings of the cross-modal encoder, in a command that may train one.
+    `cross_modal`: settings of the cross-modal encoder, in a command that may train one. `teacher`: the run's.
     """
     if any(is_import_path(name) for name in (*names, training_step)):
         return []  # the user's own objective may read any setting
@@ -316,6 +318,9 @@ def unused_settings_note(
             read |= TEACHER_READS
         if kind.needs_cross_modal:
             read |= {"max_windows", *setting_fields(CrossModalEncoderSettings)}
+    is_stored = teacher.startswith(VECTORS)
+    if is_stored:
+        read -= TEACHER_READS
     flags = [
         one.name
         for one in [*settings_of(settings), *settings_of(cross_modal)]
@@ -324,4 +329,5 @@ def unused_settings_note(
     if not flags:
         return []
     trained = " and ".join(names) or "the task's own loss"
-    return [f"{', '.join(flags)} has no effect: this run trains {trained}"]
+    source = f" on {teacher}" if is_stored else ""
+    return [f"{', '.join(flags)} has no effect: this run trains {trained}{source}"]

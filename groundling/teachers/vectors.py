@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, collate, require
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, convert_errors
 from groundling.data.corpora import CorpusDataset, batched, corpus_of, iterate_texts
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import ImageInput
-from groundling.data.samples import SampleDataset
+from groundling.data.samples import SampleDataset, TextDataset
 from groundling.data.shards import ProcessRank
 from groundling.data.tars import mapped_arrays
 from groundling.data.vectors import LAYOUTS, TOGETHER, Modality, VectorTable, text_key
@@ -24,14 +24,19 @@ from groundling.models.frozen_clip import load_frozen_clip, load_teacher_text
 from groundling.runs.folder import renamed
 from groundling.runs.progress import Progress
 from groundling.settings.input_settings import CaptionSettings
-from groundling.teachers import Teacher, compute_features
+from groundling.teachers import Teacher, compute_features, name_of
 from groundling.teachers.clip import UNNORMALIZED_IMAGE, ClipTeacher, text_for_clip
 from groundling.teachers.feature_cache import iterate_samples
 from groundling.teachers.text import ClipTextTeacher, StandardizedTextTeacher
 
 IMAGE_FEATURES = ("clip_image", UNNORMALIZED_IMAGE)
 TEXT_FEATURES = ("clip_text", "sentence")
-RAW: dict[Modality, str] = {"image": UNNORMALIZED_IMAGE, "text": "sentence"}
+WRITTEN: dict[Modality, tuple[str, str]] = {
+    "image": (UNNORMALIZED_IMAGE, "clip_image"),
+    "text": ("sentence", "clip_text"),
+}
+"""Features that are written as vectors: the first that a teacher has."""
+RAW: dict[Modality, str] = {modality: names[0] for modality, names in WRITTEN.items()}
 """The feature that is a stored vector as it is."""
 UNIT_LENGTH = {"clip_image": RAW["image"], "clip_text": RAW["text"]}
 """Features of unit length, and those of which they are made."""
@@ -192,6 +197,19 @@ def image_teacher(source: str, images: dict[str, ImageInput]) -> ClipTeacher:
     return teacher
 
 
+def fit_own(teacher: Teacher, modality: Modality, names: Sequence[str]) -> None:
+    """Fit a teacher of the user's own to the texts or images.
+
+    Raises InputError for one that reads more of a row than its `example`.
+    """
+    samples = TextDataset([_example(modality, name) for name in names], None)
+    teacher.fit(samples)
+    with convert_errors(
+        f"{name_of(teacher)} reads more than a row's example, all that it has here"
+    ):
+        teacher.inputs([_row(modality, names[0])])
+
+
 def embed(
     teacher: Teacher,
     modality: Modality,
@@ -227,16 +245,26 @@ def embed(
     return teacher.image_width if modality == "image" else teacher.width
 
 
+def _example(modality: Modality, name: str) -> Example:
+    return Example(name, "", images=(name,)) if modality == "image" else Example(name, name)
+
+
 def _row(modality: Modality, name: str) -> Sample:
-    example = Example(name, "", images=(name,)) if modality == "image" else Example(name, name)
-    return Sample(name, example=example)
+    return Sample(name, example=_example(modality, name))
 
 
 def vectors_of(teacher: Teacher, modality: Modality, names: Sequence[str]) -> Iterator[np.ndarray]:
     """The vector (E,) of each image or text; raises InputError for one that is not finite."""
     for some in batched(names, FORWARD_BATCH):
         batch = collate(teacher.inputs([_row(modality, name) for name in some]))
-        values: torch.Tensor = compute_features(teacher, batch)[RAW[modality]]
+        features = compute_features(teacher, batch)
+        written = [name for name in WRITTEN[modality] if name in features]
+        if not written:
+            raise InputError(
+                f"{name_of(teacher)} has {', '.join(features)} of each {modality}, and not "
+                f"{' or '.join(WRITTEN[modality])}, which `embed` writes"
+            )
+        values: torch.Tensor = features[written[0]]
         for name, value in zip(some, values.cpu().numpy(), strict=True):
             if not np.isfinite(value).all():
                 raise InputError(f"{name}: the teacher's vector is not finite")

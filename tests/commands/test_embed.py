@@ -103,6 +103,64 @@ def test_an_image_encoder_embeds_no_texts(config, tmp_path):
         )
 
 
+OWN = """
+import numpy as np
+
+from groundling.core.batch import Sample
+from groundling.models.frozen_clip import load_frozen_clip, load_teacher_text
+from groundling.teachers import Teacher, TeacherSpec
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.text import ClipTextTeacher
+
+
+def texts(options):
+    return ClipTextTeacher(*load_teacher_text(options["clip"]), standardise=False)
+
+
+def seeing(context):
+    clip = load_frozen_clip(CLIP, text=False)
+    return ClipTeacher(clip, context.features, context.settings.targeted_distillation)
+
+
+class Other(Teacher):
+    name = "other"
+    width = 4
+
+    def inputs(self, rows):
+        return [row.text[0] for row in rows]
+
+
+class Bag(Other):
+    def inputs(self, rows):
+        return [Sample(row.example.text, word_type_ids=np.zeros(1, int)) for row in rows]
+
+    def features(self, batch):
+        return {"bag": batch.word_type_ids.float()}
+
+
+PHOTOS = TeacherSpec("photos", (), seeing)
+"""
+
+
+def test_a_teacher_of_ones_own_embeds_too(config, vectors, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_eyes.py").write_text(f"CLIP = {str(config['teacher'])!r}\n{OWN}")
+    given = embedding_of(config)
+    texts = {"text": given["text"], "option": [f"clip={config['teacher']}"], "cpu": True}
+    groundling.embed(teacher="own_eyes:texts", **texts, out="texts")
+    for kind, own in (("texts", {}), ("images", {"teacher": "own_eyes:PHOTOS", "text": ()})):
+        if own:
+            groundling.embed(**given | own, out=kind)
+        for file in vectors.glob(f"{kind}-0*"):
+            assert (tmp_path / kind / file.name).read_bytes() == file.read_bytes()
+    for name, told in (
+        ("Other", "reads more than a row's"),
+        ("Bag", "has bag of each text, and not"),
+    ):
+        with pytest.raises(InputError, match=f"the teacher other {told}"):
+            groundling.embed(teacher=f"own_eyes:{name}", text=given["text"], out=name)
+
+
 def test_what_vectors_lack_is_said_before_training(config, vectors, tmp_path):
     given = {**config, "teacher": f"vectors:{vectors}", "teacher_images": "", "out": tmp_path / "a"}
     with pytest.raises(InputError, match="no has, words; word_weight=0"):

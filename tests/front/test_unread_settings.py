@@ -157,6 +157,13 @@ def test_of_the_cross_modal_encoder_too() -> None:
     assert "max_windows" in unused_settings_note(("mlm",), windows, "")[0]
 
 
+def test_stored_vectors_have_a_space_of_their_own() -> None:
+    settings = make_settings(ObjectiveSettings, teacher_space="pre_projection")
+    assert unused_settings_note(("lexi_contrastive",), settings, "", teacher="clip") == []
+    (note,) = unused_settings_note(("lexi_contrastive",), settings, "", teacher="vectors:v")
+    assert "teacher_space has no effect: " in note and note.endswith(" on vectors:v")
+
+
 def test_a_control_notes_a_setting_of_teachers(given: Path, tmp_path: Path) -> None:
     words = adapting_with(given, tmp_path / "out", **{"arm": "mlm", "td-gate": "question"})
     assert main([*map(str, words)]) == 0

@@ -69,7 +69,9 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     before = similarity_agreement(text, sentence, pairs) if pairs and sentence else {}
     used = replace_settings(config.objective_settings, pooling="own")  # retention uses it too
     step = config.training_step
-    run.note(*unused_settings_note(names, used, step.training_step, config.cross_modal))
+    run.note(
+        *unused_settings_note(names, used, step.training_step, config.cross_modal, config.teacher)
+    )
     retains = bool(config.retain_weight) and text.sentence is not None and not is_cross_modal
     settings = _objective_settings(config, text)
     layout, max_length = text_layout_of(config, is_cross_modal, text_length_limit(text, sentence))

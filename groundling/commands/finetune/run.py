@@ -180,7 +180,8 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     settings, step = config.objective_settings, config.training_step.training_step
     if config.adapter_settings.adapter != "none" or is_adapter(config.model):
         settings = replace_settings(settings, teacher_images="")  # an adapter reads them
-    run.note(*unused_settings_note(config.extra_objectives.objectives, settings, step))
+    extra = config.extra_objectives
+    run.note(*unused_settings_note(extra.objectives, settings, step, teacher=extra.teacher))
     for one in trained_on:
         run.note(f"{one} is a training split, so its scores are not on held-out data")
 

@@ -79,7 +79,8 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     auxiliary = taught_objectives(extra.objectives, context, teacher_set, seed)
     if not is_import_path(config.architecture):  # a user's own may use any; all others mask words
         names, step = ("mlm", *extra.objectives), config.training_step.training_step
-        run.note(*unused_settings_note(names, config.objective_settings, step))
+        settings = config.objective_settings
+        run.note(*unused_settings_note(names, settings, step, teacher=extra.teacher))
     run.note(*_read_labels_note(task, config), *_missing_steps(phase, own))
     read = partial(read_data, config, run, model, phase, inputs, teacher_set)
     corpora, teachers, left_out = read(texts, versions, mirrored=config.pixels.flip)
