@@ -11,62 +11,20 @@ import io
 import os
 import posixpath
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from groundling.core.errors import InputError, convert_errors, convert_read_errors
-from groundling.runs.folder import cache_folder, sha256_of, wait_for_folder, whole_folder
-
-# -- names by their hash, in sorted arrays that are made once and mapped: memory does not grow with their number ------
-
-DIGEST = "S16"
-"""The type of a name's hash."""
-
-
-def digests(names: Sequence[str]) -> np.ndarray:
-    """A hash (n,) of each name."""
-    every = [hashlib.blake2b(name.encode(), digest_size=16).digest() for name in names]
-    return np.array(every, DIGEST)
-
-
-def find(ordered: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """The place (n,) of each name in hashes (m,) in ascending order; -1 for a name that is not there."""
-    wanted = digests(names)
-    places = np.searchsorted(ordered, wanted).clip(max=len(ordered) - 1)
-    found: np.ndarray = np.where(ordered[places] == wanted, places, -1)
-    return found
-
-
-def mapped_arrays(
-    kind: str, identity: str, names: Sequence[str], make: Callable[[], Sequence[np.ndarray]]
-) -> list[np.ndarray]:
-    """Arrays that depend on `identity` alone: made by the first process that needs them, and then read from the cache.
-
-    `kind` and `names` are those of their folder and files. Without a cache they are made, and in memory.
-    """
-    cache = cache_folder()
-    if cache is None:
-        return list(make())
-    folder = cache / kind / hashlib.sha256(identity.encode()).hexdigest()[:32]
-    files = [folder / f"{name}.npy" for name in names]
-    if not all(file.is_file() for file in files):
-        with wait_for_folder(folder, "listing ids"):
-            if not all(file.is_file() for file in files):
-                with whole_folder(folder) as partial:
-                    for file, array in zip(files, make(), strict=True):
-                        np.save(partial / file.name, array)
-    with convert_errors(f"{folder}: damaged; delete it"):
-        # Without numpy's class of mapped arrays, whose items are slow.
-        return [np.asarray(np.load(file, "r", allow_pickle=False)) for file in files]
-
-
-# -- tars --------------------------------------------------------------------------------------------------------------
+from groundling.core.errors import InputError, convert_read_errors
+from groundling.data.hashed_names import DIGEST, digests, find, mapped_arrays
+from groundling.runs.folder import sha256_of
 
 TAR = ".tar"
+MOST_ZEROS = 1 << 17
+"""Maximum number of bytes of zeros that end a tar: GNU tar's largest usual record (`-b 256`)."""
 OPEN_TARS = 64
 """Maximum number of tars whose lists are mapped."""
 PLACES = np.dtype([("name", DIGEST), ("start", "<i8"), ("size", "<i8"), ("number", "<i8")])
@@ -130,11 +88,15 @@ def _listed(tar: Path) -> tuple[np.ndarray, np.ndarray]:
                 listed[name] = Member(member.offset_data, member.size)
     with convert_read_errors(tar):
         # tarfile takes a damaged header, and a cut between members, for the end.
-        size = tar.stat().st_size
-        end = read_part(tar, Member(opened.offset, size - opened.offset))
+        left = tar.stat().st_size - opened.offset
+        end = read_part(tar, Member(opened.offset, min(left, MOST_ZEROS)))
         text = "\n".join(listed).encode()
-    # A shard none of whose downloads succeeded is empty; a larger file of zeros was never filled.
-    is_unfilled = not listed and size > tarfile.RECORDSIZE
+    # A shard none of whose downloads succeeded is empty. More zeros are room that was reserved and never filled.
+    is_unfilled = left > (MOST_ZEROS if listed else tarfile.RECORDSIZE)
+    if is_unfilled and not end.strip(b"\0"):
+        raise InputError(
+            f"{tar}: ends in {left:,} zeros after {len(listed):,} members, so it was not written to its end"
+        )
     if is_unfilled or len(end) < tarfile.BLOCKSIZE or end.strip(b"\0"):
         raise InputError(f"{tar}: the tar is damaged or was cut (byte {opened.offset:,})")
     places = np.empty(len(listed), PLACES)

@@ -20,6 +20,7 @@ from safetensors import safe_open
 
 from groundling.core.errors import InputError, convert_read_errors, count_suffix, prefix_errors
 from groundling.data.corpora import batched
+from groundling.data.hashed_names import DIGEST, digests, find, mapped_arrays
 from groundling.data.images import image_id
 from groundling.data.tables import (
     PARQUET,
@@ -29,7 +30,6 @@ from groundling.data.tables import (
     read_rows,
     row_texts,
 )
-from groundling.data.tars import DIGEST, digests, find, mapped_arrays
 from groundling.runs.folder import RESULT, SETTINGS
 
 Modality = Literal["image", "text"]
@@ -52,6 +52,8 @@ LAYOUTS: dict[Modality, Layout] = {
 }
 ENDINGS = (".npy", ".safetensors")
 """Endings of files of vectors."""
+FLOATS = ("float16", "float32", "float64", "F16", "F32", "F64")
+"""Types of numbers, by the names of both formats."""
 ID_ENDINGS = (".txt", ".jsonl", PARQUET)
 """Endings of files of ids."""
 TOGETHER = 1 << 16
@@ -240,15 +242,18 @@ def _open(path: Path) -> VectorFile:
         if path.suffix == ".npy":
             values: Any = np.load(path, mmap_mode="r", allow_pickle=False)
             shape = list(values.shape)
-            numeric = values.dtype.kind == "f"
+            kind = values.dtype.name
         else:
             file = safe_open(path, "numpy")
-            (name,) = file.keys()
-            values = file.get_slice(name)
+            names = sorted(file.keys())
+            if len(names) != 1:
+                raise InputError(f"{path}: expected one array, found {', '.join(names) or 'none'}")
+            values = file.get_slice(names[0])
             shape = list(values.get_shape())
-            numeric = values.get_dtype().startswith("F")
-    if len(shape) != 2 or not shape[1] or not numeric:
-        raise InputError(f"{path}: expected rows of floating-point numbers, found an array {shape}")
+            kind = values.get_dtype()
+    if len(shape) != 2 or not shape[1] or kind not in FLOATS:
+        expected = "rows of numbers of 16, 32 or 64 bits (not bfloat16)"
+        raise InputError(f"{path}: expected {expected}, found an array {shape} of {kind}")
     return VectorFile(path, _ids_beside(path), values, *shape)
 
 

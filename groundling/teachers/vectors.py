@@ -14,11 +14,11 @@ from torch import Tensor
 from groundling.core.batch import FORWARD_BATCH, Batch, Example, Sample, collate, require
 from groundling.core.errors import InputError, convert_errors
 from groundling.data.corpora import CorpusDataset, batched, corpus_of, iterate_texts
+from groundling.data.hashed_names import mapped_arrays
 from groundling.data.image_samples import files_below, single_file
 from groundling.data.images import ImageInput
 from groundling.data.samples import SampleDataset, TextDataset
 from groundling.data.shards import ProcessRank
-from groundling.data.tars import mapped_arrays
 from groundling.data.vectors import LAYOUTS, TOGETHER, Modality, VectorTable, text_key
 from groundling.models.frozen_clip import load_frozen_clip, load_teacher_text
 from groundling.runs.folder import renamed

@@ -13,7 +13,7 @@ import pytest
 from tiny.homes import noise, parquet
 
 from groundling.core.errors import InputError
-from groundling.data import tars
+from groundling.data import hashed_names, tars
 from groundling.data.captions import find_images, read_captions
 from groundling.data.corpora import iterate_texts
 from groundling.data.image_samples import decode_image, files_below
@@ -79,6 +79,10 @@ def test_members_are_listed_once(shards: Path, monkeypatch: pytest.MonkeyPatch) 
     tars._list_of.cache_clear()
     monkeypatch.setattr(tars, "_listed", lambda tar: pytest.fail("listed again"))
     assert dict(tars.members(shards / "00000.tar")) == before
+    tars._list_of.cache_clear()
+    monkeypatch.setattr(hashed_names, "FORMAT", "another")
+    with pytest.raises(pytest.fail.Exception, match="listed again"):
+        dict(tars.members(shards / "00000.tar"))
 
 
 def test_a_caption_may_be_in_the_parquet_beside_its_tar(shards: Path) -> None:
@@ -141,7 +145,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a damaged header": (flip, "was cut .byte 1,024"),
     "no tar": (lambda at: at.write_bytes(b"no tar" * 200), "00000.tar: cannot be read"),
     "an empty tar": (write, "00000.tar: no text found"),
-    "a tar that was never filled": (lambda at: at.write_bytes(bytes(20480)), "damaged or was cut"),
+    "a tar that was never filled": (
+        lambda at: at.write_bytes(bytes(20480)),
+        "zeros after 0 members",
+    ),
     "two images of a key": (
         lambda at: write(at, ("x.jpg", b""), ("x.png", b""), ("x.txt", b"a dog")),
         "00000.tar: x: has a .jpg and a .png; leave one out",
@@ -157,6 +164,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a zeroed header": (
         lambda at: at.write_bytes(at.read_bytes()[:1024] + bytes(512) + at.read_bytes()[1536:]),
         "00000.tar: the tar is damaged or was cut",
+    ),
+    "room that was never filled": (
+        lambda at: at.write_bytes(at.read_bytes() + bytes(1 << 18)),
+        "00000.tar: ends in .* zeros after 6 members",
     ),
     "two tars in one": (
         lambda at: at.write_bytes(at.read_bytes() * 2),

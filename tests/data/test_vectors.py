@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as torch_save_file
 from tiny.homes import lines, parquet, put
 
 from groundling.core.errors import InputError
@@ -92,6 +94,15 @@ def other_width(folder: Path) -> None:
     put(folder / "images-2.txt", "x\ny\nz")
 
 
+def in_safetensors(**arrays: np.ndarray | torch.Tensor) -> Callable[[Path], object]:
+    def write(folder: Path) -> None:
+        (folder / "images.npy").unlink()
+        tensors = {name: torch.as_tensor(array).clone() for name, array in arrays.items()}
+        torch_save_file(tensors, folder / "images.safetensors")
+
+    return write
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no ids": (lambda at: (at / "images.txt").unlink(), "no file of ids beside it"),
     "an id too few": (lambda at: put(at / "images.txt", "a\nb"), "2 ids, but .* has 3 rows"),
@@ -104,10 +115,19 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: np.save(at / "images.npy", np.array([{}, {}]), allow_pickle=True),
         "images.npy: cannot be read",
     ),
-    "whole numbers": (lambda at: numbers(at / "images.npy", VALUES.astype(int)), "floating-point"),
+    "whole numbers": (
+        lambda at: numbers(at / "images.npy", VALUES.astype(int)),
+        "an array .3, 4. of int64",
+    ),
     "NaN": (lambda at: numbers(at / "images.npy", VALUES * np.nan), "row 0 has no finite length"),
     "huge": (lambda at: numbers(at / "images.npy", VALUES + 1e30), "row 0 has no finite length"),
     "zeros": (lambda at: numbers(at / "images.npy", VALUES * 0), "row 0 .* is zero throughout"),
+    "two arrays": (in_safetensors(one=VALUES, other=VALUES), "one array, found one, other"),
+    "no array": (in_safetensors(), "expected one array, found none"),
+    "bfloat16": (
+        in_safetensors(one=torch.ones(3, 4, dtype=torch.bfloat16)),
+        "not bfloat16.* found an array .3, 4. of BF16",
+    ),
     "no width": (lambda at: numbers(at / "images.npy", VALUES[:, :0]), "found an array .3, 0"),
     "ids that are none": (
         lambda at: (at / "images.txt").unlink() or lines(at / "images.jsonl", {"image": [1]}),
