@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from groundling.data.vectors import Modality
     from groundling.runs.run import Run
     from groundling.teachers import Teacher
+    from groundling.teachers.vectors import Names
 
 SHARD_TIMEOUT = timedelta(days=7)
 """How long a process under torchrun waits for the shards of the others."""
@@ -64,8 +64,8 @@ def embed(config: EmbedConfig, run: Run) -> dict[str, Any]:
     from groundling.runs.progress import end_dry_run
     from groundling.teachers import vectors
 
-    is_own = is_import_path(config.teacher)
-    if config.text and not (is_own or has_text_tower(config.teacher)):
+    reads_texts = is_import_path(config.teacher) or has_text_tower(config.teacher)
+    if config.text and not reads_texts:
         raise InputError(f"{config.teacher}: no text tower; without text, all images are embedded")
     names = vectors.read_names(config.text, config.caption_settings, config.images)
     counts = {"texts": len(names.texts), "images": len(names.images)}
@@ -73,31 +73,29 @@ def embed(config: EmbedConfig, run: Run) -> dict[str, Any]:
     end_dry_run("embedding")
     part = ProcessRank(run.state.process_index, run.state.num_processes)
     result: dict[str, Any] = dict(counts)
-    device, size = run.state.device, config.shard_size
-    if names.texts:
-        if is_own:
-            teacher = _own_teacher(config, "text", names.texts)
-        else:
-            teacher = vectors.text_teacher(config.teacher, config.max_windows)
-        teacher.to(device)
-        result["text_width"] = vectors.embed(teacher, "text", names.texts, run.folder, size, part)
-    if names.images:
-        files = list(names.images)
-        if is_own:
-            teacher = _own_teacher(config, "image", files)
-        else:
-            teacher = vectors.image_teacher(config.teacher, names.images)
-        teacher.to(device)
-        result["image_width"] = vectors.embed(teacher, "image", files, run.folder, size, part)
+    inputs: dict[Modality, list[str]] = {"text": names.texts, "image": list(names.images)}
+    # What a teacher lacks is said before anything is embedded.
+    teachers = {
+        modality: _teacher(config, modality, names) for modality, some in inputs.items() if some
+    }
+    for modality, teacher in teachers.items():
+        teacher.to(run.state.device)
+        width = vectors.embed(
+            teacher, modality, inputs[modality], run.folder, config.shard_size, part
+        )
+        result[f"{modality}_width"] = width
     return result
 
 
-def _own_teacher(config: EmbedConfig, modality: Modality, names: Sequence[str]) -> Teacher:
-    """The user's own teacher of a modality."""
+def _teacher(config: EmbedConfig, modality: Modality, names: Names) -> Teacher:
     from groundling.teachers import TeacherContext
     from groundling.teachers.loading import load_own_teacher
-    from groundling.teachers.vectors import RAW, fit_own
+    from groundling.teachers.vectors import RAW, fit_own, image_teacher, text_teacher
 
+    if not is_import_path(config.teacher):
+        if modality == "text":
+            return text_teacher(config.teacher, config.max_windows)
+        return image_teacher(config.teacher, names.images)
     settings = make_settings(
         ObjectiveSettings,
         l1_targets="unit",
@@ -105,9 +103,9 @@ def _own_teacher(config: EmbedConfig, modality: Modality, names: Sequence[str]) 
         teacher_images=config.images,
         option=config.option,
     )
-    context = TeacherContext(config.teacher, frozenset({RAW[modality]}), settings)
-    teacher = load_own_teacher(context)
-    fit_own(teacher, modality, names)
+    features = frozenset({RAW[modality]})
+    teacher = load_own_teacher(TeacherContext(config.teacher, features, settings))
+    fit_own(teacher, modality, names.texts if modality == "text" else list(names.images))
     return teacher
 
 

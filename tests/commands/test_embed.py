@@ -81,11 +81,15 @@ def test_training_on_vectors_needs_no_teacher_and_is_bit_equal(
 def test_a_killed_run_goes_on_with_the_missing_files(config, vectors, tmp_path, monkeypatch):
     given = {**embedding_of(config), "out": tmp_path / "out"}
 
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
+    embed = stored_vectors.embed
+
+    def die_at_images(teacher: object, modality: str, *given: Any) -> int:
+        if modality == "image":
+            raise KeyboardInterrupt
+        return embed(teacher, modality, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stored_vectors, "image_teacher", die)
+        patch.setattr(stored_vectors, "embed", die_at_images)
         with pytest.raises(KeyboardInterrupt):
             groundling.embed(**given)
     texts = (tmp_path / "out/texts-00000.npy").stat().st_mtime_ns
@@ -159,6 +163,15 @@ def test_a_teacher_of_ones_own_embeds_too(config, vectors, tmp_path, monkeypatch
     ):
         with pytest.raises(InputError, match=f"the teacher other {told}"):
             groundling.embed(teacher=f"own_eyes:{name}", text=given["text"], out=name)
+
+
+def test_a_text_encoder_embeds_no_images_and_says_so_first(config, tmp_path):
+    homes.sentence_encoder(tmp_path / "texts")
+    with pytest.raises(InputError, match="texts: "):
+        groundling.embed(
+            **embedding_of(config) | {"teacher": tmp_path / "texts"}, out=tmp_path / "out"
+        )
+    assert not list((tmp_path / "out").glob("texts-*"))
 
 
 def test_what_vectors_lack_is_said_before_training(config, vectors, tmp_path):
@@ -238,6 +251,17 @@ def test_a_text_encoder_becomes_a_sentence_encoder_of_the_joint_space(
     assert (len(images), images.width, theirs.shape[1]) == (12, 16, 16)
     assert load_teacher_text(folder)[0].embed_dim == 16
     assert result["parameters"] > 0
+
+
+def test_a_killed_run_on_frozen_texts_ends_as_a_whole_one(locked_home, tmp_path):
+    stored = f"vectors:{locked_home / 'vectors'}"
+    frozen = {"text_model": locked_home / "encoder", "freeze_text": True, "image_model": stored}
+
+    def recipe(config: object, steps: object, out: Path) -> None:
+        trained(locked_home, out, **frozen, head_layers=2, save_every=1)
+
+    whole, resumed = homes.whole_and_resumed(recipe, None, None, tmp_path, "model", at=3)
+    assert whole == resumed and len(whole) > 3
 
 
 def test_a_frozen_encoders_vectors_are_those_of_its_tokens(locked_home: Path) -> None:
