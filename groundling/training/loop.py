@@ -30,6 +30,7 @@ from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
 from groundling.data.samples import SampleDataset
 from groundling.models.loading import Encoder
+from groundling.models.packing import pack_texts
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
 from groundling.objectives import Objective
 from groundling.objectives.contrastive import JoinedPass
@@ -166,12 +167,15 @@ def train(
     """
     sources = list(data) if isinstance(data, Sequence) else [DataSource(data)]
     training_step = PlainTrainingStep() if training_step is None else training_step
-    training = _TrainingLoop(
-        model, objectives, sources, config, Path(out), teachers, training_step, evaluator
-    )
-    recomputed = gradient_checkpointing(model) if config.gradient_checkpointing else nullcontext()
-    with recomputed, skip_mask_checks():
-        training.run()
+    with pack_texts(model) if config.packing else nullcontext():
+        training = _TrainingLoop(
+            model, objectives, sources, config, Path(out), teachers, training_step, evaluator
+        )
+        recomputed = (
+            gradient_checkpointing(model) if config.gradient_checkpointing else nullcontext()
+        )
+        with recomputed, skip_mask_checks():
+            training.run()
     return training.result()
 
 
@@ -238,7 +242,8 @@ class _TrainingLoop:
             batches = self._next_batches(micro_batches)
             self._check_first(step, batches)
             if self.peak and self.work is None:
-                self.work = model_work(self.module.model, batches[0])
+                with pack_texts(self.module.model, False) if self.config.packing else nullcontext():
+                    self.work = model_work(self.module.model, batches[0])
                 self.head_work = {one.name: head_work(one) for one in self.objectives}
                 self.module.train()
             norm = self._optimizer_step(step, batches)
