@@ -99,13 +99,11 @@ class Samples:
         return [self.samples[place] for place in indices]
 
 
-def measure(
-    model: nn.Module, parts: Sequence[Objective], data: Any, compiled: bool = False
-) -> Figures:
+def measure(model: nn.Module, parts: Sequence[Objective], data: Any, **options: bool) -> Figures:
     """Tokens a second, padding, MFU, and samples a second of training, without the first lines."""
     settings = TrainingArguments(
         steps=STEPS, batch=BATCH, precision="bf16" if CUDA else "fp32", log_every=STEPS // LINES,
-        save_every=10**6, compile=compiled, measure_peak=not CUDA, cpu=not CUDA,
+        save_every=10**6, measure_peak=not CUDA, cpu=not CUDA, **options,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         result = train(model, parts, [DataSource(data)], settings, folder)
@@ -141,9 +139,9 @@ def texts(form: str = "lines") -> list[Sample]:
     return [replace(one, clip=None) for one in adaptation_step.texts(BATCH * STEPS, form)]
 
 
-def adapt_mlm(size: str, form: str = "lines", compiled: bool = False) -> Figures:
+def adapt_mlm(size: str, form: str = "lines", **options: bool) -> Figures:
     model = encoder(size)
-    return measure(model, [MaskedLM(model.sizes, mask_id=4)], Samples(texts(form)), compiled)
+    return measure(model, [MaskedLM(model.sizes, mask_id=4)], Samples(texts(form)), **options)
 
 
 def adapt_xdbert(size: str) -> Figures:
@@ -386,8 +384,9 @@ def resumes(size: str) -> Figures:
 def contracts(_: str) -> Figures:
     """The tests of every objective on the device, and of steps that wait for it."""
     tests = ["tests/contracts/test_objectives.py", "tests/training/test_waiting.py"]
+    tests += ["tests/models/test_packing.py"]
     command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "-p", "no:cacheprovider"]
-    command += [*tests, "-k", "device or for_no_gpu"]
+    command += [*tests, "-k", "device or for_no_gpu or flash"]
     done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True)
     said = done.stdout.strip().splitlines()
     failed = [line for line in said if line.startswith(("FAILED", "ERROR"))]
@@ -400,7 +399,8 @@ def contracts(_: str) -> Figures:
 PARTS: dict[str, Callable[[str], Figures]] = {
     "resumes": resumes,
     "adapt_mlm": adapt_mlm,
-    "adapt_mlm_compiled": partial(adapt_mlm, compiled=True),
+    "adapt_mlm_compiled": partial(adapt_mlm, compile=True),
+    "adapt_mlm_packed": partial(adapt_mlm, packing=True),
     "adapt_mlm_blocks": partial(adapt_mlm, form="blocks"),
     "trainer_mlm": trainer_mlm,
     "trainer_mlm_compiled": partial(trainer_mlm, compiled=True),
@@ -420,6 +420,7 @@ PARTS: dict[str, Callable[[str], Figures]] = {
 COMPARED = (
     ("adapt_mlm", "trainer_mlm"),
     ("adapt_mlm_compiled", "trainer_mlm_compiled"),
+    ("adapt_mlm_packed", "adapt_mlm"),
     ("adapt_mlm_blocks", "trainer_mlm_blocks"),
 )
 

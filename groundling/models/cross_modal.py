@@ -219,6 +219,10 @@ class CrossModalEncoder(Encoder):
         """From now on, outputs include the text encoder's `layers` and `encode_again`."""
         self.text.return_layers()
 
+    def pack_texts(self, on: bool) -> bool:
+        """See `Encoder.pack_texts`; the cross-modal layers read padded texts."""
+        return self.text.pack_texts(on)
+
     def inputs(self, max_length: int) -> tuple[TextRowEncoder, ClipRowEncoder]:
         """The text encoder's input, and at most two CLIP windows per text (XDBERT Appendix B)."""
         windows = ClipRowEncoder(self.clip_tokenizer, self.clip.context_length, TUNING_WINDOWS)

@@ -56,6 +56,13 @@ class Encoder(nn.Module):
         """
         raise InputError(f"a {type(self).__name__} does not return its layers")
 
+    def pack_texts(self, on: bool) -> bool:
+        """Read the texts of a batch in one row without padding, or no longer; returns whether it did before.
+
+        Raises InputError if this model cannot, as by default.
+        """
+        raise InputError(f"packing: a {type(self).__name__} does not read texts in one row")
+
     def export(self, folder: Path) -> None:
         """Write a folder that its `ModelFormat` can load."""
         raise NotImplementedError

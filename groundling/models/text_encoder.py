@@ -33,13 +33,21 @@ from groundling.models.attention import (
     text_positions,
 )
 from groundling.models.loading import Encoder, load_config, load_tokenizer, load_weights
+from groundling.models.packing import (
+    PACKED,
+    check_packing,
+    encode_packed,
+    first_position,
+    packed_texts,
+    position_table,
+)
 from groundling.models.sentence_modules import SentenceModules, add_lowercase, load_sentence_modules
 from groundling.runs.folder import whole_folder
 
 # Attention masks on an accelerator: transformers checks each for padding, which synchronises with the GPU.
 
-CHECKED_ATTENTION = ("sdpa", "eager")
-"""Attention implementations whose masks are checked: PyTorch's fused one, and transformers' eager one."""
+CHECKED_ATTENTION = ("sdpa", "eager", PACKED)
+"""Attention implementations whose masks are checked: PyTorch's fused one, transformers' eager one, and packing's."""
 
 
 @contextmanager
@@ -189,6 +197,8 @@ class TextEncoder(Encoder):
         )
         self.sentence: SentenceModules | None = None
         self.has_layer_outputs = False
+        self.padded_attention = ""
+        """Its attention's name beside packing; empty while it does not pack."""
 
     def set_sentence_modules(self, sentence: SentenceModules) -> None:
         """Add sentence modules: outputs include sentence vectors, and exports are in sentence-transformers' format."""
@@ -200,11 +210,9 @@ class TextEncoder(Encoder):
     def max_length(self) -> int:
         """Maximum number of tokens of the encoder and its tokenizer, special ones included."""
         limit = getattr(self.encoder.config, "max_position_embeddings", None) or 512
-        for name, module in self.encoder.named_modules():
-            # RoBERTa-like models reserve the first rows: positions start at padding_idx + 1.
-            if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-                spent = 0 if module.padding_idx is None else module.padding_idx + 1
-                limit = module.num_embeddings - spent
+        table = position_table(self.encoder)
+        if table is not None:
+            limit = table.num_embeddings - first_position(table)
         return min(limit, self.tokenizer.model_max_length)
 
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
@@ -217,7 +225,7 @@ class TextEncoder(Encoder):
         if self.has_layer_outputs:
             arguments["output_hidden_states"] = True
         with capture_attention(self.encoder, attention, lambda: text_positions(tokens)):
-            out = self.encoder(**arguments)
+            out = self._encode(batch, arguments, is_packing=attention is None)
         return EncoderOutput(
             text=out.last_hidden_state,
             pooler_output=out.pooler_output if self.sizes.pooler_output else None,
@@ -244,6 +252,24 @@ class TextEncoder(Encoder):
         """From now on, outputs include `layers` and `encode_again`."""
         self.has_layer_outputs = True
 
+    def pack_texts(self, on: bool) -> bool:
+        """See `Encoder.pack_texts`."""
+        before = bool(self.padded_attention)
+        if on and not before:
+            check_packing(self.encoder)
+            self.padded_attention = self.encoder.config._attn_implementation
+            self.encoder.set_attn_implementation(PACKED)
+        elif before and not on:
+            self.encoder.set_attn_implementation(self.padded_attention)
+            self.padded_attention = ""
+        return before
+
+    def _encode(self, batch: Batch, arguments: Mapping[str, Any], is_packing: bool) -> Any:
+        packed = packed_texts(batch) if is_packing and self.padded_attention else None
+        if packed is None:
+            return self.encoder(**arguments)
+        return encode_packed(self.encoder, arguments, packed)
+
     def _encode_again(
         self, batch: Batch, attention_mask: Tensor | None = None, layers: int | None = None
     ) -> Tensor:
@@ -264,7 +290,8 @@ class TextEncoder(Encoder):
             f"a {family} model does not accept a mask for pairs of positions", errors=RuntimeError
         ):
             if layers is None:
-                states: Tensor = self.encoder(**arguments).last_hidden_state
+                out = self._encode(batch, arguments, is_packing=attention_mask is None)
+                states: Tensor = out.last_hidden_state
                 return states
             return first_layers(self.encoder, arguments, layers)
 

@@ -82,6 +82,9 @@ for what stays in fp32; otherwise fp32."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about 1.4 times the time, the same \
 numbers (docs/running.md)."""
+    packing: bool = False
+    """Text encoders read all texts of a batch in one row, without padding: the same numbers up to \
+rounding, but dropout draws differ. For lines of unequal length; not with --compile."""
     seed: Annotated[int, Ge(0)] = 0
     """Random seed."""
     compile: bool = False
@@ -105,6 +108,8 @@ of the log; off: the peak of a known GPU, and no MFU elsewhere (docs/running.md)
         is_increasing = list(self.milestones) == sorted(self.milestones)
         if (self.schedule == "steps") != bool(self.milestones) or not is_increasing:
             raise InputError("schedule=steps, and only that, needs milestones, increasing epochs")
+        if self.packing and self.compile:  # each batch would be compiled anew
+            raise InputError("packing: not with compile")
 
     @property
     def batch_size(self) -> str:

@@ -35,7 +35,7 @@ from groundling.training.batch_sampler import DataSource, corrupt_samples, is_sc
 from groundling.training.evaluation import Evaluator, device_of
 from groundling.training.loop import (
     ModelWithObjectives,
-    count_items,
+    add_counts,
     count_samples,
     means_of_windows,
     train,
@@ -175,7 +175,7 @@ class HeldOutLoss:
             batch = own.to(device)
             for teacher in self.teachers:
                 batch = add_features(teacher, batch)
-            counts = count_items(active, [batch.cpu_copy])
+            counts = add_counts(one.count(batch.cpu_copy) for one in active)
             for term, value in step(batch, [one.name for one in active]).terms.items():
                 total, items, _ = sums.get(term, (0.0, 0, 1.0))
                 # A term without a count is averaged over batches, each counted once.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,7 @@ from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
 from groundling.data.samples import SampleDataset
 from groundling.models.loading import Encoder
+from groundling.models.packing import pack_texts
 from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
 from groundling.objectives import Objective
 from groundling.objectives.contrastive import JoinedPass
@@ -166,12 +167,15 @@ def train(
     """
     sources = list(data) if isinstance(data, Sequence) else [DataSource(data)]
     training_step = PlainTrainingStep() if training_step is None else training_step
-    training = _TrainingLoop(
-        model, objectives, sources, config, Path(out), teachers, training_step, evaluator
-    )
-    recomputed = gradient_checkpointing(model) if config.gradient_checkpointing else nullcontext()
-    with recomputed, skip_mask_checks():
-        training.run()
+    with pack_texts(model) if config.packing else nullcontext():
+        training = _TrainingLoop(
+            model, objectives, sources, config, Path(out), teachers, training_step, evaluator
+        )
+        recomputed = (
+            gradient_checkpointing(model) if config.gradient_checkpointing else nullcontext()
+        )
+        with recomputed, skip_mask_checks():
+            training.run()
     return training.result()
 
 
@@ -238,7 +242,8 @@ class _TrainingLoop:
             batches = self._next_batches(micro_batches)
             self._check_first(step, batches)
             if self.peak and self.work is None:
-                self.work = model_work(self.module.model, batches[0])
+                with pack_texts(self.module.model, False) if self.config.packing else nullcontext():
+                    self.work = model_work(self.module.model, batches[0])
                 self.head_work = {one.name: head_work(one) for one in self.objectives}
                 self.module.train()
             norm = self._optimizer_step(step, batches)
@@ -315,11 +320,13 @@ class _TrainingLoop:
         memory, without synchronising with the GPU.
         """
         hosts = [batch.cpu_copy for batch in batches]
-        counts = count_items([*active, self.training_step], hosts)
+        counting: list[Objective | TrainingStep] = [*active, self.training_step]
+        counted = [[one.count(batch) for batch in hosts] for one in counting]
+        counts = add_counts(one for some in counted for one in some)
         logit_counts = [sum(one.count_logits(batch) for batch in hosts) for one in active]
         tokens = sum(batch.truncated_tokens for batch in hosts)
         regions = sum(batch.truncated_regions for batch in hosts)
-        read = [tokens, regions, *self._volume(active, hosts)]
+        read = [tokens, regions, *self._volume(active, hosts, counted)]
         totals = torch.tensor([*read, *logit_counts, *counts.values()], dtype=torch.long)
         if self.accelerator.num_processes > 1:
             totals = self.accelerator.reduce(to_device(totals, self.accelerator.device), "sum")
@@ -330,15 +337,19 @@ class _TrainingLoop:
         heads = dict(zip(names, summed, strict=False))
         return dict(zip(counts, summed[len(names) :], strict=True)), heads
 
-    def _volume(self, active: Sequence[Objective], hosts: Sequence[Batch]) -> tuple[int, int, int]:
+    def _volume(
+        self,
+        active: Sequence[Objective],
+        hosts: Sequence[Batch],
+        counted: Sequence[Sequence[Mapping[str, int]]],
+    ) -> tuple[int, int, int]:
         """Tokens, positions with padding, and kFLOPs (0 without a peak) of this process's micro-batches."""
         volumes = [Volume.of(batch) for batch in hosts]
         flops = 0.0
         if self.work is not None:
             flops = sum(self.work.of(volume) for volume in volumes)
-            for one in active:
-                items = sum(scored_items(one, batch) for batch in hosts)
-                flops += items * self.head_work[one.name]
+            for one, counts in zip(active, counted, strict=False):
+                flops += sum(map(scored_items, counts)) * self.head_work[one.name]
         tokens = sum(volume.tokens for volume in volumes)
         return tokens, sum(volume.positions for volume in volumes), round(flops / 1e3)
 
@@ -631,15 +642,12 @@ def count_samples(sources: Sequence[DataSource]) -> int:
     return sum({id(source.samples): len(source.samples) for source in sources}.values())
 
 
-def count_items(
-    counting: Sequence[Objective | TrainingStep], batches: Sequence[Batch]
-) -> dict[str, int]:
+def add_counts(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Number of items of each term in this process's micro-batches."""
     counts: dict[str, int] = {}
-    for one in counting:
-        for batch in batches:
-            for term, count in one.count(batch).items():
-                counts[term] = counts.get(term, 0) + count
+    for one in counted:
+        for term, count in one.items():
+            counts[term] = counts.get(term, 0) + count
     return counts
 
 

@@ -128,9 +128,9 @@ def head_work(objective: Objective) -> float:
     return float(6 * trained + 2 * frozen)
 
 
-def scored_items(objective: Objective, batch: Batch) -> int:
-    """Number of items that an objective's head scores in a batch."""
-    return max(objective.count(batch).values(), default=0)
+def scored_items(counts: Mapping[str, int]) -> int:
+    """Number of items that an objective's head scores in a batch, from the items of each of its terms."""
+    return max(counts.values(), default=0)
 
 
 def _table_width(head: LMHead) -> int:

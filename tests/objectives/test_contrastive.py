@@ -23,10 +23,15 @@ from groundling.core.errors import InputError
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
 from groundling.models.clip import ClipDualEncoder
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
-from groundling.objectives.contrastive import SigmoidContrastiveLoss, pool_sentences
+from groundling.objectives.contrastive import (
+    ClipContrastiveLoss,
+    SigmoidContrastiveLoss,
+    pool_sentences,
+)
 from groundling.objectives.lexi_contrastive import LexiContrastiveGrounding
 from groundling.objectives.mcse import MCSE, SimCSE
 from groundling.settings.fields import replace_settings
+from groundling.training.cached_negatives import join_micro_batches
 
 TO_IMAGE, TO_TEXT = "lexi_contrastive_to_image", "lexi_contrastive_to_text"
 TWO = OutputSizes(text=2, teacher_image=2)
@@ -449,3 +454,44 @@ def test_train_clip_with_the_sigmoid_loss(start: str, towers, tmp_path: Path) ->
     assert 0 < result["train_metrics"]["clip"] < 20
     if start == "siglip":
         assert not torch.equal(trained.logit_bias, towers.clip.logit_bias)
+
+
+@pytest.mark.parametrize("kind", [ClipContrastiveLoss, SigmoidContrastiveLoss])
+def test_a_batch_of_4096_in_micro_batches_of_32(kind, monkeypatch) -> None:
+    """Loss and gradients of one batch in float64, with heads alone."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.manual_seed(0)
+    features = torch.randn(2, 4096, 6, dtype=torch.double)
+    numbers = torch.arange(4096) // 2 * 2  # two captions an image
+    heads = torch.randn(2, 6, 4, dtype=torch.double, requires_grad=True)
+    scale, bias = (torch.tensor(x, dtype=torch.double, requires_grad=True) for x in (5.0, -2.0))
+    leaves = [heads, scale, bias] if kind is SigmoidContrastiveLoss else [heads, scale]
+    objective = kind(OutputSizes())
+
+    def encode(places: slice) -> EncoderOutput:
+        text, image = torch.nn.functional.normalize(features[:, places] @ heads, dim=-1)
+        return EncoderOutput(text_embeds=text, image_embeds=image, scale=scale, bias=bias)
+
+    def batch(places: slice) -> Batch:
+        named = numbers[places]
+        return Batch(tuple(map(str, named.tolist())), labels={"image": named})
+
+    whole = objective(encode(slice(4096)), batch(slice(4096)))["clip"]
+    expected = torch.autograd.grad(whole, leaves)
+    parts = [slice(start, start + 32) for start in range(0, 4096, 32)]
+    batches = [batch(part) for part in parts]
+    with torch.no_grad():
+        encoded = [encode(part) for part in parts]
+    passes = join_micro_batches(
+        objective, encoded, batches, range(len(parts)), lambda terms: terms["clip"]
+    )
+    total = torch.zeros((), dtype=torch.double)
+    for one, part, its in zip(passes, parts, batches, strict=True):
+        with one.run():
+            loss = objective(encode(part), its)["clip"]
+        rows, gradients = zip(*one.cached_gradients(), strict=True)
+        torch.autograd.backward((loss, *rows), (torch.ones_like(loss), *gradients))
+        total += loss.detach()
+    torch.testing.assert_close(total, whole.detach(), rtol=1e-12, atol=0)
+    for leaf, gradient in zip(leaves, expected, strict=True):
+        torch.testing.assert_close(leaf.grad, gradient, rtol=1e-10, atol=1e-12 * float(whole))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from tiny import homes, toys
 from tiny.homes import log_of
@@ -36,11 +37,13 @@ from groundling.settings.objectives import TrainingStepSettings
 from groundling.settings.training import TrainingArguments
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
+from groundling.training import loop
 from groundling.training.batch_sampler import DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import (
     MicroBatchContext,
     ModelWithObjectives,
     PlainTrainingStep,
+    _accelerator,
     resolve_precision,
     train,
 )
@@ -516,9 +519,19 @@ def test_what_cannot_cache_negatives(kind, step, told, cross, samples, tower, tm
         train(cross, [kind(sizes)], taught, config, tmp_path, training_step=step)
 
 
+def half_on_a_processor(config: TrainingArguments, out: Path) -> Accelerator:
+    """As on a GPU: autocast to fp16, and a scaler of losses."""
+    made = _accelerator(config, out)
+    made.scaler, made.native_amp = torch.amp.GradScaler("cpu", init_scale=1024), True
+    return made
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_the_second_pass_of_cached_negatives_draws_the_same_dropout(
-    student, text_only, tmp_path, monkeypatch
+    precision, student, text_only, tmp_path, monkeypatch
 ) -> None:
+    if precision == "fp16":
+        monkeypatch.setattr(loop, "_accelerator", half_on_a_processor)
     model = student()
     objectives = [MaskedLM(model.sizes, mask_id=4), SimCSE(model.sizes)]
     pairs, cached = [], JoinedPass.cached_gradients
@@ -530,10 +543,14 @@ def test_the_second_pass_of_cached_negatives_draws_the_same_dropout(
 
     monkeypatch.setattr(JoinedPass, "cached_gradients", look)
     config = TrainingArguments(
-        steps=2, batch=8, gradient_accumulation_steps=4, cached_negatives=True, cpu=True
-    )
+        steps=2, batch=8, gradient_accumulation_steps=4, cached_negatives=True, precision=precision,
+        cpu=True,
+    )  # fmt: skip
     train(model, objectives, text_only, config, tmp_path)
     assert len(pairs) == 8 and len(pairs[0][1]) == 2
+    assert pairs[0][0].dtype == {"bf16": torch.bfloat16, "fp16": torch.half}.get(
+        precision, torch.float
+    )
     for again, first in pairs:
         torch.testing.assert_close(again, first)
 
