@@ -576,6 +576,8 @@ def resolve_precision(config: TrainingArguments) -> str:
             torch.set_float32_matmul_precision("high")
             if torch.cuda.is_bf16_supported(including_emulation=False):
                 precision = "bf16"
+    if precision == "fp16" and use_cpu(config.cpu):  # accelerate would train in fp32 without a word
+        raise InputError("precision=fp16 needs an accelerator; a processor has bf16 and fp32")
     return "no" if precision == "fp32" else precision
 
 

@@ -521,7 +521,8 @@ def test_what_cannot_cache_negatives(kind, step, told, cross, samples, tower, tm
 
 def half_on_a_processor(config: TrainingArguments, out: Path) -> Accelerator:
     """As on a GPU: autocast to fp16, and a scaler of losses."""
-    made = _accelerator(config, out)
+    made = _accelerator(replace(config, precision="fp32"), out)
+    made.state._mixed_precision = "fp16"
     made.scaler, made.native_amp = torch.amp.GradScaler("cpu", init_scale=1024), True
     return made
 
@@ -553,6 +554,15 @@ def test_the_second_pass_of_cached_negatives_draws_the_same_dropout(
     )
     for again, first in pairs:
         torch.testing.assert_close(again, first)
+
+
+def test_precision_and_compilation_that_a_run_cannot_have(student, text_only, tmp_path) -> None:
+    model = student()
+    half = TrainingArguments(steps=2, batch=8, precision="fp16", cpu=True)
+    with pytest.raises(InputError, match=r"^precision=fp16 needs an accelerator"):
+        train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, half, tmp_path)
+    with pytest.raises(InputError, match=r"^cached_negatives: not with compile"):
+        TrainingArguments(cached_negatives=True, compile=True)
 
 
 # -- resume ------------------------------------------------------------------------------------------
