@@ -9,21 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import (
-    IGNORE,
-    Batch,
-    EncoderOutput,
-    OutputSizes,
-    Sample,
-    require,
-    select,
-)
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require, select
 from groundling.core.rng import derive_seed
-from groundling.models.heads import (
-    MATCHING_HEADS,
-    TokenImageMatchingHeads,
-    concatenated_layers,
-)
+from groundling.models.heads import MATCHING_HEADS, TokenImageMatchingHeads, concatenated_layers
 from groundling.objectives import NegativeSampler, Objective
 from groundling.objectives.contrastive import gather_across_processes
 from groundling.settings.objectives import VokenizerSettings, VokenSettings

@@ -38,11 +38,7 @@ from groundling.models.heads import HEADS, load_head
 from groundling.models.loading import Encoder
 from groundling.objectives.contrastive import pool_states
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.prediction.model_description import (
-    FILE,
-    detection_settings,
-    read_description,
-)
+from groundling.prediction.model_description import FILE, detection_settings, read_description
 from groundling.prediction.predictions import (
     ImageFiles,
     InputRow,

@@ -14,15 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
 from functools import cache, wraps
-from typing import (
-    Any,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    dataclass_transform,
-    get_args,
-    get_origin,
-)
+from typing import Any, Literal, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
 from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass

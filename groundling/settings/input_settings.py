@@ -11,13 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Ge, Interval
 
 from groundling.core.errors import InputError, convert_errors, duplicates
-from groundling.settings.fields import (
-    InputKind,
-    Settings,
-    refuse_settings,
-    required,
-    settings,
-)
+from groundling.settings.fields import InputKind, Settings, refuse_settings, required, settings
 
 
 @settings

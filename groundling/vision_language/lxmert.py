@@ -37,12 +37,7 @@ from groundling.models.attention import (
     text_positions,
 )
 from groundling.models.loading import ModelFormat, load_tokenizer, load_weights, model_type
-from groundling.models.task_heads import (
-    HeadContext,
-    TaskHead,
-    make_output_layer,
-    make_transform,
-)
+from groundling.models.task_heads import HeadContext, TaskHead, make_output_layer, make_transform
 from groundling.models.text_encoder import embed_words
 from groundling.objectives import LossTargets, Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching

@@ -37,12 +37,7 @@ from groundling.models.heads import LMHead, init_lm_head, save_with_lm_head
 from groundling.models.loading import Encoder
 from groundling.models.sentence_modules import SentenceModules, make_sentence_modules
 from groundling.models.text_encoder import TextEncoder, load_text_encoder, new_text_encoder
-from groundling.objectives import (
-    Objective,
-    ObjectiveContext,
-    find_objective,
-    unused_settings_note,
-)
+from groundling.objectives import Objective, ObjectiveContext, find_objective, unused_settings_note
 from groundling.objectives.feature_distillation import EmbeddingRetention, FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.prediction.similarity import text_length_limit

@@ -22,10 +22,7 @@ from groundling.data.captions import (
     settings_by_file,
 )
 from groundling.data.corpora import corpus_samples, stores_folder
-from groundling.data.regions.samples import (
-    CaptionSampleDataset,
-    ImageSampleBuilder,
-)
+from groundling.data.regions.samples import CaptionSampleDataset, ImageSampleBuilder
 from groundling.data.samples import (
     MultiVersionTextDataset,
     SampleSubset,
@@ -35,14 +32,9 @@ from groundling.data.samples import (
     with_choice,
     without_region_tags,
 )
-from groundling.objectives import (
-    Objective,
-)
+from groundling.objectives import Objective
 from groundling.runs.run import Run
-from groundling.settings.input_settings import (
-    WeightedFile,
-    parse_weighted_files,
-)
+from groundling.settings.input_settings import WeightedFile, parse_weighted_files
 from groundling.tasks import Task
 from groundling.tasks.splits import hidden_versions, select_partition
 from groundling.teachers import Teacher

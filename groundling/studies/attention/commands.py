@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
-from groundling.command_line import Command, Inputs, OutputFile, ResumableRun
+from groundling.command_line import Command, OutputFile, ResumableRun
+from groundling.command_line.names import input_paths
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -23,7 +24,6 @@ from groundling.settings.input_settings import (
     CaptionColumns,
     ImageSettings,
     PredictionColumns,
-    region_manifest,
 )
 
 TITLE = "Attention: what heads of vision-language models attend to"
@@ -61,15 +61,6 @@ other regions, such as a grid. A fine-tuned model keeps its setting from trainin
     """Texts per forward pass."""
     seed: Annotated[int, Ge(0)] = 0
     """Seed of the controls, the halves of the data and the bootstrap resamples."""
-
-    @property
-    def model_inputs(self) -> Inputs:
-        """Model, images and stores, which identify a run."""
-        return {
-            "model": self.model,
-            "images": self.image_settings.images,
-            "regions": region_manifest(self.image_settings.regions),
-        }
 
 
 @settings
@@ -117,7 +108,7 @@ HEADS = Command(
     "runs/heads",
     common_flags="model data regions images task split min-region-attention cpu",
     prints_output=True,
-    output=ResumableRun(lambda config: {"data": config.data, **config.model_inputs}),
+    output=ResumableRun(input_paths),
     formatter="groundling.studies.attention.grounding:format_heads",
 )
 
@@ -248,15 +239,7 @@ MODALITY = Command(
     validate=lambda config, out: (
         require_settings(config, "modality teacher", "teacher_images") if config.teacher else None
     ),
-    output=ResumableRun(
-        lambda config: {
-            "other": config.other,
-            "data": config.data,
-            "teacher": config.teacher,
-            "teacher_images": config.teacher_images,
-            **config.model_inputs,
-        }
-    ),
+    output=ResumableRun(input_paths),
     formatter="groundling.studies.attention.modality:format_modality",
 )
 
@@ -296,13 +279,7 @@ SYNTAX = Command(
     "--regions runs/store --out runs/syntax",
     common_flags="model data regions parses split labels cpu",
     prints_output=True,
-    output=ResumableRun(
-        lambda config: {
-            "data": config.data,
-            "parses": parses_of(config) or "",
-            **config.model_inputs,
-        }
-    ),
+    output=ResumableRun(lambda config: {**input_paths(config), "parses": parses_of(config) or ""}),
     formatter="groundling.studies.attention.syntax:format_syntax",
 )
 

@@ -28,13 +28,7 @@ from groundling.prediction.predictions import (
     predictions_of,
     probabilities,
 )
-from groundling.runs.folder import (
-    check_run_of,
-    disk_errors,
-    read_result,
-    write_json,
-    write_whole,
-)
+from groundling.runs.folder import check_run_of, disk_errors, read_result, write_json, write_whole
 from groundling.runs.run import Run
 from groundling.studies.clip_td.commands import EnsembleConfig, VcrJointScoreConfig, ZeroShotConfig
 from groundling.tasks import Task

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command, Inputs, ResumableRun
+from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError
 from groundling.settings.fields import (
     InputKind,
@@ -18,7 +19,7 @@ from groundling.settings.fields import (
     required,
     settings,
 )
-from groundling.settings.input_settings import ImageSettings, region_manifest
+from groundling.settings.input_settings import ImageSettings
 
 
 @settings
@@ -85,14 +86,9 @@ def shift_inputs(config: VcrShiftConfig) -> Inputs:
     from groundling.tasks.vcr import ANSWER
 
     has_wordnet = reads_wordnet(config.protocol, config.wordnet)
-    return {
-        "data": ANSWER.file(Path(config.data), config.split),
-        "attack": config.attack,
-        "attack rationale": config.attack_rationale,
-        "losses": config.losses,
-        "predictions": config.predictions,
-        "wordnet": wordnet_folder(config.wordnet) if has_wordnet else "",
-    }
+    own = {"data": ANSWER.file(Path(config.data), config.split)}
+    words = {"wordnet": wordnet_folder(config.wordnet)} if has_wordnet else {}
+    return {**input_paths(config), **own, **words}
 
 
 DATA_SHIFT = Command(
@@ -251,17 +247,6 @@ def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
         raise InputError(f"prompt={config.prompt!r}: expected a prompt that contains {{answer}}")
 
 
-def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {
-        "model": config.model,
-        "data": config.data,
-        "images": config.image_settings.images,
-        "regions": region_manifest(config.image_settings.regions),
-        **{f"also {other}": other.partition("=")[2] for other in config.extra_eval},
-    }
-
-
 ZERO_SHOT = Command(
     "zero-shot",
     "zero-shot evaluation of a CLIP, or of a pre-trained model's match head, on a task",
@@ -272,7 +257,7 @@ ZERO_SHOT = Command(
     "--images vcr1images --out runs/zero",
     common_flags="model task data images regions protocol prompt cpu",
     validate=check_zero_shot,
-    output=ResumableRun(zero_shot_inputs),
+    output=ResumableRun(input_paths),
 )
 
 

@@ -36,10 +36,7 @@ from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
 from groundling.tasks.splits import with_extra_splits
 from groundling.teachers.feature_cache import FeatureCache, cache_folder
-from groundling.training.evaluation import (
-    EvaluationOutput,
-    find_top_classes,
-)
+from groundling.training.evaluation import EvaluationOutput, find_top_classes
 
 RISING = ("contradiction", "neutral", "entailment")
 """Classes in the order of their cluster centres; the paper does not assign clusters to classes."""

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from groundling.command_line import Command, Inputs, ResumableRun
+from groundling.command_line.names import input_paths
 from groundling.settings.fields import InputKind, Settings, required, settings
-from groundling.settings.input_settings import ImageSettings, region_manifest
+from groundling.settings.input_settings import ImageSettings
 
 
 @settings
@@ -49,9 +50,7 @@ def probe_facts_inputs(config: ProbeFactsConfig) -> Inputs:
     from groundling.studies.knowledge.visual_facts import open_facts
 
     beside = open_facts(config.data).companion_files
-    own = {f"data:{path.name}": path for path in beside}
-    given = {"model": config.model, "visual_token_clip": config.visual_token_clip}
-    return {**given, "data": config.data, **own}
+    return {**input_paths(config), **{f"data:{path.name}": path for path in beside}}
 
 
 PROBE_FACTS = Command(
@@ -93,10 +92,7 @@ PROBE_WORDS = Command(
     "SimLex-999.txt --out runs/words",
     common_flags="model data template",
     prints_output=True,
-    output=ResumableRun(
-        lambda config: {"model": config.model, **{f"data:{path}": path for path in config.data}},
-        ignored_settings=("cpu",),
-    ),
+    output=ResumableRun(input_paths, ignored_settings=("cpu",)),
     formatter="groundling.studies.knowledge.word_similarity:format_words",
 )
 
@@ -142,9 +138,7 @@ PAIRS = Command(
     "runs/pairs",
     common_flags="model data other pll reduction cpu",
     prints_output=True,
-    output=ResumableRun(
-        lambda config: {"model": config.model, "data": config.data, "other": config.other}
-    ),
+    output=ResumableRun(input_paths),
     formatter="groundling.studies.knowledge.minimal_pairs:format_pairs",
 )
 
@@ -180,15 +174,7 @@ WINOGROUND = Command(
     "runs/winoground",
     common_flags="model data other images regions cpu",
     prints_output=True,
-    output=ResumableRun(
-        lambda config: {
-            "model": config.model,
-            "data": config.data,
-            "images": config.image_settings.images,
-            "other": config.other,
-            "regions": region_manifest(config.image_settings.regions),
-        }
-    ),
+    output=ResumableRun(input_paths),
     formatter="groundling.studies.knowledge.minimal_pairs:format_comparisons",
 )
 

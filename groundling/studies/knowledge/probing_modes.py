@@ -23,10 +23,7 @@ from groundling.models.clip import CLIP_LIKE, load_clip_text_tower
 from groundling.models.heads import LMHead
 from groundling.models.loading import Encoder, load_config
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
-from groundling.models.visual_token import (
-    is_visual_token_encoder,
-    load_visual_token_encoder,
-)
+from groundling.models.visual_token import is_visual_token_encoder, load_visual_token_encoder
 from groundling.runs.progress import track
 from groundling.studies.knowledge.pair_likelihoods import load_lm_head
 from groundling.studies.knowledge.visual_facts import MASK, VisualFact

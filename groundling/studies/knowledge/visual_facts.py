@@ -33,14 +33,7 @@ from groundling.core.errors import (
     require_known,
     require_nonempty,
 )
-from groundling.data.tables import (
-    Row,
-    lines_of,
-    read_header,
-    read_json_lines,
-    read_rows,
-    read_text,
-)
+from groundling.data.tables import Row, lines_of, read_header, read_json_lines, read_rows, read_text
 from groundling.data.text import indefinite_article
 from groundling.studies.knowledge import JsonObject
 

@@ -27,12 +27,7 @@ from groundling.runs.report import draw_heat_maps, render
 from groundling.settings.fields import make_settings
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
-from groundling.studies.attention.page.views import (
-    BOXES,
-    WORDS,
-    InspectedModel,
-    ModelAttentionView,
-)
+from groundling.studies.attention.page.views import BOXES, WORDS, InspectedModel, ModelAttentionView
 from groundling.tasks import Task
 
 if TYPE_CHECKING:
