@@ -27,8 +27,7 @@ class EmbedConfig(Settings):
     """A teacher, and the captions and images that it embeds."""
 
     teacher: Annotated[str, InputKind.MODEL] = ""
-    """Hub id or folder of a CLIP-like model, an image encoder or a text encoder, open_clip:NAME/TAG, \
-or timm:NAME."""
+    """Hub id or folder of a CLIP-like model, an image encoder or a text encoder, open_clip:NAME/TAG, or timm:NAME."""
     text: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Files of texts, or captions that `train-clip` reads; none: images alone."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 TableRow = Mapping[str, str]
-"""One row of a table: cells by column heading; all rows of a table have the same headings in the \
-same order."""
+"""One row of a table: cells by column heading; all rows of a table have the same headings in the same order."""
 
 
 class ReportImage(NamedTuple):

@@ -1,10 +1,9 @@
 """Settings: frozen dataclasses, checked by pydantic.
 
-A field declares type, range and default, and its docstring is its help, as in
-`batch: Annotated[int, Ge(1)] = 32`. The command line, recipes, Python functions and
-their documentation are generated from these fields. Settings that belong together form a group (a dataclass
-inside the settings of a command); everywhere each setting is addressed by its own name alone.
-Imports nothing heavy.
+A field declares type, range and default, and its docstring is its help, as in `batch: Annotated[int, Ge(1)] = 32`. The
+command line, recipes, Python functions and their documentation are generated from these fields. Settings that belong
+together form a group (a dataclass inside the settings of a command); everywhere each setting is addressed by its own
+name alone. Imports nothing heavy.
 """
 
 from __future__ import annotations

@@ -227,9 +227,8 @@ RELEASED_HEADS = {
 def lxmert(bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 2048) -> Lxmert:
     """Make an LXMERT whose embeddings, text layers and pooler are an uncased BERT's; all others are new.
 
-    A BERT of 12 layers gives 9 layers over the text, 5 over the regions and 5 cross-modality layers, as in the
-    paper, and a smaller one as many in proportion. The paper's own pre-training starts from random weights
-    (`random_init`).
+    A BERT of 12 layers gives 9 layers over the text, 5 over the regions and 5 cross-modality layers, as in the paper,
+    and a smaller one as many in proportion. The paper's own pre-training starts from random weights (`random_init`).
     """
     layers = bert.config.num_hidden_layers
     others = max(1, min(5, layers * 5 // 12))

@@ -216,8 +216,7 @@ def sources_of(
 ) -> list[DataSource]:
     """Every corpus once for each kind of step; auxiliary objectives take part in every step.
 
-    A step draws a corpus and a kind together, as UNITER's release does (ChenRocks/UNITER,
-    data/loader.py).
+    A step draws a corpus and a kind together, as UNITER's release does (ChenRocks/UNITER, data/loader.py).
     """
     names = {objective.name for objective in objectives}
     always = tuple(objective.name for objective in auxiliary)

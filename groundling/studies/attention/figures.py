@@ -1,9 +1,8 @@
 """Figures of the results of `heads`, `syntax` and `modality`, and of one text and image.
 
-VisualBERT's Figures 3 and 4 (accuracy of heads by layer) and CLIP-TD's Figures 2 to 4 (attention to
-the words that a teacher selects, modality importance by layer and by head). The panels of a figure
-share their scales. Colours are from Okabe and Ito's palette, and nothing is conveyed by colour
-alone.
+VisualBERT's Figures 3 and 4 (accuracy of heads by layer) and CLIP-TD's Figures 2 to 4 (attention to the words that a
+teacher selects, modality importance by layer and by head). The panels of a figure share their scales. Colours are from
+Okabe and Ito's palette, and nothing is conveyed by colour alone.
 """
 
 from __future__ import annotations

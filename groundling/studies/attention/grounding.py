@@ -1,8 +1,7 @@
 """Attention heads as classifiers of phrases without training (VisualBERT, Section 3).
 
-A head predicts the region that gets most of the attention from the phrase; it is right if that
-region matches a gold box of the phrase. Text tokens and whole-image regions do not compete. Ties go
-to the first region.
+A head predicts the region that gets most of the attention from the phrase; it is right if that region matches a gold
+box of the phrase. Text tokens and whole-image regions do not compete. Ties go to the first region.
 
 Sizes: Q phrases, H heads of a map, M heads of all layers, R regions, S columns.
 """
@@ -259,10 +258,9 @@ class HeadGrounding:
         )
 
 
-# Which heads ground phrases, without selection bias: the best of 144 heads on a split overestimates
-# its accuracy, so heads are selected on one half of the images and scored on the other, in both
-# directions. Every number is reported with a baseline, chance, and the accuracy of the same heads
-# with the region features of other images.
+# Which heads ground phrases, without selection bias: the best of 144 heads on a split overestimates its accuracy, so
+# heads are selected on one half of the images and scored on the other, in both directions. Every number is reported
+# with a baseline, chance, and the accuracy of the same heads with the region features of other images.
 
 
 def score_heads(
@@ -382,8 +380,7 @@ class HeadLeaderboard:
     def intervals(self, columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         """Means of columns (Q,) over scored phrases, per cent, with 95 % intervals over images.
 
-        All columns share the draws, so the interval of a column of differences is that of a paired
-        comparison.
+        All columns share the draws, so the interval of a column of differences is that of a paired comparison.
         """
         values = [np.where(self.scored_phrases, column, 0.0) for column in columns.values()]
         values.append(self.scored_phrases.astype(float))
@@ -502,10 +499,9 @@ COLUMNS = (
 )
 """Numbers reported for phrases, in per cent with an interval each; None where not available.
 
-`held_out`: the best active head of one half of the images on the other half, both directions;
-`other_images`: the same heads with the region features of other images; `other_images_best`: heads
-selected with these features; `rule`: the region of the highest confidence, or chance without
-confidences.
+`held_out`: the best active head of one half of the images on the other half, both directions; `other_images`: the same
+heads with the region features of other images; `other_images_best`: heads selected with these features; `rule`: the
+region of the highest confidence, or chance without confidences.
 """
 
 

@@ -358,11 +358,10 @@ def _of_words(summary: JsonObject, names: Sequence[str]) -> str:
 # -- integrated gradients, and the words of CLIP-TD's teacher ----------------------------------------------------------
 
 
-# Integrated gradients over words and regions (Sundararajan et al. 2017), and whether attention
-# agrees with them. The attribution of an input is the gradient of the answer with respect to its
-# embedding, averaged along the straight line from the baseline (padding in place of words, zero
-# region features) to the input, times the difference between the two. Attributions add up to the
-# change in the answer (completeness); the residual is reported.
+# Integrated gradients over words and regions (Sundararajan et al. 2017), and whether attention agrees with them. The
+# attribution of an input is the gradient of the answer with respect to its embedding, averaged along the straight line
+# from the baseline (padding in place of words, zero region features) to the input, times the difference between the
+# two. Attributions add up to the change in the answer (completeness); the residual is reported.
 
 LINE_POINTS = 64
 """Points on the line from baseline to input."""
@@ -498,8 +497,7 @@ def attribution_summary(
 ) -> dict[str, Any]:
     """Integrated gradients as in `result.json`: completeness, and agreement with attention.
 
-    `cls_attention`: [CLS]'s attention in the same samples, which are `rows`; `bootstrap` over their
-    examples.
+    `cls_attention`: [CLS]'s attention in the same samples, which are `rows`; `bootstrap` over their examples.
     """
     agreements = [
         attribution_agreement(*one)

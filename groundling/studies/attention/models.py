@@ -58,8 +58,7 @@ from groundling.vision_language import RegionEncoder
 class PatchReader(RegionEncoder):
     """Abstract: a model whose regions are a photo's patches, made by its image processor.
 
-    The first region is the class token: it has `is_whole_image`, and its features are zeros, which are
-    not used.
+    The first region is the class token: it has `is_whole_image`, and its features are zeros, which are not used.
     """
 
     region_source = "patches"

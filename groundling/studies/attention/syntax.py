@@ -1,9 +1,8 @@
 """Which heads follow syntactic relations (VisualBERT, Section 3, Table 2, Figure 4), as a command.
 
-Does a word attend to the region of the word that it depends on, or that depends on it? An arc joins
-w1, the head word of a phrase with boxes, and any other word w2. A head is right if the region that
-gets most of w2's attention matches a box of the phrase. A relation is scored separately for phrases
-that are its head and its dependent.
+Does a word attend to the region of the word that it depends on, or that depends on it? An arc joins w1, the head word
+of a phrase with boxes, and any other word w2. A head is right if the region that gets most of w2's attention matches a
+box of the phrase. A relation is scored separately for phrases that are its head and its dependent.
 """
 
 from __future__ import annotations
@@ -102,9 +101,8 @@ def match_parses(
 ) -> MatchedParses:
     """Match captions and parses, and convert the labels to `scheme`.
 
-    A parse with id IMAGE#NUMBER belongs to that caption; one that names an image, to the caption of
-    that image with the same words; any other, to every caption with the same words and no parse of
-    its own. The first of several is used.
+    A parse with id IMAGE#NUMBER belongs to that caption; one that names an image, to the caption of that image with the
+    same words; any other, to every caption with the same words and no parse of its own. The first of several is used.
     """
     by_id = {caption.id: caption for caption in captions}
     by_text: dict[str, list[EntitiesCaption]] = defaultdict(list)
@@ -256,12 +254,11 @@ IN_A_NOUN_PHRASE = (
 def relabel(words: Sequence[ParsedWord], scheme: LabelScheme) -> tuple[ParsedWord, ...]:
     """The words of a parse with the relations of `scheme`; `as-is` changes nothing.
 
-    `stanford`: de Marneffe and Manning 2008, basic dependencies, as in AllenNLP's parser, which the
-    VisualBERT paper uses; from Universal Dependencies (v2) or ClearNLP (spaCy's English models).
-    Most relations differ in their name alone. A preposition is a child of its noun in UD (`case`); in
-    the others it is the noun's parent (`prep`), and the noun its `pobj`. UD attaches `cc` to the
-    conjunct that follows, the others to the first conjunct. A relation without a counterpart keeps
-    its name. Words that the schemes attach to different parents (punctuation, copulas except before
+    `stanford`: de Marneffe and Manning 2008, basic dependencies, as in AllenNLP's parser, which the VisualBERT paper
+    uses; from Universal Dependencies (v2) or ClearNLP (spaCy's English models). Most relations differ in their name
+    alone. A preposition is a child of its noun in UD (`case`); in the others it is the noun's parent (`prep`), and the
+    noun its `pobj`. UD attaches `cc` to the conjunct that follows, the others to the first conjunct. A relation without
+    a counterpart keeps its name. Words that the schemes attach to different parents (punctuation, copulas except before
     a preposition) keep the parser's parent.
     """
     if scheme == "as-is":

@@ -360,8 +360,7 @@ def _texts_of(files: Files, settings: RealBenchConfig) -> Iterator[str]:
 def permute_tokens(counts: Counter[int]) -> dict[int, int]:
     """By token: another one of similar frequency, whose embedding it gets; no token keeps its own.
 
-    Bands of `BAND` tokens by frequency, each a cycle in random order; a last one of one token joins the band
-    before it.
+    Bands of `BAND` tokens by frequency, each a cycle in random order; a last one of one token joins the band before it.
     """
     ranked = sorted(counts, key=lambda token: (-counts[token], token))
     starts = list(range(0, len(ranked), BAND))

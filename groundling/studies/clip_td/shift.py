@@ -369,14 +369,13 @@ def _is_in(token: VcrToken, words: frozenset[str]) -> bool:
     return isinstance(token, str) and token in words
 
 
-# Adversarial shortcut mitigation masks the positions of a choice on which an attack model depends most.
-# Ye and Kovashka 2021, Section on adversarial masking; release: yekeren/VCR-shortcut-effects-study,
-# modeling/shortcut_main.py and tools/merge_adversarial_annotations.py. One position at a time is replaced by [MASK]
-# and its tag removed; the loss is the choice's own sigmoid cross-entropy. AdvTop-1 masks the position with the
-# largest loss: in the right choice the most important position, in a wrong choice the position whose masking makes
-# the choice most plausible. KeepTop-k masks all but the k positions with the largest losses.
-# The attack model here is text-only, so a masked position loses both name and tag. Losses depend on the model, so they
-# are written to a file that other runs can use.
+# Adversarial shortcut mitigation masks the positions of a choice on which an attack model depends most. Ye and Kovashka
+# 2021, Section on adversarial masking; release: yekeren/VCR-shortcut-effects-study, modeling/shortcut_main.py and
+# tools/merge_adversarial_annotations.py. One position at a time is replaced by [MASK] and its tag removed; the loss is
+# the choice's own sigmoid cross-entropy. AdvTop-1 masks the position with the largest loss: in the right choice the
+# most important position, in a wrong choice the position whose masking makes the choice most plausible. KeepTop-k masks
+# all but the k positions with the largest losses. The attack model here is text-only, so a masked position loses both
+# name and tag. Losses depend on the model, so they are written to a file that other runs can use.
 
 TASKS: dict[VcrPart, Task] = {"answer": ANSWER, "rationale": RATIONALE}
 DIGITS = 6

@@ -99,8 +99,7 @@ def collect_nouns(facts: Sequence[VisualFact]) -> HumanAnswerDistributions:
 def assign_folds(nouns: Sequence[str], folds: int, seed: int) -> np.ndarray:
     """The fold of each noun, (N,) int64, drawn by the seed; sizes differ by at most one noun.
 
-    With fewer nouns than `folds`, each noun is a fold. Raises InputError for fewer than three
-    nouns.
+    With fewer nouns than `folds`, each noun is a fold. Raises InputError for fewer than three nouns.
     """
     count = len(nouns)
     if count < 3:
@@ -118,11 +117,10 @@ def predict_by_ridge(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ridge regression from states (N, D) to roots of shares (N, O), cross-validated by fold (N,).
 
-    Square roots, as in the Hellinger distance, reduce the weight of frequent answers. Returns the predicted
-    roots (N, O), which may be negative, and the correlation (N,) of deviations over answers. A deviation
-    is the difference between a noun's roots (predicted or people's) and the mean of the fold's
-    training nouns; their correlation is 0 for a prediction of the mean, and NaN for a noun whose
-    answers are that mean.
+    Square roots, as in the Hellinger distance, reduce the weight of frequent answers. Returns the predicted roots (N,
+    O), which may be negative, and the correlation (N,) of deviations over answers. A deviation is the difference
+    between a noun's roots (predicted or people's) and the mean of the fold's training nouns; their correlation is 0 for
+    a prediction of the mean, and NaN for a noun whose answers are that mean.
     """
     roots = np.sqrt(shares)
     predicted = cross_validated_ridge(states, roots, fold)
@@ -170,9 +168,8 @@ def score_nouns(
 ) -> dict[str, np.ndarray]:
     """Scores of each noun, (N,), from predicted roots (N, O): `spearman` and `accuracy`.
 
-    `spearman` is the rank correlation of the shares, which predicting the mean inflates; it is left out if
-    facts differ in their options, as for size and co-occurrence. `accuracy` is the accuracy of each fact
-    among its own options.
+    `spearman` is the rank correlation of the shares, which predicting the mean inflates; it is left out if facts differ
+    in their options, as for size and co-occurrence. `accuracy` is the accuracy of each fact among its own options.
     """
     right = np.zeros(len(nouns.names))
     counts = np.bincount(nouns.of_fact, minlength=len(right))
@@ -363,10 +360,9 @@ def score_answers(
 ) -> dict[str, float]:
     """Top-1 accuracy, mean rank correlation with people, and divergence; NaN where undefined.
 
-    If several answers are equally frequent, each is right. Correlations (`spearman`, `kendall`) are
-    over facts whose target is not one-hot; with equal scores, `spearman` is 0 and `kendall`
-    undefined. The Jensen-Shannon divergence (`js`), in bits, needs log-probabilities, which are
-    normalised over the options.
+    If several answers are equally frequent, each is right. Correlations (`spearman`, `kendall`) are over facts whose
+    target is not one-hot; with equal scores, `spearman` is 0 and `kendall` undefined. The Jensen-Shannon divergence
+    (`js`), in bits, needs log-probabilities, which are normalised over the options.
 
     Args:
         facts: F facts.

@@ -386,9 +386,8 @@ def load_word_reader(
 ) -> WordReader:
     """The reader of a text encoder's `layer` (None: of all) or of a CLIP-like tower, a hub id or folder.
 
-    A text encoder gives the mean state of a span's tokens without special ones; a CLIP-like tower,
-    the text feature of the whole text (its end token). Raises InputError for a layer that does not
-    exist.
+    A text encoder gives the mean state of a span's tokens without special ones; a CLIP-like tower, the text feature of
+    the whole text (its end token). Raises InputError for a layer that does not exist.
     """
     if is_visual_token_encoder(source):
         raise InputError(

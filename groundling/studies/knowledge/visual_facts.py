@@ -335,10 +335,9 @@ WORDS = ("object_s", "areis_s", "object_pl", "areis_pl")
 def _raw_coda(rows: Iterable[Row], file: FactsFile) -> Iterator[VisualFact]:
     """The objects of CoDa's raw files, beside which are its objects and templates.
 
-    As in nala-cub/coda, projects/coda/probing/dataset/dataset.py: answers that are not `included`
-    are skipped. Each remaining answer is divided by its sum. The answer that agrees least with the
-    object's mean is removed, repeatedly, while its Kendall's tau is negative. Objects that
-    `objects.jsonl` does not list are left out.
+    As in nala-cub/coda, projects/coda/probing/dataset/dataset.py: answers that are not `included` are skipped. Each
+    remaining answer is divided by its sum. The answer that agrees least with the object's mean is removed, repeatedly,
+    while its Kendall's tau is negative. Objects that `objects.jsonl` does not list are left out.
     """
     path = file.path
     if not path.name.endswith(ANNOTATIONS):
@@ -637,8 +636,7 @@ def _norm(
 def _queries(rows: Iterable[Row], file: FactsFile) -> Iterator[VisualFact]:
     """The queries that the release generates, in which all labels have the file's minimal frequency.
 
-    The options are the labels of `labels.txt`, beside the file or in the folder above, or else all labels
-    of the file.
+    The options are the labels of `labels.txt`, beside the file or in the folder above, or else all labels of the file.
     """
     folder = file.path.parent
     file.companion_files = tuple(

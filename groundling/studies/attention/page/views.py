@@ -1,7 +1,6 @@
 """A model on the page: its inputs from a text and a photo, its words, boxes, attention and answer.
 
-Fine-tuned and pre-trained models, text encoders, and models of transformers that can be inspected
-only.
+Fine-tuned and pre-trained models, text encoders, and models of transformers that can be inspected only.
 """
 
 from __future__ import annotations
@@ -251,8 +250,7 @@ class _WordBoxMapCollector:
 def _even(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The share (K,) of a position under even attention, from weights (H, S, S') and rows (K, S).
 
-    A masked position, such as a later word in a causal model, has a weight of exactly 0 in every
-    head.
+    A masked position, such as a later word in a causal model, has a weight of exactly 0 in every head.
     """
     readable = (weights > 0).any(0).sum(1)
     shares: np.ndarray = rows @ (1 / np.maximum(readable, 1))
