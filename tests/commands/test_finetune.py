@@ -17,11 +17,7 @@ from transformers import AutoModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.result import (
-    majority_baseline,
-    majority_note,
-    summary,
-)
+from groundling.commands.finetune.result import majority_baseline, majority_note, summary
 from groundling.core.batch import Example
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, RMSE, SCORE, is_degenerate
 from groundling.core.output_types import Classification, OpenAnswer, RegionSelection, Regression

@@ -15,11 +15,7 @@ from tiny import homes, toys
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.data import clip_windows, text_layout_of
-from groundling.commands.adapt.evaluation import (
-    evaluate_objectives,
-    length_note,
-    match_by_length,
-)
+from groundling.commands.adapt.evaluation import evaluate_objectives, length_note, match_by_length
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict

@@ -34,11 +34,7 @@ from groundling.data.captions import IS_PAIR
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import TextEncoder
-from groundling.objectives import (
-    Objective,
-    ObjectiveContext,
-    built_in_objectives,
-)
+from groundling.objectives import Objective, ObjectiveContext, built_in_objectives
 from groundling.objectives.contrastive import ClipContrastiveLoss, info_nce
 from groundling.objectives.feature_distillation import (
     ContrastiveDistillation,
@@ -62,12 +58,7 @@ from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher, FrozenCopy
-from groundling.training.batch_sampler import (
-    BatchPlan,
-    DataSource,
-    MicroBatchDataset,
-    plan_batches,
-)
+from groundling.training.batch_sampler import BatchPlan, DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import PlainTrainingStep, train
 
 

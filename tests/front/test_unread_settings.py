@@ -15,12 +15,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.objectives import built_in_objectives, unused_settings_note
-from groundling.settings.fields import (
-    Settings,
-    make_settings,
-    may_repeat,
-    settings_of,
-)
+from groundling.settings.fields import Settings, make_settings, may_repeat, settings_of
 from groundling.settings.objectives import (
     CrossModalEncoderSettings,
     ExtraObjectiveSettings,

@@ -48,11 +48,7 @@ from groundling.models.text_encoder import new_encoder
 from groundling.objectives import save_objective_heads
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction import Prediction, load
-from groundling.prediction.model_description import (
-    FILE,
-    ModelDescription,
-    read_description,
-)
+from groundling.prediction.model_description import FILE, ModelDescription, read_description
 from groundling.prediction.predictions import choose_seed_model
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.input_settings import (

@@ -83,9 +83,7 @@ ADAMW_EPS = 1e-6
 SCHEDULE = "warmup_linear"
 """The schedule that get_lr_sched of optim/sched.py calls."""
 LENGTH_OF = "len(input_ids)"
-"""The lengths in id2len (prepro.py), which max_txt_len limits; [CLS] and [SEP] are added later
-(data/data.py).
-"""
+"""The lengths in id2len (prepro.py), which max_txt_len limits; [CLS] and [SEP] are added later (data/data.py)."""
 VCR_TARGET = "qa_target"
 """The answer and rationale that data/pretrain_vcr.py appends to a question."""
 
@@ -139,9 +137,7 @@ VLBERT_CODE = {
     **{"epochs between evaluations": 1, "Save new best model": True},
 }
 SEQ_LEN = {"pretrain/data": 64, "vcr/data/datasets/vcr.py": 64}
-"""For pre-training, text with special tokens plus boxes; for VCR, question and answer without
-special tokens.
-"""
+"""For pre-training, text with special tokens plus boxes; for VCR, question and answer without special tokens."""
 CORPORA = "./data/en_corpus/bc1g.doc+./data/en_corpus/wiki.doc"
 """TRAIN_ANNOTATION_FILE of the pretrain files whose BATCH_IMAGES are two."""
 CORPUS = {"bc1g.doc": "BooksCorpus", "wiki.doc": "Wikipedia"}
@@ -151,9 +147,7 @@ NETWORK = {
     "vcr": {"ENABLE_CNN_REG_LOSS": True},
 }
 MVRC_LABEL = "cls_scores"
-"""The targets of regions in pretrain/data/datasets/conceptual_captions.py: the detector's scores of
-all classes.
-"""
+"""The targets of regions in pretrain/data/datasets/conceptual_captions.py: the detector's scores of all classes."""
 BOXES = {
     "vqa": "10-100ada",
     "refcoco gt_boxes": {"TRAIN_BOXES": "gt", "VAL_BOXES": "gt"},

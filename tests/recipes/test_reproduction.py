@@ -502,9 +502,7 @@ ABLATIONS = {
 
 
 def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
-    """B15: every arm of Table 7 has the full model's steps, rates, boxes and phases, except what it
-    ablates.
-    """
+    """B15: every arm of Table 7 has the full model's steps, rates, boxes and phases, except what it ablates."""
     plan = plan_of("visualbert.py", tmp_path, "--table", "Table 7")
 
     def here(name: str) -> dict[str, str]:
@@ -529,8 +527,7 @@ def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
 
 
 XDBERT = {
-    # by job: epochs, steps, cross layers, text, rate (Sec. 2.3, 5, App. C.1, Table 3; the release's
-    # script)
+    # by job: epochs, steps, cross layers, text, rate (Sec. 2.3, 5, App. C.1, Table 3; the release's script)
     "XDBERT-b: adapt": ("1", 803, "2", "wiki103", "0.0001"),
     "ELECTRA-l: adapt": ("1", 803, "2", "wiki103", "0.0001"),
     "1-cross-attention-layer: adapt": ("1", 803, "1", "wiki103", "0.0001"),
@@ -554,8 +551,7 @@ RATES = {
 
 
 def test_xdberts_plan_has_the_papers_numbers(plans: Any) -> None:
-    """A4: blocks of 512, 9 windows, a schedule of 40 epochs,
-    the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE.
+    """A4: blocks of 512, 9 windows, a schedule of 40 epochs, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE.
     """
     plan = plans("xdbert.py")
     for name, (epochs, steps, layers, text, rate) in XDBERT.items():

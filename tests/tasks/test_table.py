@@ -12,12 +12,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, Regression
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task
-from groundling.tasks.table import (
-    TableReader,
-    form_of,
-    table_notes,
-    table_task,
-)
+from groundling.tasks.table import TableReader, form_of, table_notes, table_task
 
 
 def own(path: Path, text: str = "q,a", **options: str) -> Task:

@@ -313,8 +313,7 @@ def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
 
 
 class Looking(StubAttention):
-    """Head 0 attends to the region with the features that the phrase names; head 1 to the first
-    region; head 2 to text.
+    """Head 0 attends to the region with the features that the phrase names; head 1 to the first region; head 2 to text.
     """
 
     def forward(self, batch: Batch, attention: Any) -> EncoderOutput:
@@ -335,9 +334,7 @@ class Looking(StubAttention):
 
 
 def looked_at(text: TextRowEncoder, others: bool) -> tuple[HeadLeaderboard, list[str]]:
-    """40 images of four objects in four places, in any order; each phrase, a word, names one by its
-    number.
-    """
+    """40 images of four objects in four places, in any order; each phrase, a word, names one by its number."""
     rng = np.random.default_rng(1)
     spots = [LEFT, RIGHT, FAR, [60, 60, 100, 100]]
     store, examples, phrases = {}, [], []

@@ -39,10 +39,7 @@ from groundling.studies.attention.commands import (
     ModalityConfig,
     VisualizeConfig,
 )
-from groundling.studies.attention.inspected_models import (
-    RegionModel,
-    randomize_weights,
-)
+from groundling.studies.attention.inspected_models import RegionModel, randomize_weights
 from groundling.studies.attention.models import (
     ClipTowers,
     PatchReader,
@@ -293,9 +290,7 @@ def test_a_text_without_a_photo(place: Path) -> None:
 
 
 def test_a_patch_is_right_whose_centre_lies_in_a_gold_box() -> None:
-    """By hand: 2 x 2 patches on 100 x 80 pixels; one centre is in the first box, one on the edge of
-    the second.
-    """
+    """By hand: 2 x 2 patches on 100 x 80 pixels; one centre is in the first box, one on the edge of the second."""
     row = cut_patches(np.zeros((3, 16, 16), np.float32), 8)
     gold = GoldBoxes(np.array([[0, 0, 30, 25], [70, 60, 75, 80]]), (100, 80))
     right = pointing_game(Example("a", "a dog", gold_boxes=gold), row)

@@ -29,11 +29,7 @@ from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.studies.attention.figures import FORMATS
-from groundling.studies.attention.page import (
-    AttentionPage,
-    ImageTextPair,
-    select_pairs,
-)
+from groundling.studies.attention.page import AttentionPage, ImageTextPair, select_pairs
 from groundling.studies.attention.page.views import (
     InspectedModel,
     ModelAttentionView,

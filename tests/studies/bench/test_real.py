@@ -26,11 +26,7 @@ from groundling.settings.fields import make_settings
 from groundling.studies.bench import readings
 from groundling.studies.bench.commands import BENCH_REAL, RealBenchConfig
 from groundling.studies.bench.engine import BEFORE, METHOD, SHUFFLED, TEXT_CONTROL, Arm
-from groundling.studies.bench.handed import (
-    permute_teacher,
-    permute_tokens,
-    real_files,
-)
+from groundling.studies.bench.handed import permute_teacher, permute_tokens, real_files
 from groundling.studies.bench.methods import find_methods
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.readings import DEVIATIONS, SetReader, set_readers
