@@ -76,18 +76,14 @@ class LinearProbe:
 
     def cross_validate(self, folds: int) -> float:
         """Accuracy on train nouns that the probe was not fitted on, in `folds` folds, with the same penalty."""
-        from sklearn.base import clone
+        from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
-        classifier = clone(self.classifier)
         train = np.flatnonzero(self.split == "train")
-        right = 0
-        for fold in range(folds):
-            held_out = train[fold::folds]
-            kept = np.setdiff1d(train, held_out)
-            classifier.fit(self.scaled[kept], self.labels[kept])
-            predicted = classifier.predict(self.scaled[held_out])
-            right += int((predicted == self.labels[held_out]).sum())
-        return right / len(train)
+        split = PredefinedSplit(np.arange(len(train)) % folds)
+        predicted = cross_val_predict(
+            self.classifier, self.scaled[train], self.labels[train], cv=split
+        )
+        return float((predicted == self.labels[train]).mean())
 
 
 def score_readout(

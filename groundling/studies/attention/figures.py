@@ -61,12 +61,6 @@ def write_figures(
 # -- heads as classifiers ----------------------------------------------------------------------------------------------
 
 
-def draw_relations(relations: Sequence[ResultJson]) -> Figure:
-    """`draw_head_accuracies` of syntactic relations, with the end of the arc that is the phrase in each title."""
-    panels = {f"{one['relation']} (phrase is {one['phrase_is']})": one for one in relations}
-    return draw_head_accuracies(panels)
-
-
 def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
     """Accuracy of every head by layer, one panel per title; VisualBERT, Figures 3 and 4.
 

@@ -570,9 +570,8 @@ def format_interval(estimate: Mapping[str, Any] | None) -> str:
 def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
     """Every head's accuracy as a classifier of phrases, with baselines and a control; writes `heads.svg`.
 
-    Raises:
-        InputError: The model reads no regions or gives no attention, a file is missing or
-            malformed, a phrase is not in its text, or no phrase is left.
+    Raises InputError: the model reads no regions or gives no attention, a file is missing or malformed, a phrase is not
+    in its text, or no phrase is left.
     """
     task = resolve("tasks", Task, config.task)
     phrases, skipped = read_phrases(task, Path(config.data), config.split)

@@ -59,9 +59,8 @@ MIN_COMPLETE_SHARE = 0.9
 def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
     """Modality importance by layer and head, input ablation and attributions, for one model or two; with figures.
 
-    Raises:
-        InputError: A model reads no regions or gives no attention, a file is missing or malformed,
-            examples have no labels where answers are scored, or settings do not fit the model.
+    Raises InputError: a model reads no regions or gives no attention, a file is missing or malformed, examples have no
+    labels where answers are scored, or settings do not fit the model.
     """
     device = run.state.device
     models = [config]

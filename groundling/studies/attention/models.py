@@ -282,11 +282,9 @@ def load_vilt(source: str | Path) -> Vilt:
     return Vilt(model, load_tokenizer(source), load_processor(source)).eval()
 
 
-def _is_vilt(source: str) -> bool:
-    return model_type(source) == ViltConfig.model_type
-
-
-VILT = ModelFormat("ViLT of transformers", _is_vilt, load_vilt)
+VILT = ModelFormat(
+    "ViLT of transformers", lambda source: model_type(source) == ViltConfig.model_type, load_vilt
+)
 
 
 # -- CLIP's two towers: patches attend to patches, words to words ------------------------------------------------------
@@ -400,8 +398,6 @@ def load_clip_towers(source: str | Path) -> ClipTowers:
     return ClipTowers(model, load_tokenizer(source), load_processor(source)).eval()
 
 
-def _is_clip(source: str) -> bool:
-    return model_type(source) == "clip"
-
-
-CLIP = ModelFormat("CLIP's towers", _is_clip, load_clip_towers, for_inspection=True)
+CLIP = ModelFormat(
+    "CLIP's towers", lambda one: model_type(one) == "clip", load_clip_towers, for_inspection=True
+)

@@ -37,7 +37,7 @@ from groundling.studies.attention.commands import (
     SyntaxConfig,
     parses_of,
 )
-from groundling.studies.attention.figures import draw_relations, write_figures
+from groundling.studies.attention.figures import draw_head_accuracies, write_figures
 from groundling.studies.attention.grounding import (
     COUNTED,
     PhraseBaselines,
@@ -353,9 +353,8 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
 
     Writes the parses of spaCy to the run's folder as `parses.conllu`, and `relations.svg`.
 
-    Raises:
-        InputError: The model reads no regions or gives no attention, a file is missing or
-            malformed, a parser is not installed, or no relation has enough arcs.
+    Raises InputError: the model reads no regions or gives no attention, a file is missing or malformed, a parser is not
+    installed, or no relation has enough arcs.
     """
     every = read_captions(Path(config.data), config.split)
     # A parser runs once; its output is saved and read as the file of parses.
@@ -386,7 +385,8 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
         )
     run.note(*notes_of_reports(counts, LEFT_OUT, relations))
     if run.state.is_main_process:
-        write_figures({"relations": draw_relations(relations)}, run.folder)
+        panels = {f"{one['relation']} (phrase is {one['phrase_is']})": one for one in relations}
+        write_figures({"relations": draw_head_accuracies(panels)}, run.folder)
     return {
         "labels": config.labels,
         "counts": counts,

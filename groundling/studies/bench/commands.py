@@ -277,11 +277,6 @@ which takes four times as long; off: one method that transfers visual attributes
     """Factor on every number of steps; with less than 1 the models learn nothing, but the pipeline is tested."""
 
 
-def check_quickstart(config: QuickstartConfig, out: str | Path) -> None:
-    """Raises InputError for an unknown family, before anything is rendered."""
-    _check_families([config.family], out)
-
-
 QUICKSTART = Command(
     "quickstart",
     "the whole pipeline on a rendered world, offline, in minutes",
@@ -290,7 +285,7 @@ QUICKSTART = Command(
     title="Worlds: the rendered world and the quickstart",
     example="groundling quickstart",
     common_flags="full family seed processes",
-    validate=check_quickstart,
+    validate=lambda config, out: _check_families([config.family], out),
     prints_output=True,
     output=ResumableRun(ignored_settings=("processes",), extendable=True),
 )

@@ -64,8 +64,7 @@ def group_by_bias(
     `language_biased`: right, with at least the threshold's probability; `image_biased`: wrong; `unsure`: right, but
     below the threshold; `kept`: the IM evaluation set, all but the first group, in file order.
 
-    Raises:
-        InputError: An item without scores, a wrong number of scores, or scores that are not finite.
+    Raises InputError: an item without scores, a wrong number of scores, or scores that are not finite.
     """
     raise_first(
         [f"no prediction for {line.item.id}" for line in lines if line.item.id not in scores]
@@ -129,8 +128,7 @@ def shift(config: VcrShiftConfig, run: Run) -> dict[str, Any]:
     removed, `losses.jsonl` of an attack model, and `result.json` with counts and overlaps before and after. Labels, ids
     and the number of choices never change; the command is idempotent.
 
-    Raises:
-        InputError: Settings do not fit the protocol, a file cannot be read, or no item is left.
+    Raises InputError: settings do not fit the protocol, a file cannot be read, or no item is left.
     """
     folder = Path(config.data)
     lines = read_lines(folder, config.split)
@@ -427,8 +425,7 @@ def mask_by_losses(
 
     A choice that already contains [MASK] does not change, so masking is idempotent.
 
-    Raises:
-        InputError: A line without losses, or with losses for another number of positions.
+    Raises InputError: a line without losses, or with losses for another number of positions.
     """
     absent = [line.item.id for line in lines if line.item.id not in losses]
     raise_first([f"no losses for {name}" for name in absent])

@@ -48,9 +48,8 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     Choices by the highest similarity, SNLI-VE's classes by exact k-means of the similarities, open answers by prompts.
     With several processes each one predicts everything.
 
-    Raises:
-        InputError: There is no rule for the task, an image is missing, the model has no match head, or there are
-            too few distinct similarities for the clusters.
+    Raises InputError: there is no rule for the task, an image is missing, the model has no match head, or there are too
+    few distinct similarities for the clusters.
     """
     folder = Path(config.data)
     task = resolve("tasks", Task, config.task).with_answers_of(folder)

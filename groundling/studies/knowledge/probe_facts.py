@@ -15,6 +15,8 @@ from scipy.special import softmax
 from scipy.stats import kendalltau, rankdata
 from sklearn.linear_model import RidgeCV
 from sklearn.metrics import average_precision_score
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from groundling.core.batch import require
@@ -138,15 +140,9 @@ def cross_validated_ridge(
 
     The penalty is selected by leave-one-out on the training rows: one for all values, or with `alone` one for each.
     """
-    predicted = np.empty_like(values)
-    for left_out in np.unique(fold):
-        test = fold == left_out
-        scale = StandardScaler().fit(states[~test])
-        ridge = RidgeCV(PENALTIES, alpha_per_target=alone)
-        ridge.fit(scale.transform(states[~test]), values[~test])
-        values_of_fold = ridge.predict(scale.transform(states[test]))
-        predicted[test] = values_of_fold.reshape(len(values_of_fold), -1)
-    return predicted
+    model = make_pipeline(StandardScaler(), RidgeCV(PENALTIES, alpha_per_target=alone))
+    predicted = cross_val_predict(model, states, values, cv=PredefinedSplit(fold))
+    return np.asarray(predicted.reshape(values.shape))
 
 
 def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -370,7 +366,10 @@ def score_answers(
         logs: Whether these are log-probabilities; otherwise `js` is NaN.
     """
     of_facts = score_facts(facts, scores, logs)
-    return {name: _mean_of_defined(values) for name, values in of_facts.items()}
+    return {
+        name: float(np.nanmean(values)) if np.isfinite(values).any() else NAN
+        for name, values in of_facts.items()
+    }
 
 
 def score_facts(
@@ -459,10 +458,6 @@ def _have_same_options(facts: Sequence[VisualFact]) -> bool:
 
 def _are_norms(facts: Sequence[VisualFact]) -> bool:
     return all(fact.frequencies is not None for fact in facts)
-
-
-def _mean_of_defined(values: np.ndarray) -> float:
-    return float(np.nanmean(values)) if np.isfinite(values).any() else NAN
 
 
 def mean_average_precision(

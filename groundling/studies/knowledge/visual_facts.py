@@ -469,11 +469,6 @@ def _choice(row: JsonObject, path: Path, subject: str, right: str, wrong: str) -
 
 
 @row_by_row
-def _hub_choice(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
-    yield _choice(row, file.path, "obj", "positive", "negative")
-
-
-@row_by_row
 def _position(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
     text = row["text"].strip()
     one, other = row["obj_a"].strip(), row["obj_b"].strip()
@@ -680,7 +675,9 @@ LAYOUTS: dict[tuple[str, ...], FactsReader] = {
     ("obj_a", "obj_b", "label", "text"): _position,
     ("question", "label"): _question,
     ("question", "ground_truth", "scene_description", "substitution_hop"): _taxonomigqa,
-    ("obj", "positive", "negative"): _hub_choice,
+    ("obj", "positive", "negative"): row_by_row(
+        lambda row, file: [_choice(row, file.path, "obj", "positive", "negative")]
+    ),
     ("sub", "obj", "alt"): _vicomte,
     ("query", "labels", "query_template", "feature_starter"): _queries,
     ("question", "answer"): _imagenet_vc,

@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,14 @@ def run(config: RealBenchConfig, out: Path) -> str:
         stay_here(patch)
         BENCH_REAL(config, out)
     return said.getvalue()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_draws() -> Iterator[None]:
+    """Of a set's items, whose thousand resamples take most of a small bench's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("groundling.studies.bench.judge.DRAWS", 20)
+        yield
 
 
 @pytest.fixture(scope="module")

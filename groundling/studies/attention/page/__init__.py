@@ -235,8 +235,7 @@ def visualize(
         settings: the settings of `groundling visualize`, with `_` for `-`, such as `regions`, `data` or
             `layers`.
 
-    Raises:
-        InputError: a setting is unknown or does not fit, or its file cannot be read.
+    Raises InputError: a setting is unknown or does not fit, or its file cannot be read.
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
     arguments: dict[str, object] = {"model": several, "image": image, "text": text, **settings}
