@@ -170,7 +170,6 @@ KIND = ModelFormat("adapter over CLIP", is_adapter, load_adapter)
 
 
 # -- a text tower beside frozen image features (LiT) ----------------------------------------------------------------
-
 IMAGE_HEAD = "image_head.safetensors"
 """File of the layers that map the image encoder's features into the joint space."""
 

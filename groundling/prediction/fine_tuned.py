@@ -584,8 +584,6 @@ def _pooled(encoded: EncoderOutput, batch: Batch, pool: Literal["first", "mean"]
 
 
 # -- loading -----------------------------------------------------------------------------------------------------------
-
-
 def load(
     source: str | Path,
     seed: int | None = None,

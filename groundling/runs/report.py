@@ -111,8 +111,6 @@ def format_table(rows: Sequence[TableRow]) -> str:
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
-
-
 def new_figure(width: float, height: float) -> Figure:
     """An empty matplotlib figure, size in inches, without window or global state."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -30,8 +30,6 @@ AttributeRows = Sequence[dict[str, str]]
 
 
 # -- linear probes -----------------------------------------------------------------------------------------------------
-
-
 class LinearProbe:
     """A linear probe of one attribute on frozen states, with the ridge penalty that is best on dev nouns."""
 
@@ -111,8 +109,6 @@ def score_readout(
 
 
 # -- attribute.tsv -----------------------------------------------------------------------------------------------------
-
-
 def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]]:
     """Rows of a folder's `probes/attribute.tsv`: noun, split, a sentence with the noun, and (all) attributes."""
     path = Path(folder) / "probes" / "attribute.tsv"

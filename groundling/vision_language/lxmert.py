@@ -256,8 +256,6 @@ def load_lxmert(source: str | Path) -> Lxmert:
 
 
 # -- pre-training (Section 3.1) ----------------------------------------------------------------------------------------
-
-
 class MaskedObjects(MaskedRegionModeling):
     """Masked object prediction: features (`masked_objects`) and detected labels (`masked_labels`) of masked regions.
 
@@ -366,8 +364,6 @@ def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -
 
 
 # -- heads (Section 4; release: tasks/vqa_model.py, tasks/nlvr2_model.py) ----------------------------------------------
-
-
 class LxmertAnswerHead(UniterClassificationHead):
     """VQA: Linear of twice the width, GELU, LayerNorm, Linear; binary cross-entropy of each answer.
 

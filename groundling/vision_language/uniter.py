@@ -322,8 +322,6 @@ RELEASED = WeightNames(
 
 
 # -- VCR's texts of several parts --------------------------------------------------------------------------------------
-
-
 class MultipartTextInput(TextRowEncoder):
     """Rows `[CLS] question [SEP] answer [SEP] rationale [SEP]`, of the parts of a text and of the second text.
 

@@ -551,8 +551,7 @@ RATES = {
 
 
 def test_xdberts_plan_has_the_papers_numbers(plans: Any) -> None:
-    """A4: blocks of 512, 9 windows, a schedule of 40 epochs, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE.
-    """
+    """A4: blocks of 512, 9 windows, a 40-epoch schedule, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE."""
     plan = plans("xdbert.py")
     for name, (epochs, steps, layers, text, rate) in XDBERT.items():
         job = plan[name]

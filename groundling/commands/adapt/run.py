@@ -172,8 +172,6 @@ def _save(
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
-
-
 def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
     """Sentence pooling of a plain encoder by the setting `pooling`, where `own` means the first position."""
     mode = "mean" if pool == "mean" else "cls"
@@ -202,8 +200,6 @@ def _projection(objectives: Sequence[Objective]) -> nn.Linear:
 
 
 # -- model and heads ---------------------------------------------------------------------------------------------------
-
-
 def _model(
     config: AdaptConfig, is_cross_modal: bool, text: TextEncoder, layout: Layout, seed: int
 ) -> tuple[Encoder, ClipRowEncoder | None]:
@@ -295,7 +291,6 @@ def _count(module: nn.Module) -> int:
 
 
 # -- model card -------------------------------------------------------------------------------------------------------
-
 HEAD = "`AutoModelForMaskedLM` loads {}. `AutoModel`, which needs no head, reports its weights as UNEXPECTED."
 MLM_HEAD_TEXTS = {
     "this run's": HEAD.format("the masked-LM head that was trained in this run"),

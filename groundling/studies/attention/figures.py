@@ -59,8 +59,6 @@ def write_figures(
 
 
 # -- heads as classifiers ----------------------------------------------------------------------------------------------
-
-
 def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
     """Accuracy of every head by layer, one panel per title; VisualBERT, Figures 3 and 4.
 
@@ -115,8 +113,6 @@ def _dots(axes: Axes, heads: Sequence[ResultJson], measure: str) -> None:
 
 
 # -- modality importance -----------------------------------------------------------------------------------------------
-
-
 def draw_modality(result: ResultJson) -> dict[str, Figure]:
     """The figures of a result of `modality`, by name."""
     models = result["models"]

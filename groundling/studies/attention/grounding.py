@@ -518,7 +518,6 @@ def _round(value: float) -> float:
 
 
 # -- counts, notes and tables ------------------------------------------------------------------------------------------
-
 COUNTED = "layers and heads count from 0"
 LEFT_OUT = {
     "cut_off": "phrases truncated with the end of a text (max_length, or the model's limit)",
@@ -565,8 +564,6 @@ def format_interval(estimate: Mapping[str, Any] | None) -> str:
 
 
 # -- the command `heads` -----------------------------------------------------------------------------------------------
-
-
 def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
     """Every head's accuracy as a classifier of phrases, with baselines and a control; writes `heads.svg`.
 
@@ -597,8 +594,6 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
 
 
 # -- texts and phrases -------------------------------------------------------------------------------------------------
-
-
 def read_phrases(task: Task, folder: Path, split: str) -> tuple[list[list[PhraseSpan]], int]:
     """The phrases of each text of a split, and the number of those without a box.
 
@@ -626,8 +621,6 @@ def read_phrases(task: Task, folder: Path, split: str) -> tuple[list[list[Phrase
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-
 def format_heads(result: dict[str, Any]) -> str:
     """The result as text: accuracies, and a table of layers."""
     counts = result["counts"]

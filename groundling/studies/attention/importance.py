@@ -164,8 +164,6 @@ def right_choice_row(sample: Sample) -> int:
 
 
 # -- means with intervals ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Bootstrap:
     """Means over N examples, and over bootstrap resamples of images with all of their examples.

@@ -186,7 +186,6 @@ def read_analysis_examples(
 
 
 # -- passes ------------------------------------------------------------------------------------------------------------
-
 BATCH = 32
 """Samples per batch."""
 
@@ -269,8 +268,6 @@ def consume_attention(
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
-
-
 def shuffle_images(images: Sequence[str], seed: int) -> dict[str, str]:
     """A permutation that maps every image to another one; the same for the same seed and images.
 

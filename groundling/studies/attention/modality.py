@@ -236,8 +236,6 @@ def _selected_words(
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-
 def format_modality(result: JsonObject) -> str:
     """All tables as text."""
     parts = [f"{result['examples']:,} examples of {result['images']:,} images; {COUNTED}"]
@@ -355,8 +353,6 @@ def _of_words(summary: JsonObject, names: Sequence[str]) -> str:
 
 
 # -- integrated gradients, and the words of CLIP-TD's teacher ----------------------------------------------------------
-
-
 # Integrated gradients over words and regions (Sundararajan et al. 2017), and whether attention agrees with them. The
 # attribution of an input is the gradient of the answer with respect to its embedding, averaged along the straight line
 # from the baseline (padding in place of words, zero region features) to the input, times the difference between the
@@ -481,7 +477,6 @@ def _blank_and_path(model: RegionEncoder, batch: Batch) -> tuple[Batch, list[Ten
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
-
 COMPLETE_RELATIVE = 0.05
 """Relative tolerance: a complete attribution has a residual of at most this share of the change."""
 COMPLETE_ABSOLUTE = 0.01
@@ -551,7 +546,6 @@ def attribution_agreement(
 
 
 # -- the words that CLIP-TD's teacher selects (Figure 2) ---------------------------------------------------------------
-
 MIN_CANDIDATES = 4
 """Least number of candidate words in the text that is shown as an example."""
 

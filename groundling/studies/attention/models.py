@@ -156,8 +156,6 @@ def pointing_game(example: Example, row: RegionRow) -> np.ndarray:
 
 
 # -- ViLT (Kim et al. 2021): one stream of text and patches ------------------------------------------------------------
-
-
 class Vilt(PatchReader):
     """A `ViltModel` with patches as regions, whose features are the processor's pixels.
 
@@ -288,7 +286,6 @@ VILT = ModelFormat(
 
 
 # -- CLIP's two towers: patches attend to patches, words to words ------------------------------------------------------
-
 IMAGE, TEXT = "image over image", "text over text"
 """Names of the two towers' attention maps."""
 

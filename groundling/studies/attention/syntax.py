@@ -214,7 +214,6 @@ def make_arc_questions(parsed: Sequence[ParsedCaption]) -> ArcQuestions:
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------
-
 TO_STANFORD = {
     "acl": "partmod",
     "acl:relcl": "rcmod",
@@ -342,8 +341,6 @@ class _Tree:
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
-
 SHOWN = 20
 """Number of unaligned sentences in the result."""
 
@@ -398,8 +395,6 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
 
 
 # -- captions and parses -----------------------------------------------------------------------------------------------
-
-
 def write_captions(config: EntityCaptionSettings, work: CommandContext) -> str:
     """Write the captions to the file `work.out`, one per line; returns a line with their number.
 
@@ -450,8 +445,6 @@ LEFT_OUT = {
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-
 def format_syntax(result: dict[str, Any]) -> str:
     """The result as text: the paper's relations, then all others."""
     counts = result["counts"]

@@ -232,7 +232,6 @@ def _mitigate_implicitly(
 
 
 # -- shortcut mitigation (SM) ------------------------------------------------------------------------------------------
-
 # By rules and by an attack model's losses (Ye and Kovashka 2021, "A case study of the shortcut effects in visual
 # commonsense reasoning"; release: yekeren/VCR-shortcut-effects-study, tools/rephrase_choice_singular.py and
 # rephrase_choice_plural.py). The right choice's tag becomes a pronoun; the wrong choices' tags and pronouns become the

@@ -47,8 +47,6 @@ LAST_LAYER = -1
 
 
 # -- by embedding ------------------------------------------------------------------------------------------------------
-
-
 def score_by_embedding(
     source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
 ) -> tuple[OptionScores, ProbeNotes]:
@@ -119,8 +117,6 @@ def embed_spans(reader: WordReader, spans: Iterable[CharSpan]) -> dict[CharSpan,
 
 
 # -- by masked LM ------------------------------------------------------------------------------------------------------
-
-
 class _MaskedPrompt(NamedTuple):
     """A prompt with masks in place of an option, as the model reads it."""
 
@@ -255,8 +251,6 @@ def _mean_log_probabilities(
 
 
 # -- words and their states --------------------------------------------------------------------------------------------
-
-
 class CharSpan(NamedTuple):
     """A span of a text, in characters."""
 

@@ -207,7 +207,6 @@ def _by_label(row: Mapping[str, Any], options: Sequence[str]) -> list[float]:
 
 
 # -- Memory Colors, CoDa, ViComTe --------------------------------------------------------------------------------------
-
 COLOURS = (
     *("black", "blue", "brown", "gray", "green", "orange"),
     *("pink", "purple", "red", "white", "yellow"),
@@ -325,7 +324,6 @@ def _is_distribution(row: Mapping[str, Any]) -> bool:
 
 
 # -- CoDa, raw ---------------------------------------------------------------------------------------------------------
-
 ANNOTATIONS, OBJECTS, SENTENCES = "annotations.jsonl", "objects.jsonl", "templates.yaml"
 """Names of CoDa's raw files, all with the same prefix, which may be empty."""
 WORDS = ("object_s", "areis_s", "object_pl", "areis_pl")
@@ -418,7 +416,6 @@ def _fill_words(sentences: Mapping[str, str], row: Mapping[str, Any]) -> dict[st
 
 
 # -- VEC and spatial commonsense ---------------------------------------------------------------------------------------
-
 COMPARATIVES = {
     "size": ("smaller", "larger"),
     "height": ("shorter", "taller"),
@@ -486,7 +483,6 @@ def _question(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
 
 
 # -- TaxonomiGQA -------------------------------------------------------------------------------------------------------
-
 NO_HYPERNYM = -100
 """Hops of a question about another concept than the image's; of its hypernyms they are -1, -2, ..."""
 SCENE_PROMPT = "Description: {} Question: In the scene, {} Answer: [MASK]."
@@ -516,7 +512,6 @@ def _taxonomigqa(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
 
 
 # -- ImageNetVC --------------------------------------------------------------------------------------------------------
-
 _CANDIDATES = """color brown black white yellow green gray red orange blue silver pink
 shape round rectangle triangle square oval curved cylinder straight cone curly heart star
 material metal wood plastic cotton glass fabric stone rubber ceramic cloth leather flour paper clay wax concrete
@@ -565,7 +560,6 @@ def _imagenet_vc(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
 
 
 # -- feature norms -----------------------------------------------------------------------------------------------------
-
 CSLB = ("concept", "feature", "feature type", "pf")
 MCRAE = ("Concept", "Feature", "BR_Label", "Prod_Freq")
 """Columns of the two tables: concept, feature, its type, and its production frequency."""

@@ -413,8 +413,6 @@ def _strata(lengths: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 # -- figure and examples -----------------------------------------------------------------------------------------------
-
-
 def draw_ratio_boxes(
     groups: Mapping[str, ArrayLike], null_groups: Mapping[str, ArrayLike]
 ) -> Figure:

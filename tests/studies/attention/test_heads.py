@@ -313,8 +313,7 @@ def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
 
 
 class Looking(StubAttention):
-    """Head 0 attends to the region with the features that the phrase names; head 1 to the first region; head 2 to text.
-    """
+    """Head 0 attends to the region with the features that the phrase names; head 1 to the first region; 2 to text."""
 
     def forward(self, batch: Batch, attention: Any) -> EncoderOutput:
         places = SequencePositions.concatenate(

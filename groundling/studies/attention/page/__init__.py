@@ -122,8 +122,6 @@ def _embedded(photo: Path) -> dict[str, Any]:
 
 
 # -- pairs -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ImageTextPair:
     """An image-text pair."""
@@ -217,8 +215,6 @@ def _file_pairs(config: VisualizeConfig) -> Iterator[ImageTextPair]:
 
 
 # -- the command, and the function for notebooks -----------------------------------------------------------------------
-
-
 def visualize(
     model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     image: str | os.PathLike[str] = "",

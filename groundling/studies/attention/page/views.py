@@ -283,7 +283,6 @@ def _words(sample: Sample, student: Encoder) -> tuple[list[WordView], list[int]]
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
-
 MAX_LENGTH = 128
 """Most tokens of a text, for a model whose folder does not record the length."""
 
@@ -451,8 +450,6 @@ class InspectedModel:
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
-
-
 MAX_ANSWERS = 3
 """Number of answers shown, the most likely first."""
 MATCH = "Image and text match"

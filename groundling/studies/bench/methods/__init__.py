@@ -243,8 +243,6 @@ def resolve_stage_paths(settings: Mapping[str, Any], folder: Path) -> dict[str, 
 
 
 # -- finding methods --------------------------------------------------------------------------------------------------
-
-
 def built_in_methods() -> dict[str, BenchMethod]:
     """The methods of the package by name."""
     return registered("methods", BenchMethod)

@@ -244,8 +244,6 @@ def category_of(scene: Scene, number: int) -> int:
 
 
 # -- captions ----------------------------------------------------------------------------------------------------------
-
-
 ARTICLES = ("a", "the")
 PLACED = "the {} is {} the {} ."
 TEMPLATES = (
