@@ -160,8 +160,6 @@ def test_a_control_notes_a_setting_of_teachers(given: Path, tmp_path: Path) -> N
 
 
 # -- the inputs that identify a run --------------------------------------------------------------------------------
-
-
 def test_each_setting_gives_its_paths() -> None:
     config = make_settings(
         FinetuneConfig,

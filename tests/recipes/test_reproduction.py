@@ -78,8 +78,6 @@ def jobs(plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 # -- what a recipe says ------------------------------------------------------------------------------------------------
-
-
 def test_later_settings_replace_earlier_ones_and_notes_stay(place: Path) -> None:
     steps = steps_by_name(recipe_of(place / "s.py"))
     plain, pretrained = steps["plain: few"], steps["pretrained: few"]
@@ -174,8 +172,6 @@ def test_a_paper_value_agrees_if_it_runs() -> None:
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_plan_tells_steps_settings_and_what_is_missing(place, capsys):
     (place / "nowhere").mkdir()
     (place / "nowhere/coco.json").write_text("{}")
@@ -231,8 +227,6 @@ def test_a_plan_needs_no_torch() -> None:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("place")
 def test_what_is_missing_is_told_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "s.py", "--out", "out"]) == 2
@@ -279,8 +273,6 @@ def test_a_kind_that_nothing_stands_in_for(place: Path, capsys: pytest.CaptureFi
 
 
 # -- the papers' files -------------------------------------------------------------------------------------------------
-
-
 def plan_of(name: str, place: Path, *flags: str) -> dict[str, dict[str, Any]]:
     out = place / "plan"
     assert main(["run", str(RECIPES / name), "--plan", "--out", str(out), *flags]) == 0

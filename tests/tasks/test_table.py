@@ -110,8 +110,6 @@ def test_faults_of_own_files(name: str, content: str, complaint: str, tmp_path: 
 
 
 # -- what is held out ------------------------------------------------------------------------------------------------
-
-
 def photos(path: Path, count: int = 79, questions: int = 5) -> Path:
     """Every photo with the same questions in the same order, and a label by photo that its number gives away."""
     rows = [

@@ -497,8 +497,6 @@ def test_a_model_that_is_not_plain_ends_the_bench(ran: Ran, tmp_path: Path) -> N
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
-
-
 def test_curves_share_the_runs_of_a_finished_bench(ran, tmp_path, monkeypatch, capsys):
     """Two values of two axes, for a method that reads the corpus and one that reads captions with images."""
     out = tmp_path / "out"

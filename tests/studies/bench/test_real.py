@@ -540,7 +540,6 @@ def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
 
 
 # -- a folder of several commands, with jobs' files made by hand ------------------------------------------------------
-
 VALUES = {BEFORE: 0.1, TEXT_CONTROL: 0.2, SHUFFLED: 0.3, METHOD: 0.5}
 COST = {
     **{"steps": 2, "samples": 8, "epochs": 0.1, "seconds": 1.5, "extra_parameters": 0},
