@@ -1,9 +1,8 @@
 """Transfer visual knowledge from CLIP into text encoders, and measure whether the transfer worked.
 
-These names are all that most programs need. Commands are functions with their flags as keywords:
-`adapt`, `pretrain`, `finetune`, ... `train` is the training loop below them, and
-`groundling.training.evaluation.evaluate` scores its models. Importing the package loads nothing: a
-name is imported when it is first used.
+These names are all that most programs need. Commands are functions with their flags as keywords: `adapt`, `pretrain`,
+`finetune`, ... `train` is the training loop below them, and `groundling.training.evaluation.evaluate` scores its
+models. Importing the package loads nothing: a name is imported when it is first used.
 """
 
 import importlib

@@ -165,11 +165,9 @@ output and notes."""
     out_help: str = ""
     """Help of `--out`, if it is neither a run folder nor a table."""
     validate: Callable[..., object] | None = None
-    """Raises InputError for settings that do not fit together, without loading torch; takes the \
-settings and `out`."""
+    """Raises InputError for settings that do not fit together, without loading torch; takes the settings and `out`."""
     prints_output: bool = False
-    """It prints its own output and may return an exit status; for other commands the result is \
-printed."""
+    """It prints its own output and may return an exit status; for other commands the result is printed."""
     formatter: str = ""
     """MODULE:NAME of a function that formats the result for people; empty: none."""
 

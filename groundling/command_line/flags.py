@@ -81,8 +81,6 @@ def flags_of(command: Command) -> dict[str, Flag]:
 
 
 # -- parsing -----------------------------------------------------------------------------------------------------------
-
-
 def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
     """The command's settings from the words typed after its name, and its `out`, if it has one.
 
@@ -149,8 +147,6 @@ def _normalised(command: Command, words: Sequence[str]) -> list[str]:
 
 
 # -- help --------------------------------------------------------------------------------------------------------------
-
-
 def command_list(commands: Mapping[str, Command]) -> str:
     """Output of `groundling --help`: commands by section."""
     titles: dict[str, list[str]] = defaultdict(list)

@@ -139,8 +139,7 @@ def check_training_step(config: object) -> None:
 
 
 def check_teacher(extra: ExtraObjectiveSettings, training_step: str) -> None:
-    """Raises InputError for an unknown objective, one without its teacher, or a teacher that no
-    objective uses.
+    """Raises InputError for an unknown objective, one without its teacher, or a teacher that no objective uses.
 
     A training step of the user's own may use the teacher.
     """

@@ -37,8 +37,7 @@ class TrainAndCompareConfig(Settings):
     tasks: tuple[str, ...] = ()
     """Tasks to fine-tune on, e.g. glue/rte glue/cola."""
     data: Annotated[str, InputKind.DATA] = ""
-    """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json \
-or jsonl file."""
+    """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json or jsonl file."""
     own: TableTaskSettings = field(default_factory=TableTaskSettings)
     seeds: Annotated[int, Interval(ge=1, lt=10_000)] = 3
     """Fine-tuning runs per arm and task."""

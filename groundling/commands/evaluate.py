@@ -17,8 +17,7 @@ class EvaluateConfig(Settings):
 
     saved_model: SavedModelSettings = field(default_factory=SavedModelSettings)
     data: Annotated[str, InputKind.PATH, required] = ""
-    """Folder with the task's official files, or your own csv, tsv, json or jsonl file with \
-labels."""
+    """Folder with the task's official files, or your own csv, tsv, json or jsonl file with labels."""
     split: str = ""
     """Split to score; empty: all labelled splits, or all rows of your own file (`dev`: the rows \
 that training held out)."""

@@ -12,12 +12,7 @@ from annotated_types import Ge
 from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError
-from groundling.settings.fields import (
-    InputKind,
-    Settings,
-    may_repeat,
-    settings,
-)
+from groundling.settings.fields import InputKind, Settings, may_repeat, settings
 from groundling.settings.input_settings import ExtractionSettings
 
 if TYPE_CHECKING:

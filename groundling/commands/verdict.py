@@ -19,11 +19,9 @@ class VerdictConfig(Settings):
     """Runs to compare."""
 
     runs: Annotated[tuple[str, ...], InputKind.NAMED] = ()
-    """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished \
-seeds."""
+    """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished seeds."""
     published: tuple[str, ...] = ()
-    """NAME=SYSTEM: show a published system's scores beside those of the runs called NAME, e.g. \
-XDBERT=XDBERT-b."""
+    """NAME=SYSTEM: show a published system's scores beside those of the runs called NAME, e.g. XDBERT=XDBERT-b."""
     trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
     """MODULE:NAME of each task of your own, which is imported for its metrics. Code named in a run \
 is imported only if it is listed here."""

@@ -101,8 +101,6 @@ def is_degenerate(predictions: Values, labels: Values | None = None) -> bool:
 
 
 # -- means over examples -----------------------------------------------------------------------------------------------
-
-
 def _mean(sums: Values) -> Values:
     total, count = np.moveaxis(sums, -1, 0)
     with np.errstate(invalid="ignore"):  # no examples: NaN
@@ -147,8 +145,6 @@ def _score_of_prediction(predictions: Values, labels: Values) -> Values:
 
 
 # -- counts and correlations -------------------------------------------------------------------------------------------
-
-
 def _class_one(predictions: Values, labels: Values) -> Values:
     """(N, 2): twice the true positives; predicted positives plus true ones."""
     predicted = predictions == 1
@@ -202,7 +198,6 @@ def _matthews(sums: Values) -> Values:
 
 
 # -- the metrics -------------------------------------------------------------------------------------------------------
-
 ACCURACY = _mean_metric("accuracy", np.equal)
 """Share of right answers."""
 

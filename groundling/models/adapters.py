@@ -12,20 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import (
-    FORWARD_BATCH,
-    Batch,
-    EncoderOutput,
-    OutputSizes,
-    collate,
-    require,
-)
-from groundling.core.errors import (
-    InputError,
-    convert_errors,
-    convert_read_errors,
-    prefix_errors,
-)
+from groundling.core.batch import FORWARD_BATCH, Batch, EncoderOutput, OutputSizes, collate, require
+from groundling.core.errors import InputError, convert_errors, convert_read_errors, prefix_errors
 from groundling.core.output_types import OpenAnswer
 from groundling.data.samples import SampleDataset
 from groundling.models.attention import AttentionCallback
@@ -182,7 +170,6 @@ KIND = ModelFormat("adapter over CLIP", is_adapter, load_adapter)
 
 
 # -- a text tower beside frozen image features (LiT) ----------------------------------------------------------------
-
 IMAGE_HEAD = "image_head.safetensors"
 """File of the layers that map the image encoder's features into the joint space."""
 

@@ -26,20 +26,10 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from groundling.core.batch import (
-    Batch,
-    ClipWindows,
-    EncoderOutput,
-    OutputSizes,
-    require,
-)
+from groundling.core.batch import Batch, ClipWindows, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError, require_known
 from groundling.data.samples import ClipRowEncoder
-from groundling.models.attention import (
-    AttentionCallback,
-    capture_attention,
-    window_positions,
-)
+from groundling.models.attention import AttentionCallback, capture_attention, window_positions
 from groundling.models.loading import (
     Encoder,
     ModelFormat,

@@ -145,8 +145,7 @@ def make_cross_modal_layers(
 ) -> nn.ModuleList:
     """Make the cross-modal layers between a text encoder of this configuration and a CLIP-like text tower.
 
-    Settings missing from the configuration are BERT's. Raises InputError for an encoder without
-    attention heads.
+    Settings missing from the configuration are BERT's. Raises InputError for an encoder without attention heads.
     """
     settings = config.to_dict()
     inner_widths = [settings[name] for name in INNER if settings.get(name)]

@@ -13,12 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    BertConfig,
-    ElectraConfig,
-)
+from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, BertConfig, ElectraConfig
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 

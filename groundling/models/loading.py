@@ -11,12 +11,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoImageProcessor,
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes

@@ -154,8 +154,7 @@ def encoder_folder(source: str | Path) -> str | Path:
 def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModules | None, bool]:
     """Load the sentence modules of a hub id or folder (None without), and whether texts are lower-cased.
 
-    `width` of the encoder's states. Raises InputError for a module that is not sentence-transformers', or
-    does not fit.
+    `width` of the encoder's states. Raises InputError for a module that is not sentence-transformers', or does not fit.
     """
     listed = _read(source, MODULES)
     if listed is None:

@@ -27,11 +27,7 @@ from groundling.core.errors import InputError, convert_errors
 from groundling.core.rng import derive_seed
 from groundling.data.samples import TextRowEncoder, check_vocabulary
 from groundling.data.tables import lines_of
-from groundling.models.attention import (
-    AttentionCallback,
-    capture_attention,
-    text_positions,
-)
+from groundling.models.attention import AttentionCallback, capture_attention, text_positions
 from groundling.models.loading import Encoder, load_config, load_tokenizer, load_weights
 from groundling.models.packing import (
     PACKED,

@@ -41,13 +41,12 @@ FAMILIES = ("bert", "camembert", "distilbert", "electra", "roberta", "xlm-robert
 class VisualTokenEncoder(Encoder):
     """A text encoder with a slot for a CLIP vector: Linear(vector) is one more token after the text.
 
-    CLIP-BERT (Norlund, Hagström and Johansson, BlackboxNLP 2021, 2109.11321); details are from the
-    authors' later code (lovhag/measure-visual-commonsense-knowledge, models/src/clip_bert/modeling_bert.py).
-    The token follows the padding, and every token reads it. It has no position and no segment embedding;
-    the embeddings' LayerNorm and dropout apply to it, as there. A new projection starts as a Linear of
-    BERT does, also as there. Transformers' modules add a position and a segment to every input, so both
-    are subtracted from the token's vector beforehand, which differs by rounding only. Families with
-    relative or rotary positions are refused: no token can be without a position there.
+    CLIP-BERT (Norlund, Hagström and Johansson, BlackboxNLP 2021, 2109.11321); details are from the authors' later code
+    (lovhag/measure-visual-commonsense-knowledge, models/src/clip_bert/modeling_bert.py). The token follows the padding,
+    and every token reads it. It has no position and no segment embedding; the embeddings' LayerNorm and dropout apply
+    to it, as there. A new projection starts as a Linear of BERT does, also as there. Transformers' modules add a
+    position and a segment to every input, so both are subtracted from the token's vector beforehand, which differs by
+    rounding only. Families with relative or rotary positions are refused: no token can be without a position there.
 
     The slot is filled from the feature `clip_image_unnormalized` of a batch, or see `fill_from_text`; a batch
     without it has no such token, and the outputs are those of the text encoder (the paper's *implicit* mode).

@@ -27,12 +27,11 @@ DRAWS = 2**62
 class LexiContrastiveGrounding(Objective):
     """Contrasts every token of a caption with images after the first layer (LCG: Zhuang et al. 2024, 2403.14551).
 
-    With the output h of layer `lcg_layer` for token j of caption i, and the image feature f of caption k:
-    u_ij = W_t h_ij and v_k = W_v tanh(A f_k + a), both of unit length and 512 wide, and
-    s(ij, k) = exp(scale) u_ij . v_k. The two terms are
-    text to image: -log e^s(ij,i) / sum_k e^s(ij,k), and
-    image to text: -log e^s(ij,i) / (e^s(ij,i) + sum over all tokens pq of the other captions p of e^s(pq,i)).
-    They are averaged over the same tokens, at most `lcg_positions` of a micro-batch, and added.
+    With the output h of layer `lcg_layer` for token j of caption i, and the image feature f of caption k: u_ij = W_t
+    h_ij and v_k = W_v tanh(A f_k + a), both of unit length and 512 wide, and s(ij, k) = exp(scale) u_ij . v_k. The two
+    terms are text to image: -log e^s(ij,i) / sum_k e^s(ij,k), and image to text: -log e^s(ij,i) / (e^s(ij,i) + sum over
+    all tokens pq of the other captions p of e^s(pq,i)). They are averaged over the same tokens, at most `lcg_positions`
+    of a micro-batch, and added.
 
     The formulas, sizes, initial scale and weight are those of the released code (EvLab-MIT/LexiContrastiveGrd,
     src/llm_devo/models/flexible_clip.py); the paper's equations could not be checked. As there, special

@@ -198,14 +198,13 @@ class VisualTokenMaskedLM(MaskedLM):
 class MaskedLMDistillation(MaskedLM):
     """KL(teacher ‖ student) of the masked-LM distributions over the vocabulary, at temperature 1, without a hard loss.
 
-    Sum over positions i of Σ_w p_i(w) (log p_i(w) − log q_i(w)), with the teacher's softmax p and the
-    student's q. Teacher and student read the same masked caption, the teacher also its image (ViComTe's
-    "Distilled", 2205.01850). The paper was not read; that it names no positions is from memory. `positions`:
-    all tokens except special ones and padding, masked or not, with a mean over them (tokens, ours); the
-    masked ones, with a mean (masked); or, as in its code (ChenyuHeidiZhang/VL-commonsense,
-    Oscar/oscar/run_distillation.py: KLDivLoss with `batchmean` on logits of all positions), every position,
-    special tokens and padding included, summed and divided by the number of texts (released). There, all
-    texts are padded to 35 tokens; here, to the longest of the batch.
+    Sum over positions i of Σ_w p_i(w) (log p_i(w) − log q_i(w)), with the teacher's softmax p and the student's q.
+    Teacher and student read the same masked caption, the teacher also its image (ViComTe's "Distilled", 2205.01850).
+    The paper was not read; that it names no positions is from memory. `positions`: all tokens except special ones and
+    padding, masked or not, with a mean over them (tokens, ours); the masked ones, with a mean (masked); or, as in its
+    code (ChenyuHeidiZhang/VL-commonsense, Oscar/oscar/run_distillation.py: KLDivLoss with `batchmean` on logits of all
+    positions), every position, special tokens and padding included, summed and divided by the number of texts
+    (released). There, all texts are padded to 35 tokens; here, to the longest of the batch.
     """
 
     name = "mlm_distillation"

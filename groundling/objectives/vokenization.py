@@ -9,21 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import (
-    IGNORE,
-    Batch,
-    EncoderOutput,
-    OutputSizes,
-    Sample,
-    require,
-    select,
-)
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require, select
 from groundling.core.rng import derive_seed
-from groundling.models.heads import (
-    MATCHING_HEADS,
-    TokenImageMatchingHeads,
-    concatenated_layers,
-)
+from groundling.models.heads import MATCHING_HEADS, TokenImageMatchingHeads, concatenated_layers
 from groundling.objectives import NegativeSampler, Objective
 from groundling.objectives.contrastive import gather_across_processes
 from groundling.settings.objectives import VokenizerSettings, VokenSettings
@@ -135,10 +123,9 @@ class VokenClassification(Objective):
     """Predict the voken of every token: the image that the vokenizer finds for it, among M images.
 
     Vokenization, Section 2 (the section is from the README of its code, not checked in the paper): with a head of
-    Linear(D, D), GELU, LayerNorm and Linear(D, M), the cross-entropy to each token's voken, averaged over tokens.
-    Every ordinary token is scored, masked or not, while the encoder reads the text that masked LM corrupted; special
-    tokens and padding are not scored. The paper adds it to masked LM's loss with weight 1:
-    `--arm mlm+voken_classification`.
+    Linear(D, D), GELU, LayerNorm and Linear(D, M), the cross-entropy to each token's voken, averaged over tokens. Every
+    ordinary token is scored, masked or not, while the encoder reads the text that masked LM corrupted; special tokens
+    and padding are not scored. The paper adds it to masked LM's loss with weight 1: `--arm mlm+voken_classification`.
 
     Needs the teacher's `voken` (N, T), computed from the uncorrupted text (`teachers/vokens.py`).
 

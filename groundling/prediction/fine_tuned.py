@@ -38,11 +38,7 @@ from groundling.models.heads import HEADS, load_head
 from groundling.models.loading import Encoder
 from groundling.objectives.contrastive import pool_states
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.prediction.model_description import (
-    FILE,
-    detection_settings,
-    read_description,
-)
+from groundling.prediction.model_description import FILE, detection_settings, read_description
 from groundling.prediction.predictions import (
     ImageFiles,
     InputRow,
@@ -588,8 +584,6 @@ def _pooled(encoded: EncoderOutput, batch: Batch, pool: Literal["first", "mean"]
 
 
 # -- loading -----------------------------------------------------------------------------------------------------------
-
-
 def load(
     source: str | Path,
     seed: int | None = None,

@@ -109,7 +109,6 @@ def read_description(folder: Path) -> ModelDescription:
 
 
 # -- regions -----------------------------------------------------------------------------------------------------------
-
 DESCRIBED_FIELDS = ("made_by", "weights", "preprocessing", "boxes_from", "made_with")
 """Manifest fields of region stores that a model's description keeps."""
 MODELS = {"backbone", "detector"}

@@ -201,7 +201,6 @@ def _ranked(
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
-
 CORNERS = ("x1", "y1", "x2", "y2")
 DIGITS = 6
 """Significant digits of numbers in files, as many as agree between processors; Python returns full precision."""

@@ -18,9 +18,8 @@ from groundling.command_line.names import published_scores
 from groundling.core.errors import InputError, prefix_errors
 from groundling.settings.fields import fill_settings, replace_settings, setting_values
 
+
 # -- what a paper prints -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class PaperValue:
     """Value of one setting in a paper or in its authors' code."""
@@ -86,8 +85,6 @@ def _read_word(word: str) -> bool | float | str:
 
 
 # -- data, weights and steps -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Source:
     """What a setting may name instead of a path: data, weights, or the output of a step."""

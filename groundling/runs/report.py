@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 TableRow = Mapping[str, str]
-"""One row of a table: cells by column heading; all rows of a table have the same headings in the \
-same order."""
+"""One row of a table: cells by column heading; all rows of a table have the same headings in the same order."""
 
 
 class ReportImage(NamedTuple):
@@ -112,8 +111,6 @@ def format_table(rows: Sequence[TableRow]) -> str:
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
-
-
 def new_figure(width: float, height: float) -> Figure:
     """An empty matplotlib figure, size in inches, without window or global state."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -1,10 +1,9 @@
 """Settings: frozen dataclasses, checked by pydantic.
 
-A field declares type, range and default, and its docstring is its help, as in
-`batch: Annotated[int, Ge(1)] = 32`. The command line, recipes, Python functions and
-their documentation are generated from these fields. Settings that belong together form a group (a dataclass
-inside the settings of a command); everywhere each setting is addressed by its own name alone.
-Imports nothing heavy.
+A field declares type, range and default, and its docstring is its help, as in `batch: Annotated[int, Ge(1)] = 32`. The
+command line, recipes, Python functions and their documentation are generated from these fields. Settings that belong
+together form a group (a dataclass inside the settings of a command); everywhere each setting is addressed by its own
+name alone. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -14,15 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
 from functools import cache, wraps
-from typing import (
-    Any,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    dataclass_transform,
-    get_args,
-    get_origin,
-)
+from typing import Any, Literal, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
 from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass

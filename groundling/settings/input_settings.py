@@ -11,13 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Ge, Interval
 
 from groundling.core.errors import InputError, convert_errors, duplicates
-from groundling.settings.fields import (
-    InputKind,
-    Settings,
-    refuse_settings,
-    required,
-    settings,
-)
+from groundling.settings.fields import InputKind, Settings, refuse_settings, required, settings
 
 
 @settings
@@ -66,8 +60,7 @@ truncation is counted. 0: no limit. VL-BERT: 64 in pre-training."""
     """VCR: link words that name objects to the regions of these objects; turn off for stores of \
 other regions, such as a grid."""
     mentioned_objects_only: bool = False
-    """VCR: read only objects that the question, answers or rationales of an example name \
-(VisualBERT's code)."""
+    """VCR: read only objects that the question, answers or rationales of an example name (VisualBERT's code)."""
 
 
 @settings
@@ -75,11 +68,9 @@ class VisualBertSettings(Settings):
     """Multimodal embeddings of a new VisualBERT made from a plain BERT; an existing VisualBERT keeps its own."""
 
     early_fusion: bool = True
-    """A new VisualBERT: attend over text and regions in every layer; off: only in one added layer \
-(ablation C2)."""
+    """A new VisualBERT: attend over text and regions in every layer; off: only in one added layer (ablation C2)."""
     region_boxes: bool = False
-    """A new VisualBERT: append box corners, width and height to the region features (its \
-Flickr30k code)."""
+    """A new VisualBERT: append box corners, width and height to the region features (its Flickr30k code)."""
     object_classes: bool = False
     """A new VisualBERT: regions as in R2C (its VCR code): the whole image first, and a class \
 embedding beside the features of each region; with --images also its segment."""
@@ -90,11 +81,9 @@ class PixelInputSettings(Settings):
     """CNN and image preprocessing of models that read pixels."""
 
     backbone: Annotated[str, InputKind.MODEL] = "microsoft/resnet-101"
-    """--images: ResNet that initialises the CNN, hub id or folder; ignored if the model already \
-has a CNN."""
+    """--images: ResNet that initialises the CNN, hub id or folder; ignored if the model already has a CNN."""
     shortest_edge: Annotated[int, Ge(0)] = 0
-    """--images: short side of the images in pixels, saved with the model; 0: the model's own, 600 \
-for a new model."""
+    """--images: short side of the images in pixels, saved with the model; 0: the model's own, 600 for a new model."""
     longest_edge: Annotated[int, Ge(0)] = 0
     """--images: maximum long side in pixels, saved with the model; 0: the model's own, 5/3 of the \
 short side for a new model. VL-BERT: 1000, on VCR 1200."""
@@ -111,8 +100,7 @@ class CaptionColumns(Settings):
     """Captions in a csv, tsv, json or jsonl file: caption column, or several separated by commas; \
 empty: recognised by its name."""
     image_column: Annotated[str, InputKind.COLUMN] = ""
-    """Captions in a csv, tsv, json or jsonl file: column of the image file name; empty: recognised \
-by its name."""
+    """Captions in a csv, tsv, json or jsonl file: column of the image file name; empty: recognised by its name."""
 
 
 @settings
@@ -134,11 +122,9 @@ class CaptionedImageSettings(Settings):
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images, searched recursively."""
     image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the images to use, one name per line, or as karpathy_train_images.txt does; \
-empty: all."""
+    """File that lists the images to use, one name per line, or as karpathy_train_images.txt does; empty: all."""
     skip_missing: bool = False
-    """Skip captions whose image is missing, and count these images; otherwise a missing image is \
-an error."""
+    """Skip captions whose image is missing, and count these images; otherwise a missing image is an error."""
 
 
 @settings
@@ -169,8 +155,7 @@ class SavedModelSettings(Settings):
     model: Annotated[str, InputKind.FOLDER, required] = ""
     """Output of `finetune`: a run folder, or a `model` folder inside it."""
     model_seed: Annotated[int, Ge(-1)] = -1
-    """If --model is a run folder: seed whose model is used; -1: the seed with the best \
-development score."""
+    """If --model is a run folder: seed whose model is used; -1: the seed with the best development score."""
     regions: Annotated[str, InputKind.FOLDER] = ""
     """Region store of the images, made with the same settings as that of training."""
     images: Annotated[str, InputKind.FOLDER] = ""
@@ -304,8 +289,7 @@ class ExtractionSettings(Settings):
     """Images, and how their regions are found."""
 
     images: Annotated[str, InputKind.FOLDER] = ""
-    """Folder of images, searched recursively; an image's id is its path in this folder, without \
-the file ending."""
+    """Folder of images, searched recursively; an image's id is its path in this folder, without the file ending."""
     boxes: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Existing boxes: COCO instances json, MAttNet detections (RefCOCO), both together, or VCR's \
 vcr1images; only images with boxes are used."""
@@ -313,8 +297,7 @@ vcr1images; only images with boxes are used."""
     """--boxes: append boxes of --detector, with classes matched by name (UNITER on VCR)."""
     detection: DetectionSettings = DetectionSettings()
     skip_missing: bool = False
-    """Skip images that --boxes names but the folder lacks, and count them; otherwise the first is \
-an error."""
+    """Skip images that --boxes names but the folder lacks, and count them; otherwise the first is an error."""
     batch: Annotated[int, Ge(1)] = 8
     """Images per forward pass, all of one size."""
     shard_size: Annotated[int, Ge(1)] = 256

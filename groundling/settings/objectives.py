@@ -30,18 +30,16 @@ class PretrainingVariantSettings(Settings):
     """Objectives of pre-training where paper and code differ or offer ablations."""
 
     task_answers: Literal["right", "any", "judged"] = "right"
-    """--task: which answer a text contains. right: the right choice; any: one drawn anew in every \
-epoch, so no label leaks (a question without choices, as in vqa, has no answer); judged: as any, \
-and VisualBERT predicts whether it is right, or whether an NLVR2 statement is true (VisualBERT's \
-code)."""
+    """--task: which answer a text contains. right: the right choice; any: one drawn anew in every epoch, so no label \
+leaks (a question without choices, as in vqa, has no answer); judged: as any, and VisualBERT predicts whether it is \
+right, or whether an NLVR2 statement is true (VisualBERT's code)."""
     region_classes: Literal["soft", "hard", "none"] = "soft"
     """VL-BERT and UNITER: target of masked regions: the detector's class distribution (soft, both \
 releases), its top class (hard, the papers), or none."""
     sentence_image: bool = True
     """VisualBERT: predict whether both captions of a pair describe the image (off: ablation C4)."""
     related: bool = False
-    """VL-BERT: predict whether caption and image belong together (first version of the paper; not \
-in the release)."""
+    """VL-BERT: predict whether caption and image belong together (first version of the paper; not in the release)."""
 
 
 @settings
@@ -120,8 +118,7 @@ class TargetedDistillationSettings(TeacherTowerSettings):
     """CLIP Targeted Distillation (CLIP-TD): teacher; td_image, td_text, td_words, td_image_text."""
 
     teacher_images: Annotated[str, InputKind.FOLDER] = ""
-    """CLIP-TD: folder of the teacher's images; an image's id is its path in this folder, without \
-the file ending."""
+    """CLIP-TD: folder of the teacher's images; an image's id is its path in this folder, without the file ending."""
     teacher_cache: str = ""
     """Folder that keeps the teacher's features for other runs; empty: they stay in the run folder \
 until the run ends."""
@@ -132,11 +129,9 @@ until the run ends."""
     word_selection: Literal["top", "random"] = "top"
     """CLIP-TD: distil the highest-scoring words, or random words (the control)."""
     relevance: Literal["contextual", "isolated"] = "contextual"
-    """CLIP-TD: visual relevance of a word in its context (contextual), or of the word alone \
-(isolated)."""
+    """CLIP-TD: visual relevance of a word in its context (contextual), or of the word alone (isolated)."""
     keyword_extractor: Annotated[str, InputKind.OBJECT] = ""
-    """CLIP-TD: MODULE:NAME of your own keyword extractor; empty: YAKE, implemented from its \
-published formulas."""
+    """CLIP-TD: MODULE:NAME of your own keyword extractor; empty: YAKE, implemented from its published formulas."""
     td_weight: Annotated[float, Ge(0)] = 0.05
     """CLIP-TD: weight of td_image, td_text, td_words and td_image_text."""
     td_distance: Literal["l1", "l2"] = "l1"
@@ -145,8 +140,7 @@ ones (l2), which fit their mean."""
     td_reduction: Literal["sum", "mean"] = "sum"
     """CLIP-TD: differences summed or averaged over the feature dimensions."""
     td_unit: bool = True
-    """CLIP-TD: normalise the student's projected states to unit length, as the teacher's features \
-are."""
+    """CLIP-TD: normalise the student's projected states to unit length, as the teacher's features are."""
     td_words_reduction: Literal["mean", "sum"] = "mean"
     """CLIP-TD: mean over the selected words of a text, or their sum (Eq. 7 taken literally)."""
     td_choices: Literal["all", "right"] = "all"
@@ -183,13 +177,11 @@ summed over the micro-batch; both divided by its length in tokens, nt_xent also 
     """crd: temperature (0.07 in the code of CRD and in the first version of VidLanKD's; CRD's \
 paper: 0.1 on CIFAR-100)."""
     crd_negatives: Annotated[int, Ge(0)] = 0
-    """crd: N, the number of negatives of a token: the states at its position in the next N \
-sentences of the batch; 0: of all others. CRD's code draws 16384 from a memory of the data set; \
-the first version of VidLanKD's: batch size - 1."""
+    """crd: N, the number of negatives of a token: the states at its position in the next N sentences of the batch; 0: \
+of all others. CRD's code draws 16384 from a memory of the data set; the first version of VidLanKD's: batch size - 1."""
     crd_cardinality: Annotated[int, Ge(0)] = 0
-    """crd: M of N/M, the number of items that negatives are drawn from; 0: the sentences of the \
-batch at that position. The paper: the size of the data set (CIFAR-100: 50000; the first version \
-of VidLanKD's code: 1000000)."""
+    """crd: M of N/M, the number of items that negatives are drawn from; 0: the sentences of the batch at that \
+position. The paper: the size of the data set (CIFAR-100: 50000; the first version of VidLanKD's code: 1000000)."""
     crd_partition: Literal["none", "first_batch"] = "none"
     """crd: scores as in the paper's formula (none), or divided by a constant, M times the mean \
 score of the first batch, as in CRD's code (first_batch)."""
@@ -229,9 +221,8 @@ Genome); empty: --teacher-images, or of --teacher vectors:FOLDER all images that
     voken_weight: Annotated[float, Ge(0)] = 1.0
     """voken_classification: weight of its loss (Vokenization: 1, as masked LM's)."""
     voken_control: Literal["none", "random", "shuffled", "reversed", "token_id"] = "none"
-    """voken_classification: controls of Vokenization's code: random vokens, drawn anew in each \
-epoch; a text's vokens shuffled among its tokens, or in reverse order; each token's own id in place \
-of an image."""
+    """voken_classification: controls of Vokenization's code: random vokens, drawn anew in each epoch; a text's vokens \
+shuffled among its tokens, or in reverse order; each token's own id in place of an image."""
 
 
 @settings
@@ -281,17 +272,14 @@ class GroundedSpaceSettings(PoolingSettings):
     """The grounded space of Bordes et al. 2019."""
 
     cluster_weight: Annotated[float, Gt(0)] = 1.0
-    """grounded_space and visual_cluster: weight of the cluster term (the paper's value is not \
-known here)."""
+    """grounded_space and visual_cluster: weight of the cluster term (the paper's value is not known here)."""
     perceptual_weight: Annotated[float, Gt(0)] = 1.0
-    """grounded_space and visual_perceptual: weight of the perceptual term (the paper's value is \
-not known here)."""
+    """grounded_space and visual_perceptual: weight of the perceptual term (the paper's value is not known here)."""
     cluster_margin: Annotated[float, Gt(0)] = 0.5
     """grounded_space and visual_cluster: margin between the cosines of a positive and a negative \
 (paper: about .5, from memory)."""
     grounded_size: Annotated[int, Ge(1)] = 512
-    """Width of the grounded space, and of the hidden layer before it (the paper's value is not \
-known here)."""
+    """Width of the grounded space, and of the hidden layer before it (the paper's value is not known here)."""
 
 
 @settings
@@ -359,9 +347,8 @@ class MaskedLMDistillationSettings(MaskingSettings):
     """mlm_distillation: folder of a CLIP-BERT, `joint` of a run of `--arm visual_token_mlm \
 --save-joint`; --teacher is the CLIP that it was trained with."""
     mlm_distillation_positions: Literal["tokens", "masked", "released"] = "tokens"
-    """mlm_distillation: positions in the loss. tokens: the mean over all but special tokens and \
-padding; masked: the mean over masked tokens; released: the sum over every position, padding \
-included, per text, as in ViComTe's code."""
+    """mlm_distillation: positions in the loss. tokens: the mean over all but special tokens and padding; masked: the \
+mean over masked tokens; released: the sum over every position, padding included, per text, as in ViComTe's code."""
 
 
 def parse_options(given: Sequence[str]) -> dict[str, str]:

@@ -31,9 +31,8 @@ micro-batch, unless --cached-negatives."""
     """Contrastive negatives come from all micro-batches of the optimizer step: losses and gradients \
 are those of one batch, for one more forward pass (GradCache, Gao et al. 2021)."""
     optimizer: Literal["adamw", "bertadam", "sgd", "muon"] = "adamw"
-    """adamw; bertadam: Adam without bias correction (VisualBERT, XDBERT); sgd (VL-BERT on VCR); muon: \
-Muon for the matrices of the model's layers, with updates as large as AdamW's, and adamw for \
-embeddings, heads, norms and biases."""
+    """adamw; bertadam: Adam without bias correction (VisualBERT, XDBERT); sgd (VL-BERT on VCR); muon: Muon for the \
+matrices of the model's layers, with updates as large as AdamW's, and adamw for embeddings, heads, norms and biases."""
     lr: Annotated[float, Ge(0)] = 1e-4
     """Peak learning rate."""
     betas: tuple[Annotated[float, Interval(ge=0, lt=1)], Annotated[float, Interval(ge=0, lt=1)]] = (
@@ -58,8 +57,7 @@ each of --milestones."""
     warmup_steps: Annotated[int, Ge(0)] = 0
     """Number of warm-up steps, instead of --warmup-ratio; 0: use --warmup-ratio."""
     schedule_steps: Annotated[int, Ge(0)] = 0
-    """Number of steps of the learning-rate schedule; 0: the steps of the run. XDBERT's code: \
-139600."""
+    """Number of steps of the learning-rate schedule; 0: the steps of the run. XDBERT's code: 139600."""
     weight_decay: Annotated[float, Ge(0)] = 0.01
     """Weight decay, decoupled except for sgd; not applied to biases and LayerNorms."""
     decay_bias_and_norm: bool = False
@@ -88,9 +86,8 @@ rounding, but dropout draws differ. For lines of unequal length; not with --comp
     seed: Annotated[int, Ge(0)] = 0
     """Random seed."""
     compile: bool = False
-    """Compile the model (torch.compile, dynamic shapes): the first steps take minutes, later \
-steps are faster. Numbers are equal up to rounding, but dropout draws differ. For long runs on a \
-GPU."""
+    """Compile the model (torch.compile, dynamic shapes): the first steps take minutes, later steps are faster. \
+Numbers are equal up to rounding, but dropout draws differ. For long runs on a GPU."""
     workers: Annotated[int, Ge(-1)] = -1
     """Data-loading processes per training process; results do not depend on it. -1: none on a \
 CPU, up to 4 with an accelerator."""
@@ -134,10 +131,9 @@ class EvaluationSettings(Settings):
     """Evaluation on held-out data during training, and early stopping."""
 
     eval_every: Annotated[float, Ge(0)] = 0.0
-    """Epochs between evaluations, such as 1 or 0.25; 0: evaluate only at the end. What is \
-evaluated: finetune: the task's first development split; adapt: the loss on --eval-text; pretrain \
-and train-clip: the loss and retrieval, respectively, on --eval-captions, --eval-image-list or \
---eval-splits."""
+    """Epochs between evaluations, such as 1 or 0.25; 0: evaluate only at the end. What is evaluated: finetune: the \
+task's first development split; adapt: the loss on --eval-text; pretrain and train-clip: the loss and retrieval, \
+respectively, on --eval-captions, --eval-image-list or --eval-splits."""
     keep_best: bool = False
     """--eval-every: save the weights with the best evaluation score, which then has selection \
 bias; off: save those of the last step, as in the papers."""

@@ -30,8 +30,6 @@ AttributeRows = Sequence[dict[str, str]]
 
 
 # -- linear probes -----------------------------------------------------------------------------------------------------
-
-
 class LinearProbe:
     """A linear probe of one attribute on frozen states, with the ridge penalty that is best on dev nouns."""
 
@@ -76,18 +74,14 @@ class LinearProbe:
 
     def cross_validate(self, folds: int) -> float:
         """Accuracy on train nouns that the probe was not fitted on, in `folds` folds, with the same penalty."""
-        from sklearn.base import clone
+        from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
-        classifier = clone(self.classifier)
         train = np.flatnonzero(self.split == "train")
-        right = 0
-        for fold in range(folds):
-            held_out = train[fold::folds]
-            kept = np.setdiff1d(train, held_out)
-            classifier.fit(self.scaled[kept], self.labels[kept])
-            predicted = classifier.predict(self.scaled[held_out])
-            right += int((predicted == self.labels[held_out]).sum())
-        return right / len(train)
+        split = PredefinedSplit(np.arange(len(train)) % folds)
+        predicted = cross_val_predict(
+            self.classifier, self.scaled[train], self.labels[train], cv=split
+        )
+        return float((predicted == self.labels[train]).mean())
 
 
 def score_readout(
@@ -115,8 +109,6 @@ def score_readout(
 
 
 # -- attribute.tsv -----------------------------------------------------------------------------------------------------
-
-
 def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]]:
     """Rows of a folder's `probes/attribute.tsv`: noun, split, a sentence with the noun, and (all) attributes."""
     path = Path(folder) / "probes" / "attribute.tsv"

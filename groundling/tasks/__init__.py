@@ -12,13 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from groundling.core.batch import Example, RegionRow
-from groundling.core.errors import (
-    EMPTY,
-    InputError,
-    count_suffix,
-    duplicates,
-    require_known,
-)
+from groundling.core.errors import EMPTY, InputError, count_suffix, duplicates, require_known
 from groundling.core.metrics import Metric
 from groundling.core.output_types import OutputType
 from groundling.runs.folder import data_hash

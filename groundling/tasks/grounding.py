@@ -97,9 +97,8 @@ def read_expressions(folder: Path, split: str, by: str = "unc") -> list[Example]
 
     An official id is the data set's `sent_id`.
 
-    Raises:
-        InputError: A file is missing or invalid, the two files do not match, a box is empty or outside its image, or
-            the split has no expressions.
+    Raises InputError: a file is missing or invalid, the two files do not match, a box is empty or outside its image, or
+    the split has no expressions.
     """
     instances = read_annotated_objects(folder)
     path = Path(folder) / f"refs({by}).p"
@@ -252,8 +251,7 @@ def read_captions(folder: Path, split: str) -> list[EntitiesCaption]:
         folder: Folder with the image lists, `Sentences` and `Annotations`.
         split: Name of an image list.
 
-    Raises:
-        InputError: A file is missing, or an image list, caption or annotation is invalid.
+    Raises InputError: a file is missing, or an image list, caption or annotation is invalid.
     """
     folder = Path(folder)
     listed = [line.strip() for line in lines_of(folder / f"{split}.txt") if line.strip()]

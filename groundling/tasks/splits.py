@@ -77,8 +77,7 @@ def strata(task: Task, folder: Path, stratify_by: StratifyBy = "auto") -> dict[s
 
     `auto`: VCR's question category, a classification's label, otherwise the whole split as one stratum.
 
-    Raises:
-        InputError: The task has no such strata, an official id is repeated, or the files cannot be read.
+    Raises InputError: the task has no such strata, an official id is repeated, or the files cannot be read.
     """
     split = task.train
     stratify_by = resolve_strata(task, stratify_by)

@@ -154,8 +154,6 @@ def form_of(labels: Mapping[str, str], label_type: str) -> OutputType:
 
 
 # -- held-out rows -----------------------------------------------------------------------------------------------------
-
-
 def held_out(path: Path, groups: Iterable[RowGroup]) -> set[RowGroup]:
     """The row groups of the dev split: about a fifth, at least one, never all.
 
@@ -259,8 +257,6 @@ def _spelt_alike(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 # -- rows of a file ----------------------------------------------------------------------------------------------------
-
-
 def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
     """The rows of your own file, in order; raises InputError if a column is missing or a row lacks a value."""
     text_columns, expected = user_columns(options)

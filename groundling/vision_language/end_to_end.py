@@ -90,11 +90,10 @@ SAMPLES = 2
 class EndToEndModel(SingleStreamModel):
     """A model that computes region features from pixels (VL-BERT Section 3.2; release: common/fast_rcnn.py).
 
-    All stages of the ResNet except the last run on an image without padding; RoIAlign pools 14 x 14 bins of
-    every region, the whole image included; the last stage, with stride 1 and dilation 2, runs on each
-    region. The feature is the mean over bins, with zeros outside a region's object mask. Stem, first
-    stage and all BatchNorms are frozen. Pixels in masked regions are zero (after normalisation), also where
-    other regions overlap them.
+    All stages of the ResNet except the last run on an image without padding; RoIAlign pools 14 x 14 bins of every
+    region, the whole image included; the last stage, with stride 1 and dilation 2, runs on each region. The feature is
+    the mean over bins, with zeros outside a region's object mask. Stem, first stage and all BatchNorms are frozen.
+    Pixels in masked regions are zero (after normalisation), also where other regions overlap them.
 
     VisualBERT's regions are R2C's (rowanz/r2c, utils/detector.py): 7 x 7 bins without dilation, and the object
     mask is an input of the last stage (`MultimodalEmbeddings.last_stage`); R2C also trains stem and BatchNorms.

@@ -37,12 +37,7 @@ from groundling.models.attention import (
     text_positions,
 )
 from groundling.models.loading import ModelFormat, load_tokenizer, load_weights, model_type
-from groundling.models.task_heads import (
-    HeadContext,
-    TaskHead,
-    make_output_layer,
-    make_transform,
-)
+from groundling.models.task_heads import HeadContext, TaskHead, make_output_layer, make_transform
 from groundling.models.text_encoder import embed_words
 from groundling.objectives import LossTargets, Objective, ObjectiveContext
 from groundling.objectives.image_text_matching import ImageTextMatching
@@ -232,9 +227,8 @@ RELEASED_HEADS = {
 def lxmert(bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 2048) -> Lxmert:
     """Make an LXMERT whose embeddings, text layers and pooler are an uncased BERT's; all others are new.
 
-    A BERT of 12 layers gives 9 layers over the text, 5 over the regions and 5 cross-modality layers, as in the
-    paper, and a smaller one as many in proportion. The paper's own pre-training starts from random weights
-    (`random_init`).
+    A BERT of 12 layers gives 9 layers over the text, 5 over the regions and 5 cross-modality layers, as in the paper,
+    and a smaller one as many in proportion. The paper's own pre-training starts from random weights (`random_init`).
     """
     layers = bert.config.num_hidden_layers
     others = max(1, min(5, layers * 5 // 12))
@@ -262,8 +256,6 @@ def load_lxmert(source: str | Path) -> Lxmert:
 
 
 # -- pre-training (Section 3.1) ----------------------------------------------------------------------------------------
-
-
 class MaskedObjects(MaskedRegionModeling):
     """Masked object prediction: features (`masked_objects`) and detected labels (`masked_labels`) of masked regions.
 
@@ -372,8 +364,6 @@ def objectives(context: ObjectiveContext, options: PretrainingVariantSettings) -
 
 
 # -- heads (Section 4; release: tasks/vqa_model.py, tasks/nlvr2_model.py) ----------------------------------------------
-
-
 class LxmertAnswerHead(UniterClassificationHead):
     """VQA: Linear of twice the width, GELU, LayerNorm, Linear; binary cross-entropy of each answer.
 

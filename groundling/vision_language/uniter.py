@@ -63,11 +63,10 @@ VCR_TYPES = 3
 class UniterEmbeddings(MultimodalEmbeddings):
     """Regions as LN(LN(projected feature) + LN(projected box) + segment), and BERT's embedded text (Section 3.1).
 
-    The box is x1, y1, x2, y2, width, height and area. With regions, tokens of text `i` have segment
-    `text_types[i]`, and regions of image `j` segment `image_types[j]`, both of BERT's own table (release;
-    VCR: text types (0, 2, 3), see `add_vcr_inputs`; NLVR2: image types (1, 2), with rows appended
-    by `add_token_types`).
-    Without regions, segments are BERT's, except VCR's. A masked region's features are a learned vector.
+    The box is x1, y1, x2, y2, width, height and area. With regions, tokens of text `i` have segment `text_types[i]`,
+    and regions of image `j` segment `image_types[j]`, both of BERT's own table (release; VCR: text types (0, 2, 3), see
+    `add_vcr_inputs`; NLVR2: image types (1, 2), with rows appended by `add_token_types`). Without regions, segments are
+    BERT's, except VCR's. A masked region's features are a learned vector.
     """
 
     kind = "uniter"
@@ -323,8 +322,6 @@ RELEASED = WeightNames(
 
 
 # -- VCR's texts of several parts --------------------------------------------------------------------------------------
-
-
 class MultipartTextInput(TextRowEncoder):
     """Rows `[CLS] question [SEP] answer [SEP] rationale [SEP]`, of the parts of a text and of the second text.
 

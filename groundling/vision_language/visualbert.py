@@ -67,11 +67,10 @@ class R2CRegionEmbedding(nn.Module):
 class VisualBertEmbeddings(MultimodalEmbeddings):
     """Regions as projected feature + visual segment + visual position, with BERT's LayerNorm (Appendix A).
 
-    Visual segments and positions have their own embeddings, initialised with BERT's. As in the release, the
-    position is always 0; for a region that the text mentions (VCR), the mean of the mentions' text position
-    embeddings is added (paper: their sum instead). The segment is the image's index (NLVR2), 0 for a single
-    image; HF's default is 1. With `boxes`, x1, y1, x2, y2, width and height are appended to the features
-    (release: Flickr30k).
+    Visual segments and positions have their own embeddings, initialised with BERT's. As in the release, the position is
+    always 0; for a region that the text mentions (VCR), the mean of the mentions' text position embeddings is added
+    (paper: their sum instead). The segment is the image's index (NLVR2), 0 for a single image; HF's default is 1. With
+    `boxes`, x1, y1, x2, y2, width and height are appended to the features (release: Flickr30k).
 
     With `classes`, regions are R2C's (release: VCR; rowanz/r2c, utils/detector.py): they include the whole
     image, and features and a class embedding are reduced to width 512. With `pixels`, a convolution adds the
@@ -190,8 +189,7 @@ def task_objectives(
 ) -> list[Objective]:
     """Masked LM alone, as in the paper's task-specific phase.
 
-    With `task_answers="judged"`, the sentence-image head also predicts if the answer is right (release:
-    NLVR2 and VCR).
+    With `task_answers="judged"`, the sentence-image head also predicts if the answer is right (release: NLVR2 and VCR).
     """
     if options.task_answers == "judged":
         return objectives(context, options)

@@ -58,14 +58,13 @@ def embed_boxes(boxes: Tensor) -> Tensor:
 class VLBertEmbeddings(MultimodalEmbeddings):
     """Tokens as word + visual feature, regions as [IMG] + visual feature, then [END] (Section 3.2).
 
-    A token's visual feature is that of the whole image, which must be among the row's regions, or of the
-    region that it names (VCR); in a row without regions, a learned vector (text-only pre-training). A
-    region's visual feature combines geometry and appearance. Two LayerNorms, for tokens and for regions,
-    scale visual features; their gains start at 0, so that the model starts as BERT. All regions have the
-    position after the text, and [END] the next one (release). Masked regions have learned vectors in place
-    of appearance and [IMG] (release, pre-computed features); with `pixels`, where masking is in the image,
-    in place of [IMG] only (release, end to end). Regions and [END] have segment 2, a third row of BERT's
-    table. Boxes include their last pixel: the whole image is W - 1 by H - 1 (release).
+    A token's visual feature is that of the whole image, which must be among the row's regions, or of the region that it
+    names (VCR); in a row without regions, a learned vector (text-only pre-training). A region's visual feature combines
+    geometry and appearance. Two LayerNorms, for tokens and for regions, scale visual features; their gains start at 0,
+    so that the model starts as BERT. All regions have the position after the text, and [END] the next one (release).
+    Masked regions have learned vectors in place of appearance and [IMG] (release, pre-computed features); with
+    `pixels`, where masking is in the image, in place of [IMG] only (release, end to end). Regions and [END] have
+    segment 2, a third row of BERT's table. Boxes include their last pixel: the whole image is W - 1 by H - 1 (release).
     """
 
     kind = "vlbert"

@@ -17,11 +17,7 @@ from transformers import AutoModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.result import (
-    majority_baseline,
-    majority_note,
-    summary,
-)
+from groundling.commands.finetune.result import majority_baseline, majority_note, summary
 from groundling.core.batch import Example
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, RMSE, SCORE, is_degenerate
 from groundling.core.output_types import Classification, OpenAnswer, RegionSelection, Regression
@@ -166,7 +162,6 @@ def test_finetune_keeps_what_it_trained_unless_told_not_to(tune, tuned, encoder,
 
 
 # -- what scores stand beside: the most common answer, and the same model without the images -------------------------
-
 BRIEF = replace(STEPS, steps=2, batch=4)
 NAMES = tuple(f"photos/{number}" for number in range(20))
 
@@ -180,8 +175,6 @@ def learned(*labels: object) -> list[Example]:
 
 
 # -- nearly one answer -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("others", "right", "is_so"),
     [
@@ -203,8 +196,6 @@ def test_nearly_one_answer_is_told_from_few_right_ones(others, right, is_so):
 
 
 # -- the majority ------------------------------------------------------------------------------------------------------
-
-
 def test_the_most_common_answer_is_the_trainings_and_scored_by_every_metric() -> None:
     of_two = task(Classification(("a", "b")), ACCURACY, F1, MATTHEWS)
     found = majority_baseline(
@@ -245,8 +236,6 @@ def test_who_is_no_better_than_one_answer_is_told(median: float, is_said: bool) 
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("place")

@@ -43,8 +43,6 @@ COUNTS = [2, 1, 3, 2, 2, 2]
 
 
 # -- ranks -----------------------------------------------------------------------------------------------------------
-
-
 def plain_ranks(scores: np.ndarray, first: np.ndarray) -> tuple[list[int], list[int]]:
     """The rule as it is said: wrong answers that score at least as much, plus one."""
     owner = [
@@ -140,8 +138,6 @@ def test_captions_are_joined_in_their_order() -> None:
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CLIP of width 24, images with captions, and a student."""
@@ -270,8 +266,6 @@ def test_features_that_stay_are_not_computed_again(place, tmp_path, monkeypatch)
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def refused(place: Path, tmp_path: Path, refusal) -> Callable[..., str]:
     """The one line that is said with other files."""
@@ -316,8 +310,6 @@ def test_bad_students_and_models_are_one_line(place: Path, tmp_path: Path, refus
 
 
 # -- train-clip: a stock CLIP, its retrieval, its listings ------------------------------------------------------------
-
-
 def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {k: v.detach().clone() for k, v in model.state_dict().items()}
 

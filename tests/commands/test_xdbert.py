@@ -15,11 +15,7 @@ from tiny import homes, toys
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.data import clip_windows, text_layout_of
-from groundling.commands.adapt.evaluation import (
-    evaluate_objectives,
-    length_note,
-    match_by_length,
-)
+from groundling.commands.adapt.evaluation import evaluate_objectives, length_note, match_by_length
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict
@@ -43,8 +39,6 @@ WINDOWS = math.ceil(693 / toys.WINDOW)
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
-
-
 def test_which_arms_read_blocks_and_of_what_length() -> None:
     own = AdaptConfig()
     assert text_layout_of(own, True, 512) == text_layout_of(own, True, 8192) == ("blocks", 512)
@@ -58,8 +52,6 @@ def test_which_arms_read_blocks_and_of_what_length() -> None:
 
 
 # -- lengths -----------------------------------------------------------------------------------------------------------
-
-
 def test_told_by_length_is_the_area_under_the_curve() -> None:
     one = np.array([10, 20, 40, 10, 20, 40])
     same = np.array([True, True, True, False, False, False])
@@ -122,8 +114,6 @@ def test_negatives_of_like_length_are_keyed_other_texts(cross, uneven: list[str]
 
 
 # -- what the parts learn ----------------------------------------------------------------------------------------------
-
-
 def test_the_report_is_what_the_objectives_say(cross, samples) -> None:
     match = SameSentencePrediction(cross.sizes).eval()
     tokens = ClipTokenClassification(cross.sizes).eval()
@@ -173,8 +163,6 @@ def test_an_adaptation_reports_its_parts_and_its_form(tmp_path: Path) -> None:
 
 
 # -- the released code, and what a column means ------------------------------------------------------------------------
-
-
 def test_the_released_head_is_one_linear_on_the_raw_first_position(student, texts) -> None:
     student = student("bert").eval()
     head = make_task_head(student, RTE.form, RAW)

@@ -34,11 +34,7 @@ from groundling.data.captions import IS_PAIR
 from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import TextEncoder
-from groundling.objectives import (
-    Objective,
-    ObjectiveContext,
-    built_in_objectives,
-)
+from groundling.objectives import Objective, ObjectiveContext, built_in_objectives
 from groundling.objectives.contrastive import ClipContrastiveLoss, info_nce
 from groundling.objectives.feature_distillation import (
     ContrastiveDistillation,
@@ -62,12 +58,7 @@ from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
 from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher, FrozenCopy
-from groundling.training.batch_sampler import (
-    BatchPlan,
-    DataSource,
-    MicroBatchDataset,
-    plan_batches,
-)
+from groundling.training.batch_sampler import BatchPlan, DataSource, MicroBatchDataset, plan_batches
 from groundling.training.loop import PlainTrainingStep, train
 
 
@@ -219,8 +210,6 @@ LENGTHS = (0, 7, 12, 31)
 
 
 # -- the contract ----------------------------------------------------------------------------------------------------
-
-
 @every
 def test_terms_are_finite_scalars_that_are_counted(name, case):
     c = case(name)
@@ -605,8 +594,6 @@ def test_labels_describe_the_swapped_side(cross, taught):
 
 
 # -- masked language modelling ---------------------------------------------------------------------------------------
-
-
 def draws(objective: Objective, sample: Sample, count: int) -> list[Sample]:
     def other() -> Sample:
         raise AssertionError("masking needs no other sample")
@@ -699,8 +686,6 @@ def test_gathering_first_equals_scoring_everything(joint, cross, taught):
 
 
 # -- same-sentence prediction ----------------------------------------------------------------------------------------
-
-
 def swapped(objective: SameSentencePrediction, samples, index: int, key: int) -> Sample:
     rng = generator(1, key)
     other = lambda: samples.get([int(rng.integers(len(samples)))], [rng])[0]  # noqa: E731
@@ -768,8 +753,6 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
 
 
 # -- CLIP tokens -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("targets", ["real", "released"])
 def test_scored_clip_tokens(targets, samples, cross):
     """Real tokens, at least one; or in the released code every one of nine padded windows' slots."""
@@ -816,8 +799,6 @@ def test_released_loss_is_the_sum_over_all_scored_slots(cross, taught):
 
 
 # -- contrast and distillation ---------------------------------------------------------------------------------------
-
-
 def test_info_nce_by_hand():
     anchors = F.normalize(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]), dim=-1)
     others = F.normalize(torch.tensor([[1.0, 1.0], [0.8, 0.6], [1.0, 0.1], [0.0, 1.0]]), dim=-1)
@@ -943,8 +924,6 @@ def test_distill_by_hand(options, masked, cross, taught):
 
 
 # -- the teacher -----------------------------------------------------------------------------------------------------
-
-
 def test_teacher_features_by_hand(tower, samples, clip_tokenizer):
     clip, _ = tower()
     teacher = ClipTextTeacher(clip, clip_tokenizer, standardise=False)
@@ -976,8 +955,6 @@ def test_teacher_features_are_standardised(tower, samples):
 
 
 # -- supervised ------------------------------------------------------------------------------------------------------
-
-
 def test_supervised_uses_the_encoders_own_pooler(student, text_only):
     form = Classification(("no", "yes"))
     for name, has in (("bert", True), ("electra", False)):

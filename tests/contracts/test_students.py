@@ -263,8 +263,6 @@ def test_a_whole_model_is_tuned_from_what_it_has_joined(teacher, joint, at, tmp_
 
 
 # -- arms --------------------------------------------------------------------------------------------------------------
-
-
 TOGETHER = [
     "mlm+contrastive+l1",
     "mlm+nst+crd+nt_xent",

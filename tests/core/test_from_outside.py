@@ -159,8 +159,6 @@ def test_the_examples_are_all_there() -> None:
 
 
 # -- (a) an objective --------------------------------------------------------------------------------------------------
-
-
 def test_an_objective_takes_part_in_every_training(tmp_path: Path) -> None:
     run(*ADAPT, "--arm", "mlm+mine.shorter:Shorter", "--out", str(tmp_path / "adapt"))
     assert set(result(tmp_path / "adapt")["train_metrics"]) == {"loss", "mlm", "length"}
@@ -197,7 +195,6 @@ def test_its_settings_are_options(tmp_path: Path, refusal: Refusal) -> None:
 
 
 # -- (b) a teacher -----------------------------------------------------------------------------------------------------
-
 TAUGHT = ["--teacher", "mine.bag:Bag"]
 
 
@@ -226,8 +223,6 @@ def test_a_teacher_beside_captions_and_regions(tmp_path: Path) -> None:
 
 
 # -- (c) a task --------------------------------------------------------------------------------------------------------
-
-
 def test_a_task_is_trained_judged_and_found_again(tmp_path: Path, capsys: Any) -> None:
     for name in ("control", "other"):
         words = [*DOGS, "--seeds", "2", "--max-length", "48" if name == "other" else "40"]
@@ -284,8 +279,6 @@ TABLES = [Table("", ROWS)]
 
 
 # -- (d) a vision-language model ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def plain(shared: Path) -> Path:
     """A model of the package's design, pre-trained by the command line."""
@@ -333,7 +326,6 @@ def test_two_streams_are_pretrained_tuned_and_loaded(shared: Path, tmp_path: Pat
 
 
 # -- (e) a kind of model folder ----------------------------------------------------------------------------------------
-
 KIND = ["--model-format", "mine.average:KIND"]
 
 
@@ -375,8 +367,6 @@ def test_a_model_of_ones_own_kind_and_task_is_asked_again(average, capsys, tmp_p
 
 
 # -- (f) an inner step -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [*JOINS, "bert"])
 def test_the_documents_villa_is_the_built_in_one(name: str, mine: Any, tmp_path: Path) -> None:
     """In every modality; `test_villa` compares the built-in one with a plain restatement."""
@@ -395,7 +385,6 @@ def test_the_documents_villa_is_the_built_in_one(name: str, mine: Any, tmp_path:
 
 
 # -- what is wrong with a module is one line ---------------------------------------------------------------------------
-
 TASK = [*RTE[:3], "--data", "glue_data", *FEW, "--task"]
 OBJECTIVE = [*RTE, "--objectives"]
 TEACHER = [*RTE, "--objectives", "contrastive", "--teacher"]

@@ -158,8 +158,6 @@ def test_two_metrics_of_a_task_do_not_share_a_name() -> None:
 
 
 # -- undefined numbers -------------------------------------------------------------------------------------------------
-
-
 def strictly(text: str) -> Any:
     """JSON as its standard has it."""
 

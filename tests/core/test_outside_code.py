@@ -89,8 +89,6 @@ NAMES = {
 
 
 # -- a model's folder --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("road", NAMES)
 def test_a_models_folder_imports_nothing(road: str, place: Path, refusal: Refusal) -> None:
     edited(ABOUT, **NAMES[road])
@@ -191,8 +189,6 @@ def test_what_a_model_asks_for_is_refused(name, value, told, place, tuned):
 
 
 # -- a run's folder ----------------------------------------------------------------------------------------------------
-
-
 def test_a_verdict_imports_nothing(place: Path) -> None:
     edited(place / "downloaded/seed-0/result.json", task="downloaded.evil:TASK")
     with pytest.raises(InputError, match=r"result.json: needs downloaded\.evil:TASK"):
@@ -212,8 +208,6 @@ def test_ensembles_and_partitions_import_nothing(place: Path, refusal: Refusal) 
 
 
 # -- the working directory ---------------------------------------------------------------------------------------------
-
-
 def test_the_working_directory_stands_in_for_no_library(place: Path) -> None:
     """It comes last: nothing that lies beside the data replaces a library."""
     homes.put(place / "mine/part.py", "import helper\n\nVALUE = helper.VALUE\n")
@@ -226,8 +220,6 @@ def test_the_working_directory_stands_in_for_no_library(place: Path) -> None:
 
 
 # -- what a run knows of its code --------------------------------------------------------------------------------------
-
-
 def test_a_models_folder_knows_the_code_that_it_needs(place: Path, tuned: Path) -> None:
     code = "from groundling.tasks.texts import RTE\n\nTASK = RTE\n"
     homes.put(place / "mine/task.py", code)

@@ -203,8 +203,6 @@ def test_published_results_are_those_of_this_protocol_and_its_methods(results: M
 
 
 # -- readme outputs ----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def readme_script() -> ModuleType:
     spec = importlib.util.spec_from_file_location(

@@ -197,7 +197,6 @@ def test_no_command_is_overlooked(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # -- the notebooks, cell by cell --------------------------------------------------------------------------------
-
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 FEW = {"adapt": "cpu=True, steps=1, batch=4, ", "regions": "cpu=True, "}
 FEW |= {"pretrain": FEW["adapt"], "finetune": FEW["adapt"]}

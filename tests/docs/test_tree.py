@@ -105,8 +105,6 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 
 # -- the wheel, and what it says of itself; test_quickstart.py runs it from an empty folder --------------------
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheels.site(tmp_path_factory.mktemp("wheel"))
@@ -138,8 +136,6 @@ def test_versions_agree() -> None:
 
 
 # -- bootstrap ---------------------------------------------------------------------------------------
-
-
 def test_ci_runs_what_the_readme_says() -> None:
     command = "python3 bootstrap.py test"
     assert f"`{command}`" in (ROOT / "README.md").read_text(encoding="utf-8")

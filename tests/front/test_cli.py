@@ -131,8 +131,6 @@ def test_unknown_flags_are_one_line(command, told, capsys):
 
 
 # -- values reach the recipes ----------------------------------------------------------------------------------------
-
-
 def test_flags_fill_the_settings(called: list[tuple], capsys: pytest.CaptureFixture[str]) -> None:
     command = "adapt --student s --text a.txt b.txt --arm l1 --lr 3e-4 --freeze-clip --steps 7 --cpu --out here"
     assert main(command.split()) == 0
@@ -181,8 +179,6 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys, tmp_path):
 
 
 # -- info and data ---------------------------------------------------------------------------------------------------
-
-
 def test_info_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "xdbert-bert-base", "--json"]) == 0
     out = capsys.readouterr().out

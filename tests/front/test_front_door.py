@@ -62,8 +62,6 @@ def test_editors_know_what_is_imported_late() -> None:
 
 
 # -- commands as functions -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_does_what_its_command_does(name: str, called: list[tuple]) -> None:
     assert getattr(groundling, name)() == {"said": 1}
@@ -133,8 +131,6 @@ def test_every_setting_is_a_keyword(name: str) -> None:
 
 
 # -- fields ---------------------------------------------------------------------------------------------------------
-
-
 def public(module: ModuleType) -> list[type]:
     """The public dataclasses and named tuples of a module's own."""
     return [
@@ -179,8 +175,6 @@ def test_every_field_is_explained(make_api: ModuleType) -> None:
 
 
 # -- the page --------------------------------------------------------------------------------------------------------
-
-
 def test_every_public_name_is_on_the_page(make_api: ModuleType) -> None:
     page = make_api.page()
     for name in HERE:

@@ -15,12 +15,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.objectives import built_in_objectives, unused_settings_note
-from groundling.settings.fields import (
-    Settings,
-    make_settings,
-    may_repeat,
-    settings_of,
-)
+from groundling.settings.fields import Settings, make_settings, may_repeat, settings_of
 from groundling.settings.objectives import (
     CrossModalEncoderSettings,
     ExtraObjectiveSettings,
@@ -172,8 +167,6 @@ def test_a_control_notes_a_setting_of_teachers(given: Path, tmp_path: Path) -> N
 
 
 # -- the inputs that identify a run --------------------------------------------------------------------------------
-
-
 def test_each_setting_gives_its_paths() -> None:
     config = make_settings(
         FinetuneConfig,

@@ -190,7 +190,6 @@ def test_what_your_own_module_loads_may_be_anything(place: Path) -> None:
 
 
 # -- two wings: the core, and studies that are found by being there ----------------------------------------
-
 CORE_ALONE = """
 import sys
 from groundling import cli

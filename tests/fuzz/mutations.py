@@ -65,8 +65,6 @@ def rearranged(items: list[Any], draw: Draw) -> list[Any]:
 
 
 # -- any file ----------------------------------------------------------------------------------------------------------
-
-
 def flipped_bits(content: bytes, draw: Draw) -> bytes:
     changed = bytearray(content)
     for _ in range(one_of(draw, 1, 1, 2, 20)):
@@ -95,7 +93,6 @@ def another_whole(content: bytes, draw: Draw) -> bytes:
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
-
 SPELT: tuple[Callable[[bytes], bytes], ...] = (
     lambda content: b"\xef\xbb\xbf" + content,
     lambda content: content.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"),
@@ -162,7 +159,6 @@ def _replaced(
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
-
 VALUES: tuple[object, ...] = (
     *(None, True, [], {}, [[]], "", " ", "nonsense", "0", -1, 0, 1.5, 10**12, 10**30, 1e308),
     *(float("nan"), float("inf"), [None], {"id": 1}, "\ud800", "DEEP", "LONG"),
@@ -264,7 +260,6 @@ def other_spaces(content: bytes, draw: Draw) -> bytes:
 
 
 # -- by file -----------------------------------------------------------------------------------------------------------
-
 BYTES = (flipped_bits, replaced_bytes, cut, another_whole)
 AS_TEXT = (spelt_otherwise, no_utf_8, an_odd_character, other_lines, another_number, another_path)
 AS_JSON = (

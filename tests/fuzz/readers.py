@@ -176,8 +176,6 @@ def rows_of(*rows: dict[str, Any]) -> str:
 
 
 # -- texts and tables --------------------------------------------------------------------------------------------------
-
-
 def _texts(shelf: LazyFixture) -> dict[str, Reader]:
     said = toys.sentences()[:6]
     questions = [(f"is it {text} ?", f"{n}.jpg", "yn"[n % 2], n / 4) for n, text in enumerate(said)]
@@ -230,8 +228,6 @@ def _own(path: Path) -> object:
 
 
 # -- captions ----------------------------------------------------------------------------------------------------------
-
-
 def _captions(shelf: LazyFixture) -> dict[str, Reader]:
     said = [
         ("a dog", "1.jpg"),
@@ -290,8 +286,6 @@ def _sidecars(place: Path) -> None:
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
-
-
 def _tasks(shelf: LazyFixture) -> dict[str, Reader]:
     made = {
         name: Reader(copied(shelf.tasks, folder), _of_task(name, *splits), kept=PIXELS)
@@ -410,8 +404,6 @@ def _chosen(path: Path) -> object:
 
 
 # -- regions -----------------------------------------------------------------------------------------------------------
-
-
 def _regions(shelf: LazyFixture) -> dict[str, Reader]:
     butd = "trainval_resnet101_faster_rcnn_genome_36.tsv"
     return {
@@ -464,8 +456,6 @@ def _lmdb(place: Path, value: bytes) -> None:
 
 
 # -- models ------------------------------------------------------------------------------------------------------------
-
-
 def _models(shelf: LazyFixture) -> dict[str, Reader]:
     made = {
         "text encoder": (homes.student, load_encoder),
@@ -601,8 +591,6 @@ def _describe(place: Path) -> None:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-
-
 def _runs(shelf: LazyFixture) -> dict[str, Reader]:
     made = {
         "predictions": of_file("p.jsonl", rows_of(*ANSWERS), read_predictions),
@@ -653,8 +641,6 @@ ANSWERS = [
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------
-
-
 def _probes(shelf: LazyFixture) -> dict[str, Reader]:
     nouns = {"a dog": [3, 1, 0], "a cat": [0, 2, 2]}
     memory = [
@@ -727,8 +713,6 @@ def _looked_up(place: Path) -> object:
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------
-
-
 def _pictures(shelf: LazyFixture) -> dict[str, Reader]:
     kinds = {"jpg": "RGB", "png": "RGB", "gif": "P", "bmp": "RGB", "webp": "RGB"}
     made = {f"picture {ending}": (ending, mode) for ending, mode in kinds.items()}

@@ -173,8 +173,6 @@ def _where(error: BaseException | None) -> str:
 
 
 # -- many --------------------------------------------------------------------------------------------------------------
-
-
 def run(
     names: Sequence[str],
     count: int,

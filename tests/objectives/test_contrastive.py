@@ -71,8 +71,6 @@ IMAGES = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
 
 
 # -- LexiContrastive Grounding: the loss -------------------------------------------------------------------------------
-
-
 def unit(vector: np.ndarray) -> np.ndarray:
     return vector / math.sqrt((vector**2).sum())
 
@@ -149,8 +147,6 @@ def test_a_caption_alone_has_no_loss() -> None:
 
 
 # -- which tokens ------------------------------------------------------------------------------------------------------
-
-
 def test_at_most_so_many_tokens_are_compared_and_all_are_negatives() -> None:
     batch = batch_of(MASK, IMAGES)
     drawn = torch.tensor([[5, 1, 4], [9, 2, IGNORE]])
@@ -182,8 +178,6 @@ def test_a_masked_token_takes_no_part() -> None:
 
 
 # -- the window --------------------------------------------------------------------------------------------------------
-
-
 def test_windows_by_hand() -> None:
     batch = batch_of(torch.tensor([[True, True, True, False]]), torch.ones(1, 2))
 
@@ -224,8 +218,6 @@ def test_which_tokens_a_token_changes(attention: Any, layer: int, reach: set[int
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------------
-
-
 def test_texts_without_images_train_masked_lm_alone(tmp_path: Path) -> None:
     config = captioned_run(tmp_path, "mlm+lexi_contrastive", texts=16)
     result = adapt(config, replace(STEPS, steps=4), tmp_path / "run")
@@ -249,8 +241,6 @@ def test_what_a_run_refuses(change: dict[str, Any], told: str, tmp_path: Path) -
 
 
 # -- SimCSE and MCSE ---------------------------------------------------------------------------------------------------
-
-
 def texts_of(rows: int, images: Tensor | None = None, kinds: Tensor | None = None) -> Batch:
     text = tokens_of(torch.ones(rows, 3) if kinds is None else kinds)
     features = {} if images is None else {"clip_image": images}
@@ -337,8 +327,6 @@ def test_mcse_reads_the_second_pass_of_simcse() -> None:
 
 
 # -- pooling and dropout -----------------------------------------------------------------------------------------------
-
-
 def test_the_mean_leaves_out_special_tokens_and_padding() -> None:
     states = torch.arange(12.0).view(2, 3, 2)
     batch = texts_of(2, kinds=torch.tensor([[2, 1, 1], [2, 1, 0]]))
@@ -384,8 +372,6 @@ def test_simcse_needs_no_teacher(tmp_path: Path) -> None:
 
 
 # -- SigLIP's loss -----------------------------------------------------------------------------------------------------
-
-
 def captioned_batch(towers: ClipDualEncoder, images: list[int]):
     rows = ClipRowEncoder(towers.tokenizer, toys.WINDOW, 1)
     texts = [Example(str(n), text) for n, text in enumerate(toys.sentences()[: len(images)])]

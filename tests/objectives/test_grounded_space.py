@@ -63,7 +63,6 @@ def plain(width: int, *parts: Any, **options: Any) -> GroundedSpace:
 
 
 # -- in loops --------------------------------------------------------------------------------------------------------
-
 SHOWN = [0, 1, 2, 0, 3, 4]
 """The images of six pairs; two pairs show the same image, and the last caption has no other."""
 IS_PAIR = [1, 1, 1, 1, 1, 0]
@@ -157,8 +156,6 @@ def test_images_are_told_apart_by_their_features() -> None:
 
 
 # -- where nothing can be compared -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_fewer_than_three_captions_have_no_correlation(count: int) -> None:
     vectors = torch.randn(count, 4, requires_grad=True)
@@ -192,8 +189,6 @@ def test_captions_without_a_pair_or_a_negative_add_nothing() -> None:
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arm", "told"),
     [

@@ -79,8 +79,6 @@ def unit(values: np.ndarray) -> np.ndarray:
 
 
 # -- by hand ---------------------------------------------------------------------------------------------------------
-
-
 TWO = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
 THEIRS = torch.tensor([[[2.0, 0.0]], [[3.0, 4.0]]])
 
@@ -109,8 +107,6 @@ def test_crd_with_a_partition_by_hand() -> None:
 
 
 # -- against loops ---------------------------------------------------------------------------------------------------
-
-
 def nst_by_loops(student: np.ndarray, teacher: np.ndarray, with_teacher: bool = True) -> float:
     """Of states (tokens, D) of one sentence; tokens to unit length, then channels."""
     s = [c / np.linalg.norm(c) for c in unit(student).T]
@@ -227,8 +223,6 @@ def test_a_batch_without_others_trains_nothing_by_contrast() -> None:
 
 
 # -- the teacher -----------------------------------------------------------------------------------------------------
-
-
 def test_the_teacher_reads_the_masked_tokens(student) -> None:
     text: TextEncoder = student()
     teacher = TextStatesTeacher(load_as_teacher(text), text.tokenizer, "mine")

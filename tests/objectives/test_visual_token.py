@@ -62,8 +62,6 @@ PLAIN = [name for name in FAMILIES if name in ("relu bert", "roberta", "electra"
 
 
 # -- the token -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", PLAIN)
 @torch.no_grad()
 def test_the_token_has_neither_position_nor_segment(name: str) -> None:
@@ -183,8 +181,6 @@ def test_a_folder_is_loaded_as_it_was(tmp_path: Path) -> None:
 
 
 # -- the loss --------------------------------------------------------------------------------------------------------
-
-
 class Fixed(torch.nn.Module):
     """A head whose logits are the states themselves."""
 
@@ -236,8 +232,6 @@ def test_the_divergence_in_numpy(positions: str) -> None:
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Captions with images, plain text, a student and a CLIP."""
@@ -399,8 +393,6 @@ def test_bad_settings_are_named(place: Path, clip_bert: Any, tmp_path: Path) -> 
 
 
 # -- inference -------------------------------------------------------------------------------------------------------
-
-
 def one_fact() -> VisualFact:
     prompts = {"p": "a [MASK] dog", "q": "dog is [MASK]"}
     return VisualFact("f", "dog", "colour", ("red", "blue"), np.array([1.0, 0]), "", prompts)

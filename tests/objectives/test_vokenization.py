@@ -86,7 +86,6 @@ def plain_matching(**options: Any) -> TokenImageMatching:
 
 
 # -- the hinge ---------------------------------------------------------------------------------------------------------
-
 STATES = torch.tensor(
     [
         # [CLS]     token       [SEP]       padding
@@ -210,8 +209,6 @@ def test_more_layers_than_there_are_are_refused() -> None:
 
 
 # -- voken classification ----------------------------------------------------------------------------------------------
-
-
 def voken_batch(lengths: list[int], vokens: Tensor, **labels: Tensor) -> Batch:
     ids = tuple(str(row) for row in range(len(lengths)))
     return Batch(ids, text=texts_of(lengths), features={"voken": vokens}, labels=labels)
@@ -287,8 +284,6 @@ def test_shuffled_and_reversed_vokens_are_those_of_the_text() -> None:
 
 
 # -- the vokenizer as a teacher ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A student, a CLIP, photos with captions, a bank of other photos, and a text."""
@@ -408,8 +403,6 @@ def test_token_ids_as_vokens(place: Path) -> None:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def first(place: Path) -> AdaptConfig:
     return make_settings(

@@ -48,11 +48,7 @@ from groundling.models.text_encoder import new_encoder
 from groundling.objectives import save_objective_heads
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction import Prediction, load
-from groundling.prediction.model_description import (
-    FILE,
-    ModelDescription,
-    read_description,
-)
+from groundling.prediction.model_description import FILE, ModelDescription, read_description
 from groundling.prediction.predictions import choose_seed_model
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.input_settings import (
@@ -104,8 +100,6 @@ def scores_of(**settings: Any) -> dict[str, Any]:
 
 
 # -- every kind of task -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of typical tasks, a text encoder, a UNITER, and a store of all images."""
@@ -221,7 +215,6 @@ def test_answers_in_another_order_are_refused(world: Path, students: Any, tmp_pa
 
 
 # -- one's own file: trained, saved, asked from elsewhere --------------------------------------------------------------
-
 PHOTOS = 12
 ASKED = ("what is it", "is it wet")
 
@@ -428,8 +421,6 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
-
-
 def test_rows_that_cannot_be_asked_keep_their_place(own: Path, tmp_path: Path) -> None:
     shutil.copytree(own / "photos/trip", tmp_path / "photos/trip")
     put(tmp_path / "photos/trip/1.png", b"no picture")
@@ -606,8 +597,6 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
 
 
 # -- a damaged folder --------------------------------------------------------------------------------------------------
-
-
 DAMAGED: list[tuple[dict[str, Any], str]] = [
     ({"form": {"is": "riddle"}}, "damaged"),
     ({"form": {"is": "classify", "labels": ["a"]}}, "lacks the head"),
@@ -649,8 +638,6 @@ def test_a_description_is_read_as_it_was_written(form: Any, tmp_path: Path) -> N
 
 
 # -- which seed answers ------------------------------------------------------------------------------------------------
-
-
 def run(folder: Path, results: dict[int, dict[str, object]]) -> Path:
     """A run's folder, as far as it matters which seed is the best."""
     for seed, result in results.items():

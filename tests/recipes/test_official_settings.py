@@ -37,7 +37,6 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 # -- ChenRocks/UNITER, config/*.json -----------------------------------------------------------------------------------
-
 UNITER = facts("""
 file                        num_train_steps warmup_steps learning_rate train_batch_size gradient_accumulation_steps lr_mul max_txt_len grad_norm weight_decay betas    optim
 train-vqa-base-4gpu         6000            600          8e-05         5120             5                           10.0   60          2.0       0.01         0.9,0.98 adamw
@@ -83,14 +82,11 @@ ADAMW_EPS = 1e-6
 SCHEDULE = "warmup_linear"
 """The schedule that get_lr_sched of optim/sched.py calls."""
 LENGTH_OF = "len(input_ids)"
-"""The lengths in id2len (prepro.py), which max_txt_len limits; [CLS] and [SEP] are added later
-(data/data.py).
-"""
+"""The lengths in id2len (prepro.py), which max_txt_len limits; [CLS] and [SEP] are added later (data/data.py)."""
 VCR_TARGET = "qa_target"
 """The answer and rationale that data/pretrain_vcr.py appends to a question."""
 
 # -- zhegan27/VILLA, config/*.json -------------------------------------------------------------------------------------
-
 VILLA = facts("""
 file                        num_train_steps warmup_steps learning_rate train_batch_size gradient_accumulation_steps lr_mul max_txt_len grad_norm weight_decay betas    optim adv_modality adv_lr_txt adv_lr_img adv_steps norm_type adv_kl_weight
 train-vqa-base-4gpu-adv     6000            600          8e-05         5120             5                           10.0   60          2.0       0.01         0.9,0.98 adamw text         1e-3       1e-3       3         l2        1.5
@@ -111,7 +107,6 @@ KL = {
 }
 
 # -- jackroos/VL-BERT, cfgs/*.yaml -------------------------------------------------------------------------------------
-
 VLBERT = facts("""
 file                                            BATCH_IMAGES GRAD_ACCUMULATE_STEPS END_EPOCH OPTIMIZER LR      WD     CLIP_GRAD_NORM WARMUP_STEPS LR_SCHEDULE LR_STEP LR_FACTOR MOMENTUM SCALES
 pretrain/base_e2e_16x16G_fp16                   8,8          -                     10        AdamW     1.0e-7  0.0001 10             16000        triangle    -       -         -        600,1000
@@ -139,9 +134,7 @@ VLBERT_CODE = {
     **{"epochs between evaluations": 1, "Save new best model": True},
 }
 SEQ_LEN = {"pretrain/data": 64, "vcr/data/datasets/vcr.py": 64}
-"""For pre-training, text with special tokens plus boxes; for VCR, question and answer without
-special tokens.
-"""
+"""For pre-training, text with special tokens plus boxes; for VCR, question and answer without special tokens."""
 CORPORA = "./data/en_corpus/bc1g.doc+./data/en_corpus/wiki.doc"
 """TRAIN_ANNOTATION_FILE of the pretrain files whose BATCH_IMAGES are two."""
 CORPUS = {"bc1g.doc": "BooksCorpus", "wiki.doc": "Wikipedia"}
@@ -151,9 +144,7 @@ NETWORK = {
     "vcr": {"ENABLE_CNN_REG_LOSS": True},
 }
 MVRC_LABEL = "cls_scores"
-"""The targets of regions in pretrain/data/datasets/conceptual_captions.py: the detector's scores of
-all classes.
-"""
+"""The targets of regions in pretrain/data/datasets/conceptual_captions.py: the detector's scores of all classes."""
 BOXES = {
     "vqa": "10-100ada",
     "refcoco gt_boxes": {"TRAIN_BOXES": "gt", "VAL_BOXES": "gt"},
@@ -191,7 +182,6 @@ VLBERT_REGIONS = {
 }
 
 # -- uclanlp/visualbert, visualbert/configs/*.json ---------------------------------------------------------------------
-
 VISUALBERT = facts("""
 file                  train_batch_size learning_rate num_train_epochs warmup_proportion max_seq_length masked_lm_prob image_feature_type image_feature_cap add_spatial_features add_all_features
 vqa/coco-pre-train    48               5e-5          10               0.1               128            0.15           vqa_fix_100        -                 -                    -
@@ -247,8 +237,6 @@ VISUAL_PAPER = {
 
 
 # -- what these facts come to ------------------------------------------------------------------------------------------
-
-
 def gpus(file: str) -> int:
     """From the run in a file's name: `-4gpu`, or `_4x16G`."""
     found = re.search(r"(\d+)(?:gpu|x16G)", file)
@@ -595,7 +583,6 @@ def visualbert_regions(step: Step, folder: str) -> Settings:
 
 
 # -- the plans ---------------------------------------------------------------------------------------------------------
-
 PAPERS: dict[str, Callable[[Step], Settings]] = {
     "uniter.py": uniter,
     "villa.py": villa,

@@ -128,8 +128,6 @@ def verdict(folder: Path) -> dict:
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("in_process")
 def test_one_adaptation_and_many_tunings(place, trained, capsys):
     def tuned(*seeds: int) -> list[str]:
@@ -255,7 +253,6 @@ def test_each_task_has_its_own_seeds_unless_the_flag_says_otherwise(place, train
 
 
 # -- one's own file ----------------------------------------------------------------------------------------------------
-
 OWN = """
 from groundling.recipes import Table, adapt, row
 
@@ -290,7 +287,6 @@ def test_a_recipe_names_columns_of_ones_own_file(place, capsys):
 
 
 # -- starts that have read answers which a row holds back --------------------------------------------------------------
-
 STAGES = """
 from groundling.recipes import Table, data, pretrain, row, weights
 

@@ -78,8 +78,6 @@ def jobs(plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 # -- what a recipe says ------------------------------------------------------------------------------------------------
-
-
 def test_later_settings_replace_earlier_ones_and_notes_stay(place: Path) -> None:
     steps = steps_by_name(recipe_of(place / "s.py"))
     plain, pretrained = steps["plain: few"], steps["pretrained: few"]
@@ -174,8 +172,6 @@ def test_a_paper_value_agrees_if_it_runs() -> None:
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_plan_tells_steps_settings_and_what_is_missing(place, capsys):
     (place / "nowhere").mkdir()
     (place / "nowhere/coco.json").write_text("{}")
@@ -231,8 +227,6 @@ def test_a_plan_needs_no_torch() -> None:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("place")
 def test_what_is_missing_is_told_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "s.py", "--out", "out"]) == 2
@@ -279,8 +273,6 @@ def test_a_kind_that_nothing_stands_in_for(place: Path, capsys: pytest.CaptureFi
 
 
 # -- the papers' files -------------------------------------------------------------------------------------------------
-
-
 def plan_of(name: str, place: Path, *flags: str) -> dict[str, dict[str, Any]]:
     out = place / "plan"
     assert main(["run", str(RECIPES / name), "--plan", "--out", str(out), *flags]) == 0
@@ -502,9 +494,7 @@ ABLATIONS = {
 
 
 def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
-    """B15: every arm of Table 7 has the full model's steps, rates, boxes and phases, except what it
-    ablates.
-    """
+    """B15: every arm of Table 7 has the full model's steps, rates, boxes and phases, except what it ablates."""
     plan = plan_of("visualbert.py", tmp_path, "--table", "Table 7")
 
     def here(name: str) -> dict[str, str]:
@@ -529,8 +519,7 @@ def test_visualberts_ablations_share_one_budget(tmp_path: Path) -> None:
 
 
 XDBERT = {
-    # by job: epochs, steps, cross layers, text, rate (Sec. 2.3, 5, App. C.1, Table 3; the release's
-    # script)
+    # by job: epochs, steps, cross layers, text, rate (Sec. 2.3, 5, App. C.1, Table 3; the release's script)
     "XDBERT-b: adapt": ("1", 803, "2", "wiki103", "0.0001"),
     "ELECTRA-l: adapt": ("1", 803, "2", "wiki103", "0.0001"),
     "1-cross-attention-layer: adapt": ("1", 803, "1", "wiki103", "0.0001"),
@@ -554,9 +543,7 @@ RATES = {
 
 
 def test_xdberts_plan_has_the_papers_numbers(plans: Any) -> None:
-    """A4: blocks of 512, 9 windows, a schedule of 40 epochs,
-    the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE.
-    """
+    """A4: blocks of 512, 9 windows, a 40-epoch schedule, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE."""
     plan = plans("xdbert.py")
     for name, (epochs, steps, layers, text, rate) in XDBERT.items():
         job = plan[name]

@@ -187,8 +187,6 @@ def test_what_a_run_saved_or_nobody_knows_keeps_its_folder(kept: str, tmp_path: 
 
 
 # -- modes -------------------------------------------------------------------------------------------------------------
-
-
 def owner_only(path: Path) -> None:
     """As safetensors writes."""
     put(path, "x").chmod(0o600)
@@ -211,8 +209,6 @@ def test_files_have_the_mode_that_the_umask_says(mask: int, tmp_path: Path) -> N
 
 
 # -- disks that are full, or cannot be written to ----------------------------------------------------------------------
-
-
 def fill_up(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -341,8 +337,6 @@ def test_a_killed_rendering_is_done_again_and_a_whole_one_stays(name, tmp_path, 
 
 
 # -- whose folder ------------------------------------------------------------------------------------
-
-
 def test_a_folder_belongs_to_one_run(control, given, tmp_path, monkeypatch):
     out = tmp_path / "out"
     mine = put(tmp_path / "text.txt", (given / "text.txt").read_bytes())
@@ -439,8 +433,6 @@ def test_settings_that_were_never_whole_are_as_good_as_none(control, whole, tmp_
 
 
 # -- hashing -----------------------------------------------------------------------------------------
-
-
 def at(path: Path, seconds: int) -> Path:
     """The file with this time of its last change."""
     os.utime(path, (seconds, seconds))
@@ -495,8 +487,6 @@ def test_content_is_hashed_whatever_its_time(tmp_path: Path) -> None:
 
 
 # -- damaged checkpoints -----------------------------------------------------------------------------
-
-
 def halved(path: Path) -> None:
     put(path, path.read_bytes()[: path.stat().st_size // 2])
 

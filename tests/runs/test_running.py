@@ -51,8 +51,6 @@ CPU = TrainingArguments(steps=3, batch=8, lr=1e-3, log_every=1, cpu=True)
 
 
 # -- what is printed -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines come at once."""
@@ -90,8 +88,6 @@ def test_other_processes_are_silent(monkeypatch: pytest.MonkeyPatch, capsys: Any
 
 
 # -- a hub that is not there -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A hub that does not answer, although nobody said so; what it was asked for."""
@@ -131,8 +127,6 @@ def test_what_the_cache_has_still_loads(offline, tmp_path, monkeypatch):
 
 
 # -- less memory -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["bert", "deberta", "electra", "modernbert", "roberta"])
 def test_recomputing_changes_no_number_of_a_text_encoder(name, student, tmp_path):
     texts = toys.TextDataset(toys.examples(16), student(name).inputs(40)[0])
@@ -198,8 +192,6 @@ def test_recomputing_changes_no_gradient_of_models_around_encoders(
 
 
 # -- an existing CLIP ------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CLIP of odd preprocessing, and eight captioned pictures."""
@@ -284,7 +276,6 @@ def test_files_are_on_the_disk_before_they_are_named(tmp_path, monkeypatch):
 
 
 # -- jobs --------------------------------------------------------------------------------------------
-
 ROOT = Path(groundling.__file__).parent.parent
 PLANTED = """
 from pathlib import Path
@@ -381,7 +372,6 @@ def test_jobs_wait_for_those_before_them_and_the_first_mistake_is_named(processe
 
 
 # -- dry run -----------------------------------------------------------------------------------------
-
 CLIP = ["--size", "16", "--patch-size", "8", "--vision-tower", "32", "1", "--text-tower", "32", "1"]
 
 

@@ -69,8 +69,6 @@ def runs(
 
 
 # -- the parts -------------------------------------------------------------------------------------------------------
-
-
 def test_permutation_is_scipys_exact_test() -> None:
     rng = np.random.default_rng(0)
     for sizes in ((5, 5), (3, 4), (2, 6)):
@@ -148,8 +146,6 @@ def test_the_interval_has_the_known_standard_error() -> None:
 
 
 # -- calibration -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("noise", [{}, {"shared": 0.6, "own": 0.3}], ids=["seeds", "examples"])
 def test_at_most_five_in_a_hundred_null_comparisons_are_reliable(noise: dict[str, float]) -> None:
     """Models differ by their seeds alone, or also by example."""
@@ -157,8 +153,6 @@ def test_at_most_five_in_a_hundred_null_comparisons_are_reliable(noise: dict[str
 
 
 # -- what it says ----------------------------------------------------------------------------------------------------
-
-
 def test_a_large_gain_is_reliable_and_a_loss_is_called_one() -> None:
     control, other = both(0.1)
     found = judge(control, other, ACCURACY)
@@ -278,8 +272,6 @@ def test_other_examples_are_refused() -> None:
 
 
 # -- folders ---------------------------------------------------------------------------------------------------------
-
-
 def test_from_folders_to_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     control, other = both(0.1)
     a, b = write_runs(tmp_path / "a", control), write_runs(tmp_path / "b", other)
@@ -434,8 +426,6 @@ def test_a_verdict_on_nothing_leaves_an_earlier_one_alone(here: Path, capsys: An
 
 
 # -- tables and page -------------------------------------------------------------------------------------------------
-
-
 def split_votes(name: str, flipped: int) -> SeedRuns:
     """Three seeds, of which the last gets so many examples wrong: most seeds are always right."""
     control, _ = both(0.0)
@@ -513,8 +503,6 @@ def test_false_alarms_where_models_differ_by_group() -> None:
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
-
-
 def test_groups_of_examples() -> None:
     one = Example("a", "what is it ?", choices=("x", "y"), images=("1",))
     other = replace(one, id="b", images=("2",))
@@ -574,8 +562,6 @@ def test_damaged_groups_are_named(tmp_path: Path) -> None:
 
 
 # -- resampling ------------------------------------------------------------------------------------------------------
-
-
 def rng(name: str = "test") -> np.random.Generator:
     return generator(0, name)
 

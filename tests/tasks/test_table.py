@@ -12,12 +12,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, Regression
 from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task
-from groundling.tasks.table import (
-    TableReader,
-    form_of,
-    table_notes,
-    table_task,
-)
+from groundling.tasks.table import TableReader, form_of, table_notes, table_task
 
 
 def own(path: Path, text: str = "q,a", **options: str) -> Task:
@@ -115,8 +110,6 @@ def test_faults_of_own_files(name: str, content: str, complaint: str, tmp_path: 
 
 
 # -- what is held out ------------------------------------------------------------------------------------------------
-
-
 def photos(path: Path, count: int = 79, questions: int = 5) -> Path:
     """Every photo with the same questions in the same order, and a label by photo that its number gives away."""
     rows = [

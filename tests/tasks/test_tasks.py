@@ -30,7 +30,6 @@ from groundling.tasks.vqa import VQA
 from groundling.training.evaluation import evaluate
 
 # -- SWAG ------------------------------------------------------------------------------------------------------------
-
 LABELLED = [*SWAG_HEAD, "label"]
 
 
@@ -76,7 +75,6 @@ def test_faults_of_swag_name_file_and_line(content: str, complaint: str, tmp_pat
 
 
 # -- readability -----------------------------------------------------------------------------------------------------
-
 KAGGLE = ["id", "url_legal", "license", "excerpt", "target", "standard_error"]
 CLEAR = ["ID", "Author", "Excerpt", "BT_easiness", "s.e."]
 PASSAGE = 'The floor was white,\nnot "smooth", but rumpled.\n'
@@ -121,8 +119,6 @@ def test_the_clear_workbook_and_kaggles_test_file(tmp_path: Path) -> None:
 
 
 # -- choices ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_choice_is_a_row_and_an_example_one_label(swag: Path, student) -> None:
     model = student()
     choices = TextDataset(REGULAR.read(swag, "train"), TextRowEncoder(model.tokenizer, 64))
@@ -148,8 +144,6 @@ def test_a_choice_is_a_row_and_an_example_one_label(swag: Path, student) -> None
 
 
 # -- few-shot partitions -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return vcr_files.folder(tmp_path / "vcr")
@@ -166,7 +160,6 @@ def refusal(**settings: Any) -> str:
 
 
 # -- strata ----------------------------------------------------------------------------------------------------------
-
 QUESTIONS = {
     "What would [0] do if [1] left ?": "hypothetical",
     "What might happen next ?": "hypothetical",
@@ -223,8 +216,6 @@ def test_strata_of_classes(tmp_path: Path) -> None:
 
 
 # -- drawing ---------------------------------------------------------------------------------------------------------
-
-
 GOLDEN = ["train-15", "train-18", "train-2", "train-20", "train-3", "train-5", "train-7"]
 
 
@@ -285,8 +276,6 @@ def test_the_report(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[st
 
 
 # -- training --------------------------------------------------------------------------------------------------------
-
-
 def test_damage(tmp_path: Path, data: Path) -> None:
     shots = tmp_path / "shots.json"
     whole = drawn(shots, task="vcr/answer", data=str(data), per_stratum=1)

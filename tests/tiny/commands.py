@@ -143,6 +143,8 @@ def smaller(command: TypedCommand) -> list[str]:
     flags += next((["--rows", *rows] for file, rows in ROWS.items() if file in command.line), [])
     if "token_image_matching" in command.line and "--vokenizer-layers" not in command.line:
         flags += ["--vokenizer-layers", "2"]  # the stand-in has no more
+    if "--grid 7" in command.line:
+        flags += ["--grid", "2"]  # each cell is cut out and embedded
     if "--gradient-accumulation-steps" in command.line:
         flags += ["--gradient-accumulation-steps", "2"]
     if command.name == "bench-real":

@@ -169,8 +169,6 @@ def instances(
 
 
 # -- Photos of noise, and the tiny models that look at them --
-
-
 RESNET = {
     "embedding_size": 8,
     "hidden_sizes": [8, 16, 16, 24],

@@ -176,8 +176,6 @@ unlabelled_texts = partial(_texts, "any")
 
 
 # -- A corpus as one reads it without stores, all in memory: what tokenised ones are compared with --
-
-
 def corpus_lines(path: str | Path, selection: CaptionSettings = EVERYTHING) -> list[str]:
     """The texts of a file, all in memory."""
     return [line.text for line in iterate_texts(path, selection)]

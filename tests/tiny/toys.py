@@ -162,8 +162,6 @@ def images_of(*splits: list[Example]) -> list[str]:
 
 
 # -- tokenizers ------------------------------------------------------------------------------------------------------
-
-
 @made_once
 def bert_words() -> BertTokenizer:
     """Characters, two-letter tokens and frequent words. The trainer of `tokenizers` breaks ties by chance: not used."""
@@ -228,8 +226,6 @@ def siglip_words() -> PreTrainedTokenizerFast:
 
 
 # -- models ----------------------------------------------------------------------------------------------------------
-
-
 def made(
     seed: int, model: type, config: type, vocabulary: int, positions: int = 64, **own: Any
 ) -> Any:
@@ -332,8 +328,6 @@ def siglip(tokenizer: PreTrainedTokenizerBase) -> SiglipModel:
 
 
 # -- put together ----------------------------------------------------------------------------------------------------
-
-
 def cross_modal(dropout: float | None = None) -> CrossModalEncoder:
     """BERT + CLIP text tower + two cross-modal layers, always with the same weights."""
     words, tokens = bert_words(), clip_words()

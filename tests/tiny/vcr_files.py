@@ -76,8 +76,6 @@ def folder(place: Path, train: int = 21, val: int = 14) -> Path:
 
 
 # -- A made-up WordNet of a few meanings, in the format of the real one's files (wndb(5), cntlist(5)) --
-
-
 ENDINGS = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 TYPES = {"n": 1, "v": 2, "a": 3, "r": 4}
 

@@ -14,12 +14,7 @@ from safetensors.torch import load_file
 from tiny import homes, toys
 from tiny.homes import STEPS, log_of, put
 from tiny.regions import pictures, resnet, store
-from tiny.tasks import (
-    json_lines,
-    judged_texts,
-    task_texts,
-    vcr_line,
-)
+from tiny.tasks import json_lines, judged_texts, task_texts, vcr_line
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig

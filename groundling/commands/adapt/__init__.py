@@ -48,15 +48,13 @@ feed-forward layers keep their proportion. 0: as configured."""
     """Hub id or folder of a CLIP-like model, an image encoder or a text encoder, open_clip:NAME/TAG, \
 timm:NAME, vectors:FOLDER, or MODULE:NAME of your own; the arm `mlm` needs none."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
-    """Training texts, each FILE or FILE=WEIGHT: plain text, also compressed (.gz, .zst) or in a \
-.parquet file, or captions that `train-clip` reads. With weights each step draws one file by weight; \
-without, all files are mixed."""
+    """Training texts, each FILE or FILE=WEIGHT: plain text, also compressed (.gz, .zst) or in a .parquet file, or \
+captions that `train-clip` reads. With weights each step draws one file by weight; without, all files are mixed."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     arm: Annotated[str, InputKind.OBJECT] = "contrastive"
-    """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, \
-match, clip_tokens, l1, contrastive, td_text, td_words (with --word-selection random, since plain \
-text has no image), one of another published method (docs/methods.md), e.g. lexi_contrastive or \
-voken_classification, or MODULE:NAME of your own."""
+    """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
+contrastive, td_text, td_words (with --word-selection random, since plain text has no image), one of another published \
+method (docs/methods.md), e.g. lexi_contrastive or voken_classification, or MODULE:NAME of your own."""
     masked_lm: bool = True
     """l1 and contrastive: also train masked LM, as the control does."""
     text_layout: Literal["auto", "lines", "blocks"] = "auto"
@@ -89,9 +87,8 @@ adaptation: the folder of STS-B or GLUE (dev.tsv is read), or a tsv of text, tex
 
 
 ADAPTING = TrainingArguments(lr=2e-5, freeze_encoder_ratio=0.2, head_lr=20.0)
-"""Adaptation that preserves the encoder's knowledge: new heads train first and fast, the encoder \
-slowly (docs/results.md). XDBERT's paper trains everything at 1e-4 from the first step (Appendix \
-C.1)."""
+"""Adaptation that preserves the encoder's knowledge: new heads train first and fast, the encoder slowly \
+(docs/results.md). XDBERT's paper trains everything at 1e-4 from the first step (Appendix C.1)."""
 
 
 def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> None:

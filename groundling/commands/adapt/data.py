@@ -27,8 +27,7 @@ LINE = 128
 BLOCK = 512
 """Tokens of a block, as in XDBERT's paper (Appendix B)."""
 SLOTS = 9 * 77
-"""Positions of a block's CLIP side in the paper: nine windows of 77; other window sizes get as \
-many positions."""
+"""Positions of a block's CLIP side in the paper: nine windows of 77; other window sizes get as many positions."""
 
 Layout = Literal["lines", "blocks"]
 """lines: each line by itself; blocks: the lines of a file joined and cut into blocks."""

@@ -37,12 +37,7 @@ from groundling.models.heads import LMHead, init_lm_head, save_with_lm_head
 from groundling.models.loading import Encoder
 from groundling.models.sentence_modules import SentenceModules, make_sentence_modules
 from groundling.models.text_encoder import TextEncoder, load_text_encoder, new_text_encoder
-from groundling.objectives import (
-    Objective,
-    ObjectiveContext,
-    find_objective,
-    unused_settings_note,
-)
+from groundling.objectives import Objective, ObjectiveContext, find_objective, unused_settings_note
 from groundling.objectives.feature_distillation import EmbeddingRetention, FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.prediction.similarity import text_length_limit
@@ -179,8 +174,6 @@ def _save(
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
-
-
 def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
     """Sentence pooling of a plain encoder by the setting `pooling`, where `own` means the first position."""
     mode = "mean" if pool == "mean" else "cls"
@@ -209,8 +202,6 @@ def _projection(objectives: Sequence[Objective]) -> nn.Linear:
 
 
 # -- model and heads ---------------------------------------------------------------------------------------------------
-
-
 def _model(
     config: AdaptConfig, is_cross_modal: bool, text: TextEncoder, layout: Layout, seed: int
 ) -> tuple[Encoder, ClipRowEncoder | None]:
@@ -302,7 +293,6 @@ def _count(module: nn.Module) -> int:
 
 
 # -- model card -------------------------------------------------------------------------------------------------------
-
 HEAD = "`AutoModelForMaskedLM` loads {}. `AutoModel`, which needs no head, reports its weights as UNEXPECTED."
 MLM_HEAD_TEXTS = {
     "this run's": HEAD.format("the masked-LM head that was trained in this run"),

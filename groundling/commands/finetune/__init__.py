@@ -33,8 +33,7 @@ class FinetuneConfig(Settings):
     """Fine-tuning of an encoder on a task."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
-    """Text encoder, CLIP-like text tower, or output of `adapt`, `pretrain` or `finetune`: hub id \
-or folder."""
+    """Text encoder, CLIP-like text tower, or output of `adapt`, `pretrain` or `finetune`: hub id or folder."""
     task: Annotated[str, InputKind.OBJECT] = ""
     """Task name, e.g. glue/rte, or MODULE:NAME of your own task."""
     data: Annotated[str, InputKind.DATA, required] = ""
@@ -55,13 +54,11 @@ training split are marked as such."""
     """--partition: number of other training examples, without their labels, per labelled example \
 in every step, for objectives that need no labels (semi-supervised: CLIP-TD); 0: none."""
     extra_eval: Annotated[tuple[str, ...], InputKind.NAMED] = ()
-    """NAME=FOLDER: also evaluate on the development split of another folder, such as an output of \
-`data shift`."""
+    """NAME=FOLDER: also evaluate on the development split of another folder, such as an output of `data shift`."""
     submit: bool = False
     """Also predict the unlabelled test split, in the server's format."""
     save_model: bool = True
-    """Save each seed's fine-tuned encoder and head, for `predict` and `evaluate`; off by default \
-in a recipe."""
+    """Save each seed's fine-tuned encoder and head, for `predict` and `evaluate`; off by default in a recipe."""
     display_name: str = ""
     """Task name in reports, e.g. to tell runs with several numbers of training examples apart; \
 empty: the task's own name."""
@@ -73,8 +70,7 @@ empty: the task's own name."""
 on annotated boxes."""
     pixels: PixelInputSettings = field(default_factory=PixelInputSettings)
     zero_region_features: bool = False
-    """Set the regions' features to zero and keep their boxes: the control for tasks that select a \
-region."""
+    """Set the regions' features to zero and keep their boxes: the control for tasks that select a region."""
     text_only_baseline: bool = False
     """Also train the same model without images (a task that selects a region: with \
 --zero-region-features), with the same seeds, settings and task loss, in the subfolder `text-alone`."""
@@ -87,12 +83,10 @@ uniter, lxmert, or MODULE:NAME of your own architecture, which its models also n
     linear_head: bool = False
     """Use a pooler and one Linear layer for every task, instead of the paper's head and losses."""
     cls_without_pooler: bool = False
-    """Text encoder: use one Linear layer on the first position, without pooler or dropout \
-(XDBERT's code)."""
+    """Text encoder: use one Linear layer on the first position, without pooler or dropout (XDBERT's code)."""
     head_loss: Literal["paper", "bce", "ce", "kl"] = "paper"
-    """Task loss. paper: as in the model's paper; bce: binary cross-entropy per answer, choice or \
-region; ce: one softmax over them (first version of VL-BERT's paper, on VCR and VQA); kl: KL \
-divergence from the label distribution."""
+    """Task loss. paper: as in the model's paper; bce: binary cross-entropy per answer, choice or region; ce: one \
+softmax over them (first version of VL-BERT's paper, on VCR and VQA); kl: KL divergence from the label distribution."""
     auxiliary_losses: bool = True
     """Also train the auxiliary losses of the model's paper: for VL-BERT on VCR, region classes."""
     own: TableTaskSettings = field(default_factory=TableTaskSettings)
@@ -104,8 +98,7 @@ divergence from the label distribution."""
 
 
 TUNING = TrainingArguments(epochs=3, lr=1e-4, warmup_ratio=0.1, weight_decay=0.0)
-"""Fine-tuning as in XDBERT, Appendix C.2 (1e-4 for RTE, MRPC and STS-B; the paper has 2e-5 for \
-other tasks)."""
+"""Fine-tuning as in XDBERT, Appendix C.2 (1e-4 for RTE, MRPC and STS-B; the paper has 2e-5 for other tasks)."""
 
 
 WITH_REGIONS = (

@@ -27,11 +27,7 @@ from groundling.models.loading import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
 from groundling.tasks import Task
-from groundling.tasks.splits import (
-    UnlabelledDataset,
-    examples_outside,
-    select_partition,
-)
+from groundling.tasks.splits import UnlabelledDataset, examples_outside, select_partition
 from groundling.tasks.table import table_task
 from groundling.tasks.texts import from_hub
 from groundling.teachers import Teacher

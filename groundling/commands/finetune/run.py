@@ -42,16 +42,9 @@ from groundling.models.heads import init_layer
 from groundling.models.hub import is_adapter
 from groundling.models.loading import Encoder
 from groundling.models.task_heads import TaskHead
-from groundling.objectives import (
-    Objective,
-    ObjectiveContext,
-    unused_settings_note,
-)
+from groundling.objectives import Objective, ObjectiveContext, unused_settings_note
 from groundling.objectives.supervised import SupervisedObjective
-from groundling.prediction.model_description import (
-    ModelDescription,
-    region_facts,
-)
+from groundling.prediction.model_description import ModelDescription, region_facts
 from groundling.runs.folder import sha256_of
 from groundling.runs.run import Run, RunFolder
 from groundling.settings.fields import refuse_settings, replace_settings
@@ -62,12 +55,7 @@ from groundling.tasks.splits import with_extra_splits
 from groundling.tasks.table import TableReader, positive_class, table_notes
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_adapter_teacher_set, load_teacher_set
-from groundling.training.evaluation import (
-    Evaluator,
-    evaluate,
-    score_split,
-    write_predictions,
-)
+from groundling.training.evaluation import Evaluator, evaluate, score_split, write_predictions
 from groundling.training.fit import fit, save_trained, taught_objectives
 from groundling.vision_language import Architecture, RegionEncoder
 from groundling.vision_language.loading import (

@@ -93,8 +93,7 @@ PRESETS: dict[str, Callable[[], dict[str, nn.Module]]] = {
 }
 """Components by preset; they add up to the total in the paper (XDBERT, Table 6) or released code.
 
-VisualBERT and UNITER are counted with pooler and without heads, VL-BERT with its pre-training
-heads.
+VisualBERT and UNITER are counted with pooler and without heads, VL-BERT with its pre-training heads.
 """
 
 

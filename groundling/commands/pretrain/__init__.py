@@ -44,11 +44,9 @@ class TrainTexts(Settings):
 as you have them"). Each step draws one file, by weight or, without weights, by number of samples."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the training images, one name per line, or as karpathy_train_images.txt \
-does; empty: all."""
+    """File that lists the training images, one name per line, or as karpathy_train_images.txt does; empty: all."""
     skip_missing: bool = False
-    """Skip captions whose image is in no store, and count them; otherwise a missing image is an \
-error."""
+    """Skip captions whose image is in no store, and count them; otherwise a missing image is an error."""
     epoch_unit: Literal["captions", "images"] = "captions"
     """What an epoch contains once: every caption, as in the releases, or every image."""
     task: Annotated[str, InputKind.OBJECT] = ""
@@ -57,8 +55,7 @@ UNITER's second stage on VCR, LXMERT's image question answering)."""
     data: Annotated[str, InputKind.PATH] = ""
     """--task: folder with the task's official files."""
     train_splits: tuple[str, ...] = ()
-    """--task: splits whose texts are used, e.g. `train val` before --submit; none: the task's own \
-training split."""
+    """--task: splits whose texts are used, e.g. `train val` before --submit; none: the task's own training split."""
     partition: Annotated[str, InputKind.FILE] = ""
     """--task: use only the texts of the training examples that this output of `data partition` \
 lists, as for few-shot fine-tuning."""
@@ -71,8 +68,7 @@ class EvalTexts(Settings):
     eval_captions: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
     """Captions of other images on which the loss is reported, in any format of --captions."""
     eval_image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the images on which the loss is reported, of --eval-captions or else of \
---captions."""
+    """File that lists the images on which the loss is reported, of --eval-captions or else of --captions."""
     eval_splits: tuple[str, ...] = ()
     """Splits on which the loss is reported: of Karpathy's json in --eval-captions or else \
 --captions, or of --task, e.g. `val`."""
@@ -96,9 +92,8 @@ MODULE:NAME of your own; a vision-language model as --model needs its own."""
         default_factory=PretrainingVariantSettings
     )
     step_mix: Annotated[tuple[Annotated[float, Gt(0)], ...], may_repeat] = ()
-    """Relative frequency of each kind of training step, in the model's order, for models with one \
-objective per step (UNITER; docs/papers.md); empty: as in UNITER's code. UNITER-large on VCR: 10 1 \
-1."""
+    """Relative frequency of each kind of training step, in the model's order, for models with one objective per step \
+(UNITER; docs/papers.md); empty: as in UNITER's code. UNITER-large on VCR: 10 1 1."""
     text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
     """Also train on these texts without images, as `adapt --text`, drawn as often as captions (VL-BERT)."""
     max_length: Annotated[int, Ge(0)] = 64

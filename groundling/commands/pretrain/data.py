@@ -22,10 +22,7 @@ from groundling.data.captions import (
     settings_by_file,
 )
 from groundling.data.corpora import corpus_samples, stores_folder
-from groundling.data.regions.samples import (
-    CaptionSampleDataset,
-    ImageSampleBuilder,
-)
+from groundling.data.regions.samples import CaptionSampleDataset, ImageSampleBuilder
 from groundling.data.samples import (
     MultiVersionTextDataset,
     SampleSubset,
@@ -35,14 +32,9 @@ from groundling.data.samples import (
     with_choice,
     without_region_tags,
 )
-from groundling.objectives import (
-    Objective,
-)
+from groundling.objectives import Objective
 from groundling.runs.run import Run
-from groundling.settings.input_settings import (
-    WeightedFile,
-    parse_weighted_files,
-)
+from groundling.settings.input_settings import WeightedFile, parse_weighted_files
 from groundling.tasks import Task
 from groundling.tasks.splits import hidden_versions, select_partition
 from groundling.teachers import Teacher
@@ -224,8 +216,7 @@ def sources_of(
 ) -> list[DataSource]:
     """Every corpus once for each kind of step; auxiliary objectives take part in every step.
 
-    A step draws a corpus and a kind together, as UNITER's release does (ChenRocks/UNITER,
-    data/loader.py).
+    A step draws a corpus and a kind together, as UNITER's release does (ChenRocks/UNITER, data/loader.py).
     """
     names = {objective.name for objective in objectives}
     always = tuple(objective.name for objective in auxiliary)

@@ -26,18 +26,11 @@ from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import is_import_path, resolve
 from groundling.core.rng import derive_seed
 from groundling.data.regions import RegionStore
-from groundling.data.regions.samples import (
-    ImageSampleBuilder,
-    check_mentioned,
-)
+from groundling.data.regions.samples import ImageSampleBuilder, check_mentioned
 from groundling.models.heads import init_lm_head
 from groundling.models.loading import Encoder
 from groundling.models.text_encoder import TextEncoder
-from groundling.objectives import (
-    Objective,
-    ObjectiveContext,
-    unused_settings_note,
-)
+from groundling.objectives import Objective, ObjectiveContext, unused_settings_note
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
 from groundling.settings.training import TrainingArguments

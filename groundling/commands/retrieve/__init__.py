@@ -32,8 +32,7 @@ to the first, as CLIP does; 0: all."""
     seed: Annotated[int, Ge(0)] = 0
     """Seed of the bootstrap intervals."""
     teacher_cache: str = ""
-    """Folder that keeps the model's features for other runs; empty: they stay in the run folder \
-until the run ends."""
+    """Folder that keeps the model's features for other runs; empty: they stay in the run folder until the run ends."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 

@@ -171,8 +171,6 @@ def _add_scores(
 
 
 # -- report ------------------------------------------------------------------------------------------------------
-
-
 def format_result(result: dict[str, Any]) -> str:
     """The result as a table, with lines on truncation and on the comparison."""
     sides = [side for side in ("model", "student") if side in result]

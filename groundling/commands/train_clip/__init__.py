@@ -24,8 +24,7 @@ class TrainClipConfig(CaptionedImageSettings):
     images: Annotated[str, InputKind.FOLDER] = ""
     """Folder of the images, searched recursively; not with --image-model vectors:FOLDER."""
     model: Annotated[str, InputKind.MODEL] = ""
-    """CLIP to continue from, hub id or folder, which keeps its sizes and its tokenizer; empty: a new \
-CLIP."""
+    """CLIP to continue from, hub id or folder, which keeps its sizes and its tokenizer; empty: a new CLIP."""
     image_model: Annotated[str, InputKind.MODEL] = ""
     """Frozen image encoder in place of an image tower (LiT): any teacher of images, or vectors:FOLDER. \
 Its features are computed once; texts and a head on the features are trained."""
@@ -36,13 +35,11 @@ Its features are computed once; texts and a head on the features are trained."""
     head_layers: Annotated[int, Interval(ge=1, le=2)] = 1
     """--image-model: layers of the heads on features and on --text-model; 2: with a GELU between them."""
     eval_image_list: Annotated[str, InputKind.FILE] = ""
-    """File that lists the images on which retrieval is reported, of --eval-captions or else of \
---captions."""
+    """File that lists the images on which retrieval is reported, of --eval-captions or else of --captions."""
     eval_captions: Annotated[str, InputKind.PATH] = ""
     """Captions of other images on which retrieval is reported, in any format of --captions."""
     eval_splits: tuple[str, ...] = ()
-    """Karpathy's json: splits on which retrieval is reported, of --eval-captions or else of \
---captions."""
+    """Karpathy's json: splits on which retrieval is reported, of --eval-captions or else of --captions."""
     examining: EvaluationSettings = field(default_factory=EvaluationSettings)
     size: Annotated[int, Ge(1)] = 64
     """Image side in pixels."""

@@ -206,8 +206,7 @@ def outcome_of(
 ) -> Outcome | None:
     """A model's answer as a number, by the head that it was saved with; None without a head.
 
-    For a pre-trained model, the image-text matching head or the masked-LM head, see
-    `ModalityConfig.outcome`.
+    For a pre-trained model, the image-text matching head or the masked-LM head, see `ModalityConfig.outcome`.
     """
     if isinstance(subject, FineTunedRegionModel):
         return RightAnswerOutcome(subject.fitted.objective, subject.fitted.task.metrics)
@@ -227,7 +226,6 @@ def outcome_of(
 
 
 # -- ablation ----------------------------------------------------------------------------------------------------------
-
 InputState = Literal["own", "blank", "shuffled", "swapped"]
 
 

@@ -1,6 +1,4 @@
-"""Commands and settings of the attention study: what attention heads of vision-language models
-attend to.
-"""
+"""Commands and settings of the attention study: what attention heads of vision-language models attend to."""
 
 from __future__ import annotations
 
@@ -10,7 +8,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
 
-from groundling.command_line import Command, Inputs, OutputFile, ResumableRun
+from groundling.command_line import Command, OutputFile, ResumableRun
+from groundling.command_line.names import input_paths
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -23,7 +22,6 @@ from groundling.settings.input_settings import (
     CaptionColumns,
     ImageSettings,
     PredictionColumns,
-    region_manifest,
 )
 
 TITLE = "Attention: what heads of vision-language models attend to"
@@ -62,15 +60,6 @@ other regions, such as a grid. A fine-tuned model keeps its setting from trainin
     seed: Annotated[int, Ge(0)] = 0
     """Seed of the controls, the halves of the data and the bootstrap resamples."""
 
-    @property
-    def model_inputs(self) -> Inputs:
-        """Model, images and stores, which identify a run."""
-        return {
-            "model": self.model,
-            "images": self.image_settings.images,
-            "regions": region_manifest(self.image_settings.regions),
-        }
-
 
 @settings
 class EntityCaptionSettings(Settings):
@@ -79,8 +68,7 @@ class EntityCaptionSettings(Settings):
     data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the official files of Flickr30k Entities or, for `heads`, of another --task."""
     split: str = "val"
-    """Split to read; for Flickr30k Entities the name of a list of images in the folder (val: \
-val.txt)."""
+    """Split to read; for Flickr30k Entities the name of a list of images in the folder (val: val.txt)."""
 
 
 @settings
@@ -100,9 +88,8 @@ class HeadsConfig(GroundingSettings):
     """Attention heads as phrase-grounding classifiers: model, task and controls."""
 
     task: Annotated[str, InputKind.OBJECT] = "flickr30k"
-    """Task whose answer is a region: flickr30k (any of a phrase's boxes is correct), \
-flickr30k/merged (the box around them), refcoco+, refcoco, refcocog (the whole expression is the \
-phrase), or MODULE:NAME."""
+    """Task whose answer is a region: flickr30k (any of a phrase's boxes is correct), flickr30k/merged (the box around \
+them), refcoco+, refcoco, refcocog (the whole expression is the phrase), or MODULE:NAME."""
     query: Literal["last", "mean"] = "last"
     """Query position of a phrase: its last token, or the mean over its tokens."""
 
@@ -117,7 +104,7 @@ HEADS = Command(
     "runs/heads",
     common_flags="model data regions images task split min-region-attention cpu",
     prints_output=True,
-    output=ResumableRun(lambda config: {"data": config.data, **config.model_inputs}),
+    output=ResumableRun(input_paths),
     formatter="groundling.studies.attention.grounding:format_heads",
 )
 
@@ -140,8 +127,7 @@ the best development score), a text encoder, or a Hugging Face VisualBERT, ViLT 
     pair: str = ""
     """A second text, such as the answer to a question."""
     data: Annotated[str, InputKind.PATH] = ""
-    """Instead of --image and --text: a csv, tsv, json or jsonl file with many pairs, or the \
-folder of a --task."""
+    """Instead of --image and --text: a csv, tsv, json or jsonl file with many pairs, or the folder of a --task."""
     images: Annotated[str, InputKind.FOLDER] = ""
     """Folder of the photos of --data."""
     image_column: Annotated[str, InputKind.COLUMN] = "image"
@@ -201,8 +187,7 @@ task's official files or your own file with labels, as for `evaluate`."""
     """Task whose examples a pre-trained model reads, e.g. snli-ve; empty: captions. A fine-tuned \
 model uses its own task."""
     split: str = ""
-    """Split of the data; empty: the task's first with labels. Karpathy's json of captions needs a \
-split."""
+    """Split of the data; empty: the task's first with labels. Karpathy's json of captions needs a split."""
     asking: PredictionColumns = field(default_factory=PredictionColumns)
     label: Annotated[str, InputKind.COLUMN] = ""
     """Your own file: label column; empty: the column of the training file."""
@@ -212,27 +197,23 @@ named in a model folder is imported only if it is listed here."""
     limit: Annotated[int, Ge(0)] = 1000
     """Maximum number of examples, evenly spaced; 0: all."""
     outcome: Literal["best", "match", "words"] = "best"
-    """Output of a pre-trained model that is measured when inputs change: the image-text match \
-score, or the prediction of masked words; best: the match score if the model has a match head. A \
-fine-tuned model uses its task."""
+    """Output of a pre-trained model that is measured when inputs change: the image-text match score, or the \
+prediction of masked words; best: the match score if the model has a match head. A fine-tuned model uses its task."""
     perturbed_inputs: bool = True
-    """Also measure the output with blank, shuffled and swapped images and texts (eight passes in \
-all)."""
+    """Also measure the output with blank, shuffled and swapped images and texts (eight passes in all)."""
     ig_examples: Annotated[int, Ge(0)] = 100
     """Number of examples, evenly spaced, with integrated gradients of the output; 0: none."""
     ig_steps: Annotated[int, Ge(1)] = 64
     """Steps of integrated gradients between the blank input and the example."""
     teacher: Annotated[str, InputKind.MODEL] = ""
-    """Compare attention to words with CLIP-TD's word selection by this CLIP: hub id or folder; \
-empty: no comparison."""
+    """Compare attention to words with CLIP-TD's word selection by this CLIP: hub id or folder; empty: no comparison."""
     teacher_images: Annotated[str, InputKind.FOLDER] = ""
     """--teacher: folder of the images that it reads; an image's id is its path in this folder, \
 without the file ending."""
     num_words: Annotated[int, Ge(1)] = 2
     """--teacher: number of words that it selects per text."""
     relevance: Literal["contextual", "isolated"] = "contextual"
-    """--teacher: visual relevance of a word in its context (contextual), or of the word alone \
-(isolated)."""
+    """--teacher: visual relevance of a word in its context (contextual), or of the word alone (isolated)."""
 
 
 MODALITY = Command(
@@ -248,31 +229,20 @@ MODALITY = Command(
     validate=lambda config, out: (
         require_settings(config, "modality teacher", "teacher_images") if config.teacher else None
     ),
-    output=ResumableRun(
-        lambda config: {
-            "other": config.other,
-            "data": config.data,
-            "teacher": config.teacher,
-            "teacher_images": config.teacher_images,
-            **config.model_inputs,
-        }
-    ),
+    output=ResumableRun(input_paths),
     formatter="groundling.studies.attention.modality:format_modality",
 )
 
 
 @settings
 class SyntaxConfig(GroundingSettings):
-    """Attention heads that attend from a word to the region of its syntactic neighbour: model, data
-    and parses.
-    """
+    """Attention heads that attend from a word to the region of its syntactic neighbour: model, data and parses."""
 
     parses: Annotated[str, required] = ""
     """Dependency parses of the captions: a CoNLL-U file of any parser, a folder of such files, \
 spacy or spacy:MODEL, if it is installed, or gold: those of a rendered world."""
     labels: Literal["stanford", "as-is"] = "stanford"
-    """Relation labels and structure: stanford: converted to Stanford dependencies (the paper); as-is: \
-the parser's."""
+    """Relation labels and structure: stanford: converted to Stanford dependencies (the paper); as-is: the parser's."""
     min_arcs: Annotated[int, Ge(1)] = 50
     """Minimum number of arcs of a relation; for rarer relations only the number is reported."""
 
@@ -296,13 +266,7 @@ SYNTAX = Command(
     "--regions runs/store --out runs/syntax",
     common_flags="model data regions parses split labels cpu",
     prints_output=True,
-    output=ResumableRun(
-        lambda config: {
-            "data": config.data,
-            "parses": parses_of(config) or "",
-            **config.model_inputs,
-        }
-    ),
+    output=ResumableRun(lambda config: {**input_paths(config), "parses": parses_of(config) or ""}),
     formatter="groundling.studies.attention.syntax:format_syntax",
 )
 

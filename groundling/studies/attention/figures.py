@@ -1,9 +1,8 @@
 """Figures of the results of `heads`, `syntax` and `modality`, and of one text and image.
 
-VisualBERT's Figures 3 and 4 (accuracy of heads by layer) and CLIP-TD's Figures 2 to 4 (attention to
-the words that a teacher selects, modality importance by layer and by head). The panels of a figure
-share their scales. Colours are from Okabe and Ito's palette, and nothing is conveyed by colour
-alone.
+VisualBERT's Figures 3 and 4 (accuracy of heads by layer) and CLIP-TD's Figures 2 to 4 (attention to the words that a
+teacher selects, modality importance by layer and by head). The panels of a figure share their scales. Colours are from
+Okabe and Ito's palette, and nothing is conveyed by colour alone.
 """
 
 from __future__ import annotations
@@ -60,14 +59,6 @@ def write_figures(
 
 
 # -- heads as classifiers ----------------------------------------------------------------------------------------------
-
-
-def draw_relations(relations: Sequence[ResultJson]) -> Figure:
-    """`draw_head_accuracies` of syntactic relations, with the end of the arc that is the phrase in each title."""
-    panels = {f"{one['relation']} (phrase is {one['phrase_is']})": one for one in relations}
-    return draw_head_accuracies(panels)
-
-
 def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
     """Accuracy of every head by layer, one panel per title; VisualBERT, Figures 3 and 4.
 
@@ -122,8 +113,6 @@ def _dots(axes: Axes, heads: Sequence[ResultJson], measure: str) -> None:
 
 
 # -- modality importance -----------------------------------------------------------------------------------------------
-
-
 def draw_modality(result: ResultJson) -> dict[str, Figure]:
     """The figures of a result of `modality`, by name."""
     models = result["models"]

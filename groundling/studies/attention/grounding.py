@@ -1,8 +1,7 @@
 """Attention heads as classifiers of phrases without training (VisualBERT, Section 3).
 
-A head predicts the region that gets most of the attention from the phrase; it is right if that
-region matches a gold box of the phrase. Text tokens and whole-image regions do not compete. Ties go
-to the first region.
+A head predicts the region that gets most of the attention from the phrase; it is right if that region matches a gold
+box of the phrase. Text tokens and whole-image regions do not compete. Ties go to the first region.
 
 Sizes: Q phrases, H heads of a map, M heads of all layers, R regions, S columns.
 """
@@ -259,10 +258,9 @@ class HeadGrounding:
         )
 
 
-# Which heads ground phrases, without selection bias: the best of 144 heads on a split overestimates
-# its accuracy, so heads are selected on one half of the images and scored on the other, in both
-# directions. Every number is reported with a baseline, chance, and the accuracy of the same heads
-# with the region features of other images.
+# Which heads ground phrases, without selection bias: the best of 144 heads on a split overestimates its accuracy, so
+# heads are selected on one half of the images and scored on the other, in both directions. Every number is reported
+# with a baseline, chance, and the accuracy of the same heads with the region features of other images.
 
 
 def score_heads(
@@ -382,8 +380,7 @@ class HeadLeaderboard:
     def intervals(self, columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         """Means of columns (Q,) over scored phrases, per cent, with 95 % intervals over images.
 
-        All columns share the draws, so the interval of a column of differences is that of a paired
-        comparison.
+        All columns share the draws, so the interval of a column of differences is that of a paired comparison.
         """
         values = [np.where(self.scored_phrases, column, 0.0) for column in columns.values()]
         values.append(self.scored_phrases.astype(float))
@@ -502,10 +499,9 @@ COLUMNS = (
 )
 """Numbers reported for phrases, in per cent with an interval each; None where not available.
 
-`held_out`: the best active head of one half of the images on the other half, both directions;
-`other_images`: the same heads with the region features of other images; `other_images_best`: heads
-selected with these features; `rule`: the region of the highest confidence, or chance without
-confidences.
+`held_out`: the best active head of one half of the images on the other half, both directions; `other_images`: the same
+heads with the region features of other images; `other_images_best`: heads selected with these features; `rule`: the
+region of the highest confidence, or chance without confidences.
 """
 
 
@@ -522,7 +518,6 @@ def _round(value: float) -> float:
 
 
 # -- counts, notes and tables ------------------------------------------------------------------------------------------
-
 COUNTED = "layers and heads count from 0"
 LEFT_OUT = {
     "cut_off": "phrases truncated with the end of a text (max_length, or the model's limit)",
@@ -569,14 +564,11 @@ def format_interval(estimate: Mapping[str, Any] | None) -> str:
 
 
 # -- the command `heads` -----------------------------------------------------------------------------------------------
-
-
 def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
     """Every head's accuracy as a classifier of phrases, with baselines and a control; writes `heads.svg`.
 
-    Raises:
-        InputError: The model reads no regions or gives no attention, a file is missing or
-            malformed, a phrase is not in its text, or no phrase is left.
+    Raises InputError: the model reads no regions or gives no attention, a file is missing or malformed, a phrase is not
+    in its text, or no phrase is left.
     """
     task = resolve("tasks", Task, config.task)
     phrases, skipped = read_phrases(task, Path(config.data), config.split)
@@ -602,8 +594,6 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
 
 
 # -- texts and phrases -------------------------------------------------------------------------------------------------
-
-
 def read_phrases(task: Task, folder: Path, split: str) -> tuple[list[list[PhraseSpan]], int]:
     """The phrases of each text of a split, and the number of those without a box.
 
@@ -631,8 +621,6 @@ def read_phrases(task: Task, folder: Path, split: str) -> tuple[list[list[Phrase
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-
 def format_heads(result: dict[str, Any]) -> str:
     """The result as text: accuracies, and a table of layers."""
     counts = result["counts"]

@@ -1,9 +1,8 @@
 """Shares of attention on text and on the image (Cao et al. 2020; CLIP-TD, 5.1 and 8.5).
 
-The importance of a modality in a head is the sum of a position's attention to all positions of that
-modality. Attention to special tokens, and to positions that the architecture adds, is counted
-apart; the three shares add up to 1. It is not defined for two-stream models, whose self-attention
-covers one modality only.
+The importance of a modality in a head is the sum of a position's attention to all positions of that modality. Attention
+to special tokens, and to positions that the architecture adds, is counted apart; the three shares add up to 1. It is
+not defined for two-stream models, whose self-attention covers one modality only.
 """
 
 from __future__ import annotations
@@ -165,8 +164,6 @@ def right_choice_row(sample: Sample) -> int:
 
 
 # -- means with intervals ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Bootstrap:
     """Means over N examples, and over bootstrap resamples of images with all of their examples.

@@ -22,12 +22,7 @@ from groundling.core.errors import InputError, raise_first, require_nonempty
 from groundling.core.output_types import OutputType
 from groundling.core.registry import require_instance, resolve
 from groundling.core.rng import derive_seed, generator
-from groundling.data.captions import (
-    find_images,
-    images_in_store,
-    read_captions,
-    with_store_ids,
-)
+from groundling.data.captions import find_images, images_in_store, read_captions, with_store_ids
 from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import ImageInput
 from groundling.data.regions import RegionSource, RegionStore
@@ -191,7 +186,6 @@ def read_analysis_examples(
 
 
 # -- passes ------------------------------------------------------------------------------------------------------------
-
 BATCH = 32
 """Samples per batch."""
 
@@ -274,8 +268,6 @@ def consume_attention(
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
-
-
 def shuffle_images(images: Sequence[str], seed: int) -> dict[str, str]:
     """A permutation that maps every image to another one; the same for the same seed and images.
 

@@ -59,9 +59,8 @@ MIN_COMPLETE_SHARE = 0.9
 def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
     """Modality importance by layer and head, input ablation and attributions, for one model or two; with figures.
 
-    Raises:
-        InputError: A model reads no regions or gives no attention, a file is missing or malformed,
-            examples have no labels where answers are scored, or settings do not fit the model.
+    Raises InputError: a model reads no regions or gives no attention, a file is missing or malformed, examples have no
+    labels where answers are scored, or settings do not fit the model.
     """
     device = run.state.device
     models = [config]
@@ -237,8 +236,6 @@ def _selected_words(
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-
 def format_modality(result: JsonObject) -> str:
     """All tables as text."""
     parts = [f"{result['examples']:,} examples of {result['images']:,} images; {COUNTED}"]
@@ -356,13 +353,10 @@ def _of_words(summary: JsonObject, names: Sequence[str]) -> str:
 
 
 # -- integrated gradients, and the words of CLIP-TD's teacher ----------------------------------------------------------
-
-
-# Integrated gradients over words and regions (Sundararajan et al. 2017), and whether attention
-# agrees with them. The attribution of an input is the gradient of the answer with respect to its
-# embedding, averaged along the straight line from the baseline (padding in place of words, zero
-# region features) to the input, times the difference between the two. Attributions add up to the
-# change in the answer (completeness); the residual is reported.
+# Integrated gradients over words and regions (Sundararajan et al. 2017), and whether attention agrees with them. The
+# attribution of an input is the gradient of the answer with respect to its embedding, averaged along the straight line
+# from the baseline (padding in place of words, zero region features) to the input, times the difference between the
+# two. Attributions add up to the change in the answer (completeness); the residual is reported.
 
 LINE_POINTS = 64
 """Points on the line from baseline to input."""
@@ -483,7 +477,6 @@ def _blank_and_path(model: RegionEncoder, batch: Batch) -> tuple[Batch, list[Ten
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
-
 COMPLETE_RELATIVE = 0.05
 """Relative tolerance: a complete attribution has a residual of at most this share of the change."""
 COMPLETE_ABSOLUTE = 0.01
@@ -498,8 +491,7 @@ def attribution_summary(
 ) -> dict[str, Any]:
     """Integrated gradients as in `result.json`: completeness, and agreement with attention.
 
-    `cls_attention`: [CLS]'s attention in the same samples, which are `rows`; `bootstrap` over their
-    examples.
+    `cls_attention`: [CLS]'s attention in the same samples, which are `rows`; `bootstrap` over their examples.
     """
     agreements = [
         attribution_agreement(*one)
@@ -554,7 +546,6 @@ def attribution_agreement(
 
 
 # -- the words that CLIP-TD's teacher selects (Figure 2) ---------------------------------------------------------------
-
 MIN_CANDIDATES = 4
 """Least number of candidate words in the text that is shown as an example."""
 

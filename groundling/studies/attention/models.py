@@ -58,8 +58,7 @@ from groundling.vision_language import RegionEncoder
 class PatchReader(RegionEncoder):
     """Abstract: a model whose regions are a photo's patches, made by its image processor.
 
-    The first region is the class token: it has `is_whole_image`, and its features are zeros, which are
-    not used.
+    The first region is the class token: it has `is_whole_image`, and its features are zeros, which are not used.
     """
 
     region_source = "patches"
@@ -157,8 +156,6 @@ def pointing_game(example: Example, row: RegionRow) -> np.ndarray:
 
 
 # -- ViLT (Kim et al. 2021): one stream of text and patches ------------------------------------------------------------
-
-
 class Vilt(PatchReader):
     """A `ViltModel` with patches as regions, whose features are the processor's pixels.
 
@@ -283,15 +280,12 @@ def load_vilt(source: str | Path) -> Vilt:
     return Vilt(model, load_tokenizer(source), load_processor(source)).eval()
 
 
-def _is_vilt(source: str) -> bool:
-    return model_type(source) == ViltConfig.model_type
-
-
-VILT = ModelFormat("ViLT of transformers", _is_vilt, load_vilt)
+VILT = ModelFormat(
+    "ViLT of transformers", lambda source: model_type(source) == ViltConfig.model_type, load_vilt
+)
 
 
 # -- CLIP's two towers: patches attend to patches, words to words ------------------------------------------------------
-
 IMAGE, TEXT = "image over image", "text over text"
 """Names of the two towers' attention maps."""
 
@@ -401,8 +395,6 @@ def load_clip_towers(source: str | Path) -> ClipTowers:
     return ClipTowers(model, load_tokenizer(source), load_processor(source)).eval()
 
 
-def _is_clip(source: str) -> bool:
-    return model_type(source) == "clip"
-
-
-CLIP = ModelFormat("CLIP's towers", _is_clip, load_clip_towers, for_inspection=True)
+CLIP = ModelFormat(
+    "CLIP's towers", lambda one: model_type(one) == "clip", load_clip_towers, for_inspection=True
+)

@@ -1,9 +1,8 @@
 """Which heads follow syntactic relations (VisualBERT, Section 3, Table 2, Figure 4), as a command.
 
-Does a word attend to the region of the word that it depends on, or that depends on it? An arc joins
-w1, the head word of a phrase with boxes, and any other word w2. A head is right if the region that
-gets most of w2's attention matches a box of the phrase. A relation is scored separately for phrases
-that are its head and its dependent.
+Does a word attend to the region of the word that it depends on, or that depends on it? An arc joins w1, the head word
+of a phrase with boxes, and any other word w2. A head is right if the region that gets most of w2's attention matches a
+box of the phrase. A relation is scored separately for phrases that are its head and its dependent.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from groundling.studies.attention.commands import (
     SyntaxConfig,
     parses_of,
 )
-from groundling.studies.attention.figures import draw_relations, write_figures
+from groundling.studies.attention.figures import draw_head_accuracies, write_figures
 from groundling.studies.attention.grounding import (
     COUNTED,
     PhraseBaselines,
@@ -102,9 +101,8 @@ def match_parses(
 ) -> MatchedParses:
     """Match captions and parses, and convert the labels to `scheme`.
 
-    A parse with id IMAGE#NUMBER belongs to that caption; one that names an image, to the caption of
-    that image with the same words; any other, to every caption with the same words and no parse of
-    its own. The first of several is used.
+    A parse with id IMAGE#NUMBER belongs to that caption; one that names an image, to the caption of that image with the
+    same words; any other, to every caption with the same words and no parse of its own. The first of several is used.
     """
     by_id = {caption.id: caption for caption in captions}
     by_text: dict[str, list[EntitiesCaption]] = defaultdict(list)
@@ -216,7 +214,6 @@ def make_arc_questions(parsed: Sequence[ParsedCaption]) -> ArcQuestions:
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------
-
 TO_STANFORD = {
     "acl": "partmod",
     "acl:relcl": "rcmod",
@@ -256,12 +253,11 @@ IN_A_NOUN_PHRASE = (
 def relabel(words: Sequence[ParsedWord], scheme: LabelScheme) -> tuple[ParsedWord, ...]:
     """The words of a parse with the relations of `scheme`; `as-is` changes nothing.
 
-    `stanford`: de Marneffe and Manning 2008, basic dependencies, as in AllenNLP's parser, which the
-    VisualBERT paper uses; from Universal Dependencies (v2) or ClearNLP (spaCy's English models).
-    Most relations differ in their name alone. A preposition is a child of its noun in UD (`case`); in
-    the others it is the noun's parent (`prep`), and the noun its `pobj`. UD attaches `cc` to the
-    conjunct that follows, the others to the first conjunct. A relation without a counterpart keeps
-    its name. Words that the schemes attach to different parents (punctuation, copulas except before
+    `stanford`: de Marneffe and Manning 2008, basic dependencies, as in AllenNLP's parser, which the VisualBERT paper
+    uses; from Universal Dependencies (v2) or ClearNLP (spaCy's English models). Most relations differ in their name
+    alone. A preposition is a child of its noun in UD (`case`); in the others it is the noun's parent (`prep`), and the
+    noun its `pobj`. UD attaches `cc` to the conjunct that follows, the others to the first conjunct. A relation without
+    a counterpart keeps its name. Words that the schemes attach to different parents (punctuation, copulas except before
     a preposition) keep the parser's parent.
     """
     if scheme == "as-is":
@@ -345,8 +341,6 @@ class _Tree:
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
-
 SHOWN = 20
 """Number of unaligned sentences in the result."""
 
@@ -356,9 +350,8 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
 
     Writes the parses of spaCy to the run's folder as `parses.conllu`, and `relations.svg`.
 
-    Raises:
-        InputError: The model reads no regions or gives no attention, a file is missing or
-            malformed, a parser is not installed, or no relation has enough arcs.
+    Raises InputError: the model reads no regions or gives no attention, a file is missing or malformed, a parser is not
+    installed, or no relation has enough arcs.
     """
     every = read_captions(Path(config.data), config.split)
     # A parser runs once; its output is saved and read as the file of parses.
@@ -389,7 +382,8 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
         )
     run.note(*notes_of_reports(counts, LEFT_OUT, relations))
     if run.state.is_main_process:
-        write_figures({"relations": draw_relations(relations)}, run.folder)
+        panels = {f"{one['relation']} (phrase is {one['phrase_is']})": one for one in relations}
+        write_figures({"relations": draw_head_accuracies(panels)}, run.folder)
     return {
         "labels": config.labels,
         "counts": counts,
@@ -401,8 +395,6 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
 
 
 # -- captions and parses -----------------------------------------------------------------------------------------------
-
-
 def write_captions(config: EntityCaptionSettings, work: CommandContext) -> str:
     """Write the captions to the file `work.out`, one per line; returns a line with their number.
 
@@ -453,8 +445,6 @@ LEFT_OUT = {
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-
 def format_syntax(result: dict[str, Any]) -> str:
     """The result as text: the paper's relations, then all others."""
     counts = result["counts"]

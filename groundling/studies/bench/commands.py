@@ -49,8 +49,7 @@ class ComparisonSettings(Settings):
     """What every bench compares, and what is done now."""
 
     method: tuple[str, ...] = ()
-    """Methods: names of the package's, or MODULE:NAME of your own `BenchMethod`; empty: all of \
-the package."""
+    """Methods: names of the package's, or MODULE:NAME of your own `BenchMethod`; empty: all of the package."""
     adapt_seeds: Annotated[int, Ge(1)] = 2
     """Adaptation seeds of each method and control."""
     processes: Annotated[int, Ge(1)] = 2
@@ -119,26 +118,20 @@ class RealBenchConfig(ComparisonSettings):
     images: Annotated[str, InputKind.FOLDER] = ""
     """Folder of the captions' images, searched recursively; a teacher of vectors needs none."""
     skip_missing: bool = False
-    """Skip captions whose image is missing, and count them; otherwise a missing image is an \
-error."""
+    """Skip captions whose image is missing, and count them; otherwise a missing image is an error."""
     text: Annotated[str, InputKind.FILE] = ""
-    """Plain text that methods read beside captions, one text per line; empty: the captions \
-without their images."""
+    """Plain text that methods read beside captions, one text per line; empty: the captions without their images."""
     facts: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Files of visual facts that `probe-facts` reads: Memory Colors, CoDa, ViComTe, \
 ImageNetVC, VEC, spatial commonsense, feature norms."""
     modes: tuple[str, ...] = (FILL_MASK, "linear")
-    """How facts are read, as in `probe-facts --modes`; fill-mask needs an encoder with a \
-masked-LM head."""
+    """How facts are read, as in `probe-facts --modes`; fill-mask needs an encoder with a masked-LM head."""
     words: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """Files of rated word pairs that `probe-words` reads: MEN, SimLex-999, WordSim-353, \
-SimVerb-3500, RG-65."""
+    """Files of rated word pairs that `probe-words` reads: MEN, SimLex-999, WordSim-353, SimVerb-3500, RG-65."""
     retention_pairs: Annotated[str, InputKind.PATH] = ""
-    """Price: text pairs with similarities, as in `adapt --retention-pairs`: the folder of \
-STS-B or GLUE, or a tsv."""
+    """Price: text pairs with similarities, as in `adapt --retention-pairs`: the folder of STS-B or GLUE, or a tsv."""
     minimal_pairs: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """Price: minimal pairs that `pairs` reads, such as BLiMP; needs an encoder with a \
-masked-LM head."""
+    """Price: minimal pairs that `pairs` reads, such as BLiMP; needs an encoder with a masked-LM head."""
     pair_limit: Annotated[int, Ge(0)] = 0
     """Maximum number of minimal pairs per paradigm, evenly spaced; 0: all."""
     tasks: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
@@ -281,13 +274,7 @@ class QuickstartConfig(Settings):
     """Run XDBERT and L1 too, and a teacher with redrawn attributes, as in docs/results/01_rendered_world.md, \
 which takes four times as long; off: one method that transfers visual attributes, and its text control."""
     scale: Annotated[float, Gt(0)] = 1.0
-    """Factor on every number of steps; with less than 1 the models learn nothing, but the \
-pipeline is tested."""
-
-
-def check_quickstart(config: QuickstartConfig, out: str | Path) -> None:
-    """Raises InputError for an unknown family, before anything is rendered."""
-    _check_families([config.family], out)
+    """Factor on every number of steps; with less than 1 the models learn nothing, but the pipeline is tested."""
 
 
 QUICKSTART = Command(
@@ -298,7 +285,7 @@ QUICKSTART = Command(
     title="Worlds: the rendered world and the quickstart",
     example="groundling quickstart",
     common_flags="full family seed processes",
-    validate=check_quickstart,
+    validate=lambda config, out: _check_families([config.family], out),
     prints_output=True,
     output=ResumableRun(ignored_settings=("processes",), extendable=True),
 )

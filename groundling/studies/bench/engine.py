@@ -193,8 +193,6 @@ def weights_of(grids: Sequence[Entry], methods: Methods) -> dict[str, dict[str, 
 
 
 # -- the experiment ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Experiment:
     """Methods, their controls, and what is read of each; a preset says what is handed over, trained and read."""

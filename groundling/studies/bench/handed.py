@@ -161,8 +161,6 @@ def make_encoder(files: Files, training: TrainingArguments, sizes: Mapping[str, 
 
 
 # -- fewer images or captions ------------------------------------------------------------------------------------------
-
-
 def thin(files: Files, world: BenchWorld) -> None:
     """Hand over those of a world's captions that its condition leaves."""
     content = read_json(files.private / "captions_train.json")
@@ -222,8 +220,6 @@ def _of_images(captions: Mapping[str, Any], notes: list[Any]) -> dict[str, Any]:
 
 
 # -- the user's own files on a real encoder ---------------------------------------------------------------------------
-
-
 def real_files(root: Path, settings: RealBenchConfig) -> Files:
     """Where the files of a bench on a real encoder are; a hub id stays as it is."""
     folder = root / "handed"
@@ -290,8 +286,6 @@ def _coco(images: Sequence[CaptionedImage]) -> dict[str, list[dict[str, object]]
 
 
 # -- the permuted teacher ----------------------------------------------------------------------------------------------
-
-
 def check_teacher(source: str, reads_images: bool, permutes: bool) -> None:
     """Raises InputError for a teacher that lacks what methods or controls read.
 
@@ -360,8 +354,7 @@ def _texts_of(files: Files, settings: RealBenchConfig) -> Iterator[str]:
 def permute_tokens(counts: Counter[int]) -> dict[int, int]:
     """By token: another one of similar frequency, whose embedding it gets; no token keeps its own.
 
-    Bands of `BAND` tokens by frequency, each a cycle in random order; a last one of one token joins the band
-    before it.
+    Bands of `BAND` tokens by frequency, each a cycle in random order; a last one of one token joins the band before it.
     """
     ranked = sorted(counts, key=lambda token: (-counts[token], token))
     starts = list(range(0, len(ranked), BAND))

@@ -45,8 +45,6 @@ DRAWS = 1000
 
 
 # -- one difference ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Difference:
     """A method minus a control in one reading, paired by world and adaptation seed."""
@@ -182,8 +180,6 @@ def words_of(one: Difference, digits: int = 2) -> str:
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(kw_only=True)
 class BenchVerdict:
     """A method against its controls in one reading."""
@@ -317,8 +313,6 @@ def _finding(one: BenchVerdict, methods: int) -> str:
 
 
 # -- published sets ----------------------------------------------------------------------------------------------------
-
-
 def judge_sets(entries: Sequence[Entry], methods: Methods) -> list[BenchVerdict]:
     """Every method on every set that it and its controls are read on; p is corrected over all gains.
 
@@ -370,8 +364,6 @@ def set_sentences(verdicts: Sequence[BenchVerdict]) -> list[str]:
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class MethodCurve:
     """A method's gain against what grows."""

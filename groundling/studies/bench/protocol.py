@@ -114,8 +114,6 @@ def key_of(*parts: object) -> str:
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, order=True)
 class BenchCondition:
     """What differs from the fixed settings at one point of a curve; by default nothing."""
@@ -242,8 +240,6 @@ def find_axes(names: Sequence[str]) -> list[CurveAxis]:
 
 
 # -- worlds and files --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, order=True)
 class BenchWorld:
     """A rendered world of the bench, perhaps under a condition of a curve."""

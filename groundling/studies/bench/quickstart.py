@@ -188,7 +188,6 @@ def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
-
 INTRODUCTION = (
     "Every noun has visual attributes that only images show, and a category that only text shows. A CLIP teacher "
     "learns from the images; the text encoder reads text that never states a noun's visual attributes. Each arm adapts "

@@ -87,8 +87,6 @@ def run_quietly(
 
 
 # -- in worlds ---------------------------------------------------------------------------------------------------------
-
-
 def linear_readings(states: np.ndarray, rows: AttributeRows, world: Path) -> dict[str, Reading]:
     """Readings by name: each attribute, the mean of the visual ones, and the readout of odd-one-out questions.
 
@@ -295,7 +293,6 @@ def fine_tuned(
 
 
 # -- is what a method exports the handed-over encoder with other weights? ----------------------------------------------
-
 NOT_COMPARED = {"architectures", "dtype", "transformers_version", "_name_or_path"}
 """Settings of a model's configuration that do not change its states."""
 
@@ -318,7 +315,6 @@ def check_plain(model: Path, encoder: Path) -> None:
 
 
 # -- published sets ----------------------------------------------------------------------------------------------------
-
 SetKind = Literal["facts", "words", "retention", "pairs", "task"]
 COMMAND_OF = {"facts": "probe-facts", "words": "probe-words", "pairs": "pairs"}
 """The command that reads a set of this kind."""

@@ -255,8 +255,6 @@ def _read_vectors(
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
-
-
 def is_changed(condition: BenchCondition, method: BenchMethod, arm: str) -> bool:
     """Whether a condition changes anything that an arm of a method reads or does.
 
@@ -285,8 +283,6 @@ def with_controls(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
-
 def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     """Run everything that is missing; prints the report."""
     methods = [

@@ -112,8 +112,6 @@ CURVE_RULE = (
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
-
-
 def scale_warning(scale: float) -> str:
     """A sentence on a bench that is smaller than the protocol's; empty for others."""
     if scale >= 1:
@@ -234,8 +232,6 @@ def cost_rows(methods: Methods, runs: Sequence[Entry]) -> list[TableRow]:
 
 
 # -- reports -----------------------------------------------------------------------------------------------------------
-
-
 def make_report(
     bench: Mapping[str, Any], verdicts: Sequence[BenchVerdict], curves: Sequence[MethodCurve]
 ) -> Report:
@@ -322,8 +318,6 @@ def _today() -> str:
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
-
-
 def curve_groups(
     curves: Sequence[MethodCurve],
 ) -> Iterator[tuple[CurveAxis, str, list[MethodCurve]]]:
@@ -408,8 +402,6 @@ def _curve_section(
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
-
-
 def _forest(verdicts: Sequence[BenchVerdict]) -> list[str]:
     """Both differences of each gain that has an interval."""
     rows = [

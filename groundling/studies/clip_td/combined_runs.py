@@ -28,13 +28,7 @@ from groundling.prediction.predictions import (
     predictions_of,
     probabilities,
 )
-from groundling.runs.folder import (
-    check_run_of,
-    disk_errors,
-    read_result,
-    write_json,
-    write_whole,
-)
+from groundling.runs.folder import check_run_of, disk_errors, read_result, write_json, write_whole
 from groundling.runs.run import Run
 from groundling.studies.clip_td.commands import EnsembleConfig, VcrJointScoreConfig, ZeroShotConfig
 from groundling.tasks import Task
@@ -67,8 +61,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
 
     Outputs are written as logarithms of the averages, so a softmax restores the averages.
 
-    Raises:
-        InputError: Members with different tasks or examples, or a task without class probabilities or numbers.
+    Raises InputError: members with different tasks or examples, or a task without class probabilities or numbers.
     """
     folder = Path(config.data)
     task = resolve("tasks", Task, config.task).with_answers_of(folder)
@@ -165,8 +158,7 @@ def average_probabilities(
 ) -> EvaluationOutput:
     """Mean probabilities of several prediction files for every example of a split, in the data's order.
 
-    Raises:
-        InputError: A file lacks an example, has an unknown one, or has scores of another output type.
+    Raises InputError: a file lacks an example, has an unknown one, or has scores of another output type.
     """
     examples = task.read(folder, split)
     members = {path: predictions_of(path, examples) for path in files}
@@ -202,8 +194,7 @@ def vcr(config: VcrJointScoreConfig, run: Run) -> dict[str, Any]:
 
     For a split without labels, writes the server's csv instead, `SPLIT-seed-N.csv`.
 
-    Raises:
-        InputError: Runs of other tasks, no common seed, or an item without a prediction.
+    Raises InputError: runs of other tasks, no common seed, or an item without a prediction.
     """
     folder = Path(config.data)
     split = config.split

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command, Inputs, ResumableRun
+from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError
 from groundling.settings.fields import (
     InputKind,
@@ -18,7 +19,7 @@ from groundling.settings.fields import (
     required,
     settings,
 )
-from groundling.settings.input_settings import ImageSettings, region_manifest
+from groundling.settings.input_settings import ImageSettings
 
 
 @settings
@@ -30,25 +31,21 @@ class VcrShiftConfig(Settings):
     split: str = "val"
     """Labelled split to edit."""
     protocol: Literal["none", "sm", "singular", "plural", "advtop", "keeptop", "em", "im"] = "none"
-    """none: only measure overlaps; sm: replace shared object tags by pronouns, in singular and in \
-plural questions (singular, plural: only in these); advtop, keeptop: [MASK] where an attack model \
-loses most, or everywhere else; em: replace shared words by synonyms; im: drop examples that a \
-text-only model answers right with confidence."""
+    """none: only measure overlaps; sm: replace shared object tags by pronouns, in singular and in plural questions \
+(singular, plural: only in these); advtop, keeptop: [MASK] where an attack model loses most, or everywhere else; em: \
+replace shared words by synonyms; im: drop examples that a text-only model answers right with confidence."""
     legacy: bool = False
     """sm, plural: match groups of tags in sorted order only, as the released code does."""
     attack: Annotated[str, InputKind.FOLDER] = ""
-    """advtop, keeptop: attack model, `seed-N/model` of `finetune --task vcr/answer --save-model` \
-without regions."""
+    """advtop, keeptop: attack model, `seed-N/model` of `finetune --task vcr/answer --save-model` without regions."""
     attack_rationale: Annotated[str, InputKind.FOLDER] = ""
     """advtop, keeptop: attack model of `vcr/rationale`; empty: rationales are not edited."""
     losses: Annotated[str, InputKind.FILE] = ""
-    """advtop, keeptop: instead of a model, a file of losses, such as `losses.jsonl` of an earlier \
-run."""
+    """advtop, keeptop: instead of a model, a file of losses, such as `losses.jsonl` of an earlier run."""
     keep_top: Annotated[int, Ge(1)] = 1
     """keeptop: number of unmasked positions per choice (the paper: 1, 3, 5)."""
     max_length: Annotated[int, Ge(0)] = 128
-    """advtop, keeptop: maximum tokens per text for the attack model; longer texts are truncated \
-and counted."""
+    """advtop, keeptop: maximum tokens per text for the attack model; longer texts are truncated and counted."""
     wordnet: Annotated[str, InputKind.FOLDER] = ""
     """Folder of WordNet 3.0 or 3.1; empty: where Debian or NLTK install it (em), or no \
 lemmatisation (other protocols)."""
@@ -85,14 +82,9 @@ def shift_inputs(config: VcrShiftConfig) -> Inputs:
     from groundling.tasks.vcr import ANSWER
 
     has_wordnet = reads_wordnet(config.protocol, config.wordnet)
-    return {
-        "data": ANSWER.file(Path(config.data), config.split),
-        "attack": config.attack,
-        "attack rationale": config.attack_rationale,
-        "losses": config.losses,
-        "predictions": config.predictions,
-        "wordnet": wordnet_folder(config.wordnet) if has_wordnet else "",
-    }
+    own = {"data": ANSWER.file(Path(config.data), config.split)}
+    words = {"wordnet": wordnet_folder(config.wordnet)} if has_wordnet else {}
+    return {**input_paths(config), **own, **words}
 
 
 DATA_SHIFT = Command(
@@ -121,9 +113,7 @@ class EnsembleConfig(Settings):
 
 
 def answers_of(run: str, split: str = "*") -> Inputs:
-    """Prediction files of a run's finished seeds, by path; a seed's own folder counts as a run of
-    one.
-    """
+    """Prediction files of a run's finished seeds, by path; a seed's own folder counts as a run of one."""
     places = [Path(run), *sorted(Path(run).glob("seed-*"))]
     seeds = [place for place in places if (place / "result.json").is_file()]
     files = [file for seed in seeds for file in sorted(seed.glob(f"predictions_{split}.jsonl"))]
@@ -159,16 +149,13 @@ class VcrJointScoreConfig(Settings):
     answers: Annotated[str, InputKind.FOLDER] = ""
     """Run folder of `finetune --task vcr/answer`."""
     rationales: Annotated[str, InputKind.FOLDER] = ""
-    """Run folder of `finetune --task vcr/rationale`; seeds are paired with equal seeds of \
---answers."""
+    """Run folder of `finetune --task vcr/rationale`; seeds are paired with equal seeds of --answers."""
     data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder with VCR's official files."""
     split: str = "val"
-    """Split to score; for `test`, whose labels are secret, the server's file is written (needs \
-`finetune --submit`)."""
+    """Split to score; for `test`, whose labels are secret, the server's file is written (needs `finetune --submit`)."""
     both: Annotated[str, InputKind.FOLDER] = ""
-    """Instead of --answers and --rationales: run folder of `finetune --task vcr`, where one model \
-does both."""
+    """Instead of --answers and --rationales: run folder of `finetune --task vcr`, where one model does both."""
 
 
 def check_vcr(config: VcrJointScoreConfig, out: str | Path) -> None:
@@ -209,8 +196,7 @@ class ZeroShotConfig(Settings):
     """Zero-shot evaluation of a model on a task."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
-    """CLIP-like model: hub id or folder; with --regions a pre-trained single-stream model with a \
-match head."""
+    """CLIP-like model: hub id or folder; with --regions a pre-trained single-stream model with a match head."""
     task: Annotated[str, InputKind.OBJECT, required] = ""
     """Task with images: vcr/answer, vcr/rationale, vcr (both, with Q->AR), snli-ve, vqa, or \
 MODULE:NAME of your own task."""
@@ -219,26 +205,22 @@ MODULE:NAME of your own task."""
     split: str = ""
     """Split to evaluate; empty: every labelled split."""
     extra_eval: Annotated[tuple[str, ...], InputKind.NAMED] = ()
-    """NAME=FOLDER: also evaluate on the development split of another folder, such as an output of \
-`data shift`."""
+    """NAME=FOLDER: also evaluate on the development split of another folder, such as an output of `data shift`."""
     image_settings: ImageSettings = field(default_factory=ImageSettings)
     object_tags: bool = True
     """VCR: link words that name objects to the regions of these objects; turn off for stores of \
 other regions, such as a grid."""
     max_length: Annotated[int, Ge(0)] = 128
-    """Single-stream model: maximum tokens per text. A CLIP truncates texts to its own context \
-length."""
+    """Single-stream model: maximum tokens per text. A CLIP truncates texts to its own context length."""
     protocol: Literal["iqa", "ia"] = "iqa"
     """Multiple choice: match the image with question and choice (iqa), or with the choice alone \
 (ia) (CLIP-TD's IQA and IA; for rationales IQR and IR)."""
     prompt: str = "{question} {answer}"
-    """Open answers (vqa): text that the image is matched with; without {question} each answer is \
-encoded only once."""
+    """Open answers (vqa): text that the image is matched with; without {question} each answer is encoded only once."""
     most_questions: Annotated[int, Ge(0)] = 0
     """Maximum number of examples of a split, evenly spaced; 0: all."""
     teacher_cache: str = ""
-    """Folder that keeps the CLIP's features for other runs; empty: they stay in the run folder \
-until the run ends."""
+    """Folder that keeps the CLIP's features for other runs; empty: they stay in the run folder until the run ends."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
@@ -251,17 +233,6 @@ def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
         raise InputError(f"prompt={config.prompt!r}: expected a prompt that contains {{answer}}")
 
 
-def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:
-    """Inputs whose hashes identify a run."""
-    return {
-        "model": config.model,
-        "data": config.data,
-        "images": config.image_settings.images,
-        "regions": region_manifest(config.image_settings.regions),
-        **{f"also {other}": other.partition("=")[2] for other in config.extra_eval},
-    }
-
-
 ZERO_SHOT = Command(
     "zero-shot",
     "zero-shot evaluation of a CLIP, or of a pre-trained model's match head, on a task",
@@ -272,7 +243,7 @@ ZERO_SHOT = Command(
     "--images vcr1images --out runs/zero",
     common_flags="model task data images regions protocol prompt cpu",
     validate=check_zero_shot,
-    output=ResumableRun(zero_shot_inputs),
+    output=ResumableRun(input_paths),
 )
 
 

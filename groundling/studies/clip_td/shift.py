@@ -64,8 +64,7 @@ def group_by_bias(
     `language_biased`: right, with at least the threshold's probability; `image_biased`: wrong; `unsure`: right, but
     below the threshold; `kept`: the IM evaluation set, all but the first group, in file order.
 
-    Raises:
-        InputError: An item without scores, a wrong number of scores, or scores that are not finite.
+    Raises InputError: an item without scores, a wrong number of scores, or scores that are not finite.
     """
     raise_first(
         [f"no prediction for {line.item.id}" for line in lines if line.item.id not in scores]
@@ -129,8 +128,7 @@ def shift(config: VcrShiftConfig, run: Run) -> dict[str, Any]:
     removed, `losses.jsonl` of an attack model, and `result.json` with counts and overlaps before and after. Labels, ids
     and the number of choices never change; the command is idempotent.
 
-    Raises:
-        InputError: Settings do not fit the protocol, a file cannot be read, or no item is left.
+    Raises InputError: settings do not fit the protocol, a file cannot be read, or no item is left.
     """
     folder = Path(config.data)
     lines = read_lines(folder, config.split)
@@ -234,7 +232,6 @@ def _mitigate_implicitly(
 
 
 # -- shortcut mitigation (SM) ------------------------------------------------------------------------------------------
-
 # By rules and by an attack model's losses (Ye and Kovashka 2021, "A case study of the shortcut effects in visual
 # commonsense reasoning"; release: yekeren/VCR-shortcut-effects-study, tools/rephrase_choice_singular.py and
 # rephrase_choice_plural.py). The right choice's tag becomes a pronoun; the wrong choices' tags and pronouns become the
@@ -369,14 +366,13 @@ def _is_in(token: VcrToken, words: frozenset[str]) -> bool:
     return isinstance(token, str) and token in words
 
 
-# Adversarial shortcut mitigation masks the positions of a choice on which an attack model depends most.
-# Ye and Kovashka 2021, Section on adversarial masking; release: yekeren/VCR-shortcut-effects-study,
-# modeling/shortcut_main.py and tools/merge_adversarial_annotations.py. One position at a time is replaced by [MASK]
-# and its tag removed; the loss is the choice's own sigmoid cross-entropy. AdvTop-1 masks the position with the
-# largest loss: in the right choice the most important position, in a wrong choice the position whose masking makes
-# the choice most plausible. KeepTop-k masks all but the k positions with the largest losses.
-# The attack model here is text-only, so a masked position loses both name and tag. Losses depend on the model, so they
-# are written to a file that other runs can use.
+# Adversarial shortcut mitigation masks the positions of a choice on which an attack model depends most. Ye and Kovashka
+# 2021, Section on adversarial masking; release: yekeren/VCR-shortcut-effects-study, modeling/shortcut_main.py and
+# tools/merge_adversarial_annotations.py. One position at a time is replaced by [MASK] and its tag removed; the loss is
+# the choice's own sigmoid cross-entropy. AdvTop-1 masks the position with the largest loss: in the right choice the
+# most important position, in a wrong choice the position whose masking makes the choice most plausible. KeepTop-k masks
+# all but the k positions with the largest losses. The attack model here is text-only, so a masked position loses both
+# name and tag. Losses depend on the model, so they are written to a file that other runs can use.
 
 TASKS: dict[VcrPart, Task] = {"answer": ANSWER, "rationale": RATIONALE}
 DIGITS = 6
@@ -428,8 +424,7 @@ def mask_by_losses(
 
     A choice that already contains [MASK] does not change, so masking is idempotent.
 
-    Raises:
-        InputError: A line without losses, or with losses for another number of positions.
+    Raises InputError: a line without losses, or with losses for another number of positions.
     """
     absent = [line.item.id for line in lines if line.item.id not in losses]
     raise_first([f"no losses for {name}" for name in absent])

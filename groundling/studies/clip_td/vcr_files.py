@@ -114,8 +114,7 @@ class ShiftedFile:
 def read_lines(folder: Path, split: str) -> list[VcrLine]:
     """The labelled lines of a split in file order.
 
-    Raises:
-        InputError: As `read_items`, or the split has no labels.
+    Raises InputError: as `read_items`, or the split has no labels.
     """
     path = ANSWER.file(folder, split)
     items = read_items(folder, split)

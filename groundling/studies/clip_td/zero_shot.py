@@ -36,10 +36,7 @@ from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
 from groundling.tasks.splits import with_extra_splits
 from groundling.teachers.feature_cache import FeatureCache, cache_folder
-from groundling.training.evaluation import (
-    EvaluationOutput,
-    find_top_classes,
-)
+from groundling.training.evaluation import EvaluationOutput, find_top_classes
 
 RISING = ("contradiction", "neutral", "entailment")
 """Classes in the order of their cluster centres; the paper does not assign clusters to classes."""
@@ -51,9 +48,8 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     Choices by the highest similarity, SNLI-VE's classes by exact k-means of the similarities, open answers by prompts.
     With several processes each one predicts everything.
 
-    Raises:
-        InputError: There is no rule for the task, an image is missing, the model has no match head, or there are
-            too few distinct similarities for the clusters.
+    Raises InputError: there is no rule for the task, an image is missing, the model has no match head, or there are too
+    few distinct similarities for the clusters.
     """
     folder = Path(config.data)
     task = resolve("tasks", Task, config.task).with_answers_of(folder)

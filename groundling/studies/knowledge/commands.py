@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from groundling.command_line import Command, Inputs, ResumableRun
+from groundling.command_line.names import input_paths
 from groundling.settings.fields import InputKind, Settings, required, settings
-from groundling.settings.input_settings import ImageSettings, region_manifest
+from groundling.settings.input_settings import ImageSettings
 
 
 @settings
@@ -23,9 +24,8 @@ class ProbeFactsConfig(Settings):
     """CLIP-BERT: CLIP-like model, hub id or folder, whose text vector of each prompt, with its \
 [MASK], is the visual token (the paper's explicit mode); empty: there is no visual token."""
     data: Annotated[str, InputKind.PATH, required] = ""
-    """File of Memory Colors, CoDa (or its raw annotations.jsonl), ViComTe, VEC, spatial commonsense, \
-ImageNetVC, TaxonomiGQA or feature norms (CSLB, McRae, Visual Property Norms' queries), or a world's \
-probes/knowledge.jsonl."""
+    """File of Memory Colors, CoDa (or its raw annotations.jsonl), ViComTe, VEC, spatial commonsense, ImageNetVC, \
+TaxonomiGQA or feature norms (CSLB, McRae, Visual Property Norms' queries), or a world's probes/knowledge.jsonl."""
     modes: Annotated[
         tuple[Literal["fill-mask", "embedding", "stroop", "linear"], ...], required
     ] = ("fill-mask", "embedding", "stroop")
@@ -49,9 +49,7 @@ def probe_facts_inputs(config: ProbeFactsConfig) -> Inputs:
     from groundling.studies.knowledge.visual_facts import open_facts
 
     beside = open_facts(config.data).companion_files
-    own = {f"data:{path.name}": path for path in beside}
-    given = {"model": config.model, "visual_token_clip": config.visual_token_clip}
-    return {**given, "data": config.data, **own}
+    return {**input_paths(config), **{f"data:{path.name}": path for path in beside}}
 
 
 PROBE_FACTS = Command(
@@ -93,10 +91,7 @@ PROBE_WORDS = Command(
     "SimLex-999.txt --out runs/words",
     common_flags="model data template",
     prints_output=True,
-    output=ResumableRun(
-        lambda config: {"model": config.model, **{f"data:{path}": path for path in config.data}},
-        ignored_settings=("cpu",),
-    ),
+    output=ResumableRun(input_paths, ignored_settings=("cpu",)),
     formatter="groundling.studies.knowledge.word_similarity:format_words",
 )
 
@@ -111,12 +106,10 @@ class PairsConfig(Settings):
     """Folder or file of BLiMP, EWoK, COMPS or WinoViz, or your own .csv, .tsv or .jsonl with columns \
 good and bad (optionally group and id)."""
     other: Annotated[str, InputKind.MODEL] = ""
-    """A second model on the same pairs: its accuracy, and its difference from --model's, paired \
-by item."""
+    """A second model on the same pairs: its accuracy, and its difference from --model's, paired by item."""
     pll: Literal["within-word", "original"] = "within-word"
-    """Masked models: what is masked while a token is scored: the token and the later tokens of \
-its word (within-word, Kauf and Ivanova 2023), or the token alone (original, Salazar et al. \
-2020)."""
+    """Masked models: what is masked while a token is scored: the token and the later tokens of its word (within-word, \
+Kauf and Ivanova 2023), or the token alone (original, Salazar et al. 2020)."""
     reduction: Literal["sum", "mean"] = "sum"
     """Score of a text: sum or mean of its token log-likelihoods."""
     limit: Annotated[int, Ge(0)] = 0
@@ -124,8 +117,7 @@ its word (within-word, Kauf and Ivanova 2023), or the token alone (original, Sal
     max_length: Annotated[int, Ge(0)] = 0
     """Maximum tokens per text; 0: the model's maximum."""
     skip_long: bool = False
-    """Skip pairs with a longer text, for both models, and count them; otherwise they are an \
-error."""
+    """Skip pairs with a longer text, for both models, and count them; otherwise they are an error."""
     model_seed: Annotated[int, Ge(0)] = 0
     """Training seed of the model, under which `verdict` finds the predictions."""
     cpu: bool = False
@@ -142,9 +134,7 @@ PAIRS = Command(
     "runs/pairs",
     common_flags="model data other pll reduction cpu",
     prints_output=True,
-    output=ResumableRun(
-        lambda config: {"model": config.model, "data": config.data, "other": config.other}
-    ),
+    output=ResumableRun(input_paths),
     formatter="groundling.studies.knowledge.minimal_pairs:format_pairs",
 )
 
@@ -154,8 +144,7 @@ class WinogroundConfig(Settings):
     """Model evaluated on Winoground."""
 
     model: Annotated[str, InputKind.MODEL, required] = ""
-    """CLIP-like model: hub id or folder; with --regions a pre-trained single-stream model with a \
-match head."""
+    """CLIP-like model: hub id or folder; with --regions a pre-trained single-stream model with a match head."""
     data: Annotated[str, InputKind.PATH, required] = ""
     """Winoground's folder, or its examples.jsonl; a CLIP reads the images in its subfolder \
 `images`, unless --images is given."""
@@ -164,8 +153,7 @@ match head."""
 --model's, paired by example."""
     image_settings: ImageSettings = field(default_factory=ImageSettings)
     max_length: Annotated[int, Ge(0)] = 128
-    """Single-stream model: maximum tokens per caption. A CLIP truncates captions to its own \
-context length."""
+    """Single-stream model: maximum tokens per caption. A CLIP truncates captions to its own context length."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
@@ -180,15 +168,7 @@ WINOGROUND = Command(
     "runs/winoground",
     common_flags="model data other images regions cpu",
     prints_output=True,
-    output=ResumableRun(
-        lambda config: {
-            "model": config.model,
-            "data": config.data,
-            "images": config.image_settings.images,
-            "other": config.other,
-            "regions": region_manifest(config.image_settings.regions),
-        }
-    ),
+    output=ResumableRun(input_paths),
     formatter="groundling.studies.knowledge.minimal_pairs:format_comparisons",
 )
 

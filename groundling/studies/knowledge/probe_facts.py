@@ -15,6 +15,8 @@ from scipy.special import softmax
 from scipy.stats import kendalltau, rankdata
 from sklearn.linear_model import RidgeCV
 from sklearn.metrics import average_precision_score
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from groundling.core.batch import require
@@ -99,8 +101,7 @@ def collect_nouns(facts: Sequence[VisualFact]) -> HumanAnswerDistributions:
 def assign_folds(nouns: Sequence[str], folds: int, seed: int) -> np.ndarray:
     """The fold of each noun, (N,) int64, drawn by the seed; sizes differ by at most one noun.
 
-    With fewer nouns than `folds`, each noun is a fold. Raises InputError for fewer than three
-    nouns.
+    With fewer nouns than `folds`, each noun is a fold. Raises InputError for fewer than three nouns.
     """
     count = len(nouns)
     if count < 3:
@@ -118,11 +119,10 @@ def predict_by_ridge(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ridge regression from states (N, D) to roots of shares (N, O), cross-validated by fold (N,).
 
-    Square roots, as in the Hellinger distance, reduce the weight of frequent answers. Returns the predicted
-    roots (N, O), which may be negative, and the correlation (N,) of deviations over answers. A deviation
-    is the difference between a noun's roots (predicted or people's) and the mean of the fold's
-    training nouns; their correlation is 0 for a prediction of the mean, and NaN for a noun whose
-    answers are that mean.
+    Square roots, as in the Hellinger distance, reduce the weight of frequent answers. Returns the predicted roots (N,
+    O), which may be negative, and the correlation (N,) of deviations over answers. A deviation is the difference
+    between a noun's roots (predicted or people's) and the mean of the fold's training nouns; their correlation is 0 for
+    a prediction of the mean, and NaN for a noun whose answers are that mean.
     """
     roots = np.sqrt(shares)
     predicted = cross_validated_ridge(states, roots, fold)
@@ -140,15 +140,9 @@ def cross_validated_ridge(
 
     The penalty is selected by leave-one-out on the training rows: one for all values, or with `alone` one for each.
     """
-    predicted = np.empty_like(values)
-    for left_out in np.unique(fold):
-        test = fold == left_out
-        scale = StandardScaler().fit(states[~test])
-        ridge = RidgeCV(PENALTIES, alpha_per_target=alone)
-        ridge.fit(scale.transform(states[~test]), values[~test])
-        values_of_fold = ridge.predict(scale.transform(states[test]))
-        predicted[test] = values_of_fold.reshape(len(values_of_fold), -1)
-    return predicted
+    model = make_pipeline(StandardScaler(), RidgeCV(PENALTIES, alpha_per_target=alone))
+    predicted = cross_val_predict(model, states, values, cv=PredefinedSplit(fold))
+    return np.asarray(predicted.reshape(values.shape))
 
 
 def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -170,9 +164,8 @@ def score_nouns(
 ) -> dict[str, np.ndarray]:
     """Scores of each noun, (N,), from predicted roots (N, O): `spearman` and `accuracy`.
 
-    `spearman` is the rank correlation of the shares, which predicting the mean inflates; it is left out if
-    facts differ in their options, as for size and co-occurrence. `accuracy` is the accuracy of each fact
-    among its own options.
+    `spearman` is the rank correlation of the shares, which predicting the mean inflates; it is left out if facts differ
+    in their options, as for size and co-occurrence. `accuracy` is the accuracy of each fact among its own options.
     """
     right = np.zeros(len(nouns.names))
     counts = np.bincount(nouns.of_fact, minlength=len(right))
@@ -363,10 +356,9 @@ def score_answers(
 ) -> dict[str, float]:
     """Top-1 accuracy, mean rank correlation with people, and divergence; NaN where undefined.
 
-    If several answers are equally frequent, each is right. Correlations (`spearman`, `kendall`) are
-    over facts whose target is not one-hot; with equal scores, `spearman` is 0 and `kendall`
-    undefined. The Jensen-Shannon divergence (`js`), in bits, needs log-probabilities, which are
-    normalised over the options.
+    If several answers are equally frequent, each is right. Correlations (`spearman`, `kendall`) are over facts whose
+    target is not one-hot; with equal scores, `spearman` is 0 and `kendall` undefined. The Jensen-Shannon divergence
+    (`js`), in bits, needs log-probabilities, which are normalised over the options.
 
     Args:
         facts: F facts.
@@ -374,7 +366,10 @@ def score_answers(
         logs: Whether these are log-probabilities; otherwise `js` is NaN.
     """
     of_facts = score_facts(facts, scores, logs)
-    return {name: _mean_of_defined(values) for name, values in of_facts.items()}
+    return {
+        name: float(np.nanmean(values)) if np.isfinite(values).any() else NAN
+        for name, values in of_facts.items()
+    }
 
 
 def score_facts(
@@ -463,10 +458,6 @@ def _have_same_options(facts: Sequence[VisualFact]) -> bool:
 
 def _are_norms(facts: Sequence[VisualFact]) -> bool:
     return all(fact.frequencies is not None for fact in facts)
-
-
-def _mean_of_defined(values: np.ndarray) -> float:
-    return float(np.nanmean(values)) if np.isfinite(values).any() else NAN
 
 
 def mean_average_precision(

@@ -23,10 +23,7 @@ from groundling.models.clip import CLIP_LIKE, load_clip_text_tower
 from groundling.models.heads import LMHead
 from groundling.models.loading import Encoder, load_config
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
-from groundling.models.visual_token import (
-    is_visual_token_encoder,
-    load_visual_token_encoder,
-)
+from groundling.models.visual_token import is_visual_token_encoder, load_visual_token_encoder
 from groundling.runs.progress import track
 from groundling.studies.knowledge.pair_likelihoods import load_lm_head
 from groundling.studies.knowledge.visual_facts import MASK, VisualFact
@@ -50,8 +47,6 @@ LAST_LAYER = -1
 
 
 # -- by embedding ------------------------------------------------------------------------------------------------------
-
-
 def score_by_embedding(
     source: str | Path, facts: Sequence[VisualFact], max_length: int = 64
 ) -> tuple[OptionScores, ProbeNotes]:
@@ -122,8 +117,6 @@ def embed_spans(reader: WordReader, spans: Iterable[CharSpan]) -> dict[CharSpan,
 
 
 # -- by masked LM ------------------------------------------------------------------------------------------------------
-
-
 class _MaskedPrompt(NamedTuple):
     """A prompt with masks in place of an option, as the model reads it."""
 
@@ -258,8 +251,6 @@ def _mean_log_probabilities(
 
 
 # -- words and their states --------------------------------------------------------------------------------------------
-
-
 class CharSpan(NamedTuple):
     """A span of a text, in characters."""
 
@@ -389,9 +380,8 @@ def load_word_reader(
 ) -> WordReader:
     """The reader of a text encoder's `layer` (None: of all) or of a CLIP-like tower, a hub id or folder.
 
-    A text encoder gives the mean state of a span's tokens without special ones; a CLIP-like tower,
-    the text feature of the whole text (its end token). Raises InputError for a layer that does not
-    exist.
+    A text encoder gives the mean state of a span's tokens without special ones; a CLIP-like tower, the text feature of
+    the whole text (its end token). Raises InputError for a layer that does not exist.
     """
     if is_visual_token_encoder(source):
         raise InputError(

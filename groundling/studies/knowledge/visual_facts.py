@@ -33,14 +33,7 @@ from groundling.core.errors import (
     require_known,
     require_nonempty,
 )
-from groundling.data.tables import (
-    Row,
-    lines_of,
-    read_header,
-    read_json_lines,
-    read_rows,
-    read_text,
-)
+from groundling.data.tables import Row, lines_of, read_header, read_json_lines, read_rows, read_text
 from groundling.data.text import indefinite_article
 from groundling.studies.knowledge import JsonObject
 
@@ -214,7 +207,6 @@ def _by_label(row: Mapping[str, Any], options: Sequence[str]) -> list[float]:
 
 
 # -- Memory Colors, CoDa, ViComTe --------------------------------------------------------------------------------------
-
 COLOURS = (
     *("black", "blue", "brown", "gray", "green", "orange"),
     *("pink", "purple", "red", "white", "yellow"),
@@ -332,7 +324,6 @@ def _is_distribution(row: Mapping[str, Any]) -> bool:
 
 
 # -- CoDa, raw ---------------------------------------------------------------------------------------------------------
-
 ANNOTATIONS, OBJECTS, SENTENCES = "annotations.jsonl", "objects.jsonl", "templates.yaml"
 """Names of CoDa's raw files, all with the same prefix, which may be empty."""
 WORDS = ("object_s", "areis_s", "object_pl", "areis_pl")
@@ -342,10 +333,9 @@ WORDS = ("object_s", "areis_s", "object_pl", "areis_pl")
 def _raw_coda(rows: Iterable[Row], file: FactsFile) -> Iterator[VisualFact]:
     """The objects of CoDa's raw files, beside which are its objects and templates.
 
-    As in nala-cub/coda, projects/coda/probing/dataset/dataset.py: answers that are not `included`
-    are skipped. Each remaining answer is divided by its sum. The answer that agrees least with the
-    object's mean is removed, repeatedly, while its Kendall's tau is negative. Objects that
-    `objects.jsonl` does not list are left out.
+    As in nala-cub/coda, projects/coda/probing/dataset/dataset.py: answers that are not `included` are skipped. Each
+    remaining answer is divided by its sum. The answer that agrees least with the object's mean is removed, repeatedly,
+    while its Kendall's tau is negative. Objects that `objects.jsonl` does not list are left out.
     """
     path = file.path
     if not path.name.endswith(ANNOTATIONS):
@@ -426,7 +416,6 @@ def _fill_words(sentences: Mapping[str, str], row: Mapping[str, Any]) -> dict[st
 
 
 # -- VEC and spatial commonsense ---------------------------------------------------------------------------------------
-
 COMPARATIVES = {
     "size": ("smaller", "larger"),
     "height": ("shorter", "taller"),
@@ -477,11 +466,6 @@ def _choice(row: JsonObject, path: Path, subject: str, right: str, wrong: str) -
 
 
 @row_by_row
-def _hub_choice(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
-    yield _choice(row, file.path, "obj", "positive", "negative")
-
-
-@row_by_row
 def _position(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
     text = row["text"].strip()
     one, other = row["obj_a"].strip(), row["obj_b"].strip()
@@ -499,7 +483,6 @@ def _question(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
 
 
 # -- TaxonomiGQA -------------------------------------------------------------------------------------------------------
-
 NO_HYPERNYM = -100
 """Hops of a question about another concept than the image's; of its hypernyms they are -1, -2, ..."""
 SCENE_PROMPT = "Description: {} Question: In the scene, {} Answer: [MASK]."
@@ -529,7 +512,6 @@ def _taxonomigqa(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
 
 
 # -- ImageNetVC --------------------------------------------------------------------------------------------------------
-
 _CANDIDATES = """color brown black white yellow green gray red orange blue silver pink
 shape round rectangle triangle square oval curved cylinder straight cone curly heart star
 material metal wood plastic cotton glass fabric stone rubber ceramic cloth leather flour paper clay wax concrete
@@ -578,7 +560,6 @@ def _imagenet_vc(row: JsonObject, file: FactsFile) -> Iterator[VisualFact]:
 
 
 # -- feature norms -----------------------------------------------------------------------------------------------------
-
 CSLB = ("concept", "feature", "feature type", "pf")
 MCRAE = ("Concept", "Feature", "BR_Label", "Prod_Freq")
 """Columns of the two tables: concept, feature, its type, and its production frequency."""
@@ -644,8 +625,7 @@ def _norm(
 def _queries(rows: Iterable[Row], file: FactsFile) -> Iterator[VisualFact]:
     """The queries that the release generates, in which all labels have the file's minimal frequency.
 
-    The options are the labels of `labels.txt`, beside the file or in the folder above, or else all labels
-    of the file.
+    The options are the labels of `labels.txt`, beside the file or in the folder above, or else all labels of the file.
     """
     folder = file.path.parent
     file.companion_files = tuple(
@@ -689,7 +669,9 @@ LAYOUTS: dict[tuple[str, ...], FactsReader] = {
     ("obj_a", "obj_b", "label", "text"): _position,
     ("question", "label"): _question,
     ("question", "ground_truth", "scene_description", "substitution_hop"): _taxonomigqa,
-    ("obj", "positive", "negative"): _hub_choice,
+    ("obj", "positive", "negative"): row_by_row(
+        lambda row, file: [_choice(row, file.path, "obj", "positive", "negative")]
+    ),
     ("sub", "obj", "alt"): _vicomte,
     ("query", "labels", "query_template", "feature_starter"): _queries,
     ("question", "answer"): _imagenet_vc,

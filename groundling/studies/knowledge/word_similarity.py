@@ -105,8 +105,6 @@ def read_word_pairs(path: str | Path) -> WordPairs:
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
-
-
 def cosines_by_layer(pairs: WordPairs, states: WordStates) -> np.ndarray:
     """The cosine of each pair's states at each layer, (pairs, L)."""
     one = np.stack([states.states[first] for first, _ in pairs.pairs])
@@ -206,7 +204,6 @@ def format_words(result: Mapping[str, Any]) -> str:
 
 
 # -- people's ratings of single words ----------------------------------------------------------------------------------
-
 # How well an encoder's states predict them: the Lancaster Sensorimotor Norms (Lynott et al. 2020), the Glasgow Norms
 # (Scott et al. 2019) and THINGSplus' properties of THINGS' concepts (Stoinski et al. 2023), in the files of their
 # releases, known by their columns.

@@ -47,11 +47,9 @@ pictograms (line drawings, another grammar), or MODULE:NAME of your own `WorldFa
     size: Annotated[int, Ge(16)] = 32
     """Image width and height in pixels, a multiple of 16."""
     stated_rate: Annotated[float, Interval(ge=0, le=1)] = 0.0
-    """Reporting bias: probability that a mention of a noun in text or captions states one of its \
-attributes."""
+    """Reporting bias: probability that a mention of a noun in text or captions states one of its attributes."""
     control_images: bool = True
-    """Also render the control images, in which each noun's attributes are redrawn for every \
-image."""
+    """Also render the control images, in which each noun's attributes are redrawn for every image."""
 
     def __post_init__(self) -> None:
         if self.size % 16:
@@ -93,9 +91,7 @@ DATA_WORLD = Command(
 
 @settings
 class TasksConfig(Settings):
-    """A rendered world as six vision-and-language data sets, with captions, boxes, and a small
-    untrained BERT.
-    """
+    """A rendered world as six vision-and-language data sets, with captions, boxes, and a small untrained BERT."""
 
     limit_train: Annotated[int, Ge(1)] = 4000
     """Maximum number of examples of each data set's training split."""
@@ -151,11 +147,9 @@ class ProbeConfig(Settings):
     model: Annotated[str, InputKind.MODEL, required] = ""
     """Text encoder: hub id or folder."""
     data: Annotated[str, InputKind.FOLDER, required] = ""
-    """Folder of a rendered world, or your own; its subfolder `probes` holds attribute.tsv, \
-questions, or both."""
+    """Folder of a rendered world, or your own; its subfolder `probes` holds attribute.tsv, questions, or both."""
     seeds: Annotated[int, Ge(1)] = 3
-    """Number of fine-tuning runs per question; each has its own head initialisation and example \
-order."""
+    """Number of fine-tuning runs per question; each has its own head initialisation and example order."""
     questions: tuple[str, ...] = ()
     """Questions to fine-tune on, each NAME of a file NAME_train.tsv; empty: all."""
     columns: tuple[str, ...] = ()

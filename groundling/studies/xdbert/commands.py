@@ -1,6 +1,4 @@
-"""XDBERT's analyses, their commands and settings: word similarity, grounded words, diversity of
-attention.
-"""
+"""XDBERT's analyses, their commands and settings: word similarity, grounded words, diversity of attention."""
 
 from __future__ import annotations
 
@@ -27,13 +25,11 @@ class AttentionConfig(Settings):
     text: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Files of sentences, one per line, in any format of `adapt --text`."""
     task: Annotated[str, InputKind.OBJECT] = ""
-    """Instead of --text: a task whose development texts or pairs are read, e.g. glue/rte \
-(XDBERT's Table 9)."""
+    """Instead of --text: a task whose development texts or pairs are read, e.g. glue/rte (XDBERT's Table 9)."""
     data: Annotated[str, InputKind.PATH] = ""
     """--task: folder with the task's official files."""
     special_tokens: bool = False
-    """Draw the rows of [CLS] and [SEP] too, as XDBERT's Table 9 does; the numbers use only the \
-tokens of the text."""
+    """Draw the rows of [CLS] and [SEP] too, as XDBERT's Table 9 does; the numbers use only the tokens of the text."""
     limit: Annotated[int, Ge(0)] = 400
     """Maximum number of sentences, evenly spaced; 0: all. At least 200 are needed."""
     max_length: Annotated[int, Ge(0)] = 128

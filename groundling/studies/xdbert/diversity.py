@@ -98,8 +98,6 @@ def _texts(config: AttentionConfig, model: CrossModalEncoder, out: Path) -> list
 
 
 # -- measures ----------------------------------------------------------------------------------------------------------
-
-
 def compute_measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np.ndarray:
     """All MEASURES (..., 6) of maps (..., R, V); `special` and `stop` (V,) mark special tokens and stop words.
 
@@ -162,8 +160,6 @@ def _normalise_rows(maps: ArrayLike) -> np.ndarray:
 
 
 # -- maps of a model ---------------------------------------------------------------------------------------------------
-
-
 class ExampleMaps(NamedTuple):
     """An example's attention maps, without padding."""
 
@@ -267,8 +263,6 @@ def _stop_word_columns(example: Example, clip: TextRow, stopwords: Collection[st
 
 
 # -- two models --------------------------------------------------------------------------------------------------------
-
-
 def compare_maps(
     a: CrossModalEncoder,
     b: CrossModalEncoder,

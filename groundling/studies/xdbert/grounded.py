@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# The visually grounded ratio of a text (XDBERT, Section 4 and Appendix D).
-# A token is grounded if it is no stop word, no punctuation, and occurs more than 100 times in COCO's captions; stop
-# words and punctuation are ignored. There is no released code; NLTK's list and WordPiece counts reproduce the totals
-# in Appendix D where these are consistent.
+# The visually grounded ratio of a text (XDBERT, Section 4 and Appendix D). A token is grounded if it is no stop word,
+# no punctuation, and occurs more than 100 times in COCO's captions; stop words and punctuation are ignored. There is no
+# released code; NLTK's list and WordPiece counts reproduce the totals in Appendix D where these are consistent.
 # `count_captions` writes the table of token counts in captions, from which `grounded` reads which tokens are grounded.
 
 _CORE = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
@@ -414,8 +413,6 @@ def _strata(lengths: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 # -- figure and examples -----------------------------------------------------------------------------------------------
-
-
 def draw_ratio_boxes(
     groups: Mapping[str, ArrayLike], null_groups: Mapping[str, ArrayLike]
 ) -> Figure:

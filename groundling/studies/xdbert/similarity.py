@@ -255,8 +255,6 @@ def _compare(a: np.ndarray, b: np.ndarray, config: SimilarityConfig) -> dict[str
 
 
 # -- correlations ------------------------------------------------------------------------------------------------------
-
-
 def _sides(a: np.ndarray, b: np.ndarray) -> tuple[_CenteredTable, _CenteredTable]:
     if len(a) != len(b):
         raise InputError(f"tables of {len(a)} and {len(b)} rows: expected paired rows")
@@ -308,8 +306,6 @@ def _beside_chance(value: float, null: np.ndarray) -> dict[str, float | None]:
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
-
-
 def _whole_words(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """Lower-case words of letters that are single tokens, each with its token id."""
     special = set(tokenizer.all_special_ids)
@@ -343,7 +339,6 @@ def _whole_tokens(tokens: Collection[str]) -> list[str]:
 
 
 # -- mutual nearest neighbours -----------------------------------------------------------------------------------------
-
 # The share of neighbours that a row has in both tables (Huh et al. 2024, "The Platonic Representation Hypothesis",
 # Section 2; minyoungg/platonic-rep, metrics.py, `mutual_knn`). It is high in small galleries, where either table has
 # little choice, and falls with their size (Koepke et al. 2026, "Back into Plato's Cave", arXiv 2604.18572).

@@ -17,7 +17,6 @@ from groundling.studies.attention.figures import (
     ORANGE,
     draw_head_accuracies,
     draw_modality,
-    draw_relations,
     write_figures,
 )
 
@@ -79,7 +78,8 @@ def test_a_pointing_result_is_drawn_under_its_own_name() -> None:
 
 
 def test_relations_share_their_scales() -> None:
-    figure = draw_relations(syntax())
+    panels = {f"{one['relation']} (phrase is {one['phrase_is']})": one for one in syntax()}
+    figure = draw_head_accuracies(panels)
     shown = [axes for axes in figure.axes if axes.get_title()]
     names = [*(f"{name} (phrase is head)" for name in ("det", "amod", "num"))]
     assert [axes.get_title() for axes in shown] == [*names, "pobj (phrase is dependent)"]

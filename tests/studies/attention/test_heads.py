@@ -98,8 +98,6 @@ def many(text) -> tuple[SampleDataset, list[list[PhraseSpan]], dict[str, RegionR
 
 
 # -- equal to plain loops ----------------------------------------------------------------------------------------------
-
-
 def plainly(samples: Any, phrases: Any, reading: str) -> tuple[np.ndarray, np.ndarray]:
     """Hits and region shares (Q, layers x heads) from the model's own maps, one number at a time."""
     model = StubAttention()
@@ -160,10 +158,7 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, batch: int,
 
 
 # -- nothing is held, and cost is one pass -----------------------------------------------------------------------------
-
-
 # -- worked cases (methods.md F) ---------------------------------------------------------------------------------------
-
 LEFT, RIGHT, BOTH, FAR = [0, 0, 40, 40], [60, 0, 100, 40], [0, 0, 100, 40], [0, 60, 30, 100]
 
 
@@ -292,8 +287,6 @@ def test_regions_without_attention_are_refused(text: TextRowEncoder) -> None:
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
-
-
 def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
     images = [f"image{n}" for n in range(9)] * 2
     partner = shuffle_images(images, 0)
@@ -313,9 +306,7 @@ def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
 
 
 class Looking(StubAttention):
-    """Head 0 attends to the region with the features that the phrase names; head 1 to the first
-    region; head 2 to text.
-    """
+    """Head 0 attends to the region with the features that the phrase names; head 1 to the first region; 2 to text."""
 
     def forward(self, batch: Batch, attention: Any) -> EncoderOutput:
         places = SequencePositions.concatenate(
@@ -335,9 +326,7 @@ class Looking(StubAttention):
 
 
 def looked_at(text: TextRowEncoder, others: bool) -> tuple[HeadLeaderboard, list[str]]:
-    """40 images of four objects in four places, in any order; each phrase, a word, names one by its
-    number.
-    """
+    """40 images of four objects in four places, in any order; each phrase, a word, names one by its number."""
     rng = np.random.default_rng(1)
     spots = [LEFT, RIGHT, FAR, [60, 60, 100, 100]]
     store, examples, phrases = {}, [], []
@@ -386,8 +375,6 @@ def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextRowEnco
 
 
 # -- the best of many --------------------------------------------------------------------------------------------------
-
-
 def board(hits: np.ndarray, half: np.ndarray, active: np.ndarray, **more: Any) -> HeadLeaderboard:
     count, heads = hits.shape
     ones = np.ones(count, bool)
@@ -431,8 +418,6 @@ def test_intervals_are_over_images() -> None:
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two captions of each of three images, a store of their regions, a model, and a text encoder."""

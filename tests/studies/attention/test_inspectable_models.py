@@ -39,10 +39,7 @@ from groundling.studies.attention.commands import (
     ModalityConfig,
     VisualizeConfig,
 )
-from groundling.studies.attention.inspected_models import (
-    RegionModel,
-    randomize_weights,
-)
+from groundling.studies.attention.inspected_models import RegionModel, randomize_weights
 from groundling.studies.attention.models import (
     ClipTowers,
     PatchReader,
@@ -100,8 +97,6 @@ def close(one: Tensor, other: Tensor) -> None:
 
 
 # -- equal to transformers' own ----------------------------------------------------------------------------------------
-
-
 def test_vilt_is_transformers_own(place: Path, monkeypatch: Any) -> None:
     """It shuffles the patches of every photo, and pads the smaller one."""
     theirs = ViltForMaskedLM.from_pretrained(place / "vilt").vilt.eval().double()
@@ -179,8 +174,6 @@ def test_clips_towers_are_transformers_own(place: Path) -> None:
 
 
 # -- patches -----------------------------------------------------------------------------------------------------------
-
-
 def sloping(size: tuple[int, int]) -> Image.Image:
     """A photo that gets redder to the right and greener downwards."""
     x, y = ((np.arange(side) + 0.5) / side * 255 for side in size)
@@ -241,8 +234,6 @@ def test_random_weights_leave_nothing_of_patches(place: Path) -> None:
 
 
 # -- looked at ---------------------------------------------------------------------------------------------------------
-
-
 def looked_at(place: Path, name: str, text: str = TEXTS[0], **settings: Any) -> Any:
     source = str(place / name)
     example = Example("own", text, images=("0",))
@@ -290,12 +281,8 @@ def test_a_text_without_a_photo(place: Path) -> None:
 
 
 # -- heads and masses --------------------------------------------------------------------------------------------------
-
-
 def test_a_patch_is_right_whose_centre_lies_in_a_gold_box() -> None:
-    """By hand: 2 x 2 patches on 100 x 80 pixels; one centre is in the first box, one on the edge of
-    the second.
-    """
+    """By hand: 2 x 2 patches on 100 x 80 pixels; one centre is in the first box, one on the edge of the second."""
     row = cut_patches(np.zeros((3, 16, 16), np.float32), 8)
     gold = GoldBoxes(np.array([[0, 0, 30, 25], [70, 60, 75, 80]]), (100, 80))
     right = pointing_game(Example("a", "a dog", gold_boxes=gold), row)
@@ -355,8 +342,6 @@ def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:
 
 
 # -- VisualBERT and LXMERT of transformers -----------------------------------------------------------------------------
-
-
 def test_maps_of_visualbert_are_transformers_own(place: Path) -> None:
     theirs = VisualBertForPreTraining.from_pretrained(
         place / "visualbert", attn_implementation="eager"

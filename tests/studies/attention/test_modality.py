@@ -104,7 +104,6 @@ def masses(*maps: AttentionMap, count: int = 1) -> ModalityImportance:
 
 
 # -- masses ------------------------------------------------------------------------------------------------------------
-
 WORKED = [S, T, T, T, R, R, R, R, S]
 
 
@@ -184,8 +183,6 @@ def test_batches_are_in_the_order_of_samples() -> None:
 
 
 # -- intervals and comparisons -----------------------------------------------------------------------------------------
-
-
 def planted(visual: float, seed: int, layers: int = 2) -> ModalityImportance:
     """Importance of 60 examples of 30 images around a visual share."""
     rng = np.random.default_rng(seed)
@@ -232,8 +229,6 @@ def test_intervals_are_over_images_and_nan_is_no_value() -> None:
 
 
 # -- outcomes ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_share_of_what_is_right() -> None:
     out = torch.randn(2, 3)
     softmax = out.softmax(1)
@@ -261,8 +256,6 @@ def test_the_share_of_what_is_right() -> None:
 
 
 # -- other inputs ------------------------------------------------------------------------------------------------------
-
-
 def row(text: str = "two dogs chase a naïve clown [MASK]", pair: str | None = None) -> Sample:
     (sample,) = TextDataset([Example("e", text, pair)], TextRowEncoder(toys.bert_words(), 40)).get(
         [0]
@@ -335,8 +328,6 @@ def test_what_cannot_be_asked_is_said() -> None:
 
 
 # -- attribution -------------------------------------------------------------------------------------------------------
-
-
 def asked(model: Any, examples: Sequence[Example], store: Any) -> SampleDataset:
     texts = TextDataset(examples, TextRowEncoder(toys.bert_words(), 40))
     width = model.sizes.regions
@@ -397,8 +388,6 @@ def test_points_integrate_what_is_smooth_and_what_is_steep_at_the_beginning() ->
 
 
 # -- agreement ---------------------------------------------------------------------------------------------------------
-
-
 def test_agreement_with_attention() -> None:
     sample = row("red dog waits quietly")
     word = text_of(sample).word_ids
@@ -416,8 +405,6 @@ def test_agreement_with_attention() -> None:
 
 
 # -- selected words ----------------------------------------------------------------------------------------------------
-
-
 def test_attention_to_words_against_their_scores() -> None:
     worth = analysis.TeacherWordScores(
         np.array([0.5, 0.4, 0.0, 0.1, 0.2]),
@@ -445,7 +432,6 @@ def test_attention_to_words_against_their_scores() -> None:
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
 NAMES = [f"image{n}" for n in range(6)]
 
 

@@ -74,7 +74,6 @@ def said(words: Sequence[ParsedWord]) -> str:
 
 
 # -- CoNLL-U -----------------------------------------------------------------------------------------------------------
-
 FILE = """\
 # newdoc id = one
 # sent_id = 7#1
@@ -164,7 +163,6 @@ def test_a_damaged_file_is_told_with_its_line(tmp_path, old, new, line, told):
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------
-
 SENTENCES = {
     "a preposition between verb and noun": (
         "men:2:nsubj sit:0:root@VERB on:5:case the:5:det grass:2:obl",
@@ -228,7 +226,6 @@ def test_labels_become_stanfords(name: str) -> None:
 
 
 # -- arcs --------------------------------------------------------------------------------------------------------------
-
 DOG = "[/EN#1/animals a red dog] on [/EN#2/scene the grass] runs"
 DOG_TREE = "a:3:det red:3:amod dog:7:nsubj on:6:case the:6:det grass:3:nmod runs:0:root"
 
@@ -292,8 +289,6 @@ def test_captions_find_their_parses_by_name_by_image_and_by_words() -> None:
 
 
 # -- parsers that may be installed -------------------------------------------------------------------------------------
-
-
 def _spacy(parsed: bool = True) -> SimpleNamespace:
     """A fake spaCy that gives DOG_TREE for any text, twice, with white space in between."""
 
@@ -341,8 +336,6 @@ def test_spacy_is_asked_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -
 
 
 # -- the world ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_world_tells_what_its_captions_are(tmp_path: Path) -> None:
     world = World(WorldConfig(scenes=0, dev_scenes=0))
     write_tasks(world, tmp_path, 60, 20, ("flickr30k",))
@@ -366,7 +359,6 @@ def test_the_world_tells_what_its_captions_are(tmp_path: Path) -> None:
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
 CAPTIONS = [
     (
         "a [/EN#1/people wet dog] near [/EN#2/other 3 trees]",

@@ -29,11 +29,7 @@ from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainingArguments
 from groundling.studies.attention.commands import VisualizeConfig
 from groundling.studies.attention.figures import FORMATS
-from groundling.studies.attention.page import (
-    AttentionPage,
-    ImageTextPair,
-    select_pairs,
-)
+from groundling.studies.attention.page import AttentionPage, ImageTextPair, select_pairs
 from groundling.studies.attention.page.views import (
     InspectedModel,
     ModelAttentionView,
@@ -107,8 +103,6 @@ def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
-
-
 def test_words_are_the_sum_and_the_mean_of_their_tokens(place: Path) -> None:
     shown = looked(place, "seer")
     example = Example("own", TEXT, "it waits", images=("one",))
@@ -162,8 +156,6 @@ def test_packed_weights_are_off_by_half_a_step_of_their_row() -> None:
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
-
 def words_of(place: Path, **flags: str) -> list[str]:
     """A command on your own photo, with changed flags, and without empty ones."""
     given = {"model": str(place / "seer"), "image": str(place / "photos/one.jpg"), "text": TEXT}
@@ -225,7 +217,6 @@ def test_many_pairs(place: Path, tmp_path: Path) -> None:
 
 
 # -- texts stay texts --------------------------------------------------------------------------------------------------
-
 NASTY = '</script><script>alert(1)</script><!-- <b>bold</b> & \u2028 "quotes" {{ title }}'
 
 
@@ -241,7 +232,6 @@ def test_a_text_cannot_leave_the_page_s_data() -> None:
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
-
 OF_ROWS = {"text": "", "image": "", "data": "pairs.csv", "images": "photos"}
 OF_A_TASK = {"task": "flickr30k", "data": "flickr30k/data", "images": "flickr30k/photos"}
 
@@ -282,7 +272,6 @@ def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(place, tmp_path)
 
 
 # -- a task's examples -------------------------------------------------------------------------------------------------
-
 CAPTIONS = (
     "a [/EN#2/other bush]",
     "a [/EN#1/people wet dog] sees [/EN#2/other 3 $2 trees] and [/EN#1/people the dog] runs",
@@ -304,8 +293,6 @@ def test_each_phrase_is_a_pair_with_its_boxes(place: Path) -> None:
 
 
 # -- answers and even attention ----------------------------------------------------------------------------------------
-
-
 def test_a_fine_tuned_models_answer_is_the_one_of_predict(place: Path) -> None:
     made = groundling.visualize(
         place / "run", place / "photos/one.jpg", TEXT, regions=str(place / "store"), cpu=True

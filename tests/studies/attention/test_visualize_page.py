@@ -318,8 +318,6 @@ def test_models_side_by_side_show_the_same_word(both: Page) -> None:
 
 
 # -- patches -----------------------------------------------------------------------------------------------------------
-
-
 class PagePanel(NamedTuple):
     """A model's part of a page."""
 

@@ -61,8 +61,6 @@ WEAK = [[0.30, 0.31], [0.31, 0.30], [0.29, 0.30]]
 
 
 # -- worlds ------------------------------------------------------------------------------------------------------------
-
-
 def test_differences_are_paired_by_world_and_seed_and_their_interval_is_students() -> None:
     entries = arms("a", OWN, TEXT, IMAGES)
     method, control = entries[:6], entries[6:12]
@@ -159,7 +157,6 @@ def test_prices_and_table_by_hand() -> None:
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
-
 (STEPS,) = find_axes(["steps"])
 LOW, MIDDLE, HIGH = (0.00, 0.04, -0.02), (0.10, 0.12, 0.14), (0.20, 0.22, 0.24)
 """Gains in three worlds: one of chance, and two above it."""
@@ -257,8 +254,6 @@ def test_a_curve_has_its_own_worlds_and_seed_and_no_part_in_the_verdict() -> Non
 
 
 # -- published sets ----------------------------------------------------------------------------------------------------
-
-
 def read(value: float, **more: Any) -> dict[str, Any]:
     return {"test": value, "gain": True, "measure": "accuracy", **more}
 

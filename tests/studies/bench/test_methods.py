@@ -154,8 +154,6 @@ def test_a_method_of_ones_own_is_named_apart_and_identified_by_its_code() -> Non
 
 
 # -- axes --------------------------------------------------------------------------------------------------------------
-
-
 def at(name: str, value: int) -> BenchCondition:
     (axis,) = find_axes([name])
     return next(one for one in axis.conditions() if one.value == value)

@@ -145,8 +145,6 @@ def test_the_report_shows_every_arm_and_probes_that_did_not_train(tmp_path: Path
 
 
 # -- the report's own parts --------------------------------------------------------------------------------------------
-
-
 def test_a_table_is_aligned() -> None:
     rows = [{"arm": "a", "score": "0.5"}, {"arm": "longer name", "score": "100.25"}]
     assert format_table(rows).splitlines() == [

@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,7 @@ from groundling.settings.fields import make_settings
 from groundling.studies.bench import readings
 from groundling.studies.bench.commands import BENCH_REAL, RealBenchConfig
 from groundling.studies.bench.engine import BEFORE, METHOD, SHUFFLED, TEXT_CONTROL, Arm
-from groundling.studies.bench.handed import (
-    permute_teacher,
-    permute_tokens,
-    real_files,
-)
+from groundling.studies.bench.handed import permute_teacher, permute_tokens, real_files
 from groundling.studies.bench.methods import find_methods
 from groundling.studies.bench.protocol import BenchFolder
 from groundling.studies.bench.readings import DEVIATIONS, SetReader, set_readers
@@ -94,6 +90,14 @@ def run(config: RealBenchConfig, out: Path) -> str:
         stay_here(patch)
         BENCH_REAL(config, out)
     return said.getvalue()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_draws() -> Iterator[None]:
+    """Of a set's items, whose thousand resamples take most of a small bench's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("groundling.studies.bench.judge.DRAWS", 20)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -536,7 +540,6 @@ def test_one_set_from_two_files_is_refused(files: Path, tmp_path: Path) -> None:
 
 
 # -- a folder of several commands, with jobs' files made by hand ------------------------------------------------------
-
 VALUES = {BEFORE: 0.1, TEXT_CONTROL: 0.2, SHUFFLED: 0.3, METHOD: 0.5}
 COST = {
     **{"steps": 2, "samples": 8, "epochs": 0.1, "seconds": 1.5, "extra_parameters": 0},

@@ -176,8 +176,6 @@ def test_what_cannot_be_averaged(data: Path, tmp_path: Path) -> None:
 
 
 # -- VCR's joint score -------------------------------------------------------------------------------------------------
-
-
 GOLD = ((0, 1), (1, 2), (2, 3), (3, 0))
 """Right answer and right rationale of each item."""
 

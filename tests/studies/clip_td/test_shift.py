@@ -73,7 +73,6 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 # -- SM, by rule -----------------------------------------------------------------------------------------------------
-
 SINGULAR = [
     # right: the only tag becomes a pronoun, which what else the choice says decides, then the question, then "he"
     ("[0] is happy .", True, "He is happy ."),
@@ -167,8 +166,6 @@ def test_rationales_are_edited_against_the_questions_tag(tmp_path: Path) -> None
 
 
 # -- SM, adversarial -------------------------------------------------------------------------------------------------
-
-
 def test_each_member_of_a_group_is_a_position() -> None:
     text = tokens("No , [0,1,2] talk .")
     assert count_positions(text) == 7
@@ -282,8 +279,6 @@ def test_an_attack_model_that_is_none(text_run: Path, data: Path, tmp_path: Path
 
 
 # -- WordNet and EM --------------------------------------------------------------------------------------------------
-
-
 READINGS = {
     "dogs": ("dog", "n"),  # more often a noun than a verb
     "children": ("child", "n"),
@@ -406,8 +401,6 @@ def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
 
 
 # -- IM --------------------------------------------------------------------------------------------------------------
-
-
 def predictions(path: Path, data: Path, scores: dict[int, list[float]]) -> Path:
     """Sure of the right answer, unless told otherwise by number."""
     rows = []
@@ -460,8 +453,6 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
 
 
 # -- all kinds -------------------------------------------------------------------------------------------------------
-
-
 def every_kind(data: Path, tmp_path: Path) -> dict[str, VcrShiftConfig]:
     losses = str(vcr_files.write(tmp_path / "losses.jsonl", losses_of(data)))
     said = str(predictions(tmp_path / "p.jsonl", data, {3: [0, 0, 0, 0.1], 5: [5, 0, 0, 0]}))
@@ -552,8 +543,6 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
 
 
 # -- statistics and rules --------------------------------------------------------------------------------------------
-
-
 def test_table_9s_columns() -> None:
     counts = np.array([[3, 0, 1, 2], [0, 1, 1, 1], [1, 1, 1, 1], [0, 2, 0, 1]])
     found = compare_overlap(counts, np.array([0, 0, 3, 1]))

@@ -130,8 +130,6 @@ def similarity(place: Path, images: list[str], texts: list[str]) -> np.ndarray:
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
-
-
 def test_rows_of_both_protocols() -> None:
     tags = (((0, 1, 0),), ((2, 3, 1),))
     one = Example(
@@ -164,8 +162,6 @@ def test_the_highest_cluster_is_entailment_whatever_the_order_of_classes() -> No
 
 
 # -- a CLIP ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("protocol", ["iqa", "ia"])
 def test_vcr_by_hand(place: Path, tmp_path: Path, protocol: str) -> None:
     flags = ["--model", str(place / "clip"), "--images", str(place / "images"), "--cpu"]
@@ -314,8 +310,6 @@ def test_what_a_clip_cannot_answer(place: Path, tmp_path: Path) -> None:
 
 
 # -- a match head ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def seen(place: Path) -> Path:
     """UNITER, pre-trained for a few steps, and stores of the regions of VCR's and SNLI-VE's images."""
@@ -390,8 +384,6 @@ def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path
 
 
 # -- Winoground --------------------------------------------------------------------------------------------------------
-
-
 def winoground_files(folder: Path, place: Path) -> Path:
     """Three examples over the images 0 to 2, in a folder as it is published."""
     rows = []

@@ -12,12 +12,7 @@ import pytest
 from tiny import homes
 
 from groundling.core.errors import InputError
-from groundling.studies.knowledge import (
-    SAME_ITEMS,
-    SETS,
-    describe_set,
-    probing_modes,
-)
+from groundling.studies.knowledge import SAME_ITEMS, SETS, describe_set, probing_modes
 from groundling.studies.knowledge.commands import PROBE_FACTS as ask
 from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.studies.knowledge.probe_facts import mean_average_precision, summarize_relation

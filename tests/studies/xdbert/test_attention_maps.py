@@ -202,8 +202,6 @@ def test_what_cannot_be_compared_is_refused(whole, monkeypatch):
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("few")
 def test_the_command_compares_two_folders(whole, flat, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -228,7 +228,6 @@ def test_listing_shows_the_most_extreme() -> None:
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-
 GROUNDED = "grounded --base base --other other --task glue/rte --data glue --counts counts.json --tokenizer student"
 
 

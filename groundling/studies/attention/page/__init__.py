@@ -27,12 +27,7 @@ from groundling.runs.report import draw_heat_maps, render
 from groundling.settings.fields import make_settings
 from groundling.studies.attention.commands import VISUALIZE, VisualizeConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
-from groundling.studies.attention.page.views import (
-    BOXES,
-    WORDS,
-    InspectedModel,
-    ModelAttentionView,
-)
+from groundling.studies.attention.page.views import BOXES, WORDS, InspectedModel, ModelAttentionView
 from groundling.tasks import Task
 
 if TYPE_CHECKING:
@@ -127,8 +122,6 @@ def _embedded(photo: Path) -> dict[str, Any]:
 
 
 # -- pairs -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ImageTextPair:
     """An image-text pair."""
@@ -222,8 +215,6 @@ def _file_pairs(config: VisualizeConfig) -> Iterator[ImageTextPair]:
 
 
 # -- the command, and the function for notebooks -----------------------------------------------------------------------
-
-
 def visualize(
     model: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     image: str | os.PathLike[str] = "",
@@ -240,8 +231,7 @@ def visualize(
         settings: the settings of `groundling visualize`, with `_` for `-`, such as `regions`, `data` or
             `layers`.
 
-    Raises:
-        InputError: a setting is unknown or does not fit, or its file cannot be read.
+    Raises InputError: a setting is unknown or does not fit, or its file cannot be read.
     """
     several = [model] if isinstance(model, str | os.PathLike) else list(model)
     arguments: dict[str, object] = {"model": several, "image": image, "text": text, **settings}

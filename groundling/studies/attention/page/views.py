@@ -1,7 +1,6 @@
 """A model on the page: its inputs from a text and a photo, its words, boxes, attention and answer.
 
-Fine-tuned and pre-trained models, text encoders, and models of transformers that can be inspected
-only.
+Fine-tuned and pre-trained models, text encoders, and models of transformers that can be inspected only.
 """
 
 from __future__ import annotations
@@ -251,8 +250,7 @@ class _WordBoxMapCollector:
 def _even(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The share (K,) of a position under even attention, from weights (H, S, S') and rows (K, S).
 
-    A masked position, such as a later word in a causal model, has a weight of exactly 0 in every
-    head.
+    A masked position, such as a later word in a causal model, has a weight of exactly 0 in every head.
     """
     readable = (weights > 0).any(0).sum(1)
     shares: np.ndarray = rows @ (1 / np.maximum(readable, 1))
@@ -285,7 +283,6 @@ def _words(sample: Sample, student: Encoder) -> tuple[list[WordView], list[int]]
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
-
 MAX_LENGTH = 128
 """Most tokens of a text, for a model whose folder does not record the length."""
 
@@ -453,8 +450,6 @@ class InspectedModel:
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
-
-
 MAX_ANSWERS = 3
 """Number of answers shown, the most likely first."""
 MATCH = "Image and text match"

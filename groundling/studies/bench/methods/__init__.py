@@ -25,7 +25,6 @@ from groundling.core.registry import (
     registered,
     resolve,
 )
-from groundling.objectives import Objective
 from groundling.runs.folder import sha256_of
 from groundling.settings.fields import replace_settings, setting_fields, settings_of
 
@@ -244,8 +243,6 @@ def resolve_stage_paths(settings: Mapping[str, Any], folder: Path) -> dict[str, 
 
 
 # -- finding methods --------------------------------------------------------------------------------------------------
-
-
 def built_in_methods() -> dict[str, BenchMethod]:
     """The methods of the package by name."""
     return registered("methods", BenchMethod)
@@ -288,14 +285,12 @@ def for_encoder(method: BenchMethod, layers: int, has_head: bool) -> BenchMethod
     if has_head:
         return method
     stages = tuple(_without_masked_lm(stage) for stage in method.stages)
-    if any(kind.masks_text for stage in stages for kind in _objectives_of(stage)):
-        return method
+    for stage in stages:
+        kinds = parse_arm(stage.arm, stage.settings.get("masked_lm", True)).values()
+        if any(kind.masks_text for kind in kinds):
+            return method
     method = replace(method, stages=stages, control="simcse")
     return method if method.is_merged else replace(method, weight=RETENTION, grid=RETENTIONS)
-
-
-def _objectives_of(stage: Stage) -> list[type[Objective]]:
-    return list(parse_arm(stage.arm, stage.settings.get("masked_lm", True)).values())
 
 
 def _without_masked_lm(stage: Stage) -> Stage:

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from groundling.studies.bench.methods import (
-    CAPTIONS,
-    GRID,
-    IMAGES,
-    TEACHER,
-    BenchMethod,
-    Stage,
-)
+from groundling.studies.bench.methods import CAPTIONS, GRID, IMAGES, TEACHER, BenchMethod, Stage
 
 FEATURE_MIMICRY = BenchMethod(
     name="feature_mimicry",

@@ -16,13 +16,7 @@ from groundling.data.text.parses import ROOT, Parse, ParsedWord, format_conllu
 from groundling.runs.folder import write_whole
 from groundling.studies.worlds.families import draw_attributes
 from groundling.studies.worlds.families.objects import ATTRIBUTES, OBJECTS, RELATIONS
-from groundling.studies.worlds.world import (
-    DEV_IMAGES,
-    Scene,
-    World,
-    world_settings,
-    write_lines,
-)
+from groundling.studies.worlds.world import DEV_IMAGES, Scene, World, world_settings, write_lines
 
 # Texts that only an image answers, and functions from a scene to the answer.
 
@@ -250,8 +244,6 @@ def category_of(scene: Scene, number: int) -> int:
 
 
 # -- captions ----------------------------------------------------------------------------------------------------------
-
-
 ARTICLES = ("a", "the")
 PLACED = "the {} is {} the {} ."
 TEMPLATES = (
