@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     AutoModel,
@@ -21,6 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens, require
 from groundling.core.errors import InputError, convert_errors
@@ -67,6 +70,47 @@ def _skip_check(
     if mask is not None and mask.device.type != "cpu":
         options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     return make(*arguments, **options)
+
+
+@contextmanager
+def cheaper_dropout_in_attention() -> Iterator[None]:
+    """Within the context, attention with dropout on a processor skips a search for queries without keys.
+
+    torch's has it for each layer's softmax, forward and backward; all else, random numbers too, is the same, bit for
+    bit. A query without keys would be NaN, and every query here reads its own text.
+    """
+    before = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = partial(_attend, before)
+    try:
+        yield
+    finally:
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = before
+
+
+def _attend(
+    attend: Callable[..., tuple[Tensor, Any]],
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, Any]:
+    """Attention (N, T, heads, D) as torch computes it with dropout on a processor, else by `attend`."""
+    plain = query.device.type == "cpu" and query.dtype == torch.float32 and query.ndim == 4
+    plain = plain and query.shape[1] == key.shape[1] and options.get("position_bias") is None
+    if not plain or not dropout or attention_mask is None or torch.compiler.is_compiling():
+        rest = {"dropout": dropout, "scaling": scaling, **options}
+        return attend(module, query, key, value, attention_mask, **rest)
+    # torch multiplies both sides by the root, against overflow.
+    root = math.sqrt(query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = (query * root) @ (key.transpose(2, 3) * root)
+    if attention_mask.dtype == torch.bool:
+        attention_mask = torch.where(attention_mask, 0.0, -math.inf)
+    weights = F.dropout(scores.add_(attention_mask).softmax(-1), dropout)
+    return (weights @ value).transpose(1, 2).contiguous(), None
 
 
 def make_attention_mask(tokens: Tokens, batch: Batch) -> Tensor | None:

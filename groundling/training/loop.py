@@ -30,7 +30,11 @@ from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
 from groundling.data.samples import SampleDataset
 from groundling.models.loading import Encoder
-from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
+from groundling.models.text_encoder import (
+    cheaper_dropout_in_attention,
+    gradient_checkpointing,
+    skip_mask_checks,
+)
 from groundling.objectives import Objective
 from groundling.objectives.contrastive import JoinedPass
 from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
@@ -170,7 +174,7 @@ def train(
         model, objectives, sources, config, Path(out), teachers, training_step, evaluator
     )
     recomputed = gradient_checkpointing(model) if config.gradient_checkpointing else nullcontext()
-    with recomputed, skip_mask_checks():
+    with recomputed, skip_mask_checks(), cheaper_dropout_in_attention():
         training.run()
     return training.result()
 
