@@ -5,11 +5,17 @@ seed runs all ways one after the other, each in its own process. Time is counted
 score, so that set-up, checkpoints, evaluation and the exported model count. It is processor time, because other load
 changes it less than wall-clock time.
 
-For training alone, in wall-clock time: tokens per second without padding, and on a GPU MFU, which is 6 x the layers'
-weights x tokens + 12 x layers x width x tokens^2 for each pair of texts, divided by seconds x --peak-tflops.
+For training alone, in wall-clock time: tokens per second without padding, and on a GPU MFU, of FLOPs and a peak as in a
+run's own lines (docs/performance.md); --peak-tflops: that of a GPU that is not known by name.
 
 python benchmarks/finetuning.py MODEL RTE_FOLDER --cpu [--seeds 2 --epochs 3 --most 0]
 python benchmarks/finetuning.py BERT_BASE RTE_FOLDER --precision bf16 --threads 8 --peak-tflops 989    # on a GPU
+
+Or without a model and data: where the processor's time goes in fine-tuning an encoder of MiniLM's size (6 layers of
+384, random weights) on 32 texts of at most 128 random tokens a step, on one thread; and its share of the peak of
+products.
+
+python benchmarks/finetuning.py --profile [--steps 12]
 """
 
 from __future__ import annotations
@@ -22,10 +28,31 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 WAYS = ("padded", "grouped", "here")
 LABELS = ("entailment", "not_entailment")
+KINDS = {
+    "products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
+    "draws of dropout": ("aten::bernoulli_",),
+    "GELU": ("aten::gelu", "aten::gelu_backward"),
+    "softmax and masks": (
+        *("aten::_softmax", "aten::_softmax_backward_data", "aten::masked_fill_", "aten::where"),
+        *("aten::isneginf", "aten::eq", "aten::all"),
+    ),
+    "layer norm": ("aten::native_layer_norm", "aten::native_layer_norm_backward"),
+    "fills and copies": ("aten::fill_", "aten::copy_", "aten::zero_"),
+    "sums, products by element": (
+        *("aten::add", "aten::add_", "aten::mul", "aten::mul_", "aten::div_", "aten::sum"),
+    ),
+    "optimizer, norm of gradients": (
+        *("aten::_fused_adamw_", "aten::linalg_vector_norm", "aten::_foreach_mul_"),
+    ),
+}
+"""Kinds of work, by torch's names of operations; all others are `the rest`."""
 
 
 def groundling(options: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -118,18 +145,116 @@ def trainer(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     }
 
 
-def work(options: argparse.Namespace) -> tuple[float, float]:
-    """Number of tokens trained on, and the FLOPs that they need."""
-    from transformers import AutoConfig, AutoTokenizer
+def train_encoder(options: argparse.Namespace) -> float:
+    """FLOPS in processor seconds of `train`, padding and what is repeated left out, after two steps."""
+    import numpy as np
+    import torch
+    from transformers import BertConfig, BertModel
 
-    tokenizer, config = (one.from_pretrained(options.model) for one in (AutoTokenizer, AutoConfig))
+    sys.path[:0] = [str(Path(__file__).resolve().parent)]
+    from gpu import Samples, texts
+    from vision_step import tokenizer
+
+    from groundling.core.batch import collate
+    from groundling.core.output_types import Classification
+    from groundling.models.text_encoder import TextEncoder
+    from groundling.objectives.supervised import SupervisedObjective
+    from groundling.settings.training import TrainingArguments
+    from groundling.training.loop import train
+    from groundling.training.throughput import Volume, model_work
+    from groundling.training.training_steps import PlainTrainingStep
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=options.width, num_hidden_layers=options.layers,
+        num_attention_heads=options.width // 32, intermediate_size=4 * options.width,
+    )  # fmt: skip
+    model = TextEncoder(BertModel(config, add_pooling_layer=False), tokenizer())
+    samples = []
+    for number, one in enumerate(texts(number=options.batch * options.steps)):
+        row = one.text.take(np.arange(min(128, len(one.text.input_ids))))
+        samples.append(replace(one, text=row).with_label("label", np.array(number % 2)))
+    work = model_work(model, collate(samples[:8]))
+    seen: list[tuple[float, float]] = []
+
+    class Timed(PlainTrainingStep):
+        """Notes when a step begins, and its FLOPs."""
+
+        def __call__(self, micro: Any) -> Any:
+            seen.append((time.process_time(), work.of(Volume.of(micro.batch.cpu_copy))))
+            return super().__call__(micro)
+
+    parts = [SupervisedObjective(model.sizes, output_type=Classification(LABELS))]
+    settings = TrainingArguments(steps=options.steps, batch=options.batch, workers=0, cpu=True)
+    with tempfile.TemporaryDirectory() as folder:
+        train(model, parts, Samples(samples), settings, folder, training_step=Timed())
+    (begin, _), (end, _) = seen[2], seen[-1]
+    return sum(flops for _, flops in seen[2:-1]) / (end - begin)
+
+
+def peak_of_products() -> float:
+    """FLOPS in processor seconds of a product of matrices of 1,024, the best of twenty."""
+    import torch
+
+    left, right = torch.randn(2, 1024, 1024)
+    seconds = []
+    for _ in range(20):
+        began = time.process_time()
+        torch.mm(left, right)
+        seconds.append(time.process_time() - began)
+    return float(2 * 1024**3 / min(seconds))
+
+
+def profile(options: argparse.Namespace) -> None:
+    """Print the share of the peak that `train` reaches, in processor seconds, and where they go."""
+    import torch
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as torch_profile
+
+    torch.set_num_threads(1)
+    reached = []
+    for _ in range(3):
+        peak = peak_of_products()
+        rate = train_encoder(options)
+        reached.append(rate / max(peak, peak_of_products()))
+    with torch_profile(activities=[ProfilerActivity.CPU]) as found:
+        train_encoder(options)
+    spent: Counter[str] = Counter()
+    for one in found.key_averages():
+        kind = (kind for kind, names in KINDS.items() if one.key in names)
+        spent[next(kind, "the rest")] += one.self_cpu_time_total
+    for kind, seconds in spent.most_common():
+        print(f"{kind:30} {seconds / spent.total():6.1%}")
+    spelt = ", ".join(f"{one:.1%}" for one in reached)
+    print(f"share of the peak of products: {statistics.median(reached):.1%} ({spelt})")
+
+
+def work(options: argparse.Namespace) -> tuple[float, float]:
+    """Number of tokens trained on, and the FLOPs that they need, without the task's head."""
+    from groundling.core.batch import Example, collate
+    from groundling.data.samples import TextDataset
+    from groundling.models.text_encoder import load_text_encoder
+    from groundling.training.throughput import Volume, model_work
+
+    encoder = load_text_encoder(options.model)
     _, texts = read_rows(options, "train", options.most)
-    rows = tokenizer(*texts, truncation=True, max_length=options.max_length)["input_ids"]
+    rows = encoder.tokenizer(*texts, truncation=True, max_length=options.max_length)["input_ids"]
     tokens, pairs = sum(len(row) for row in rows), sum(len(row) ** 2 for row in rows)
-    width, layers = config.hidden_size, config.num_hidden_layers
-    weights = layers * (4 * width**2 + 2 * width * config.intermediate_size)
-    flops = 6 * weights * tokens + 12 * layers * width * pairs
-    return options.epochs * tokens, float(options.epochs * flops)
+    some = [Example(str(number), text) for number, text in enumerate(texts[0][:4])]
+    samples = TextDataset(some, encoder.inputs(options.max_length)[0])
+    each = model_work(encoder, collate(samples.get(range(len(some)))))
+    flops = each.of(Volume(tokens, tokens, pairs, images=0))
+    return options.epochs * tokens, options.epochs * flops
+
+
+def peak_of_gpu(options: argparse.Namespace) -> float:
+    """FLOPS of the GPU that trains; 0 for a processor, and for a GPU that is not known by name."""
+    import torch
+
+    from groundling.training.throughput import known_peak
+
+    on_gpu = torch.cuda.is_available() and not options.cpu
+    return known_peak(torch.device("cuda" if on_gpu else "cpu"), options.precision)
 
 
 def _now() -> float:
@@ -154,8 +279,11 @@ def run_one_way(options: argparse.Namespace) -> None:
 def main() -> None:
     """Run all ways for every seed, and print the time and score of each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", help="folder of a text encoder")
-    parser.add_argument("data", help="folder of RTE's train.tsv and dev.tsv")
+    parser.add_argument("model", nargs="?", help="folder of a text encoder")
+    parser.add_argument("data", nargs="?", help="folder of RTE's train.tsv and dev.tsv")
+    parser.add_argument("--profile", action="store_true")
+    for name, default in (("steps", 12), ("layers", 6), ("width", 384)):
+        parser.add_argument(f"--{name}", type=int, default=default, help="of --profile")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--epochs", type=float, default=3.0)
@@ -169,6 +297,11 @@ def main() -> None:
     parser.add_argument("--peak-tflops", type=float, help="dense peak of the device, for MFU")
     parser.add_argument("--way", choices=WAYS, help="run one way for one seed")
     options = parser.parse_args()
+    if options.profile:
+        profile(options)
+        return
+    if not options.data:
+        parser.error("expected MODEL RTE_FOLDER, or --profile")
     if options.way:
         run_one_way(options)
         return
@@ -185,11 +318,12 @@ def main() -> None:
         spelt = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         print(f"here is {statistics.median(ratios):.2f} times as fast as {way} ({spelt})")
     tokens, flops = work(options)
+    peak = 1e12 * (options.peak_tflops or 0.0) or peak_of_gpu(options)
     for way in WAYS:
         seconds = statistics.median(run["training"] for run in found[way])
         used = ""
-        if options.peak_tflops:
-            used = f", MFU {flops / seconds / options.peak_tflops / 1e12:.1%}"
+        if peak:
+            used = f", MFU {flops / seconds / peak:.1%}"
         print(f"{way}: trains on {tokens / seconds:.0f} tokens/s of wall-clock time{used}")
     for way in WAYS:
         scores = [run["accuracy"] for run in found[way]]

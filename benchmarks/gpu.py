@@ -134,9 +134,9 @@ def encoder(size: str) -> TextEncoder:
     return TextEncoder(made, vision_step.tokenizer())
 
 
-def texts(form: str = "lines") -> list[Sample]:
+def texts(form: str = "lines", number: int = BATCH * STEPS) -> list[Sample]:
     """Texts for a text encoder alone."""
-    return [replace(one, clip=None) for one in adaptation_step.texts(BATCH * STEPS, form)]
+    return [replace(one, clip=None) for one in adaptation_step.texts(number, form)]
 
 
 def adapt_mlm(size: str, form: str = "lines", **options: bool) -> Figures:

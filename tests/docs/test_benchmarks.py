@@ -44,13 +44,17 @@ ALONE: dict[str, tuple[str, ...]] = {
         f"--way {way} {SMALL}" for way in ("plain", "here", "transformers", "alone")
     ),
     "clip_td_step": ("--layers 2 --width 64 --batch 2 --steps 2",),
-    "finetuning": tuple(f"{RTE} --way {way}" for way in ("padded", "grouped", "here")),
+    "finetuning": (
+        *(f"{RTE} --way {way}" for way in ("padded", "grouped", "here")),
+        "--profile --steps 4 --batch 2 --layers 1 --width 64",
+    ),
     "gpu": (f"--only {json.dumps(GPU, separators=(',', ':'))}",),
     "heads": tuple(f"--way {way} {HEADS}" for way in ("streamed", "masses", "held")),
     "memory": (f"--alone {SMALL} --length 16", f"--alone --recompute {SMALL} --length 16"),
     "muon": (
         "{models}/bert-base-uncased {models}/wiki.txt --steps 5 --batch 2 --seeds 1 --lr 1e-4",
     ),
+    "pairs": ("--pairs 2 --rounds 1 --layers 1 --width 32",),
     "region_store": ("--images 3 --regions 4 --rounds 1",),
 }
 """The arguments of each way, which a benchmark would run in a process of its own."""
