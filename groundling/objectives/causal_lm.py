@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
-
-import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import Batch, EncoderOutput, Sample, require
-from groundling.objectives import LossTargets, NegativeSampler, ObjectiveContext
-from groundling.objectives.masked_lm import MaskedLM
-from groundling.settings.objectives import NoSettings
+from groundling.core.batch import Batch, EncoderOutput, require
+from groundling.objectives import LossTargets
+from groundling.objectives.masked_lm import LanguageModelling
 
 
-class CausalLM(MaskedLM):
+class CausalLM(LanguageModelling):
     """Predict every token but a text's first from the state before it (GPT; Radford et al. 2018, Eq. 1).
 
     A token that the tokenizer adds at the end, such as an end of text, is predicted too; padding is not. The head is
@@ -24,19 +20,6 @@ class CausalLM(MaskedLM):
     name = "causal_lm"
     arm_name = "clm"
     required_fields = ("text",)
-    masks_text = False
-    Settings = NoSettings  # type: ignore[assignment]
-
-    @classmethod
-    def from_context(cls, context: ObjectiveContext, **options: Any) -> Self:
-        """Causal LM, which has no settings."""
-        return cls(context.sizes, **options)
-
-    def corrupt(
-        self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
-    ) -> Sample:
-        """The same sample."""
-        return sample
 
     def count(self, batch: Batch) -> dict[str, int]:
         """Predicted tokens."""

@@ -44,7 +44,7 @@ from groundling.objectives import (
     unused_settings_note,
 )
 from groundling.objectives.feature_distillation import EmbeddingRetention, FeatureDistillation
-from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.masked_lm import LanguageModelling
 from groundling.prediction.similarity import text_length_limit
 from groundling.runs.run import Run
 from groundling.settings.fields import replace_settings
@@ -273,7 +273,7 @@ def _start_heads(
     origins = {}
     for name, objective in zip(names, objectives, strict=True):
         origins[name] = "new"
-        if isinstance(objective, MaskedLM) and not config.from_scratch:
+        if isinstance(objective, LanguageModelling) and not config.from_scratch:
             origins[name] = init_lm_head(objective.head, config.student, objective.pretrained_names)
     return origins
 
@@ -309,7 +309,7 @@ def _save_lm_head(
     folder: Path, objectives: Sequence[Objective], config: AdaptConfig, text: TextEncoder
 ) -> str:
     origin = "this run's"
-    heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
+    heads = [one.head for one in objectives if isinstance(one, LanguageModelling) and not one.joint]
     if not heads:
         origin = "the student's"
         heads = [] if config.from_scratch else own_lm_head(config.student, text)
