@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import IGNORE, Example, Sample, TextRow
@@ -240,9 +240,15 @@ def _enclose(start: list[int], tokens: Tokens, end: list[int]) -> dict[str, np.n
 class TextRowEncoder:
     """Makes rows for a text encoder: special tokens, token types, truncation to its maximum length."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        """`max_length` in tokens, special tokens included."""
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, max_length: int, separator: str = ""
+    ) -> None:
+        """`max_length` in tokens, special tokens included; `separator`: a token that stands between joined texts."""
         self.engine = backend_tokenizer(tokenizer)
+        self.separator = separator
+        if separator:  # a space before it is no token
+            own = AddedToken(separator, lstrip=True, special=True, normalized=False)
+            self.engine.add_special_tokens([own])
         self.max_length = max_length
         if max_length < 1:
             raise InputError(f"max_length {max_length}: no room for any text")
