@@ -291,7 +291,7 @@ class TokenizationSpec:
     """The text encoder's tokenizer, as JSON, without padding and truncation."""
     clip: str = ""
     """The CLIP text tower's tokenizer, likewise; empty without a CLIP side."""
-    separator: str = ""
+    end_of_text: str = ""
     """A token after each line of a block, which ends the text for a decoder; empty: none."""
 
     def engines(self) -> list[str]:
@@ -347,7 +347,7 @@ def _make(
     def calls() -> Iterator[tuple[Path, Facts, int, int, list[CorpusText], TokenizationSpec]]:
         lines_read = iterate_texts(path, selection)
         if spec.form == "blocks":
-            after = f" {spec.separator}" if spec.separator else ""
+            after = f" {spec.end_of_text}" if spec.end_of_text else ""
             texts = (line.text + after for line in lines_read)
             blocks = full_blocks(texts, _lexicon(*spec.engines()), spec.max_tokens)
             lines_read = map(CorpusText, blocks)
@@ -602,7 +602,7 @@ def corpus_samples(
         max_text_tokens(text.engine, text.max_length),
         text.engine.to_str(),
         "" if clip is None else clip.engine.to_str(),
-        text.separator,
+        text.end_of_text,
     )
     if not paths:
         raise InputError("no text to adapt on; set text to one file or more")

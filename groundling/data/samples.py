@@ -241,13 +241,13 @@ class TextRowEncoder:
     """Makes rows for a text encoder: special tokens, token types, truncation to its maximum length."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, max_length: int, separator: str = ""
+        self, tokenizer: PreTrainedTokenizerBase, max_length: int, end_of_text: str = ""
     ) -> None:
-        """`max_length` in tokens, special tokens included; `separator`: a token that stands between joined texts."""
+        """`max_length` in tokens, special tokens included; `end_of_text`: a token that stands after joined texts."""
         self.engine = backend_tokenizer(tokenizer)
-        self.separator = separator
-        if separator:  # a space before it is no token
-            own = AddedToken(separator, lstrip=True, special=True, normalized=False)
+        self.end_of_text = end_of_text
+        if end_of_text:  # a space before it is no token
+            own = AddedToken(end_of_text, lstrip=True, special=True, normalized=False)
             self.engine.add_special_tokens([own])
         self.max_length = max_length
         if max_length < 1:
