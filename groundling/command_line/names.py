@@ -96,11 +96,18 @@ ARMS = {
 """Named arms; the control `mlm` uses the same text, steps and seeds, without a teacher."""
 
 
-def parse_arm(text: str, masked_lm: bool = True) -> dict[str, type[Objective]]:
-    """The classes of the objectives of an arm by name, without `mlm` if `masked_lm` is off."""
+def parse_arm(
+    text: str, masked_lm: bool = True, causal: bool = False
+) -> dict[str, type[Objective]]:
+    """The classes of the objectives of an arm by name, without `mlm` if `masked_lm` is off.
+
+    For a `causal` student, `clm` takes the place of `mlm`.
+    """
     from groundling.objectives import find_objective
 
     parts = [name for part in text.split("+") for name in ARMS.get(part, part).split("+")]
+    if causal and masked_lm:
+        parts = ["clm" if name == "mlm" else name for name in parts]
     kinds = {}
     for name in parts:
         with prefix_errors(f"arm={text}{did_you_mean(name, list(ARMS))}"):

@@ -509,6 +509,8 @@ class OutputSizes(NamedTuple):
     """Configuration of the text encoder, by which its masked-LM head is made; None: BERT's head."""
     epsilon: float = 1e-12
     """LayerNorm epsilon of the text encoder."""
+    causal: bool = False
+    """Whether a token of the text encoder reads those before it alone."""
 
 
 def collate(samples: Sequence[Sample]) -> Batch:

@@ -291,6 +291,8 @@ class TokenizationSpec:
     """The text encoder's tokenizer, as JSON, without padding and truncation."""
     clip: str = ""
     """The CLIP text tower's tokenizer, likewise; empty without a CLIP side."""
+    end_of_text: str = ""
+    """A token after each line of a block, which ends the text for a decoder; empty: none."""
 
     def engines(self) -> list[str]:
         """The tokenizers, by side."""
@@ -345,7 +347,8 @@ def _make(
     def calls() -> Iterator[tuple[Path, Facts, int, int, list[CorpusText], TokenizationSpec]]:
         lines_read = iterate_texts(path, selection)
         if spec.form == "blocks":
-            texts = (line.text for line in lines_read)
+            after = f" {spec.end_of_text}" if spec.end_of_text else ""
+            texts = (line.text + after for line in lines_read)
             blocks = full_blocks(texts, _lexicon(*spec.engines()), spec.max_tokens)
             lines_read = map(CorpusText, blocks)
         groups = _grouped(lines_read, shard_size)
@@ -599,6 +602,7 @@ def corpus_samples(
         max_text_tokens(text.engine, text.max_length),
         text.engine.to_str(),
         "" if clip is None else clip.engine.to_str(),
+        text.end_of_text,
     )
     if not paths:
         raise InputError("no text to adapt on; set text to one file or more")

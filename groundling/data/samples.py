@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import IGNORE, Example, Sample, TextRow
@@ -240,9 +240,15 @@ def _enclose(start: list[int], tokens: Tokens, end: list[int]) -> dict[str, np.n
 class TextRowEncoder:
     """Makes rows for a text encoder: special tokens, token types, truncation to its maximum length."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        """`max_length` in tokens, special tokens included."""
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, max_length: int, end_of_text: str = ""
+    ) -> None:
+        """`max_length` in tokens, special tokens included; `end_of_text`: a token that stands after joined texts."""
         self.engine = backend_tokenizer(tokenizer)
+        self.end_of_text = end_of_text
+        if end_of_text:  # a space before it is no token
+            own = AddedToken(end_of_text, lstrip=True, special=True, normalized=False)
+            self.engine.add_special_tokens([own])
         self.max_length = max_length
         if max_length < 1:
             raise InputError(f"max_length {max_length}: no room for any text")

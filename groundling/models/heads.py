@@ -1,4 +1,4 @@
-"""Heads of objectives: masked LM, pooler, token-image matching; how heads are saved and loaded with an encoder."""
+"""Heads of objectives: language model, pooler, token-image matching; how they are saved and loaded with an encoder."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, BertConfig, ElectraConfig
-from transformers.modeling_outputs import BaseModelOutput
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    BertConfig,
+    ElectraConfig,
+)
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
 from groundling.core.batch import EncoderOutput, require
 from groundling.core.errors import InputError, convert_errors, convert_read_errors
 from groundling.models.hub import find_file
-from groundling.models.loading import from_pretrained, load_config, model_type
+from groundling.models.loading import from_pretrained, is_causal, load_config, model_type
 from groundling.runs.folder import disk_errors
 
 
@@ -33,19 +39,31 @@ class _GivenStates(nn.Module):
         words.register_parameter("weight", None)
         self.embeddings = nn.ModuleDict({"word_embeddings": words})
 
-    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> BaseModelOutput:
-        return BaseModelOutput(last_hidden_state=inputs_embeds)
+    @property
+    def decoder(self) -> nn.Module:
+        """OPT's language model calls this part of its encoder."""
+        return self
+
+    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> Any:
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=inputs_embeds)
+
+
+def _model_class(config: Any) -> Any:
+    """The class of a configuration's language models; None for a family without any."""
+    if is_causal(config):
+        return AutoModelForCausalLM
+    return AutoModelForMaskedLM if type(config) in MODEL_FOR_MASKED_LM_MAPPING else None
 
 
 class LMHead(nn.Module):
-    """transformers' own masked-LM head of a text encoder's family, with the input embeddings as output layer.
+    """transformers' own language-model head of a text encoder's family, with the input embeddings as output layer.
 
-    Its modules and weights are those of `AutoModelForMaskedLM`, called on states alone. If a checkpoint does not
-    tie the output embeddings (`tie_word_embeddings`), the head has its own, which are trained.
+    Its modules and weights are those of `AutoModelForMaskedLM` or `AutoModelForCausalLM`, called on states alone. If
+    a checkpoint does not tie the output embeddings (`tie_word_embeddings`), the head has its own, which are trained.
     """
 
     model: Any
-    """The masked-LM model, with a stub in the encoder's place."""
+    """The language model, with a stub in the encoder's place."""
 
     def __init__(self, width: int, table: tuple[int, int], config: Any = None) -> None:
         """`width` of the states; `table` = (vocabulary, embedding width), possibly narrower (ELECTRA).
@@ -56,7 +74,7 @@ class LMHead(nn.Module):
         # A model without such an input has sizes of 0; its samples are refused when training starts.
         width = width or 1
         table = (table[0] or 1, table[1] or 1)
-        if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+        if _model_class(config) is None:
             config = BertConfig(hidden_size=width)
             if table[1] != width:
                 config = ElectraConfig(hidden_size=width, embedding_size=table[1])
@@ -74,11 +92,11 @@ class LMHead(nn.Module):
     def _build(self, config: Any) -> None:
         """Make the modules of a family's head, with weights of any values and tied output embeddings."""
         with torch.device("meta"):  # an encoder is made too, and dropped
-            model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32)
+            model = _model_class(config).from_config(config, dtype=torch.float32)
         self.base = model.base_model_prefix
+        output = model.get_output_embeddings()  # some families look for the encoder first
         setattr(model, self.base, _GivenStates())
         names = {module: name for name, module in model.named_modules()}
-        output = model.get_output_embeddings()
         self.output, self.embeddings = names[output], f"{names[output]}.weight"
         if output.weight.shape[0] == config.vocab_size:
             output.weight = None
@@ -104,14 +122,16 @@ class LMHead(nn.Module):
     def forward(self, states: Tensor, table: Tensor) -> Tensor:
         """Logits (n, vocabulary) of states (n, D) with `table` (vocabulary, E), or with the head's own table."""
         words = {self.embeddings: table} if self.is_tied else {}
+        # A causal model slices its sequences, so that it needs one.
+        states = states[None]
         logits: Tensor = functional_call(
             self.model, words, kwargs={"inputs_embeds": states, "return_dict": True}
         ).logits
-        return logits
+        return logits[0]
 
     def load(self, source: str | Path) -> bool:
         """Load the head of a checkpoint's folder or hub id; False, without a change, if it has none that fits."""
-        model = _masked_lm_model(source)
+        model = _language_model(source)
         if model is None:
             return False
         has_bert_head = model.config.model_type in WITH_BERT_HEAD
@@ -132,7 +152,9 @@ class LMHead(nn.Module):
         own = {name: value for name, value in self.state_dict().items() if name != self.embeddings}
         weights = _match_weights(own, stored)
         table = stored.get(self.embeddings)
-        if not weights or (table is not None and table.shape[0] != self.config.vocab_size):
+        # A causal head may have no weights besides the embeddings.
+        fits = bool(weights) or not own
+        if not fits or (table is not None and table.shape[0] != self.config.vocab_size):
             return False
         if self.embeddings.startswith(self.output):
             module = self.get_submodule(self.output)
@@ -148,15 +170,13 @@ WITH_BERT_HEAD = ("visual_bert", "lxmert")
 """Families whose model with pre-training heads has BERT's masked-LM head."""
 
 
-def _masked_lm_model(source: str | Path) -> Any:
+def _language_model(source: str | Path) -> Any:
     family = model_type(source)
     if not family:
         return None
     config = load_config(source)
-    model_class: Any = AutoModelForMaskedLM
-    if family in WITH_BERT_HEAD:
-        model_class = AutoModelForPreTraining
-    elif type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+    model_class = AutoModelForPreTraining if family in WITH_BERT_HEAD else _model_class(config)
+    if model_class is None:
         return None
     # transformers reads one kind of DeBERTa's heads by the configuration; released ones do not name theirs.
     kinds = [{}] if not hasattr(config, "legacy") else [{}, {"legacy": not config.legacy}]
@@ -204,14 +224,14 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(states[:, 0]))
 
 
-# A text encoder and its masked-LM head as one stock Hugging Face model, for `AutoModelForMaskedLM`.
+# A text encoder and its head as one stock Hugging Face language model.
 
 
 def save_with_lm_head(folder: Path, encoder: Any, head: LMHead) -> bool:
-    """Write an encoder and its head as the family's masked-LM model; False, without a file, for a family without one.
+    """Write an encoder and its head as the family's language model; False, without a file, for a family without one.
 
     Replaces the encoder's own export: `AutoModel` loads the same encoder, with its pooler if it has
-    one, and `AutoModelForMaskedLM` loads the encoder with the head.
+    one, and `AutoModelForMaskedLM` or `AutoModelForCausalLM` loads the encoder with the head.
     """
     if type(encoder.config) is not type(head.config):
         return False
@@ -220,7 +240,7 @@ def save_with_lm_head(folder: Path, encoder: Any, head: LMHead) -> bool:
     if hasattr(head.config, "legacy"):
         config.legacy = head.config.legacy
     with torch.device("meta"):  # no weights are initialised: all are assigned below
-        whole = AutoModelForMaskedLM.from_config(config)
+        whole = _model_class(config).from_config(config)
     setattr(whole, whole.base_model_prefix, encoder)
     weights = {name: value.detach() for name, value in head.state_dict().items()}
     whole.load_state_dict(weights, strict=False, assign=True)
@@ -269,7 +289,7 @@ def init_layer(layer: nn.Module, source: str | Path, name: str) -> bool:
     """
     if load_head(source, layer, name):
         return True
-    model = _masked_lm_model(source) if name.startswith(f"{LM_HEAD}.") else None
+    model = _language_model(source) if name.startswith(f"{LM_HEAD}.") else None
     if model is None:
         return False
     own = f"{name.removeprefix(f'{LM_HEAD}.')}."
@@ -297,7 +317,7 @@ def _saved_head(source: str | Path, name: str) -> dict[str, Tensor]:
 
 def _adopt(head: nn.Module, stored: Mapping[str, Tensor]) -> bool:
     if isinstance(head, LMHead):
-        return head.adopt(stored)
+        return bool(stored) and head.adopt(stored)
     fitting = _match_weights(head.state_dict(), stored)
     if fitting:
         head.load_state_dict(fitting)

@@ -12,6 +12,10 @@ import torch
 from PIL import Image
 from torch import nn
 from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+)
 from transformers.utils import logging as hf_logging
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes
@@ -129,6 +133,13 @@ def load_config(source: str | Path) -> Any:
             if isinstance(value, int) and value > most:  # building the model would take hours
                 raise InputError(f"{source}: config.json sets {name} to {str(value)[:20]}")
     return config
+
+
+def is_causal(config: Any) -> bool:
+    """Whether a configuration is of a causal language model, whose tokens read those before them alone."""
+    if type(config) in MODEL_FOR_MASKED_LM_MAPPING:  # families of both kinds have `is_decoder`
+        return bool(getattr(config, "is_decoder", False))
+    return type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
 
 
 def model_type(source: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""Any stock Hugging Face text encoder, loaded or new, with cheaper attention masks and gradient checkpointing."""
+"""Any stock Hugging Face text encoder or decoder, loaded or new; cheaper attention masks, gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ from groundling.core.rng import derive_seed
 from groundling.data.samples import TextRowEncoder, check_vocabulary
 from groundling.data.tables import lines_of
 from groundling.models.attention import AttentionCallback, capture_attention, text_positions
-from groundling.models.loading import Encoder, load_config, load_tokenizer, load_weights
+from groundling.models.loading import (
+    Encoder,
+    is_causal,
+    load_config,
+    load_tokenizer,
+    load_weights,
+)
 from groundling.models.packing import (
     PACKED,
     check_packing,
@@ -182,14 +188,15 @@ class TextEncoder(Encoder):
         self.has_types = reads_types and bool(getattr(encoder.config, "type_vocab_size", 0))
         table = encoder.get_input_embeddings().weight
         check_vocabulary(tokenizer, table)
-        width = encoder.config.hidden_size
         settings = encoder.config.to_dict()
+        width = settings.get("word_embed_proj_dim") or encoder.config.hidden_size  # OPT's output
         self.sizes = OutputSizes(
             text=width,
             input_embeddings=(table.shape[0], table.shape[1]),
             pooler_output=width if getattr(encoder, "pooler", None) is not None else 0,
             config=encoder.config,
             epsilon=settings.get("layer_norm_eps", settings.get("norm_eps", 1e-12)),
+            causal=is_causal(encoder.config),
         )
         self.sentence: SentenceModules | None = None
         self.has_layer_outputs = False
@@ -301,6 +308,8 @@ class TextEncoder(Encoder):
             arguments["inputs_embeds"] = embed_words(table, batch, "a text encoder")
         if self.has_types:
             arguments["token_type_ids"] = tokens.token_type_ids
+        if self.sizes.causal:
+            arguments["use_cache"] = False
         return arguments
 
     def inputs(self, max_length: int) -> tuple[TextRowEncoder, None]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -204,6 +205,18 @@ def masked_tokens(batch: Batch, who: str) -> Tensor:
     if labels is None:
         return torch.zeros_like(require(batch.text, "text", who).word_ids, dtype=torch.bool)
     return labels != IGNORE
+
+
+def read_words(batch: Batch, sizes: OutputSizes, who: str) -> Tensor:
+    """(N, T) long: the raw word that each token's state stands for, -1 for none.
+
+    In a causal model only a word's last token has read all of it, and stands for it.
+    """
+    word = require(batch.text, "text", who).word_ids
+    if not sizes.causal:
+        return word
+    following = F.pad(word[:, 1:], (0, 1), value=-1)
+    return word.masked_fill(word == following, -1)
 
 
 @dataclass(frozen=True)

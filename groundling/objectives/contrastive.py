@@ -222,7 +222,7 @@ def hash_rows(values: Tensor) -> Tensor:
     return (values * (place * 0x9E3779B1 % 0x7FFFFFFF)).sum(1)  # may overflow, equally everywhere
 
 
-PoolingMode = Literal["own", "cls", "mean"]
+PoolingMode = Literal["own", "cls", "last", "mean"]
 """The values of `PoolingSettings.pooling`, which explains them."""
 
 
@@ -242,12 +242,18 @@ def pool_sentences(
     """
     if pool == "own" and sizes.sentence_embedding:
         return require(encoded.sentence_embedding, "sentence_embedding", who)
+    if pool == "own" and sizes.causal:
+        pool = "last"
     return pool_states(require(encoded.text, "text", who), batch, pool, who)
 
 
 def pool_states(states: Tensor, batch: Batch, pool: PoolingMode, who: str) -> Tensor:
-    """The first state, or the mean state without special tokens and padding: (N, D) of (N, T, D)."""
-    if pool != "mean":
+    """The first state, the last, or the mean state without special tokens and padding: (N, D) of (N, T, D)."""
+    if pool not in ("last", "mean"):
         return states[:, 0]
-    inside = require(batch.text, "text", who).ordinary.unsqueeze(-1)
+    tokens = require(batch.text, "text", who)
+    if pool == "last":
+        last = tokens.attention_mask.sum(1) - 1
+        return states[torch.arange(len(states), device=states.device), last]
+    inside = tokens.ordinary.unsqueeze(-1)
     return (states * inside).sum(1) / inside.sum(1).clamp(min=1)

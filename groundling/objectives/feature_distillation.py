@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require, select
-from groundling.objectives import Objective, ObjectiveContext, masked_tokens
+from groundling.objectives import Objective, ObjectiveContext, masked_tokens, read_words
 from groundling.objectives.contrastive import (
     gather_across_processes,
     hash_rows,
@@ -27,8 +27,8 @@ class FeatureDistillation(Objective, ABC):
 
     Needs a teacher (`TeacherDataset`) with features `sentence` (N, E) and `words` (N, K, E). The student's
     sentence feature is its first position, the mean, or with `pooling="own"` its own sentence-transformers
-    pooling, if it has one; its word feature is the mean of the word's tokens. Words with a masked token are
-    excluded, and so are special tokens, unless the student's own pooling includes them.
+    pooling, if it has one; its word feature is the mean of the word's tokens, in a causal student the last one. Words
+    with a masked token are excluded, and so are special tokens, unless the student's own pooling includes them.
     """
 
     required_fields: tuple[str, ...] = (
@@ -100,8 +100,8 @@ class FeatureDistillation(Objective, ABC):
         }
 
     def _words(self, states: Tensor, batch: Batch, width: int) -> Tensor:
-        """The student's feature (N, K, D) of each word: the mean of its tokens."""
-        word = require(batch.text, "text", self.name).word_ids
+        """The student's feature (N, K, D) of each word: the mean of its tokens, or its last in a causal student."""
+        word = read_words(batch, self.sizes, self.name)
         places = F.one_hot(word + 1, width + 1)[..., 1:].to(states.dtype)  # (N, T, K)
         tokens = places.sum(1).clamp(min=1).unsqueeze(-1)
         return places.transpose(1, 2) @ states / tokens

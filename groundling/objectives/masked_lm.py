@@ -28,7 +28,37 @@ from groundling.objectives import LossTargets, NegativeSampler, Objective, Objec
 from groundling.settings.objectives import MaskedLMDistillationSettings, MaskingSettings
 
 
-class MaskedLM(Objective):
+class LanguageModelling(Objective):
+    """Base of the objectives that predict tokens with the text encoder's own head."""
+
+    joint = False
+    """Whether it reads the text states after the cross-modal encoder."""
+
+    def __init__(self, sizes: OutputSizes, **options: Any) -> None:
+        super().__init__(sizes, **options)
+        self.head = LMHead(sizes.text, sizes.input_embeddings, sizes.config)
+
+    @property
+    def pretrained_names(self) -> tuple[str, ...]:
+        """Names of heads it can start from: its own and, for a joint one, the encoder's, which it does not fit."""
+        return (JOINT_LM_HEAD, LM_HEAD) if self.joint else (LM_HEAD,)
+
+    def saved_modules(self) -> dict[str, nn.Module]:
+        """The head, by its own name in the file of heads."""
+        return {self.pretrained_names[0]: self.head}
+
+    def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """Logits (scored tokens, vocabulary), ordered by row and token."""
+        if self.joint:
+            states = require(encoded.joint_text, "joint_text", self.name)
+        else:
+            states = require(encoded.text, "text", self.name)
+        table = require(encoded.input_embeddings, "input_embeddings", self.name)
+        logits: Tensor = self.head(self.select_scored(states, batch), table)
+        return logits
+
+
+class MaskedLM(LanguageModelling):
     """Predict masked tokens (BERT; with `joint` XDBERT Section 2.3.1); only masked positions are scored.
 
     With `joint`, predictions use the text states after the cross-modal encoder, which reads the unmasked
@@ -67,7 +97,6 @@ class MaskedLM(Objective):
         self.joint = joint
         every = np.arange(sizes.input_embeddings[0])
         self.replacements = every if replacements is None else np.asarray(replacements)
-        self.head = LMHead(sizes.text, sizes.input_embeddings, sizes.config)
 
     @classmethod
     def from_context(cls, context: ObjectiveContext, **options: Any) -> Self:
@@ -80,15 +109,6 @@ class MaskedLM(Objective):
             replacements=[number for number in range(len(tokenizer)) if number not in special],
             **{**context.values(cls.Settings), **options},
         )
-
-    @property
-    def pretrained_names(self) -> tuple[str, ...]:
-        """Names of heads it can start from: its own and, for a joint one, the encoder's, which it does not fit."""
-        return (JOINT_LM_HEAD, LM_HEAD) if self.joint else (LM_HEAD,)
-
-    def saved_modules(self) -> dict[str, nn.Module]:
-        """The head, by its own name in the file of heads."""
-        return {self.pretrained_names[0]: self.head}
 
     def corrupt(
         self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
@@ -139,16 +159,6 @@ class MaskedLM(Objective):
     def count(self, batch: Batch) -> dict[str, int]:
         """Masked tokens."""
         return {"mlm": int(self.scored(batch).sum())}
-
-    def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
-        """Logits (masked tokens, vocabulary), ordered by row and token."""
-        if self.joint:
-            states = require(encoded.joint_text, "joint_text", self.name)
-        else:
-            states = require(encoded.text, "text", self.name)
-        table = require(encoded.input_embeddings, "input_embeddings", self.name)
-        logits: Tensor = self.head(self.select_scored(states, batch), table)
-        return logits
 
     def scored(self, batch: Batch) -> Tensor:
         """Mask (N, T) of the scored tokens."""

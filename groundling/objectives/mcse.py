@@ -16,7 +16,6 @@ from groundling.objectives.contrastive import (
     gather_across_processes,
     info_nce,
     pool_sentences,
-    pool_states,
     sentence_width,
 )
 from groundling.settings.objectives import MCSESettings, SimCSESettings
@@ -49,7 +48,9 @@ class TwoPassObjective(Objective):
         states = require(encoded.encode_again, "encode_again", self.name)()
         if self.settings.pooling == "own" and encoded.pool_states is not None:
             return encoded.pool_states(states)
-        return pool_states(states, batch, self.settings.pooling, self.name)
+        again = EncoderOutput(text=states)
+        sizes = self.sizes._replace(sentence_embedding=0)
+        return pool_sentences(again, batch, sizes, self.settings.pooling, self.name)
 
 
 class SimCSE(TwoPassObjective):

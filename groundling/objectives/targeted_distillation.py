@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
-from groundling.objectives import Objective, ObjectiveContext, masked_tokens
+from groundling.objectives import Objective, ObjectiveContext, masked_tokens, read_words
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.objectives import (
     SimilarityDistillationSettings,
@@ -246,7 +246,8 @@ class TargetedWordDistillation(TargetedDistillationTerm):
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Distance (N,) for each row's selected words."""
         states = require(encoded.text, "text", self.name)
-        tokens = self._tokens(batch)
+        is_read = read_words(batch, self.sizes, self.name) >= 0
+        tokens = self._tokens(batch) & is_read.unsqueeze(1)
         count = tokens.sum(-1, keepdim=True).clamp(min=1)
         words = tokens.to(states.dtype) @ states / count  # (N, M, D)
         used = self._distilled_words(batch)

@@ -73,9 +73,10 @@ class NoSettings(Settings):
 class PoolingSettings(Settings):
     """The student's sentence vector, which several objectives read."""
 
-    pooling: Literal["own", "cls", "mean"] = "own"
+    pooling: Literal["own", "cls", "last", "mean"] = "own"
     """Sentence pooling of the student: own: as its sentence-transformers folder defines, else the \
-first position; cls: the first position; mean: the mean over tokens without special tokens."""
+first position, of a causal student the last; cls: the first position; last: the last; mean: the \
+mean over tokens without special tokens."""
 
 
 @settings

@@ -107,7 +107,9 @@ of the log; off: the peak of a known GPU, and no MFU elsewhere (docs/running.md)
             raise InputError("schedule=steps, and only that, needs milestones, increasing epochs")
         if self.packing and self.compile:  # each batch would be compiled anew
             raise InputError("packing: not with compile")
-        if self.cached_negatives and self.compile:  # a compiled pass without gradient may draw other dropout
+        if (
+            self.cached_negatives and self.compile
+        ):  # a compiled pass without gradient may draw other dropout
             raise InputError("cached_negatives: not with compile")
 
     @property

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import homes, toys
 from tiny.homes import STEPS, home, log_of, rte
+from tiny.lm_families import DECODERS
 from tiny.objectives import captioned_run
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection, SiglipTextModel
@@ -48,6 +49,7 @@ STUDENTS: dict[str, tuple[Callable, Callable]] = {
     "modernbert": (toys.modernbert, toys.bert_words),
     "poolerless": (toys.poolerless, toys.bert_words),
 }
+CAUSAL: dict[str, tuple[Callable, Callable]] = {name: one for name, one in DECODERS.items()}
 TEACHERS = {"clip": (toys.clip, toys.clip_words), "siglip": (toys.siglip, toys.siglip_words)}
 
 
@@ -55,7 +57,7 @@ TEACHERS = {"clip": (toys.clip, toys.clip_words), "siglip": (toys.siglip, toys.s
 def at(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders of all students and teachers, a text and a task."""
     root = tmp_path_factory.mktemp("students")
-    for name, (model, words) in (STUDENTS | TEACHERS).items():
+    for name, (model, words) in (STUDENTS | CAUSAL | TEACHERS).items():
         tokenizer = words()
         home(root / name, model(tokenizer if name in TEACHERS else len(tokenizer)), tokenizer)
     homes.text(root / "text.txt", 24)
@@ -93,12 +95,16 @@ TERMS = {"xdbert": {"match", "clip_tokens"}}
 TERMS |= {"contrastive": {"contrastive_sentence", "contrastive_word"}}
 PAIRS = [(student, "clip", "xdbert") for student in STUDENTS]
 PAIRS += [("roberta", "siglip", "contrastive"), ("bert", "siglip", "xdbert")]
+PAIRS += [(student, "clip", "contrastive") for student in CAUSAL]
 
 
 @pytest.mark.parametrize(("student", "teacher", "arm"), PAIRS)
 def test_every_student_learns(student, teacher, arm, at, tmp_path):
     result = adapt(adaptation(at, student, teacher, arm), TWO, tmp_path / "adapt")
-    assert set(result["train_metrics"]) == TERMS[arm] | {"mlm", "loss"}
+    assert set(result["train_metrics"]) == TERMS[arm] | {
+        "clm" if student in CAUSAL else "mlm",
+        "loss",
+    }
     model = tmp_path / "adapt" / "model"
     before, after = (encoder_weights(folder) for folder in (at / student, model))
     assert {k: v.shape for k, v in after.items()} == {k: v.shape for k, v in before.items()}
@@ -274,6 +280,7 @@ ARMS = [*TOGETHER]
 for name, kind in built_in_objectives().items():
     if "regions" not in kind.required_fields and name not in "+".join(TOGETHER).split("+"):
         ARMS.append(name)
+ARMS += ["clm+contrastive", "clm+caption_to_image+lexi_contrastive+mcse"]
 OF_TEXT = {"features.sentence", "features.teacher_states"}
 """Features of teachers that read no images."""
 
@@ -288,6 +295,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(2)
     heads = TokenImageMatchingHeads(64, 24, width=6)
     save_heads(root / "vokenizer", {MATCHING_HEADS: heads})
+    words = DECODERS["gpt2"].words()
+    homes.home(root / "gpt2", DECODERS["gpt2"].whole(len(words)), words)
     return root
 
 
@@ -297,6 +306,7 @@ def test_a_run_leaves_a_plain_encoder_and_resumes(arm: str, place: Path, tmp_pat
     fields = {field for kind in kinds for field in kind.required_fields}
     config = replace_settings(
         captioned_run(place, arm, max_length=40),
+        student=str(place / ("gpt2" if "clm" in arm else "student")),
         kd_teacher=str(place / "student"),
         mlm_teacher=str(place / "clip_bert" / "joint"),
         voken_matcher=str(place / "vokenizer"),

@@ -1,4 +1,4 @@
-"""Every family of encoders whose masked-LM head is read, with other settings than its defaults."""
+"""Families of encoders and decoders whose language-model head is read, with other settings than their defaults."""
 
 from __future__ import annotations
 
@@ -28,14 +28,19 @@ ODD = {"hidden_act": "relu", "layer_norm_eps": 1e-3, **SIZES}
 
 
 def family(
-    name: str, words: Callable[[], PreTrainedTokenizerBase], like: Any = None, **own: Any
+    name: str,
+    words: Callable[[], PreTrainedTokenizerBase],
+    like: Any = None,
+    head: str = "ForMaskedLM",
+    **own: Any,
 ) -> Family:
     """The family of transformers' `name`, with these settings, or those of the tiny model `like` and these."""
 
     def whole(size: int) -> Any:
         settings = {"vocab_size": size} if like is None else like(size).config.to_dict()
-        config = getattr(hf, f"{name}Config")(**{**settings, **own})
-        return getattr(hf, f"{name}ForMaskedLM")(config)
+        kind = "Gemma3Text" if name == "Gemma3" else name
+        config = getattr(hf, f"{kind}Config")(**{**settings, **own})
+        return getattr(hf, f"{name}{head}")(config)
 
     return Family(whole, words)
 
@@ -77,4 +82,26 @@ ALL = {
     "albert": family("Albert", toys.bert_words, embedding_size=16, **SIZES),
     "xlm-roberta": family("XLMRoberta", toys.roberta_words, type_vocab_size=1, **SIZES),
     "camembert": family("Camembert", toys.roberta_words, type_vocab_size=1, **SIZES),
+}
+
+
+def decoder(name: str, head: str = "ForCausalLM", **own: Any) -> Family:
+    """A family of causal models; it has no padding token of its own."""
+    ends = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": None}
+    return family(name, toys.roberta_words, head=head, **ends, **own)
+
+
+GROUPED = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+WINDOWED = {**GROUPED, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3}
+DECODERS = {
+    "gpt2": decoder("GPT2", "LMHeadModel", n_positions=66, n_embd=32, n_layer=2, n_head=2),
+    "opt": decoder(
+        *("OPT",),
+        **{"hidden_size": 32, "word_embed_proj_dim": 16, "do_layer_norm_before": False},
+        **{"ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "init_std": 0.2},
+    ),
+    "llama": decoder("Llama", **GROUPED),
+    "qwen3": decoder("Qwen3", use_sliding_window=True, max_window_layers=0, **WINDOWED),
+    "smollm3": decoder("SmolLM3", **GROUPED),
+    "gemma3": decoder("Gemma3", final_logit_softcapping=5.0, query_pre_attn_scalar=8, **WINDOWED),
 }

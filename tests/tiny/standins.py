@@ -22,6 +22,7 @@ from groundling.studies.knowledge.visual_facts import COLOURS
 from groundling.teachers.vectors import write_vectors
 from tiny import homes, toys, vcr_files
 from tiny.homes import home, put, table
+from tiny.lm_families import DECODERS
 from tiny.regions import b64, rt_detr
 from tiny.regions import store as region_store
 from tiny.tasks import json_lines
@@ -115,6 +116,9 @@ def models(folder: Path) -> None:
         homes.words(),
     )
     homes.sentence_encoder(folder / "minilm")
+    words = DECODERS["gpt2"].words()
+    gpt = DECODERS["gpt2"].whole(len(words))
+    homes.home(folder / "openai-community/gpt2", gpt, words)
     square = {"height": SIDE, "width": SIDE}
     seeing = homes.teacher(folder / "openai/clip-vit-base-patch32")
     hf.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square).save_pretrained(seeing)

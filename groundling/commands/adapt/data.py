@@ -56,7 +56,9 @@ def read_texts(
     run: Run,
 ) -> tuple[CorpusDataset, CorpusDataset | None]:
     """Training texts, and held-out texts or None; tokenised texts are stored in the run folder."""
-    tokens = TextRowEncoder(text.tokenizer, max_length)
+    is_joined = layout == "blocks" and text.sizes.causal
+    end_of_text = (text.tokenizer.eos_token or "") if is_joined else ""
+    tokens = TextRowEncoder(text.tokenizer, max_length, end_of_text)
 
     def read(paths: Sequence[str], limit: int = 0) -> CorpusDataset:
         folder = stores_folder(run.folder)

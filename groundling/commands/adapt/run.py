@@ -39,7 +39,7 @@ from groundling.models.sentence_modules import SentenceModules, make_sentence_mo
 from groundling.models.text_encoder import TextEncoder, load_text_encoder, new_text_encoder
 from groundling.objectives import Objective, ObjectiveContext, find_objective, unused_settings_note
 from groundling.objectives.feature_distillation import EmbeddingRetention, FeatureDistillation
-from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.masked_lm import LanguageModelling
 from groundling.prediction.similarity import text_length_limit
 from groundling.runs.run import Run
 from groundling.settings.fields import replace_settings
@@ -54,11 +54,13 @@ from groundling.training.fit import BASELINE_SHARE, fit, save_trained, taught_ob
 
 def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
     """Adapt the student and write `model`, a stock HF folder; with `save_joint` also the whole model, as `joint`."""
-    arm, seed = parse_arm(config.arm, config.masked_lm), training.seed
+    pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
+    seed = training.seed
+    text = _student(config, seed)
+    arm = parse_arm(config.arm, config.masked_lm, text.sizes.causal)
     names = list(arm)
     is_cross_modal = any(one.needs_cross_modal for one in arm.values())
-    pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
-    text = _student(config, seed)
+    _check_direction(config, text, arm)
     pooling = config.objective_settings.distillation.pooling
     sentence = text.sentence or (_pooled(text, pooling) if pairs else None)
     before = similarity_agreement(text, sentence, pairs) if pairs and sentence else {}
@@ -127,6 +129,33 @@ def _student(config: AdaptConfig, seed: int) -> TextEncoder:
     return text
 
 
+def _check_direction(
+    config: AdaptConfig, text: TextEncoder, arm: Mapping[str, type[Objective]]
+) -> None:
+    """Raises InputError for objectives that the student's direction of reading rules out."""
+    family = text.encoder.config.model_type
+    if not text.sizes.causal:
+        if "clm" in arm:
+            raise InputError(
+                f"arm={config.arm}: a {family} model reads both sides, so the next token is no task; train mlm"
+            )
+        return
+    both = [
+        name
+        for name, one in arm.items()
+        if one.masks_text or one.needs_cross_modal or one.wraps_encoder()
+    ]
+    if both:
+        raise InputError(
+            f"arm={config.arm}: {' and '.join(both)} needs both sides of a token, but a {family} model reads those "
+            "before it alone"
+        )
+    if config.objective_settings.distillation.pooling == "cls":
+        raise InputError(
+            f"pooling=cls: the first position of a {family} model has read nothing; expected last or mean"
+        )
+
+
 def guessing_notes(
     objectives: Sequence[Objective],
     sources: Sequence[DataSource],
@@ -169,14 +198,15 @@ def _save(
     if config.cross_modal.save_joint and model is not text:
         save_trained(folder / "joint", model, objectives)
     library = "sentence-transformers" if text.sentence else "transformers"
-    card = _card(config, training, result, library)
+    card = _card(config, training, result, library, text.sizes.causal)
     (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
 def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
-    """Sentence pooling of a plain encoder by the setting `pooling`, where `own` means the first position."""
-    mode = "mean" if pool == "mean" else "cls"
+    """Sentence pooling of a plain encoder by the setting `pooling`; `own`: the first position, or a decoder's last."""
+    first = "lasttoken" if text.sizes.causal else "cls"
+    mode = {"mean": "mean", "last": "lasttoken"}.get(pool, first)
     return make_sentence_modules(mode, text.sizes.text, text.max_length)
 
 
@@ -236,7 +266,7 @@ def _start_heads(
     origins = {}
     for name, objective in zip(names, objectives, strict=True):
         origins[name] = "new"
-        if isinstance(objective, MaskedLM) and not config.from_scratch:
+        if isinstance(objective, LanguageModelling) and not config.from_scratch:
             origins[name] = init_lm_head(objective.head, config.student, objective.pretrained_names)
     return origins
 
@@ -272,7 +302,7 @@ def _save_lm_head(
     folder: Path, objectives: Sequence[Objective], config: AdaptConfig, text: TextEncoder
 ) -> str:
     origin = "this run's"
-    heads = [one.head for one in objectives if isinstance(one, MaskedLM) and not one.joint]
+    heads = [one.head for one in objectives if isinstance(one, LanguageModelling) and not one.joint]
     if not heads:
         origin = "the student's"
         heads = [] if config.from_scratch else own_lm_head(config.student, text)
@@ -293,13 +323,18 @@ def _count(module: nn.Module) -> int:
 
 
 # -- model card -------------------------------------------------------------------------------------------------------
-HEAD = "`AutoModelForMaskedLM` loads {}. `AutoModel`, which needs no head, reports its weights as UNEXPECTED."
-MLM_HEAD_TEXTS = {
-    "this run's": HEAD.format("the masked-LM head that was trained in this run"),
-    "the student's": HEAD.format("the student's own masked-LM head, which was not trained here"),
-    "none": "There is no masked-LM head: `AutoModelForMaskedLM` would initialise one randomly.",
+HEAD = "`{0}` loads {1}. `AutoModel`, which needs no head, reports its weights as UNEXPECTED."
+HEAD_TEXTS = {
+    "this run's": HEAD.format("{0}", "the {1} head that was trained in this run"),
+    "the student's": HEAD.format("{0}", "the student's own {1} head, which was not trained here"),
+    "none": "There is no {1} head: `{0}` would initialise one randomly.",
 }
-"""Text of a model card on the masked-LM head, by the head's origin."""
+"""Text of a model card on the language-model head, by the head's origin, for its class and kind."""
+HEAD_KINDS = {
+    False: ("AutoModelForMaskedLM", "masked-LM"),
+    True: ("AutoModelForCausalLM", "causal-LM"),
+}
+"""Class and kind of the head of an encoder and of a causal student."""
 
 
 def _end_of_path(place: str) -> str:
@@ -308,7 +343,11 @@ def _end_of_path(place: str) -> str:
 
 
 def _card(
-    config: AdaptConfig, training: TrainingArguments, result: Mapping[str, Any], library: str
+    config: AdaptConfig,
+    training: TrainingArguments,
+    result: Mapping[str, Any],
+    library: str,
+    causal: bool,
 ) -> str:
     files = parse_weighted_files(config.text, "text")
     texts = "\n".join(f"- `{Path(each.file).name}`" for each in files)
@@ -320,8 +359,8 @@ tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 ---
 # {Path(config.student).name}, adapted with groundling ({config.arm})
 
-A stock `transformers` encoder with {result["parameters"]:,} parameters; for {library}.
-{MLM_HEAD_TEXTS[result["fills_masks"]]}
+A stock `transformers` {"decoder" if causal else "encoder"} with {result["parameters"]:,} parameters; for {library}.
+{HEAD_TEXTS[result["fills_masks"]].format(*HEAD_KINDS[causal])}
 
 - student: `{_end_of_path(config.student)}`{", new weights" if config.from_scratch else ""}
 - teacher: `{"`, `".join(teachers) or "none (control)"}`

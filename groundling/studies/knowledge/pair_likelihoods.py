@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import AutoModelForCausalLM
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
 
-from groundling.core.batch import Batch, Example, Sample, TextRow, collate, require
+from groundling.core.batch import Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError, prefix_errors
 from groundling.data.samples import TextDataset, mask_id_of
 from groundling.data.text import word_spans
 from groundling.models.heads import LMHead, init_lm_head
-from groundling.models.loading import check_finite, load_config, load_tokenizer, load_weights
+from groundling.models.loading import check_finite
 from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.runs.progress import track
 
@@ -60,10 +54,6 @@ class ScoringInput(NamedTuple):
     """(K,) int64: the ids of the tokens to predict."""
 
 
-Logits = Callable[[Batch, Tensor, Tensor], Tensor]
-"""Logits (K, vocabulary) at rows (K,) and positions (K,) of a batch (N, T)."""
-
-
 class LanguageModel:
     """A masked or causal language model; its head is called only where a token is scored."""
 
@@ -73,9 +63,10 @@ class LanguageModel:
         Raises InputError for a model without a language-model head or, if it is masked, without a
         mask token.
         """
-        self.causal = _is_causal(load_config(source))
         with prefix_errors(NO_LANGUAGE_MODEL):
-            self.text, self.logits = (_load_causal if self.causal else _load_masked)(source, device)
+            self.text = load_text_encoder(source).to(device).eval()
+            self.head, _ = load_lm_head(self.text, source)
+        self.causal = self.text.sizes.causal
         tokenizer = self.text.tokenizer
         self.mask = -1 if self.causal else mask_id_of(tokenizer)
         self.start = _start(tokenizer) if self.causal else []
@@ -175,7 +166,9 @@ class LanguageModel:
             np.concatenate([copy.targets for copy in copies]),
         )
         rows, places, targets = (torch.from_numpy(one).to(self.device) for one in numbers)
-        logits = self.logits(batch, rows, places).float()
+        encoded = self.text(batch)
+        states = require(encoded.text, "text", "a language model")[rows, places]
+        logits = self.head(states, encoded.input_embeddings).float()
         every = logits.log_softmax(-1)
         logs = every.gather(1, targets[:, None])[:, 0].double()
         ends = np.cumsum(sizes)[:-1]
@@ -202,13 +195,6 @@ def _fill_batches(copies: Iterator[ScoringInput], room: int) -> Iterator[list[Sc
         yield batch
 
 
-def _is_causal(config: Any) -> bool:
-    """Whether a configuration is of a causal model; model types of both kinds have `is_decoder`."""
-    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        return bool(config.to_dict().get("is_decoder"))
-    return config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-
 def _start(tokenizer: Any) -> list[int]:
     """The start token for a tokenizer that adds none itself; empty if it has none."""
     ids = tokenizer("a")["input_ids"]
@@ -218,42 +204,18 @@ def _start(tokenizer: Any) -> list[int]:
     return [int(token) for token in tokens if token is not None][:1]
 
 
-def _load_masked(source: str | Path, device: torch.device) -> tuple[TextEncoder, Logits]:
-    text = load_text_encoder(source).to(device).eval()
-    head, _ = load_lm_head(text, source)
-
-    def logits(batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
-        encoded = text(batch)
-        states = require(encoded.text, "text", "a language model")[rows, places]
-        selected: Tensor = head(states, encoded.input_embeddings)
-        return selected
-
-    return text, logits
-
-
-def _load_causal(source: str | Path, device: torch.device) -> tuple[TextEncoder, Logits]:
-    model = load_weights(AutoModelForCausalLM, source)
-    model.to(device).eval()
-
-    def logits(batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
-        tokens = require(batch.text, "text", "a language model")
-        out = model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask.long())
-        selected: Tensor = out.logits[rows, places]
-        return selected
-
-    return TextEncoder(model.base_model, load_tokenizer(source)), logits
-
-
 def load_lm_head(text: TextEncoder, source: str | Path) -> tuple[LMHead, str]:
-    """The masked-LM head that is saved with a text encoder, on its device, and its origin (see `init_lm_head`).
+    """The language-model head that is saved with a text encoder, on its device, and its origin (see `init_lm_head`).
 
-    Raises InputError without a mask token or such a head.
+    Raises InputError without such a head, or for a masked one without a mask token.
     """
-    mask_id_of(text.tokenizer)
+    if not text.sizes.causal:
+        mask_id_of(text.tokenizer)
     head = LMHead(text.sizes.text, text.sizes.input_embeddings, text.sizes.config)
     origin = init_lm_head(head, source)
     if origin == "new":
         # A head trained on states after cross-modal layers does not fit these states.
-        raise InputError(f"{source}: no masked-LM head of this encoder is saved there")
+        kind = "causal-LM" if text.sizes.causal else "masked-LM"
+        raise InputError(f"{source}: no {kind} head of this encoder is saved there")
     check_finite(head, source)
     return head.to(text.word_embeddings().weight.device).eval(), origin

@@ -346,8 +346,8 @@ def word_states(
 ) -> WordStates:
     """States of words, each the mean over all frames (sentences with one `{}`).
 
-    For a text encoder, the mean over the word's tokens of the output of `layer`: 0 the embeddings,
-    k the k-th layer, -1 the last, None all. For a CLIP-like tower, the text feature of the whole frame.
+    For a text encoder, the mean over the word's tokens (of a causal model its last) of the output of `layer`: 0 the
+    embeddings, k the k-th layer, -1 the last, None all. For a CLIP-like tower, the text feature of the whole frame.
     Word embeddings are of the tokens in the first frame (with leading space).
 
     Raises InputError for a frame without a slot, a layer that does not exist, a word without
@@ -413,6 +413,8 @@ def _encoder(source: str | Path, layer: int | None, max_length: int) -> WordRead
         for place, (span, sample) in enumerate(zip(spans, samples, strict=True)):
             row = require(sample.text, "text", "a state")
             inside = torch.from_numpy(tokens_of_span(span, row))
+            if model.sizes.causal:  # the span's last token alone has read all of it
+                inside &= inside.flip(0).cumsum(0).flip(0) == 1
             means.append(padded[:, place, : len(inside)][:, inside].mean(1))
         return means if layer is None else [mean[0] for mean in means]
 

@@ -1,0 +1,133 @@
+"""Decoders as students: the next token, states that have read a whole word or text, and what both sides rule out."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from tiny import homes, toys
+from tiny.lm_families import DECODERS, read
+from tiny.objectives import captioned_run
+from torch import Tensor
+
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.core.batch import EncoderOutput, Example, collate, require
+from groundling.core.errors import InputError
+from groundling.data.corpora import corpus_samples
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.objectives import read_words
+from groundling.objectives.causal_lm import CausalLM
+from groundling.objectives.contrastive import pool_sentences
+from groundling.objectives.lexi_contrastive import LexiContrastiveGrounding
+
+
+@pytest.fixture(params=DECODERS)
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    words = DECODERS[request.param].words()
+    torch.manual_seed(0)
+    return homes.home(tmp_path / request.param, DECODERS[request.param].whole(len(words)), words)
+
+
+def student(folder: Path) -> TextEncoder:
+    return load_text_encoder(folder).eval()
+
+
+@torch.no_grad()
+def test_the_loss_is_that_of_hugging_face(home: Path) -> None:
+    text = student(home)
+    batch, tokens = read(text)
+    assert not tokens.attention_mask.all()
+    objective = CausalLM(text.sizes).eval()
+    assert objective.head.load(home)
+    loss = objective(text(batch), batch)["clm"] / objective.count(batch)["clm"]
+    whole = type(DECODERS[home.name].whole(len(text.tokenizer))).from_pretrained(home).eval()
+    mask = tokens.attention_mask
+    labels = tokens.input_ids.masked_fill(~mask, -100)
+    expected = whole(input_ids=tokens.input_ids, attention_mask=mask.long(), labels=labels).loss
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-5)
+    # Left padding, as a decoder generates with, gives the same states.
+    short = int(mask[0].sum())
+    moved = torch.cat([tokens.input_ids[:1, short:], tokens.input_ids[:1, :short]], 1)
+    padded = torch.cat([mask[:1, short:], mask[:1, :short]], 1).long()
+    places = (padded.cumsum(1) - 1).clamp(min=0)
+    left = whole.base_model(input_ids=moved, attention_mask=padded, position_ids=places)
+    ours: Tensor = text(batch).text[0, :short]
+    torch.testing.assert_close(left.last_hidden_state[0, -short:], ours, rtol=0, atol=1e-4)
+
+
+def test_words_and_sentences_are_read_where_they_end() -> None:
+    words = DECODERS["gpt2"].words()
+    text = TextEncoder(DECODERS["gpt2"].whole(len(words)).base_model, words)
+    long = [Example("a", "unbelievable dogs"), Example("b", "a dog")]
+    batch = collate(TextDataset(long, TextRowEncoder(words, 40)).get(range(2)))
+    tokens = require(batch.text, "text", "test")
+    found = read_words(batch, text.sizes, "test")
+    every = read_words(batch, text.sizes._replace(causal=False), "test")
+    assert (found >= 0).sum() < (every >= 0).sum()
+    for own, all_of_row in zip(found, every, strict=True):
+        kept = [word for word in own.tolist() if word >= 0]
+        assert kept == sorted(set(all_of_row.tolist()) - {-1})
+        for word in kept:
+            assert (own == word).nonzero().item() == (all_of_row == word).nonzero().max()
+    states = torch.randn(*tokens.input_ids.shape, text.sizes.text)
+    for pool in ("own", "last"):
+        vectors = pool_sentences(EncoderOutput(text=states), batch, text.sizes, pool, "test")
+        last = tokens.attention_mask.sum(1) - 1
+        assert torch.equal(vectors, torch.stack([s[n] for s, n in zip(states, last, strict=True)]))
+
+
+@torch.no_grad()
+def test_lexi_contrastive_reads_the_layer_of_a_windowed_decoder() -> None:
+    """A decoder whose first layer reads a window is the paper's: with `full` no other pass is needed."""
+    words = toys.roberta_words()
+    config = DECODERS["qwen3"].whole(len(words)).config
+    config.sliding_window = 2
+    text = TextEncoder(hf.Qwen3Model(config), words).eval()
+    text.return_layers()
+    batch, tokens = read(text)
+    sizes = text.sizes._replace(teacher_image=8)
+    full = LexiContrastiveGrounding(sizes, lcg_attention="full")
+    windowed = LexiContrastiveGrounding(sizes, lcg_attention="causal")
+    encoded = text(batch)
+    own = encoded.encode_again(full._window(batch), 1)
+    mask = tokens.attention_mask
+    assert torch.equal(own[mask], encoded.layers[1][mask])
+    again = encoded.encode_again(windowed._window(batch), 1)
+    torch.testing.assert_close(own[mask], again[mask], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arm", "decoder", "given", "message"),
+    [
+        ("xdbert", True, {}, "joint_mlm and match and clip_tokens needs both sides of a token"),
+        ("visual_token_mlm", True, {}, "visual_token_mlm needs both sides of a token, but a gpt2"),
+        ("mlm_distillation", True, {"mlm_teacher": "clip"}, "mlm_distillation needs both sides"),
+        ("contrastive", True, {"pooling": "cls"}, "pooling=cls: the first position of a gpt2"),
+        ("clm", False, {}, "arm=clm: a bert model reads both sides, so the next token is no task"),
+    ],
+)
+def test_objectives_of_the_other_direction_are_refused(arm, decoder, given, message, tmp_path):
+    words = DECODERS["gpt2"].words()
+    gpt = homes.home(tmp_path / "gpt2", DECODERS["gpt2"].whole(len(words)), words)
+    own = {"student": str(gpt)} if decoder else {}
+    own |= {name: str(tmp_path / one) if one == "clip" else one for name, one in given.items()}
+    config = captioned_run(tmp_path, arm, **own)
+    with pytest.raises(InputError, match=message):
+        adapt(config, homes.STEPS, tmp_path / "out")
+
+
+def test_a_block_of_a_decoder_has_the_end_of_each_text(tmp_path: Path) -> None:
+    words = DECODERS["gpt2"].words()
+    lines = homes.text(tmp_path / "text.txt", 12)
+    reader = TextRowEncoder(words, 24, words.eos_token)
+    blocks = corpus_samples([str(lines)], "blocks", reader, tmp_path / "stores")
+    samples = blocks.get(range(len(blocks)), [None] * len(blocks))
+    found = [int(token) for one in samples for token in one.text.input_ids[1:-1]]
+    assert found.count(words.eos_token_id) == 12
+    assert [len(one.text.input_ids) for one in samples[:-1]] == [24] * (len(samples) - 1)
+    engine = reader.engine
+    joined = " ".join(f"{line} {words.eos_token}" for line in lines.read_text().splitlines())
+    assert len(engine.encode(joined, add_special_tokens=False).ids) == pytest.approx(
+        len(found), abs=len(samples)
+    )
