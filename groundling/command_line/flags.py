@@ -66,7 +66,7 @@ class Flag(NamedTuple):
         """Its setting's docstring and default."""
         setting = self.setting
         value = format_value(setting.value)
-        if required in setting.field.metadata:
+        if required in setting.field.metadata and not value:
             return f"{setting.help} (required)"
         return f"{setting.help} (default: {value})" if value else setting.help
 

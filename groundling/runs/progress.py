@@ -45,7 +45,7 @@ def end_dry_run(work: str) -> None:
 T = TypeVar("T")
 SECONDS = 30.0
 """Seconds between two lines of a phase where there is no terminal; shorter phases print none."""
-LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {elapsed}<{remaining}{postfix}"
+LINE = "{desc}: {n_fmt} of {total_fmt} {unit}, {elapsed}<{remaining}{postfix}"
 """A line of a phase."""
 
 
@@ -68,14 +68,16 @@ class Progress(tqdm):
         A dry run ends at the first phase that does more than read inputs (`reads_inputs`).
         """
         self.is_bar = sys.stderr.isatty()
+        units = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
         if not reads_inputs:
-            end_dry_run(f"{name}, {total:,} {unit}{'s' * (total != 1)}" if total else name)
-        lines = {"mininterval": SECONDS, "delay": SECONDS, "bar_format": LINE}
+            end_dry_run(f"{name}, {total:,} {unit if total == 1 else units}" if total else name)
+        # miniters: otherwise tqdm's monitor adds lines whenever a phase slows down
+        lines = {"mininterval": SECONDS, "miniters": 1, "delay": SECONDS, "bar_format": LINE}
         super().__init__(
             desc=printable(name),
             total=total or None,
             initial=done,
-            unit=unit,
+            unit=unit if self.is_bar else units,
             leave=None,  # a nested bar is removed
             disable=not is_main_process(),
             **({} if self.is_bar else lines),

@@ -245,4 +245,6 @@ def flag_name(name: str) -> str:
 
 def format_value(value: object) -> str:
     """A value as typed on the command line."""
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if not isinstance(value, tuple):
+        return str(value)
+    return " ".join(f'"{one}"' if " " in str(one) else str(one) for one in value)

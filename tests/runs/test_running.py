@@ -64,6 +64,7 @@ def test_d2_without_a_terminal_whole_lines_come_now_and_then(capsys: Any) -> Non
         shown.set_measurements({"loss": 3.0 - number, "mlm": 1.0})
         shown.update(30)
     shown.close()
+    list(progress.track([0], "texts", "batch"))
     unknown = Progress("regions", 0, "image")
     unknown.update(64)
     unknown.close()
@@ -74,6 +75,7 @@ def test_d2_without_a_terminal_whole_lines_come_now_and_then(capsys: Any) -> Non
         "training: 460 of 1000",
     ]
     assert "loss=2.000, mlm=1.000" in lines[2]
+    assert lines[4].startswith("texts: 1 of 1 batches, ")
     assert lines[-1].startswith("regions: 64 of ")
     assert not [line for line in lines if not line.strip() or "\r" in line]
 
