@@ -54,10 +54,12 @@ def merge(config: MergeConfig, run: Run) -> dict[str, Any]:
             raise InputError(f"{config.origin}: no model.safetensors")
         origin = file.parent
     files = _weight_files(given)
-    partners: dict[str, Tensor] = {}
+    # Modules of sentence-transformers have weights of one name, each in a folder of its own.
+    by_folder: dict[Path, dict[str, Tensor]] = {}
     for file in _weight_files(origin):
         with convert_read_errors(origin / file):
-            partners |= load_file(origin / file)
+            by_folder.setdefault(file.parent, {}).update(load_file(origin / file))
+    encoder = max(by_folder.values(), key=len)
     merged: list[str] = []
     alone: list[str] = []
 
@@ -66,6 +68,7 @@ def merge(config: MergeConfig, run: Run) -> dict[str, Any]:
         for file in files:
             with convert_read_errors(given / file):
                 weights = load_file(given / file)
+            partners = by_folder.get(file.parent, encoder)
             for name, value in weights.items():
                 partner = _partner(name, partners)
                 (alone if partner is None else merged).append(name)

@@ -279,7 +279,8 @@ def tar_captions(path: Path, selection: CaptionSettings) -> Iterator[CaptionRow]
                 found = table.get(normalize_unicode(key))
                 if found is None:
                     raise InputError(
-                        f"{where} has no .txt, no .json, and no row in {tar.with_suffix(PARQUET)}"
+                        f"{where} has no .txt, no .json beside it in the tar, where a sample's members are "
+                        f"neighbours, and no row in {tar.with_suffix(PARQUET)}"
                     )
                 caption, status = found
             if status in ("", SUCCESS):

@@ -20,7 +20,7 @@ from groundling.core.errors import (
     require_known,
     require_nonempty,
 )
-from groundling.runs.folder import decoded_json, input_state, json_text, read_json
+from groundling.runs.folder import STATES, decoded_json, input_state, read_json
 from groundling.settings.input_settings import TableTaskSettings
 
 TABLES = (".csv", ".tsv")
@@ -286,14 +286,17 @@ def _hub_parts(source: object) -> tuple[str, str | None, str]:
 
 
 def hub_dataset_identity(source: object) -> str:
-    """What changes with the data set's content: the library's hash of its builder, and the files of a folder."""
+    """What changes with the data set's content: the library's hash of its builder and files, and of a folder ours.
+
+    The library knows a local file by its time alone, which unpacking an archive may set.
+    """
     name, config, split = _hub_parts(source)
     library: Any = import_optional("datasets", Path(str(source)), "hub")
     with convert_errors(f"{source}: cannot be read"):
         builder = library.load_dataset_builder(name, config)
         identity = f"{builder.hash}-{builder.config.create_config_id({})}-{split}"
-    # Of a local file the library sees the time alone, which a copy may keep.
-    return f"{identity}-{json_text(input_state(name))}"
+    files = input_state(str(source))
+    return "-".join([identity, *(str(files[kind]) for kind in STATES if kind in files)])
 
 
 def hub_dataset_texts(source: object, column: str = "") -> Iterator[str]:

@@ -212,6 +212,11 @@ class ClipImageTower(nn.Module):
         return pooled.flatten(1)
 
 
+def reads_images(config: Any) -> bool:
+    """Whether a model is an image encoder, or has an image tower."""
+    return config.model_type in IMAGE_TOWERS or main_input(config) == "pixel_values"
+
+
 def load_clip_image_tower(source: str | Path) -> ClipImageTower:
     """Load an image tower without its text tower, or any image encoder, with its processor, from a hub id or folder.
 
@@ -219,8 +224,7 @@ def load_clip_image_tower(source: str | Path) -> ClipImageTower:
     """
     config = load_config(source)
     kind = config.model_type
-    reads_images = kind in IMAGE_TOWERS or main_input(config) == "pixel_values"
-    if not reads_images:
+    if not reads_images(config):
         raise InputError(f"{source}: a {kind} model has no image tower")
     # A tower that was saved without its projection is an image encoder like any other.
     is_alone = config.architectures == ["CLIPVisionModel"]

@@ -31,6 +31,7 @@ from groundling.models.clip import (
     load_clip_image_tower,
     load_clip_text_tower,
     main_input,
+    reads_images,
 )
 from groundling.models.hub import (
     OPEN_CLIP,
@@ -177,6 +178,11 @@ def has_text_tower(source: str | Path) -> bool:
     if is_open_clip(source):
         return True
     return not is_timm(source) and main_input(load_config(source)) != "pixel_values"
+
+
+def has_image_tower(source: str | Path) -> bool:
+    """Whether a model, a source of `load_frozen_clip`, reads images."""
+    return is_open_clip(source) or is_timm(source) or reads_images(load_config(source))
 
 
 def load_text_tower(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokenizerBase]:

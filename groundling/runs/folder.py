@@ -226,6 +226,9 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 SMALL = 1 << 26
 """Bytes of an input's files below which their content identifies them: 64 MiB, read in a tenth of a second."""
 
+STATES = ("content", "sizes_and_times")
+"""How an input is identified."""
+
 
 def input_state(path: str | Path, stored: Mapping[str, object] | None = None) -> dict[str, object]:
     """What a run remembers of an input: its path, and its files that are not hidden (locks).
@@ -257,7 +260,7 @@ def input_state(path: str | Path, stored: Mapping[str, object] | None = None) ->
         for name, file, stat in seen
     ]
     digest = hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()[:16]
-    kind = "sizes_and_times" if by_time else "content"
+    kind = STATES[by_time]
     return state | {"files": len(lines), kind: digest}
 
 

@@ -17,6 +17,7 @@ from groundling.data.text.keywords import KeywordExtractor
 from groundling.models.adapters import IMAGE, TEXT
 from groundling.models.frozen_clip import (
     FrozenClip,
+    has_image_tower,
     has_text_tower,
     load_frozen_clip,
     load_teacher_text,
@@ -33,6 +34,9 @@ from groundling.teachers.vectors import StoredVectors
 
 OF_TEXTS = (frozenset(FEATURES) - IMAGES) | {"sentence", "words", "has"}
 """Features that depend on a text."""
+
+OF_TEXT_ENCODERS = frozenset({"clip_text", "sentence", "words", "has"})
+"""Those for which a teacher needs no image."""
 
 OF_VECTORS = frozenset({*FEATURES, "sentence", "words", "has"})
 """Features that stored vectors would have to have."""
@@ -59,7 +63,7 @@ def load_teacher_set(
             require_known(
                 option, sorted(own), f"option={option}: no objective of this run reads it"
             )
-    _check_text_tower(source, names, context)
+    _check_towers(source, names, context)
     torch.manual_seed(derive_seed(seed, "init", "teacher"))
     features = frozenset().union(*(find_objective(name).features(context) for name in names))
     teacher_context = TeacherContext(
@@ -72,22 +76,24 @@ def load_teacher_set(
     return TeacherSet(teachers, FeatureCache(folder, settings.distillation.cache_gb))
 
 
-def _check_text_tower(source: str, names: Sequence[str], context: ObjectiveContext) -> None:
-    has_own_text = is_import_path(source) or source.startswith(VECTORS)
-    if not source or has_own_text or context.settings.targeted_distillation.teacher_text:
+def _check_towers(source: str, names: Sequence[str], context: ObjectiveContext) -> None:
+    if not source or is_import_path(source) or source.startswith(VECTORS):
         return
-    reading = [name for name in names if find_objective(name).features(context) & OF_TEXTS]
-    if reading and not has_text_tower(source):
-        every = {name: kind.features(context) for name, kind in built_in_objectives().items()}
-        others = [
-            name
-            for name, features in every.items()
-            if features & IMAGES and not features & OF_TEXTS
-        ]
-        raise InputError(
-            f"{source}: no text tower, whose features {' and '.join(reading)} reads; of images alone are "
-            f"{', '.join(others)}"
-        )
+    needs = {name: find_objective(name).features(context) for name in names}
+    towers = [("image", IMAGES, has_image_tower, "texts", OF_TEXT_ENCODERS)]
+    if not context.settings.targeted_distillation.teacher_text:
+        towers.insert(0, ("text", OF_TEXTS, has_text_tower, "images", IMAGES))
+    for tower, features, has_tower, other, rest in towers:
+        reading = [name for name, own in needs.items() if own & features]
+        if reading and not has_tower(source):
+            every = {name: kind.features(context) for name, kind in built_in_objectives().items()}
+            able = [
+                name for name, own in every.items() if own & rest and not own & (OF_VECTORS - rest)
+            ]
+            raise InputError(
+                f"{source}: no {tower} tower, whose features {' and '.join(reading)} reads; of {other} alone are "
+                f"{', '.join(able)}"
+            )
 
 
 def load_adapter_teacher_set(

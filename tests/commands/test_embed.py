@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from tiny import homes, toys
 from tiny.objectives import captioned_run
@@ -345,6 +345,22 @@ def test_each_layer_has_its_share(tmp_path: Path) -> None:
         assert torch.equal(value, (other if name.startswith("embeddings") else one)[name]), name
     with pytest.raises(InputError, match=r"2 shares, but .* is of layer 2"):
         groundling.merge(model=given, origin=origin, share=(0.0, 1.0), out=tmp_path / "bad")
+
+
+def test_modules_of_a_sentence_encoder_keep_apart(tmp_path: Path) -> None:
+    # Two Dense modules have weights of one name, in a folder each; here even of one shape.
+    values = {"given": (1.0, 2.0), "origin": (3.0, 4.0)}
+    for name, numbers in values.items():
+        new_encoder(tmp_path / name, 1)
+        for module, value in zip(("2_Dense", "3_Dense"), numbers, strict=True):
+            (tmp_path / name / module).mkdir()
+            weights = {"linear.weight": torch.full((2, 2), value)}
+            save_file(weights, tmp_path / name / module / "model.safetensors")
+    given, origin, out = tmp_path / "given", tmp_path / "origin", tmp_path / "out"
+    groundling.merge(model=given, origin=origin, share=(0.0,), out=out)
+    for module, value in zip(("2_Dense", "3_Dense"), values["origin"], strict=True):
+        weights = load_file(out / "model" / module / "model.safetensors")
+        assert torch.equal(weights["linear.weight"], torch.full((2, 2), value)), module
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:

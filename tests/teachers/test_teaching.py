@@ -258,3 +258,8 @@ def test_an_image_encoder_teaches_and_names_what_reads_images_alone(tmp_path: Pa
         InputError, match=r"contrastive reads; of images alone are caption_to_image"
     ):
         groundling.adapt(**setting_values(config) | {"arm": "contrastive"}, out=tmp_path / "other")
+    reader = {"teacher": str(homes.sentence_encoder(tmp_path / "sentences"))}
+    with pytest.raises(
+        InputError, match=r"no image tower.* caption_to_image reads; of texts alone are contrastive"
+    ):
+        groundling.adapt(**setting_values(config) | reader, out=tmp_path / "third")
