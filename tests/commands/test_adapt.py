@@ -187,6 +187,16 @@ def test_without_room_for_features_the_teacher_answers_in_every_step(
     assert not any("teacher" in name for name in digests(tmp_path / "out"))
 
 
+def test_a_short_run_on_many_texts_says_that_all_are_cached(settings, tmp_path):
+    config = replace_settings(settings, arm="contrastive", masked_lm=False)
+    one = replace(STEPS, steps=1, batch=2)
+    told = "features of all "
+    for cache_gb, notes in ((2.0, 1), (0.0, 0)):
+        out = tmp_path / f"{cache_gb}"
+        result = adapt(replace_settings(config, cache_gb=cache_gb), one, out)
+        assert sum(note.startswith(told) for note in result.get("notes", ())) == notes
+
+
 def test_a_term_that_is_no_better_than_guessing_is_told(settings, tmp_path):
     """Untrained, a contrastive loss is at or above the logarithm of the rows; where it falls, nothing is said."""
     config = replace_settings(settings, arm="contrastive", masked_lm=False)

@@ -46,6 +46,7 @@ from groundling.settings.fields import replace_settings
 from groundling.settings.input_settings import parse_weighted_files
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainingArguments
+from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
 from groundling.training.batch_sampler import DataSource
@@ -90,6 +91,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     by_length = match_by_length(objectives, texts, seed)
     run.note(*_student_notes(config, heads, text), *length_note(by_length, layout))
     run.note(*([] if model is text else _new_layers_note(training)))
+    run.note(*_cache_note(teacher_set, len(texts), settings, training))
     data, held_out = training_data(config, texts, eval_texts, teacher_set, objectives)
     result = fit(
         model,
@@ -284,6 +286,22 @@ def _student_notes(config: AdaptConfig, heads: Mapping[str, str], text: TextEnco
         *notes,
         f"{config.student} has no masked-LM head; the encoder forgets while a new one learns (retention_pairs "
         f"measures how much){without}",
+    ]
+
+
+def _cache_note(
+    teacher_set: TeacherSet, texts: int, settings: ObjectiveSettings, training: TrainingArguments
+) -> list[str]:
+    """A note if the run's own cache is filled with features of many more texts than it reads."""
+    read = training.steps * training.batch
+    is_shared = bool(settings.targeted_distillation.teacher_cache)
+    if is_shared or not (teacher_set.limit_gb and teacher_set.teachers):
+        return []
+    if not 0 < 3 * read < texts:
+        return []
+    return [
+        f"features of all {texts:,} texts are cached before the first step, and this run reads {read:,} at most; "
+        "cache_gb=0 computes only these"
     ]
 
 

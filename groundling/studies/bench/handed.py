@@ -35,6 +35,7 @@ from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.stats import derangement
 from groundling.studies.bench.commands import RealBenchConfig
+from groundling.studies.bench.methods import IMAGES, BenchMethod
 from groundling.studies.bench.protocol import (
     ADAPTING,
     ENCODER,
@@ -286,25 +287,31 @@ def _coco(images: Sequence[CaptionedImage]) -> dict[str, list[dict[str, object]]
 
 
 # -- the permuted teacher ----------------------------------------------------------------------------------------------
-def check_teacher(source: str, reads_images: bool, permutes: bool) -> None:
-    """Raises InputError for a teacher that lacks what methods or controls read.
-
-    `permutes`: whether a control permutes the tokens of its text tower.
-    """
+def check_teacher(source: str, methods: Sequence[BenchMethod]) -> None:
+    """Raises InputError for a teacher that lacks what methods or controls read."""
     if is_import_path(source):
         return
+    seeing = [one.name for one in methods if one.data == IMAGES]
+    permuting = [one.name for one in methods if one.replaces_teacher]
+    reading: list[str] = []
     if source.startswith(VECTORS):
-        lacking = "a text tower, whose tokens a control permutes" if permutes else ""
+        lacking, reading = "a text tower, whose tokens a control permutes", permuting
     else:
         with prefix_errors("teacher"):
             is_model_of_hub = not (is_open_clip(source) or is_timm(source))
             kind = load_config(source) if is_model_of_hub else None
         sees = kind is None or main_input(kind) == "pixel_values" or kind.model_type in CLIP_LIKE
-        lacking = "" if sees or not reads_images else "an image tower"
-        if permutes and (kind is None or not has_text_tower(source)):
+        if kind is None or not has_text_tower(source):
             lacking = "a text tower of Hugging Face, whose tokens a control permutes"
-    if lacking:
-        raise InputError(f"teacher={source}: has not {lacking}; choose other methods with --method")
+            reading = permuting
+        if not sees and not reading:
+            lacking, reading = "an image tower", seeing
+    if reading:
+        others = [one.name for one in methods if one.name not in reading]
+        without = f"--method {' '.join(others)} does without" if others else "choose other methods"
+        raise InputError(
+            f"teacher={source}: has not {lacking}, for {', '.join(reading)}; {without}"
+        )
 
 
 def permute_teacher(files: Files, settings: RealBenchConfig) -> None:

@@ -191,8 +191,7 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
     methods = [for_encoder(one, layers, has_head or encoder.sentence is None) for one in methods]
     needing = [one for one in methods if one.data != TEXT]
     if needing:
-        reads_images = any(one.data == IMAGES for one in needing)
-        check_teacher(config.teacher, reads_images, any(one.replaces_teacher for one in needing))
+        check_teacher(config.teacher, needing)
     own = RealBench(BenchFolder(work.out.resolve()), methods, config, sets)
     own.missing()  # jobs of another version end the bench before anything is written
     files = own.files(UNADAPTED)

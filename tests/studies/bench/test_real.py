@@ -463,8 +463,8 @@ def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(fil
         ({"images": "nowhere"}, "images=.*nowhere: no such file or folder"),
         ({"student": "nowhere"}, "student: .*nowhere: no model found"),
         (
-            {"method": ("caption_to_image",), "teacher": "encoder"},
-            "encoder: has not an image tower",
+            {"method": ("caption_to_image", "l1"), "teacher": "encoder"},
+            "encoder: has not an image tower, for caption_to_image; --method l1 does without",
         ),
         ({"teacher": ""}, "method=contrastive: learns from a CLIP-like teacher; pass teacher"),
         ({"teacher": "vectors:captions.csv"}, "no such folder|has not a text tower"),
