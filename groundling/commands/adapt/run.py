@@ -30,6 +30,7 @@ from groundling.core.batch import OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
 from groundling.data.captions import CaptionPairs
+from groundling.data.corpora import CorpusDataset
 from groundling.data.samples import ClipRowEncoder
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
@@ -58,18 +59,13 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
     seed = training.seed
     text = _student(config, seed)
-    arm = parse_arm(config.arm, config.masked_lm, text.sizes.causal)
+    arm = _arm_of(config, text)
     names = list(arm)
     is_cross_modal = any(one.needs_cross_modal for one in arm.values())
-    _check_direction(config, text, arm)
     pooling = config.objective_settings.distillation.pooling
     sentence = text.sentence or (_pooled(text, pooling) if pairs else None)
     before = similarity_agreement(text, sentence, pairs) if pairs and sentence else {}
-    used = replace_settings(config.objective_settings, pooling="own")  # retention uses it too
-    step = config.training_step
-    run.note(
-        *unused_settings_note(names, used, step.training_step, config.cross_modal, config.teacher)
-    )
+    run.note(*_unused_note(config, names))
     retains = bool(config.retain_weight) and text.sentence is not None and not is_cross_modal
     settings = _objective_settings(config, text)
     layout, max_length = text_layout_of(config, is_cross_modal, text_length_limit(text, sentence))
@@ -90,7 +86,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     projection = _projection(objectives) if config.keep_projection else None
     by_length = match_by_length(objectives, texts, seed)
     run.note(*_student_notes(config, heads, text), *length_note(by_length, layout))
-    run.note(*([] if model is text else _new_layers_note(training)))
+    run.note(*_new_layers_note(model, text, training))
     run.note(*_cache_note(teacher_set, len(texts), settings, training))
     data, held_out = training_data(config, texts, eval_texts, teacher_set, objectives)
     result = fit(
@@ -99,7 +95,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         data,
         training,
         run,
-        training_step=step,
+        training_step=config.training_step,
         evaluation=config.evaluation,
         held_out=held_out,
     )
@@ -110,8 +106,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     result |= {"text_layout": layout, "max_length": max_length}
     if windows is not None:
         result |= {"max_windows": windows.max_windows, "match_by_length": by_length}
-        learned = evaluate_objectives(model, objectives, eval_texts or texts, seed)
-        result["learned"] = {**learned, "held_out": eval_texts is not None}
+        result["learned"] = _learned(model, objectives, texts, eval_texts, seed)
     if projection is not None and text.sentence is not None:
         text.set_sentence_modules(text.sentence.with_projection(projection))
     if pairs and sentence is not None:
@@ -131,17 +126,33 @@ def _student(config: AdaptConfig, seed: int) -> TextEncoder:
     return text
 
 
-def _check_direction(
-    config: AdaptConfig, text: TextEncoder, arm: Mapping[str, type[Objective]]
-) -> None:
-    """Raises InputError for objectives that the student's direction of reading rules out."""
+def _unused_note(config: AdaptConfig, names: Sequence[str]) -> list[str]:
+    used = replace_settings(config.objective_settings, pooling="own")  # retention uses it too
+    step = config.training_step.training_step
+    return unused_settings_note(names, used, step, config.cross_modal, config.teacher)
+
+
+def _learned(
+    model: Encoder,
+    objectives: Sequence[Objective],
+    texts: CorpusDataset,
+    eval_texts: CorpusDataset | None,
+    seed: int,
+) -> dict[str, Any]:
+    scores = evaluate_objectives(model, objectives, eval_texts or texts, seed)
+    return {**scores, "held_out": eval_texts is not None}
+
+
+def _arm_of(config: AdaptConfig, text: TextEncoder) -> dict[str, type[Objective]]:
+    """The arm's objectives by name; raises InputError if the student's direction of reading rules one out."""
+    arm = parse_arm(config.arm, config.masked_lm, text.sizes.causal)
     family = text.encoder.config.model_type
     if not text.sizes.causal:
         if "clm" in arm:
             raise InputError(
                 f"arm={config.arm}: a {family} model reads both sides, so the next token is no task; train mlm"
             )
-        return
+        return arm
     both = [
         name
         for name, one in arm.items()
@@ -156,6 +167,7 @@ def _check_direction(
         raise InputError(
             f"pooling=cls: the first position of a {family} model has read nothing; expected last or mean"
         )
+    return arm
 
 
 def guessing_notes(
@@ -305,10 +317,10 @@ def _cache_note(
     ]
 
 
-def _new_layers_note(training: TrainingArguments) -> list[str]:
+def _new_layers_note(model: Encoder, text: TextEncoder, training: TrainingArguments) -> list[str]:
     """A note if new layers around the text encoder, which are no heads, train later or slower than heads do."""
     is_frozen = bool(training.freeze_encoder_steps or training.freeze_encoder_ratio)
-    if not is_frozen and training.head_lr == 1:
+    if model is text or (not is_frozen and training.head_lr == 1):
         return []
     return [
         "the new layers around the text encoder are no heads: they are frozen as long as it is, and train at its "
