@@ -16,6 +16,7 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
 from groundling.objectives import Objective, ObjectiveContext, masked_tokens, read_words
+from groundling.objectives.contrastive import pool_sentences
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.objectives import (
     SimilarityDistillationSettings,
@@ -212,7 +213,7 @@ class TargetedDistillationTerm(TaskDistillation):
 
 
 class TargetedTextDistillation(TargetedDistillationTerm):
-    """CLIP's text feature, at the end token, and the student's state at the first position (Eq. 4)."""
+    """CLIP's text feature, at the end token, and the student's first state, of a decoder its last (Eq. 4)."""
 
     name = "td_text"
     feature = "clip_text"
@@ -220,8 +221,9 @@ class TargetedTextDistillation(TargetedDistillationTerm):
 
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Distance (N,) for each row's text."""
-        states = require(encoded.text, "text", self.name)
-        return self.distance(states[:, 0], batch.features[self.feature])
+        sizes = self.sizes._replace(sentence_embedding=0)
+        text = pool_sentences(encoded, batch, sizes, "own", self.name)
+        return self.distance(text, batch.features[self.feature])
 
 
 USED = "td_words_used"

@@ -1,5 +1,6 @@
 """Decoders as students: the next token, states that have read a whole word or text, and what both sides rule out."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tiny.objectives import captioned_run
 from torch import Tensor
 
 from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.finetune import COMMAND as finetune
+from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import EncoderOutput, Example, collate, require
 from groundling.core.errors import InputError
 from groundling.data.corpora import corpus_samples
@@ -20,6 +23,8 @@ from groundling.objectives import read_words
 from groundling.objectives.causal_lm import CausalLM
 from groundling.objectives.contrastive import pool_sentences
 from groundling.objectives.lexi_contrastive import LexiContrastiveGrounding
+from groundling.objectives.targeted_distillation import TargetedTextDistillation
+from groundling.settings.fields import make_settings
 
 
 @pytest.fixture(params=DECODERS)
@@ -131,3 +136,23 @@ def test_a_block_of_a_decoder_has_the_end_of_each_text(tmp_path: Path) -> None:
     assert len(engine.encode(joined, add_special_tokens=False).ids) == pytest.approx(
         len(found), abs=len(samples)
     )
+
+
+def test_a_decoder_is_distilled_where_a_text_ends_and_not_fine_tuned(tmp_path: Path) -> None:
+    words = DECODERS["gpt2"].words()
+    gpt = homes.home(tmp_path / "gpt2", DECODERS["gpt2"].whole(len(words)), words)
+    text = student(gpt)
+    batch, tokens = read(text)
+    objective = TargetedTextDistillation(text.sizes._replace(teacher=text.sizes.text))
+    rows = len(tokens.input_ids)
+    batch = replace(batch, features={"clip_text": torch.zeros(rows, text.sizes.text)})
+    states = torch.randn(*tokens.input_ids.shape, text.sizes.text, requires_grad=True)
+    objective.distances(EncoderOutput(text=states), batch).sum().backward()
+    read_at = states.grad.abs().sum(-1).nonzero().tolist()
+    assert read_at == [[row, end - 1] for row, end in enumerate(tokens.attention_mask.sum(1))]
+    homes.rte(tmp_path / "glue", count=4)
+    tuning = make_settings(
+        FinetuneConfig, model=str(gpt), task="glue/rte", data=str(tmp_path / "glue")
+    )
+    with pytest.raises(InputError, match=r"gpt2: a decoder; tasks are fine-tuned on encoders"):
+        finetune(tuning, homes.STEPS, tmp_path / "out")

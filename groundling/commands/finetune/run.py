@@ -78,6 +78,8 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
         torch.manual_seed(derive_seed(seed, "init", "adapter"))
         return ClipFeatureAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     student = load_encoder(config.model, config.model_format, name)
+    if student.sizes.causal:  # heads read the first position, which has read nothing
+        raise InputError(f"{config.model}: a decoder; tasks are fine-tuned on encoders")
     if name and not isinstance(student, RegionEncoder):
         torch.manual_seed(derive_seed(seed, "init", "join"))
         if store is None:
