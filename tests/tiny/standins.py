@@ -73,6 +73,10 @@ def shelf(folder: Path) -> Path:
     vectors.parent.mkdir()
     for part in ("train", "test"):
         shutil.copy(common / "flickr8k/train.token.txt", folder / f"results.md/{part}.token.txt")
+    rated = [(f"a dog of {n} colours", f"{n} dogs", str(n)) for n in range(6)]
+    put(folder / "results.md/stsb_dev_300.tsv", "".join("\t".join(row) + "\n" for row in rated))
+    for name in ("annotations.jsonl", "objects.jsonl", "templates.yaml"):
+        shutil.copy(common / "coda" / name, folder / f"results.md/coda_{name}")
     shown = [f"{number}_f.jpg" for number in range(8)]
     write_vectors(vectors, shown, list(np.random.default_rng(0).normal(size=(8, 8))))
     quickstart(common, results / "quickstart")
