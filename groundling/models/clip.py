@@ -30,6 +30,7 @@ from groundling.core.batch import Batch, ClipWindows, EncoderOutput, OutputSizes
 from groundling.core.errors import InputError, require_known
 from groundling.data.samples import ClipRowEncoder
 from groundling.models.attention import AttentionCallback, capture_attention, window_positions
+from groundling.models.hub import VECTORS
 from groundling.models.loading import (
     Encoder,
     ModelFormat,
@@ -137,6 +138,8 @@ def load_clip_text_tower(source: str | Path) -> tuple[ClipTextTower, PreTrainedT
 
     Raises InputError if it is no CLIP-like model.
     """
+    if str(source).startswith(VECTORS):
+        raise InputError(f"{source}: a text tower is read, which stored vectors have not")
     kind = load_config(source).model_type
     require_known(kind, CLIP_LIKE, f"{source}: a {kind} model has no CLIP-like text tower")
     tokenizer = load_tokenizer(source)

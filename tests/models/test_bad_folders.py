@@ -91,6 +91,9 @@ def test_a_broken_model_for_inspection(make, case, tmp_path):
 def test_a_broken_teacher(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
     line = refusal(*adapting_with(given, tmp_path / "a", teacher=given / "student", arm="xdbert"))
     assert f"{given / 'student'}: a bert model has no CLIP-like text tower" in line
+    stored = f"vectors:{given}"
+    line = refusal(*adapting_with(given, tmp_path / "v", teacher=stored, arm="xdbert"))
+    assert f"{stored}: a text tower is read, which stored vectors have not" in line
     clip = home(tmp_path / "t", toys.clip(homes.tokens()), None)
     line = refusal(*adapting_with(given, tmp_path / "b", teacher=clip))
     assert f"{tmp_path / 't'}: no tokenizer" in line
