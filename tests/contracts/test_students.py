@@ -118,7 +118,7 @@ def test_every_student_learns(student, teacher, arm, at, tmp_path):
     assert isinstance(ours, TextEncoder) and bool(ours.sizes.pooler_output) == (
         student in {"bert", "roberta"}
     )
-    if teacher == "clip":  # of which the encoder has kept nothing
+    if teacher == "clip" and student not in CAUSAL:  # of which the encoder has kept nothing
         tuned(at, model, tmp_path / "tuned")
 
 
