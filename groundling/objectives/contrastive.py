@@ -242,17 +242,21 @@ def pool_sentences(
     """
     if pool == "own" and sizes.sentence_embedding:
         return require(encoded.sentence_embedding, "sentence_embedding", who)
-    if pool == "own" and sizes.causal:
-        pool = "last"
-    return pool_states(require(encoded.text, "text", who), batch, pool, who)
+    return pool_states(require(encoded.text, "text", who), batch, pool, who, sizes.causal)
 
 
-def pool_states(states: Tensor, batch: Batch, pool: PoolingMode, who: str) -> Tensor:
-    """The first state, the last, or the mean state without special tokens and padding: (N, D) of (N, T, D)."""
-    if pool not in ("last", "mean"):
+def pool_states(
+    states: Tensor, batch: Batch, pool: PoolingMode, who: str, causal: bool = False
+) -> Tensor:
+    """The first state, the last, or the mean state without special tokens and padding: (N, D) of (N, T, D).
+
+    `own` is the first state, in a `causal` model the last.
+    """
+    is_last = pool == "last" or (pool == "own" and causal)
+    if pool != "mean" and not is_last:
         return states[:, 0]
     tokens = require(batch.text, "text", who)
-    if pool == "last":
+    if is_last:
         last = tokens.attention_mask.sum(1) - 1
         return states[torch.arange(len(states), device=states.device), last]
     inside = tokens.ordinary.unsqueeze(-1)

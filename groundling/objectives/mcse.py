@@ -16,6 +16,7 @@ from groundling.objectives.contrastive import (
     gather_across_processes,
     info_nce,
     pool_sentences,
+    pool_states,
     sentence_width,
 )
 from groundling.settings.objectives import MCSESettings, SimCSESettings
@@ -48,9 +49,7 @@ class TwoPassObjective(Objective):
         states = require(encoded.encode_again, "encode_again", self.name)()
         if self.settings.pooling == "own" and encoded.pool_states is not None:
             return encoded.pool_states(states)
-        again = EncoderOutput(text=states)
-        sizes = self.sizes._replace(sentence_embedding=0)
-        return pool_sentences(again, batch, sizes, self.settings.pooling, self.name)
+        return pool_states(states, batch, self.settings.pooling, self.name, self.sizes.causal)
 
 
 class SimCSE(TwoPassObjective):

@@ -16,7 +16,7 @@ from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
 from groundling.objectives import Objective, ObjectiveContext, masked_tokens, read_words
-from groundling.objectives.contrastive import pool_sentences
+from groundling.objectives.contrastive import pool_states
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.objectives import (
     SimilarityDistillationSettings,
@@ -221,8 +221,8 @@ class TargetedTextDistillation(TargetedDistillationTerm):
 
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Distance (N,) for each row's text."""
-        sizes = self.sizes._replace(sentence_embedding=0)
-        text = pool_sentences(encoded, batch, sizes, "own", self.name)
+        states = require(encoded.text, "text", self.name)
+        text = pool_states(states, batch, "own", self.name, self.sizes.causal)
         return self.distance(text, batch.features[self.feature])
 
 

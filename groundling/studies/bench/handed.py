@@ -25,9 +25,9 @@ from groundling.core.rng import generator
 from groundling.data.captions import CaptionedImage, find_images, read_captions
 from groundling.data.corpora import plain_lines
 from groundling.data.vectors import VectorTable
-from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, main_input, make_clip_text_tower
-from groundling.models.frozen_clip import has_text_tower
-from groundling.models.hub import VECTORS, is_open_clip, is_timm
+from groundling.models.clip import CLIP_LIKE, IMAGE_TOWERS, make_clip_text_tower
+from groundling.models.frozen_clip import has_image_tower, has_text_tower
+from groundling.models.hub import VECTORS, is_open_clip
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.models.text_encoder import load_text_encoder, new_encoder
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
@@ -298,10 +298,9 @@ def check_teacher(source: str, methods: Sequence[BenchMethod]) -> None:
         lacking, reading = "a text tower, whose tokens a control permutes", permuting
     else:
         with prefix_errors("teacher"):
-            is_model_of_hub = not (is_open_clip(source) or is_timm(source))
-            kind = load_config(source) if is_model_of_hub else None
-        sees = kind is None or main_input(kind) == "pixel_values" or kind.model_type in CLIP_LIKE
-        if kind is None or not has_text_tower(source):
+            sees = has_image_tower(source)
+            reads_texts = not is_open_clip(source) and has_text_tower(source)
+        if not reads_texts:
             lacking = "a text tower of Hugging Face, whose tokens a control permutes"
             reading = permuting
         if not sees and not reading:
