@@ -23,9 +23,10 @@ Masking = Literal["within-word", "original"]
 """What is masked to score a token: it and the later tokens of its word, or it alone."""
 
 MAX_BATCH_TOKENS = 8192
-"""Tokens per batch, padding included."""
-MAX_CAUSAL_BATCH_TOKENS = 1024
-"""The same for a causal model, whose head gives a vocabulary of logits at every token."""
+"""Tokens per batch, padding included, of a masked model on a GPU."""
+SMALL_BATCH_TOKENS = 1024
+"""The same for a causal model, whose head gives a vocabulary of logits at every token, and on a processor, which is
+faster while the states of a batch fit its caches."""
 
 NO_LANGUAGE_MODEL = (
     "expected a masked language model, such as `groundling adapt --arm mlm` writes, or a causal one"
@@ -106,7 +107,8 @@ class LanguageModel:
             for number in track(order, "texts", "text")
             for copy in self._copies(number, *rows[number], masking)
         )
-        room = MAX_CAUSAL_BATCH_TOKENS if self.causal else MAX_BATCH_TOKENS
+        is_small = self.causal or self.device.type == "cpu"
+        room = SMALL_BATCH_TOKENS if is_small else MAX_BATCH_TOKENS
         for batch in _fill_batches(copies, room):
             for copy, log_probabilities in zip(batch, self._log_probabilities(batch), strict=True):
                 sums[copy.text] += log_probabilities.sum()
