@@ -299,7 +299,7 @@ vcr1images; only images with boxes are used."""
     skip_missing: bool = False
     """Skip images that --boxes names but the folder lacks, and count them; otherwise the first is an error."""
     batch: Annotated[int, Ge(1)] = 8
-    """Images per forward pass, all of one size."""
+    """Images per forward pass, all of one size; one on a processor unless the backbone scales to a square."""
     shard_size: Annotated[int, Ge(1)] = 256
     """Images per file of the store; a killed run repeats at most one file per process."""
     cpu: bool = False

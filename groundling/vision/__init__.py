@@ -299,9 +299,12 @@ class Extractor:
         """Regions of images in order, and by id the reasons for skipped images; `progress` counts images."""
         regions: dict[str, ImageRegions] = {}
         skipped: dict[str, str] = {}
-        for start in range(0, len(images), self.extraction.batch):
+        # A processor convolves large maps fastest one image at a time: more would leave its caches.
+        is_slower = self.backbone.device == "cpu" and not self.backbone.square
+        size = 1 if is_slower else self.extraction.batch
+        for start in range(0, len(images), size):
             sizes: dict[tuple[int, int], list[LoadedImage]] = {}
-            batch = images[start : start + self.extraction.batch]
+            batch = images[start : start + size]
             for name, path in batch:
                 try:
                     ready = self._read(name, path)
