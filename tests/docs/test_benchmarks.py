@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import runpy
 import sys
 from collections.abc import Iterator
@@ -23,11 +24,11 @@ from transformers.utils import logging
 
 from groundling.data import corpora
 from groundling.runs.folder import CACHE
-from groundling.studies.bench.engine import METHOD, TEXT_CONTROL, entries_of
+from groundling.studies.bench.engine import METHOD, entries_of
 from groundling.studies.bench.judge import base_entries
 from groundling.studies.bench.methods import built_in_methods
 from groundling.studies.bench.protocol import protocol_of
-from groundling.studies.bench.readings import READOUT, VISUAL
+from groundling.studies.bench.readings import VISUAL
 from groundling.training import fit
 
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
@@ -183,18 +184,16 @@ def test_the_readme_claims_what_the_bench_found(results: ModuleType) -> None:
         return results._number(entries_of(of_family, method, arm), reading)
 
     visual = {name: number(name, METHOD, VISUAL) for name in ("l1", "contrastive", "mcse")}
-    assert f"{visual['mcse']} after MCSE" in claims
-    assert f"{visual['l1']} after L1 and {visual['contrastive']} after contrastive" in claims
+    assert f"0{visual['mcse']} after MCSE" in claims
+    assert f"0{visual['l1']} after L1 and 0{visual['contrastive']} after contrastive" in claims
     for name in ("caption_to_image", "lexi_contrastive"):
-        assert f"read {number(name, METHOD, VISUAL)} of the visual attributes" in claims
-    odd = [number("contrastive", arm, READOUT) for arm in (METHOD, TEXT_CONTROL)]
-    assert f"for {odd[0]} after contrastive, for {odd[1]} after its control" in claims
-    category = [
-        number(name, arm, results.CATEGORY, "pictograms")
-        for name, arm in (("l1", METHOD), ("contrastive", METHOD), ("l1", TEXT_CONTROL))
-    ]
-    said = "{} and {} of the nouns' categories, their control's {}".format(*category)
-    assert said in claims
+        assert f"read 0{number(name, METHOD, VISUAL)} of the visual attributes" in claims
+    rows = dict.fromkeys(re.findall(r"^\|.*\| (0\.\d+, 0\.\d+) \|.*$", readme, re.MULTILINE))
+    both = {
+        f"0{number(name, METHOD, VISUAL)}, 0{number(name, METHOD, VISUAL, 'pictograms')}"
+        for name in {one["method"] for one in runs if one["arm"] == METHOD}
+    }
+    assert rows.keys() == both
 
 
 def test_published_results_are_those_of_this_protocol_and_its_methods(results: ModuleType) -> None:
@@ -206,30 +205,39 @@ def test_published_results_are_those_of_this_protocol_and_its_methods(results: M
         )
 
 
-# -- readme outputs ----------------------------------------------------------------------------------
+def test_the_figure_has_a_row_for_every_method(
+    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    figures = runpy.run_path(str(DOCS / "make_figures.py"))
+    assert figures["SPELT"].keys() == results.published()["methods"].keys()
+    figures["main"].__globals__["FIGURE"] = tmp_path / "bench.png"
+    figures["main"]()
+    assert (tmp_path / "bench.png").stat().st_size > 50_000
+
+
+# -- first steps ----------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def readme_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "make_readme_outputs", ROOT / "docs" / "make_readme_outputs.py"
-    )
+def outputs_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_outputs", ROOT / "docs" / "make_outputs.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_readme_can_be_read(readme_script: ModuleType) -> None:
-    readme = readme_script.README.read_text()
-    for heading in readme_script.SECTIONS:
-        blocks = readme_script.blocks_of(readme, heading)
+def test_the_first_steps_can_be_read(outputs_script: ModuleType) -> None:
+    page = outputs_script.PAGE.read_text()
+    for heading in outputs_script.SECTIONS:
+        blocks = outputs_script.blocks_of(page, heading)
         commands = [
             one
             for block in blocks
             if block.kind == "bash"
-            for one in readme_script.commands_of(block)
+            for one in outputs_script.commands_of(block)
         ]
         printed = dict.fromkeys(commands, "")
         shown = [block.text.partition("\n")[0] for block in blocks if block.kind == "console"]
         assert commands and shown
         for line in shown:
             if not line.startswith("$ head "):
-                assert readme_script.output_of(line.removeprefix("$ "), printed, ROOT) == ""
+                assert outputs_script.output_of(line.removeprefix("$ "), printed, ROOT) == ""

@@ -51,7 +51,7 @@ def commands() -> list[tuple[str, str]]:
 
 FLAGS = {flag for command in COMMANDS for flag in flags_of(command)} | {
     *("--out", "--help", "--help-all", "--dry-run"),
-    "--folder",  # of docs/make_readme_outputs.py
+    "--folder",  # of docs/make_outputs.py
 }
 
 
@@ -89,8 +89,9 @@ def test_python_compiles(page: Path) -> None:
 
 
 def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = [block for block in fenced(ROOT / "README.md", "python") if "groundling" in block]
-    assert blocks
+    pages = (ROOT / "README.md", ROOT / "docs/first_steps.md")
+    blocks = [block for page in pages for block in fenced(page, "python") if "groundling" in block]
+    assert len(blocks) > 1
     homes.student(tmp_path / "my_encoder")
     homes.teacher(tmp_path / "my_teacher")
     homes.text(tmp_path / "my_text.txt", 64)
@@ -98,9 +99,9 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     homes.put(tmp_path / "my.csv", homes.table(("question", "answer", "y"), *rows))
     store(tmp_path / "runs" / "store", ["holiday/beach", "cat"])
     monkeypatch.chdir(tmp_path)
-    for block in blocks:
+    for number, block in enumerate(blocks):
         block = re.sub(r"\b(adapt|finetune)\(", r"\1(cpu=True, ", block)
-        exec(compile(block, "README.md", "exec"), {})
+        exec(compile(re.sub("seeing", f"seeing-{number}", block), "a page", "exec"), {})
     written = sorted(tmp_path.glob("runs/*/model"))
     assert written
     assert [type(AutoModel.from_pretrained(folder)).__name__ for folder in written] == [

@@ -132,7 +132,9 @@ REPRODUCTIONS = [path.name for path in PAPERS]
 def smaller(command: TypedCommand) -> list[str]:
     """The words to run a command with."""
     flags = list(SMALLER.get(command.name, ()))
-    if command.name == "compare" and command.page == "README.md":  # which shows a list of seeds
+    if (
+        command.name == "compare" and command.page == "first_steps.md"
+    ):  # which shows a list of seeds
         flags += ["--seeds", str(SEEDS)]
     seeds = re.search(r"--seeds (\d+)", command.line)
     if command.name == "finetune" and seeds:

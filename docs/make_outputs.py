@@ -1,8 +1,8 @@
-"""Run the README's commands unchanged on rendered data, and paste their output below them.
+"""Run the commands of docs/first_steps.md unchanged on rendered data, and paste their output below them.
 
-    python docs/make_readme_outputs.py            # run, and write README.md
-    python docs/make_readme_outputs.py --check    # run, and fail if README.md has different numbers
-    python docs/make_readme_outputs.py --folder runs/readme    # keep the written files
+    python docs/make_outputs.py                         # run, and write the page
+    python docs/make_outputs.py --check                 # run, and fail if the page has different numbers
+    python docs/make_outputs.py --folder runs/first-steps    # keep the written files
 
 The commands are those in the ```bash blocks of the sections in `SECTIONS`, from top to bottom. The ```console blocks
 show output: `$ ` and the beginning of a command, then lines of its output, where `...` replaces omitted lines or the
@@ -34,7 +34,7 @@ from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).with_name("first_steps.md")
 SECTIONS = {
     "I have a text encoder": "text",
     "I have photos and questions": "photos",
@@ -52,7 +52,7 @@ CONTINUED = re.compile(r"\\\n\s*")
 
 
 class StaleError(Exception):
-    """The README shows output that its commands do not print."""
+    """The page shows output that its commands do not print."""
 
 
 class Block(NamedTuple):
@@ -61,17 +61,17 @@ class Block(NamedTuple):
     kind: str
     text: str
     start: int
-    """Where the text starts in the README."""
+    """Where the text starts in the page."""
 
 
-def blocks_of(readme: str, heading: str) -> list[Block]:
+def blocks_of(page: str, heading: str) -> list[Block]:
     """The blocks of one section, in their order."""
-    found = re.search(rf"^## {re.escape(heading)}\n", readme, re.MULTILINE)
+    found = re.search(rf"^## {re.escape(heading)}\n", page, re.MULTILINE)
     if found is None:
         raise StaleError(f"no section is called {heading!r}")
-    end = readme.find("\n## ", found.end())
-    stop = len(readme) if end < 0 else end
-    blocks = BLOCK.finditer(readme, found.end(), stop)
+    end = page.find("\n## ", found.end())
+    stop = len(page) if end < 0 else end
+    blocks = BLOCK.finditer(page, found.end(), stop)
     return [Block(match[1], match[2], match.start(2)) for match in blocks]
 
 
@@ -124,7 +124,7 @@ def _cut(line: str, shape: str) -> str:
 
 
 def differences(old: str, new: str) -> list[str]:
-    """Differences between two READMEs: a line for each number that differs by more than rounding explains."""
+    """Differences between two versions: a line for each number that differs by more than rounding explains."""
     found = []
     for before, after in itertools.zip_longest(old.splitlines(), new.splitlines(), fillvalue=""):
         numbers = (NUMBER.findall(before), NUMBER.findall(after))
@@ -143,7 +143,7 @@ def _close(old: str, new: str) -> bool:
     return abs(a - b) <= max(DISTANCE, SHARE * abs(a))
 
 
-# -- models and files that the README names ----------------------------------------------------------------------------
+# -- models and files that the page names ----------------------------------------------------------------------------
 
 PHOTOS, MORE = 300, 8
 """Number of photos with questions, and of other photos."""
@@ -186,7 +186,7 @@ def put_into_hub(hub: Path, name: str, model: Path) -> None:
 
 
 def put_files(folder: Path, world: Path) -> None:
-    """Write the user's files that the README names, from the world's: photos, captions, questions, text, examples."""
+    """Write the user's files that the page names, from the world's: photos, captions, questions, text, examples."""
     draw = random.Random(0)
     captions = captions_of(world / "captions_train2014.json")
     red = [photo for photo, some in captions.items() if is_red(some)]
@@ -305,9 +305,9 @@ def output_of(line: str, printed: Mapping[str, str], folder: Path) -> str:
     return matches[0]
 
 
-def with_outputs(readme: str, heading: str, printed: Mapping[str, str], folder: Path) -> str:
-    """The README with the output of a section's commands pasted into its console blocks."""
-    for block in reversed(blocks_of(readme, heading)):  # earlier blocks keep their positions
+def with_outputs(page: str, heading: str, printed: Mapping[str, str], folder: Path) -> str:
+    """The page with the output of a section's commands pasted into its console blocks."""
+    for block in reversed(blocks_of(page, heading)):  # earlier blocks keep their positions
         if block.kind != "console":
             continue
         first, _, shown = block.text.partition("\n")
@@ -315,12 +315,12 @@ def with_outputs(readme: str, heading: str, printed: Mapping[str, str], folder: 
         output = output_of(line, printed, folder)
         new = output if line.startswith("head ") else paste_output(shown, output)
         end = block.start + len(block.text)
-        readme = f"{readme[: block.start]}{first}\n{new}{readme[end:]}"
-    return readme
+        page = f"{page[: block.start]}{first}\n{new}{page[end:]}"
+    return page
 
 
-def run(readme: str, folder: Path) -> str:
-    """The README with the current output of its commands, which run below `folder`."""
+def run(page: str, folder: Path) -> str:
+    """The page with the current output of its commands, which run below `folder`."""
     render(folder)
     for heading, name in SECTIONS.items():
         place = folder / name
@@ -328,23 +328,23 @@ def run(readme: str, folder: Path) -> str:
             put_files(place, folder / "world")
         commands = [
             command
-            for block in blocks_of(readme, heading)
+            for block in blocks_of(page, heading)
             if block.kind == "bash"
             for command in commands_of(block)
         ]
-        readme = with_outputs(readme, heading, dict(outputs(commands, place)), place)
-    return readme
+        page = with_outputs(page, heading, dict(outputs(commands, place)), place)
+    return page
 
 
 def main() -> None:
     """Run everything as described above."""
-    flags = argparse.ArgumentParser(description="Paste the output of the README's commands.")
+    flags = argparse.ArgumentParser(description="Paste the output of the page's commands.")
     flags.add_argument(
         "--check", action="store_true", help="change nothing, and fail if the numbers differ"
     )
     flags.add_argument("--folder", default="", help="folder to run in; empty: a temporary folder")
     options = flags.parse_args()
-    old = README.read_text(encoding="utf-8")
+    old = PAGE.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary).resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -353,15 +353,15 @@ def main() -> None:
         try:
             new = run(old, folder)
         except StaleError as error:
-            sys.exit(f"README.md: {error}")
+            sys.exit(f"{PAGE.name}: {error}")
     if not options.check:
-        README.write_text(new, encoding="utf-8")
+        PAGE.write_text(new, encoding="utf-8")
         return
     found = differences(old, new)
     for line in found:
         print(line)
     if found:
-        sys.exit("README.md does not show the numbers that its commands print")
+        sys.exit(f"{PAGE.name} does not show the numbers that its commands print")
 
 
 if __name__ == "__main__":
