@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -25,8 +26,6 @@ from groundling.core.errors import InputError
 from groundling.models.lora import LoraAdapters, adapted_modules
 from groundling.models.text_encoder import load_text_encoder
 from groundling.settings.fields import make_settings, replace_settings
-
-peft = pytest.importorskip("peft")
 
 STUDENTS = {**DECODERS, **{name: ALL[name] for name in ("relu bert", "modernbert", "albert")}}
 
