@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ class LoraAdapters:
             target_modules="|".join(sorted(names)),
             fan_in_fan_out=any(isinstance(module, Conv1D) for module in modules.values()),
         )
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft reads transformers' old names
             torch.manual_seed(derive_seed(seed, "init", "lora"))
             self.model: Any = get_peft_model(text.encoder, self.config)
         self.weights: dict[str, Tensor] = {}

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from tiny import homes
 from tiny.homes import STEPS
 from tiny.lm_families import ALL, DECODERS, read
+from torch._dynamo.testing import CompileCounter
 from transformers import AutoModel
 
 from groundling.command_line import names
@@ -122,6 +123,18 @@ def test_other_ways_to_compute_learn_the_same(
         for some in ({}, way)
     )
     assert other["mlm"] == pytest.approx(plain["mlm"], rel=1e-5)
+
+
+def test_adapters_are_compiled_a_few_times(
+    config: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = CompileCounter()  # a backend that only counts graphs
+    whole = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda call, **options: whole(call, backend=counter, **options)
+    )
+    adapt(config, replace(STEPS, steps=6, batch=2, compile=True), tmp_path / "out")
+    assert 1 <= counter.frame_count < 5
 
 
 def test_a_sentence_encoder_begins_as_itself_and_is_held_there(
