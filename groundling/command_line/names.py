@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -130,6 +131,12 @@ def teacher_settings(arm: Mapping[str, type[Objective]]) -> list[str]:
     needed = ["teacher" for one in arm.values() if one.needs_cross_modal]
     needed += [one.needed_teacher() for one in arm.values()]
     return [name for name in dict.fromkeys(needed) if name]
+
+
+def check_lora(rank: int) -> None:
+    """Raises InputError for adapters without the library that makes them."""
+    if rank and find_spec("peft") is None:
+        raise InputError(f"lora={rank} needs: pip install 'groundling[lora]'")
 
 
 def check_training_step(config: object) -> None:

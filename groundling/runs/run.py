@@ -146,8 +146,11 @@ def _best_name(step: int) -> str:
 
 
 def _weights(module: nn.Module) -> dict[str, Tensor]:
-    # named_parameters lists a shared tensor once, as safetensors requires.
-    parameters: dict[str, Tensor] = dict(module.named_parameters())
+    # What is frozen is loaded, or drawn from the seed, again. named_parameters lists a shared tensor once, as
+    # safetensors requires.
+    parameters: dict[str, Tensor] = {
+        name: value for name, value in module.named_parameters() if value.requires_grad
+    }
     buffers = {f"buffer.{name}": value for name, value in module.named_buffers()}
     return {**parameters, **buffers}
 

@@ -123,6 +123,7 @@ def models(folder: Path) -> None:
     words = DECODERS["gpt2"].words()
     gpt = DECODERS["gpt2"].whole(len(words))
     homes.home(folder / "openai-community/gpt2", gpt, words)
+    homes.home(folder / "llama-1b", DECODERS["llama"].whole(len(words)), words)
     square = {"height": SIDE, "width": SIDE}
     seeing = homes.teacher(folder / "openai/clip-vit-base-patch32")
     hf.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=square).save_pretrained(seeing)

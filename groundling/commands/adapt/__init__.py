@@ -10,6 +10,7 @@ from annotated_types import Ge, Interval
 
 from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import (
+    check_lora,
     check_training_step,
     input_paths,
     parse_arm,
@@ -57,6 +58,9 @@ contrastive, td_text, td_words (with --word-selection random, since plain text h
 method (docs/methods.md), e.g. lexi_contrastive or voken_classification, or MODULE:NAME of your own."""
     masked_lm: bool = True
     """l1 and contrastive: also train masked LM, as the control does."""
+    lora: Annotated[int, Ge(0)] = 0
+    """Rank of low-rank adapters (LoRA) in every matrix of the student's layers; only they and heads are trained. The \
+model is saved with them merged, and they alone in `adapter`, in peft's format. 0: train all of it."""
     text_layout: Literal["auto", "lines", "blocks"] = "auto"
     """lines: one text per line; blocks: documents cut into blocks of exactly --max-length tokens; \
 auto: blocks for xdbert's objectives, since lines can be matched by their lengths, else lines."""
@@ -95,7 +99,10 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
     """Raises InputError for settings that are missing or have no effect."""
     arm = parse_arm(config.arm, config.masked_lm)
     require_settings(config, f"arm={config.arm}", "student", *teacher_settings(arm))
-    if not config.from_scratch:
+    check_lora(config.lora)
+    if config.from_scratch:
+        refuse_settings(config, "adapts weights that exist; leave out from_scratch", "lora")
+    else:
         reason = "a pretrained student has a size; add from_scratch"
         refuse_settings(config, reason, "student_layers", "student_width")
     if not any(one.needs_cross_modal or one.wraps_encoder() for one in arm.values()):

@@ -36,6 +36,7 @@ from groundling.models.clip import load_clip_text_tower
 from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.heads import LMHead, init_lm_head, save_with_lm_head
 from groundling.models.loading import Encoder
+from groundling.models.lora import LoraAdapters, add_lora
 from groundling.models.sentence_modules import SentenceModules, make_sentence_modules
 from groundling.models.text_encoder import TextEncoder, load_text_encoder, new_text_encoder
 from groundling.objectives import Objective, ObjectiveContext, find_objective, unused_settings_note
@@ -89,6 +90,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     run.note(*_new_layers_note(model, text, training))
     run.note(*_cache_note(teacher_set, len(texts), settings, training))
     data, held_out = training_data(config, texts, eval_texts, teacher_set, objectives)
+    adapters = add_lora(text, config.lora, seed, config.student)
     result = fit(
         model,
         objectives,
@@ -100,6 +102,9 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         held_out=held_out,
     )
     run.note(*guessing_notes(objectives, data[0], training, result))
+    if adapters is not None:
+        result["lora_parameters"] = adapters.parameters
+        adapters.merge()
     result |= {"arm": config.arm, "objectives": names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result["training_parameters"] = _count(nn.ModuleList([model, *objectives]))
@@ -111,7 +116,11 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         text.set_sentence_modules(text.sentence.with_projection(projection))
     if pairs and sentence is not None:
         result["retention"] = retention_report(text, sentence, pairs, before)
-    run.save(lambda folder: _save(folder, text, model, objectives, config, training, result))
+
+    def save(folder: Path) -> None:
+        _save(folder, text, model, objectives, config, training, result, adapters)
+
+    run.save(save)
     return result
 
 
@@ -206,9 +215,12 @@ def _save(
     config: AdaptConfig,
     training: TrainingArguments,
     result: dict[str, Any],
+    adapters: LoraAdapters | None,
 ) -> None:
     save_trained(folder / "model", text, objectives)
     result["fills_masks"] = _save_lm_head(folder / "model", objectives, config, text)
+    if adapters is not None:
+        adapters.write(folder / "adapter", config.student)
     if config.cross_modal.save_joint and model is not text:
         save_trained(folder / "joint", model, objectives)
     library = "sentence-transformers" if text.sentence else "transformers"

@@ -9,7 +9,12 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval
 
 from groundling.command_line import Command, ResumableRun
-from groundling.command_line.names import check_teacher, check_training_step, input_paths
+from groundling.command_line.names import (
+    check_lora,
+    check_teacher,
+    check_training_step,
+    input_paths,
+)
 from groundling.models.hub import is_adapter
 from groundling.settings.fields import InputKind, Settings, refuse_settings, required, settings
 from groundling.settings.input_settings import (
@@ -64,6 +69,9 @@ in every step, for objectives that need no labels (semi-supervised: CLIP-TD); 0:
 empty: the task's own name."""
     freeze_word_embeddings: bool = False
     """Freeze the word embeddings, so that words outside the training examples keep theirs."""
+    lora: Annotated[int, Ge(0)] = 0
+    """Rank of low-rank adapters (LoRA) in every matrix of the encoder's layers; only they and heads are trained. The \
+model is saved with them merged, and they alone in `adapter`, in peft's format. 0: train all of it."""
     regions: RegionSettings = field(default_factory=RegionSettings)
     train_regions: Annotated[str, InputKind.FOLDER] = ""
     """Region store of the training data, if it is not --regions: RefCOCO+'s detected track trains \
@@ -110,6 +118,7 @@ WITH_REGIONS = (
 def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) -> None:
     """Raises InputError for settings that are missing or have no effect."""
     check_one_task("finetune", config.task, config.own, "task")
+    check_lora(config.lora)
     if not config.regions.images:
         refuse_settings(config.pixels, "needs images=FOLDER, for models that read pixels")
     if not config.regions.regions:

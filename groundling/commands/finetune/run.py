@@ -41,6 +41,7 @@ from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.heads import init_layer
 from groundling.models.hub import is_adapter
 from groundling.models.loading import Encoder
+from groundling.models.lora import add_lora
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective, ObjectiveContext, unused_settings_note
 from groundling.objectives.supervised import SupervisedObjective
@@ -244,6 +245,7 @@ class FineTuning:
         held = {split: some for split, some in splits.items() if split != task.train}
         majority = majority_baseline(task, splits[task.train], held)
         metric = task.metrics[0]
+        adapters = add_lora(student, config.lora, seed, config.model)
 
         def measure() -> dict[str, float]:
             return evaluate(student, supervised, task, samples[task.dev[0]]).metrics
@@ -260,6 +262,9 @@ class FineTuning:
             ),
         )
         result = describe_seed(task, config, seed, objectives, source)
+        if adapters is not None:
+            result["lora_parameters"] = adapters.parameters
+            adapters.merge()
         result |= self._evaluate(student, supervised, samples, part.folder) | majority
         result |= trained
         if config.save_model:
@@ -268,6 +273,8 @@ class FineTuning:
             def save(folder: Path) -> None:
                 save_trained(folder / "model", student, objectives)
                 description.write(folder / "model")
+                if adapters is not None:
+                    adapters.write(folder / "adapter", config.model)
 
             part.save(save)
         return result
