@@ -7,6 +7,7 @@ The readings are those of docs/bench.csv; the images are rendered.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from statistics import mean
 from textwrap import fill
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 import numpy as np
 from make_bench_results import published
+from PIL import Image
 
 from groundling.studies.bench.engine import METHOD, SHUFFLED, TEXT_CONTROL, TOWER, entries_of
 from groundling.studies.bench.judge import base_entries, value_of
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 FIGURE = Path(__file__).with_name("bench.png")
 FAMILIES = {"objects": "Coloured objects, English", "pictograms": "Pictograms, another grammar"}
+COLOURS = 256
+"""Colours of the file, for its size."""
 IMAGES = 3
 """Images of each kind of worlds."""
 SERIES = {
@@ -107,8 +111,14 @@ def main() -> None:
         draw_images(list(strips[number * IMAGES :][:IMAGES]), family)
         draw_readings(panels[number], family)
         panels[number].set_title(f"{title}: five worlds", fontsize=9, loc="left")
-    panels[0].legend(fontsize=7, loc="lower right", bbox_to_anchor=(0.8, 0), frameon=False)
-    figure.savefig(FIGURE, metadata={"Software": None})
+    panels[1].legend(
+        fontsize=7, loc="lower right", bbox_to_anchor=(0.81, 0), frameon=False, handlelength=1
+    )
+    drawn = io.BytesIO()
+    figure.savefig(drawn)
+    Image.open(drawn).convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(
+        FIGURE, optimize=True
+    )
 
 
 if __name__ == "__main__":
