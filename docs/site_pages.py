@@ -1,7 +1,9 @@
-"""Hooks of `mkdocs build`: files above `docs/` and the page of the Python API are part of the site too."""
+"""Hooks of `mkdocs build`: files above `docs/`, notebooks, the Python API and all commands are pages of the site, too."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -14,8 +16,12 @@ PAGES = {
     "CHANGELOG.md": "changes.md",
 }
 """Files beside `docs/` that become pages, and the names of the pages."""
+NOTEBOOKS = ("ground_an_encoder", "ask_your_photos")
+"""Notebooks in `examples/`, which are pages and files to download."""
 DOWNLOADS = ("CITATION.cff", "examples/*.ipynb")
 """Files that pages link to for download."""
+HELP_WIDTH = "80"
+"""Columns of the commands' help on the site."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -25,6 +31,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     from make_api import page as api_page
 
     files.append(File.generated(config, "api.md", content=api_page()))
+    files.append(File.generated(config, "commands.md", content=commands_page()))
+    for name in NOTEBOOKS:
+        content = notebook_page(root / f"examples/{name}.ipynb")
+        files.append(File.generated(config, f"tutorials/{name}.md", content=content))
     for name, page in PAGES.items():
         text = (root / name).read_text(encoding="utf-8").replace("](docs/", "](")
         for other, target in PAGES.items():
@@ -34,6 +44,38 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         place = path.relative_to(root).as_posix()
         files.append(File.generated(config, place, content=path.read_bytes()))
     return files
+
+
+def commands_page() -> str:
+    """Every command with all of its flags, as `--help-all` prints them, under the titles of `groundling --help`."""
+    os.environ["COLUMNS"] = HELP_WIDTH
+    from groundling.command_line import COMMANDS
+    from groundling.command_line.flags import command_help
+
+    parts = [
+        "# Commands",
+        "Every command and every flag, as `groundling COMMAND --help-all` prints them. `--help` shows the flags that "
+        "most people use.",
+    ]
+    titles = dict.fromkeys(command.title for command in COMMANDS.values())
+    for title in titles:
+        parts.append(f"## {title}")
+        for name, command in COMMANDS.items():
+            if command.title == title:
+                parts.append(f"### {name}\n\n```text\n{command_help(command, shows_all=True)}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def notebook_page(path: Path) -> str:
+    """A notebook's cells as a page, with a link to the notebook below its title."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    fenced = [
+        text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        for cell, text in zip(cells, texts, strict=True)
+    ]
+    fenced.insert(1, f"[The notebook](../examples/{path.name}), to download and run.")
+    return "\n\n".join(fenced) + "\n"
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
