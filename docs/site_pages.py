@@ -1,4 +1,4 @@
-"""Hooks of `mkdocs build`: files above `docs/`, notebooks, the Python API and all commands are pages of the site, too."""
+"""Hooks of `mkdocs build`: files above `docs/`, notebooks, the Python API and all commands are pages of the site."""
 
 from __future__ import annotations
 
