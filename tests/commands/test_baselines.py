@@ -17,7 +17,7 @@ from groundling.commands.evaluate import EvaluateConfig
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
-from groundling.settings.fields import make_settings
+from groundling.settings.fields import make_settings, replace_settings
 
 COLUMNS = {"text": "question", "image": "photo", "label": "answer"}
 COUNT = 60
@@ -101,3 +101,10 @@ def test_an_adapter_is_asked_about_exchanged_and_broken_photos(place: Path, tmp_
     assert left["skipped_first"][0].startswith(f"{broken}: does not decode")  # type: ignore[index]
     with pytest.raises(InputError):
         scored(images=str(tmp_path / "photos"))
+    config = replace_settings(config, teacher_images=str(tmp_path / "photos"), skip_bad=True)
+    again = finetune(config, replace(STEPS, steps=2, batch=16), tmp_path / "again")
+    assert again["n"] == {"dev": len(rows) - 1}
+    assert any(
+        f"skipped 1 photos with their rows; the first: {broken}" in n for n in again["notes"]
+    )
+    assert any("2 steps are few for an adapter" in note for note in again["notes"])

@@ -23,6 +23,9 @@ from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import labels_of
 from groundling.training.image_use import credit_of_answers, image_use_note
 
+FEW_STEPS = 500
+"""Below this many steps, an adapter may not have begun to learn."""
+
 
 def describe_seed(
     task: Task,
@@ -94,6 +97,14 @@ def summary(
 def _median_use(uses: Sequence[Mapping[str, Any]], split: str) -> dict[str, Any]:
     every = sorted((use[split] for use in uses), key=lambda one: one["difference"])
     return dict(every[(len(every) - 1) // 2])
+
+
+def few_steps_note(config: FinetuneConfig, runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A note if an adapter had few steps: with few rows, so has every number of epochs that is usual elsewhere."""
+    steps = runs[0].get("steps", FEW_STEPS)
+    if config.adapter_settings.adapter == "none" or steps >= FEW_STEPS:
+        return []
+    return [f"{steps} steps are few for an adapter, whatever the epochs; try --steps 1000"]
 
 
 def image_use_notes(result: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from accelerate import PartialState
 from groundling.commands.finetune import COMMAND, FinetuneConfig
 from groundling.commands.finetune.data import (
     Splits,
+    bad_photos_note,
     check_regions_read,
     dev_splits_trained_on,
     missing_segments_note,
@@ -21,10 +22,12 @@ from groundling.commands.finetune.data import (
     samples_of,
     task_of,
     training_source,
+    without_bad_photos,
 )
 from groundling.commands.finetune.result import (
     degenerate_seeds_note,
     describe_seed,
+    few_steps_note,
     image_use_notes,
     majority_baseline,
     majority_note,
@@ -183,7 +186,7 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     result = summary(task, runs, config.model, trained_on)
     result |= positive_class(task.form) if isinstance(reader, TableReader) else {}
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
-    run.note(*image_use_notes(result))
+    run.note(*image_use_notes(result), *few_steps_note(config, runs))
     if config.text_only_baseline:
         other = COMMAND(without_images(config, task), training, run.folder / BASELINE)
         kept = ("scores", "median", "degenerate_seeds")
@@ -216,13 +219,18 @@ class FineTuning:
             flip=config.pixels.flip,
         )
         self._teacher_set: TeacherSet | None = None
+        self.bad_photos: dict[str, str] = {}
         if splits is not None:
             self.splits = splits
 
     @cached_property
     def splits(self) -> Splits:
-        """Examples of every split."""
-        return read_splits(self.task, self.config)
+        """Examples of every split; with `skip_bad`, those whose photos can be read."""
+        splits = read_splits(self.task, self.config)
+        if not self.config.skip_bad:
+            return splits
+        self.bad_photos, splits = without_bad_photos(splits, self.config)
+        return splits
 
     def run_seed(self, seed: int, part: RunFolder) -> dict[str, Any]:
         """Train with one seed, evaluate on every dev split, write predictions; returns scores by split and metric."""
@@ -241,6 +249,7 @@ class FineTuning:
         )
         supervised, auxiliary = self._objectives(student, head, teacher_set, seed)
         objectives = [supervised, *auxiliary]
+        part.note(*bad_photos_note(self.bad_photos))
         part.note(*missing_segments_note(student, head, self.inputs))
         for split, examples in splits.items():
             part.note(*list_oddities(task.file(Path(config.data), split), examples))
