@@ -19,6 +19,7 @@ from groundling.core.errors import (
     prefix_errors,
     raise_first,
     require_known,
+    require_nonempty,
 )
 from groundling.core.output_types import MultipleChoice, OpenAnswer, OutputType, RegionSelection
 from groundling.core.registry import check_trust, files_of_object, is_import_path, resolve
@@ -38,6 +39,7 @@ from groundling.models.heads import HEADS, load_head
 from groundling.models.loading import Encoder
 from groundling.objectives.contrastive import pool_states
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.prediction.answers import AnswerRow, answer_rows, write_answers
 from groundling.prediction.model_description import FILE, detection_settings, read_description
 from groundling.prediction.predictions import (
     ImageFiles,
@@ -53,7 +55,7 @@ from groundling.prediction.predictions import (
 )
 from groundling.runs.folder import sha256_of
 from groundling.runs.jobs import process_state
-from groundling.runs.progress import track
+from groundling.runs.progress import is_main_process, track
 from groundling.settings.input_settings import (
     PredictionColumns,
     SavedModelSettings,
@@ -70,12 +72,15 @@ from groundling.training.evaluation import (
     evaluate,
     score_split,
 )
+from groundling.training.image_use import exchange_images, image_use, image_use_note
 from groundling.vision import StoreRegionExtractor
 from groundling.vision_language import RegionEncoder
 from groundling.vision_language.loading import load_encoder, make_task_head
 
 DETECTION_BATCH = 256
 """Number of examples whose detected regions are in memory at once."""
+FIRST = 5
+"""Number of skipped images named in a result."""
 ALL = "all rows"
 """Split name for the scores of a whole file."""
 
@@ -485,23 +490,41 @@ class FineTunedModel:
         images: str | Path = "",
         regions: str | Path = "",
         allow_region_mismatch: bool = False,
+        skip_bad: bool = False,
+        answers: str | Path = "",
     ) -> dict[str, Any]:
         """Score the model on labelled data; arguments and result are those of `groundling evaluate`."""
         inputs = self.image_inputs(
-            str(regions), str(images), allow_region_mismatch=allow_region_mismatch
+            str(regions),
+            str(images),
+            allow_region_mismatch=allow_region_mismatch,
+            decode=skip_bad,
         )
         columns = PredictionColumns(text, image, choices)
         task, splits = self.labelled_splits(Path(data), split, columns, label, inputs)
+        train: Sequence[Example] = ()
+        if split == "dev" and self._own_columns(Path(data), columns) is not None:
+            train = self.labelled_splits(Path(data), "train", columns, label, inputs)[1]["train"]
         scores = {}
+        uses = {}
+        table: list[AnswerRow] = []
         truncated = 0
-        for name, examples in splits.items():
-            parts = []
-            for part, sources in self._parts(examples, inputs):
-                raise_first([f"{one}: {fault}" for one, fault in sources.faults.items()])
-                parts.append(self.scores(examples[part], sources, task))
-            answers = concatenate_outputs(parts, task)
-            scores[name] = score_split(answers, task, name, Path(data))
-            truncated += answers.truncated_tokens
+        skipped: dict[str, str] = {}
+        for name, every in splits.items():
+            examples, output, faults = self._outputs(every, inputs, task, skip_bad)
+            scores[name] = score_split(output, task, name, Path(data), len(examples) == len(every))
+            truncated += output.truncated_tokens
+            skipped |= faults
+            splits[name] = examples
+            table += answer_rows(output, self.form, examples) if answers else []
+            sees = self.reads_images and not self.description.zero_region_features
+            exchanged = exchange_images(task, examples) if sees else []
+            if exchanged:
+                _, other, _ = self._outputs(exchanged, inputs, task)
+                uses[name] = image_use(task, examples, output, other, train)
+                self.notes.append(image_use_note(name, uses[name]))
+        if answers and is_main_process():
+            write_answers(Path(answers), table, inputs.files, f"{task.name}: held-out answers")
         result = {
             "task": task.name,
             "model": str(self.folder),
@@ -509,8 +532,34 @@ class FineTunedModel:
             "n": {name: len(examples) for name, examples in splits.items()},
             "truncated_tokens": truncated,
         }
+        result |= {"image_use": uses} if uses else {}
+        if skip_bad:
+            first = [f"{image}: {fault}" for image, fault in skipped.items()][:FIRST]
+            result |= {"skipped_images": len(skipped), "skipped_first": first}
         result |= positive_class(self.form) if self.description.own is not None else {}
         return result | ({"notes": self.notes} if self.notes else {})
+
+    def _outputs(
+        self,
+        examples: Sequence[Example],
+        inputs: ImageSampleBuilder,
+        task: Task,
+        skip_bad: bool = False,
+    ) -> tuple[list[Example], EvaluationOutput, dict[str, str]]:
+        """The examples whose images can be read, the model's outputs for them, and the faults of the other images."""
+        valid: list[Example] = []
+        faults: dict[str, str] = {}
+        parts = []
+        for part, sources in self._parts(examples, inputs):
+            faults |= sources.faults
+            if not skip_bad:
+                raise_first([f"{one}: {fault}" for one, fault in faults.items()])
+            some = [one for one in examples[part] if not faults.keys() & set(one.images)]
+            if some:
+                parts.append(self.scores(some, sources, task))
+            valid += some
+        require_nonempty(valid, f"{inputs.settings.images}: no image of the data can be read")
+        return valid, concatenate_outputs(parts, task), faults
 
     def labelled_splits(
         self,

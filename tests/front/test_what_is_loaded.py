@@ -36,6 +36,10 @@ CASES = [
     ("predict --model tuned --data gone.csv", "data=gone.csv: no such file"),
     ("predict --model tuned --data my.csv --out my.csv", "my.csv: exists already"),
     ("evaluate --model tuned --data gone.csv", "data=gone.csv: no such file"),
+    (
+        f"baselines {OWN} --image y --model model --images gone",
+        "images=gone: no such file or folder",
+    ),
     ("probe --model model --data gone", "data=gone: no such file or folder"),
     ("probe-facts --model model --data gone.jsonl", "data=gone.jsonl: no such file"),
     ("probe-words --model model --data gone.txt", "data=gone.txt: no such file"),

@@ -98,6 +98,7 @@ SMALLER = {
     "run": ["--processes", "1"],
     "predict": ["--cpu"],
     "evaluate": ["--cpu"],
+    "baselines": ["--cpu"],
     "zero-shot": ["--cpu"],
     "modality": ["--cpu", "--ig-examples", "2", "--ig-steps", "2"],
     "pairs": ["--cpu"],

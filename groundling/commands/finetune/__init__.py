@@ -15,6 +15,7 @@ from groundling.command_line.names import (
     check_training_step,
     input_paths,
 )
+from groundling.core.errors import InputError
 from groundling.models.hub import is_adapter
 from groundling.settings.fields import InputKind, Settings, refuse_settings, required, settings
 from groundling.settings.input_settings import (
@@ -64,6 +65,9 @@ in every step, for objectives that need no labels (semi-supervised: CLIP-TD); 0:
     """Also predict the unlabelled test split, in the server's format."""
     save_model: bool = True
     """Save each seed's fine-tuned encoder and head, for `predict` and `evaluate`; off by default in a recipe."""
+    skip_bad: bool = False
+    """Leave out the examples of photos (--teacher-images, --images) that are missing or do not \
+decode, and count these photos; otherwise the first is an error."""
     display_name: str = ""
     """Task name in reports, e.g. to tell runs with several numbers of training examples apart; \
 empty: the task's own name."""
@@ -127,6 +131,9 @@ def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) 
     if config.adapter_settings.adapter != "none" or is_adapter(config.model):
         reason = "an adapter over CLIP trains only the task's loss; leave it out"
         refuse_settings(config, reason, "objectives", "training_step")
+    photos = config.regions.images or config.objective_settings.targeted_distillation.teacher_images
+    if config.skip_bad and not photos:
+        raise InputError("skip_bad needs teacher_images=FOLDER or images=FOLDER")
     check_teacher(extra, step.training_step)
     check_training_step(config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from groundling.data.samples import (
 from groundling.models.loading import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
+from groundling.settings.input_settings import RegionSettings
 from groundling.tasks import Task
 from groundling.tasks.splits import UnlabelledDataset, examples_outside, select_partition
 from groundling.tasks.table import table_task
@@ -87,6 +89,29 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     return {
         split: [without_region_tags(example) for example in some] for split, some in parts.items()
     }
+
+
+def without_bad_photos(
+    splits: Splits, config: FinetuneConfig
+) -> tuple[dict[str, str], dict[str, list[Example]]]:
+    """The faults of photos that are missing or do not decode, and the examples without these photos, by split."""
+    folder = config.regions.images or config.objective_settings.targeted_distillation.teacher_images
+    names = {image: None for some in splits.values() for one in some for image in one.images}
+    photos = ImageSampleBuilder(replace(RegionSettings(), images=folder), decode=True)
+    faults = dict(photos.image_sources(list(names)).faults)
+    kept = {
+        split: [one for one in some if not faults.keys() & set(one.images)]
+        for split, some in splits.items()
+    }
+    for split, some in kept.items():
+        require_nonempty(some, f"{folder}: no photo of {split!r} can be read")
+    return faults, kept
+
+
+def bad_photos_note(faults: Mapping[str, str]) -> list[str]:
+    """A note with the number of photos that were skipped, and the first."""
+    first = next((f"{image}: {fault}" for image, fault in faults.items()), "")
+    return [f"skipped {len(faults)} photos with their rows; the first: {first}"] if faults else []
 
 
 def region_inputs(config: FinetuneConfig) -> ImageSampleBuilder:

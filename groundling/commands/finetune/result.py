@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
@@ -22,6 +21,10 @@ from groundling.settings.objectives import ExtraObjectiveSettings, ObjectiveSett
 from groundling.tasks import Task
 from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import labels_of
+from groundling.training.image_use import credit_of_answers, image_use_note
+
+FEW_STEPS = 500
+"""Below this many steps, an adapter may not have begun to learn."""
 
 
 def describe_seed(
@@ -83,9 +86,32 @@ def summary(
     }
     alike = ("unlabelled_examples", "n", "majority")
     result |= {name: run[name] for run in runs[:1] for name in alike if name in run}
+    uses = [run["image_use"] for run in runs if "image_use" in run]
+    if uses:  # of the seed with the median difference, since an interval has no median
+        result["image_use"] = {split: _median_use(uses, split) for split in uses[0]}
     if trained_on:
         result["trained_on"] = list(trained_on)
     return result
+
+
+def _median_use(uses: Sequence[Mapping[str, Any]], split: str) -> dict[str, Any]:
+    every = sorted((use[split] for use in uses), key=lambda one: one["difference"])
+    return dict(every[(len(every) - 1) // 2])
+
+
+def few_steps_note(config: FinetuneConfig, runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A note if an adapter had few steps: with few rows, so has every number of epochs that is usual elsewhere."""
+    steps = runs[0].get("steps", FEW_STEPS)
+    if config.adapter_settings.adapter == "none" or steps >= FEW_STEPS:
+        return []
+    return [f"{steps} steps are few for an adapter, whatever the epochs; try --steps 1000"]
+
+
+def image_use_notes(result: Mapping[str, Any]) -> list[str]:
+    """A note for each split on whether the run with the median difference uses the photographs."""
+    of = ", the median seed" if len(result["seeds"]) > 1 else ""
+    uses = result.get("image_use", {})
+    return [image_use_note(split, use, of) for split, use in uses.items()]
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -100,11 +126,7 @@ def best_constant_answer(form: OutputType, examples: Sequence[Example]) -> float
         return None
     if isinstance(form, Regression):
         return float(np.mean([float(label) for label in labels]))
-    credit: defaultdict[int, float] = defaultdict(float)
-    for label in labels:
-        pairs = np.array([[label, 1.0]]) if np.ndim(label) == 0 else np.asarray(label)
-        for number, score in pairs:
-            credit[int(number)] += float(score)
+    credit = credit_of_answers(labels)
     never = form.excluded_answers if isinstance(form, OpenAnswer) else ()
     offered = [
         one for one in credit if one >= 0 and not (never and form.format_prediction(one) in never)

@@ -14,6 +14,7 @@ from accelerate import PartialState
 from groundling.commands.finetune import COMMAND, FinetuneConfig
 from groundling.commands.finetune.data import (
     Splits,
+    bad_photos_note,
     check_regions_read,
     dev_splits_trained_on,
     missing_segments_note,
@@ -21,10 +22,13 @@ from groundling.commands.finetune.data import (
     samples_of,
     task_of,
     training_source,
+    without_bad_photos,
 )
 from groundling.commands.finetune.result import (
     degenerate_seeds_note,
     describe_seed,
+    few_steps_note,
+    image_use_notes,
     majority_baseline,
     majority_note,
     summary,
@@ -58,6 +62,7 @@ from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_adapter_teacher_set, load_teacher_set
 from groundling.training.evaluation import Evaluator, evaluate, score_split, write_predictions
 from groundling.training.fit import fit, save_trained, taught_objectives
+from groundling.training.image_use import EXCHANGED, exchange_images, image_use
 from groundling.vision_language import Architecture, RegionEncoder
 from groundling.vision_language.loading import (
     ADAPTER,
@@ -182,6 +187,7 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     result = summary(task, runs, config.model, trained_on)
     result |= positive_class(task.form) if isinstance(reader, TableReader) else {}
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
+    run.note(*image_use_notes(result), *few_steps_note(config, runs))
     if config.text_only_baseline:
         other = COMMAND(without_images(config, task), training, run.folder / BASELINE)
         kept = ("scores", "median", "degenerate_seeds")
@@ -214,13 +220,18 @@ class FineTuning:
             flip=config.pixels.flip,
         )
         self._teacher_set: TeacherSet | None = None
+        self.bad_photos: dict[str, str] = {}
         if splits is not None:
             self.splits = splits
 
     @cached_property
     def splits(self) -> Splits:
-        """Examples of every split."""
-        return read_splits(self.task, self.config)
+        """Examples of every split; with `skip_bad`, those whose photos can be read."""
+        splits = read_splits(self.task, self.config)
+        if not self.config.skip_bad:
+            return splits
+        self.bad_photos, splits = without_bad_photos(splits, self.config)
+        return splits
 
     def run_seed(self, seed: int, part: RunFolder) -> dict[str, Any]:
         """Train with one seed, evaluate on every dev split, write predictions; returns scores by split and metric."""
@@ -233,11 +244,13 @@ class FineTuning:
         name = head_name(student, task, config)
         head = head_of(student, task, splits, name, not config.linear_head)
         student.word_embeddings().requires_grad_(not config.freeze_word_embeddings)
+        read = {**splits, **self._exchanged(student)}
         samples, teachers = samples_of(
-            splits, head, student, task, self.inputs, teacher_set, config.max_length
+            read, head, student, task, self.inputs, teacher_set, config.max_length
         )
         supervised, auxiliary = self._objectives(student, head, teacher_set, seed)
         objectives = [supervised, *auxiliary]
+        part.note(*bad_photos_note(self.bad_photos))
         part.note(*missing_segments_note(student, head, self.inputs))
         for split, examples in splits.items():
             part.note(*list_oddities(task.file(Path(config.data), split), examples))
@@ -278,6 +291,16 @@ class FineTuning:
 
             part.save(save)
         return result
+
+    def _exchanged(self, student: Encoder) -> Splits:
+        """The labelled held-out examples with exchanged images, by split; empty for a model that reads no images."""
+        config = self.config
+        sees = config.regions.regions and not config.zero_region_features
+        if student.clip_backbone is None and not sees:
+            return {}
+        held = {split: some for split, some in self.splits.items() if split != self.task.train}
+        others = {split: exchange_images(self.task, some) for split, some in held.items()}
+        return {EXCHANGED.format(split): some for split, some in others.items() if some}
 
     def _teachers(self, student: Encoder) -> TeacherSet:
         if self._teacher_set is None:
@@ -332,12 +355,20 @@ class FineTuning:
         out: Path,
     ) -> dict[str, Any]:
         task, data = self.task, Path(self.config.data)
-        splits = [split for split in samples if split != task.train]
+        splits = [split for split in self.splits if split != task.train]
         answers = {split: evaluate(student, objective, task, samples[split]) for split in splits}
+        uses = {}
+        for split in splits:
+            others = samples.get(EXCHANGED.format(split))
+            if others is not None:
+                exchanged = evaluate(student, objective, task, others)
+                train = self.splits[task.train]
+                uses[split] = image_use(task, self.splits[split], answers[split], exchanged, train)
         if PartialState().is_main_process:
             for split, some in answers.items():
                 write_predictions(some, task, split, out)
         labelled = {split: some for split, some in answers.items() if some.labels is not None}
         scores = {split: score_split(some, task, split, data) for split, some in labelled.items()}
         counts = {split: len(some.examples) for split, some in labelled.items()}
-        return {"scores": scores, "n": counts}
+        result: dict[str, Any] = {"scores": scores, "n": counts}
+        return result | ({"image_use": uses} if uses else {})
