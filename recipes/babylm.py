@@ -10,7 +10,7 @@ and blimp/. With BUDGET = "100M" and a student of GPT-2's size it is the Strict 
 
 from groundling.recipes import Row, Table, slug, step
 
-BUDGET = "2M"
+BUDGET = "10M"
 TRAIN = dict(
     student="student",
     from_scratch=True,
@@ -18,7 +18,7 @@ TRAIN = dict(
     word_budget=BUDGET,
     max_length=64,
     epochs=1,
-    batch=128,
+    batch=64,
     lr=3e-3,
     freeze_encoder_ratio=0.0,
     head_lr=1.0,
@@ -27,7 +27,7 @@ TRAIN = dict(
 )
 LOOKING = dict(
     arm="clm+caption_to_image",
-    caption_to_image_weight=0.02,  # its sum over a batch's captions starts ten times as high as the other loss
+    caption_to_image_weight=0.04,  # its sum over a batch's captions starts ten times as high as the other loss
     teacher="vectors:vectors",
     teacher_words=0,  # of an encoder of images alone
     pooling="last",

@@ -92,13 +92,15 @@ def select(recipe: Recipe, config: RunConfig) -> Recipe:
 
 
 def _with_seeds(row: Row, seeds: int) -> Row:
-    """The row with another number of seeds, if not 0; raises InputError if its steps are of one seed each."""
+    """The row with another number of seeds, if not 0; raises InputError if its steps are of one seed or of none."""
     if not seeds:
         return row
     steps = []
     for step in row.steps:
         if "seed" in step.settings:
             raise InputError(f"seeds: {step.name} has a seed of its own; change the recipe instead")
+        if "seeds" not in step.values:
+            raise InputError(f"seeds: {step.name} has no seeds; change the recipe instead")
         notes = dict(step.notes)
         if "seeds" in notes:
             reason = "changed on the command line"

@@ -87,7 +87,7 @@ teacher truncates texts to its context length, unless --max-windows allows more.
     retain_weight: Annotated[float, Ge(0)] = 10.0
     """Sentence-transformers student: weight of the loss that keeps its sentence vectors close to \
 the original ones; 0: none. Not used by xdbert."""
-    word_budget: Annotated[str, StringConstraints(pattern=r"([0-9]+M?)?")] = ""
+    word_budget: Annotated[str, StringConstraints(pattern=r"^([0-9]+M?)?$")] = ""
     """Most words of the texts and of all that teachers have read, such as 10M or 100M (BabyLM). The \
 ledger is printed, at most ten epochs are trained, and students are saved on the way, as `chck_1M` and so on."""
     teacher_words: Annotated[int, Ge(-1)] = -1

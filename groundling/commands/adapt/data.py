@@ -76,12 +76,12 @@ def read_texts(
     held, trained = (list(map(os.path.normpath, paths)) for paths in (config.eval_text, files))
     run.note(*training_overlap_note(held, trained, "files"))
     if config.shuffle_images:
-        texts.other_images = _other_images(texts, seed)
+        texts.other_images = other_images(texts, seed)
     run.counts |= {"texts": len(texts), "eval texts": len(eval_texts or ())}
     return texts, eval_texts
 
 
-def _other_images(texts: CorpusDataset, seed: int) -> dict[str, str]:
+def other_images(texts: CorpusDataset, seed: int) -> dict[str, str]:
     """Another image for every image, so that all texts of one get the same other one."""
     every = [*texts.bounds[:-1], len(texts)]
     found: dict[str, str] = {}

@@ -74,7 +74,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     layout, max_length = text_layout_of(config, is_cross_modal, text_length_limit(text, sentence))
     model, windows = _model(config, is_cross_modal, text, layout, seed)
     texts, eval_texts = read_texts(config, layout, max_length, text, windows, run, seed)
-    ledger = open_ledger(config, texts, layout) if config.word_budget else None
+    ledger = open_ledger(config, texts) if config.word_budget else None
     context = ObjectiveContext(model.sizes, text.tokenizer, settings, config.cross_modal)
     teacher = config.teacher if "teacher" in {one.needed_teacher() for one in arm.values()} else ""
     extra = [FrozenCopy(text)] if retains else []

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from groundling.commands.adapt import MILLION, MOST_EPOCHS, AdaptConfig, parse_words
-from groundling.commands.adapt.data import Layout
 from groundling.core.errors import InputError
 from groundling.core.registry import is_import_path
 from groundling.data.captions import IS_PAIR
@@ -39,14 +38,14 @@ Ledger = dict[str, Any]
 """`budget`, `texts` (words by file), `teachers` (words by name), `total`; of the plan `read`, `times` and `saved`."""
 
 
-def open_ledger(config: AdaptConfig, texts: CorpusDataset, layout: Layout) -> Ledger:
+def open_ledger(config: AdaptConfig, texts: CorpusDataset) -> Ledger:
     """The words of the texts and of every teacher; raises InputError if they are more than the budget.
 
     Also for a teacher that may have read an unknown number of words.
     """
     budget, teachers = parse_words(config.word_budget), teacher_words(config)
     files = [each.file for each in parse_weighted_files(config.text, "text")]
-    counts = count_words(texts, files, config, layout)
+    counts = count_words(texts, files, config)
     spans = zip(texts.bounds[:-1], texts.bounds[1:], strict=True)
     own = {
         file: int(counts[start:stop].sum())
@@ -93,12 +92,10 @@ def reads_images_alone(source: str) -> bool:
     return model_type(source) in IMAGES_ALONE
 
 
-def count_words(
-    texts: CorpusDataset, files: Sequence[str], config: AdaptConfig, layout: Layout
-) -> np.ndarray:
+def count_words(texts: CorpusDataset, files: Sequence[str], config: AdaptConfig) -> np.ndarray:
     """Words between spaces (len(texts),) of each text, which in each file add up to the file's own number.
 
-    A cut between blocks may divide a word, and the token between two lines is none: blocks share their file's words.
+    A cut may divide a word, and the token between a block's lines is none: texts share the words of their file.
     """
     between = texts.text.end_of_text
     counts = np.array(
@@ -108,8 +105,6 @@ def count_words(
         ],
         np.int64,
     )
-    if layout == "lines":
-        return counts
     for file, start, stop in zip(files, texts.bounds[:-1], texts.bounds[1:], strict=True):
         whole = sum(len(line.text.split()) for line in iterate_texts(file, config.caption_settings))
         ends = np.cumsum(counts[start:stop])
