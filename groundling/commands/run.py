@@ -27,7 +27,7 @@ from groundling.recipes.plan import (
     shrink,
     state,
 )
-from groundling.runs.folder import write_json
+from groundling.runs.folder import read_result, write_json
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.progress import CommandContext
 from groundling.settings.fields import InputKind, Settings, required, settings
@@ -92,13 +92,15 @@ def select(recipe: Recipe, config: RunConfig) -> Recipe:
 
 
 def _with_seeds(row: Row, seeds: int) -> Row:
-    """The row with another number of seeds, if not 0; raises InputError if its steps are of one seed each."""
+    """The row with another number of seeds, if not 0; raises InputError if its steps are of one seed or of none."""
     if not seeds:
         return row
     steps = []
     for step in row.steps:
         if "seed" in step.settings:
             raise InputError(f"seeds: {step.name} has a seed of its own; change the recipe instead")
+        if "seeds" not in step.values:
+            raise InputError(f"seeds: {step.name} has no seeds; change the recipe instead")
         notes = dict(step.notes)
         if "seeds" in notes:
             reason = "changed on the command line"
@@ -163,6 +165,10 @@ def run_recipe(recipe: Recipe, steps: Sequence[Step], processes: int) -> dict[st
         after = tuple(one.name for one in recipe.before(step))
         jobs.append(Job(step.name, COMMANDS[step.command].call, (recipe.arguments(step),), after))
     run_jobs(jobs, processes, print)
+    for step in steps:
+        words = (read_result(recipe.out / step.path) or {}).get("words")
+        if words:
+            print(f"{step.path}: {words['read']:,} words read, of {words['total']:,} in its budget")
     verdicts = [_judge(table, recipe.out) for table in recipe.tables]
     return verdicts[0] if len(verdicts) == 1 else {"tables": verdicts}
 
@@ -176,7 +182,8 @@ def _judge(table: Table, out: Path) -> dict[str, Any]:
     if table.name:
         print(f"\n{table.name}")
         folder = out / "tables" / slug(table.name)
-    own = [step.values["task"] for row in table.rows for step in row.steps]
+    steps = [step for row in table.rows for step in row.steps]
+    own = [step.values["task"] for step in steps if "task" in step.values]
     columns = table.columns if table.name else ()
     return write_verdict(collect_groups(groups, columns, own), folder, print, published)
 

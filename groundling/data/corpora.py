@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice, pairwise
@@ -461,13 +461,18 @@ class CorpusDataset:
         count = total if self._places is None else len(self._places)
         self.ids = LazySequence(count, self._id)
         self.images: Sequence[Sequence[str]] = LazySequence(count, self._images)
+        self.other_images: Mapping[str, str] = {}
+        """Images that samples have in place of the stored ones."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def key(self) -> list[Any]:
-        """The stores, which are named by their content, and the maximum number of texts."""
+        """The stores, which are named by their content, and the maximum number of texts.
+
+        Not which images are exchanged: no image is added.
+        """
         return [*(store.folder.name for _, store in self.files), len(self)]
 
     @cached_property
@@ -535,7 +540,10 @@ class CorpusDataset:
         return self._at(index).id()
 
     def _images(self, index: int) -> tuple[str, ...]:
-        return self._at(index).images()
+        return self._images_at(self._at(index))
+
+    def _images_at(self, at: _TextPlace) -> tuple[str, ...]:
+        return tuple(self.other_images.get(image, image) for image in at.images())
 
     def _made(self, index: int) -> Sample:
         at = self._at(index)
@@ -545,7 +553,7 @@ class CorpusDataset:
             clip, left_out = self.clip.row_of((at.rows("clip"), at.rows("clip_word")))
             dropped += left_out
         words = at.rows("words").astype(np.int64)
-        example = Example(at.id(), at.string("text"), images=at.images())
+        example = Example(at.id(), at.string("text"), images=self._images_at(at))
         return Sample(example.id, row, clip, words, truncated_tokens=dropped, example=example)
 
 

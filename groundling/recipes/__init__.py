@@ -298,7 +298,7 @@ class Row:
     name: str
     """Name in reports."""
     steps: tuple[Step, ...]
-    """Its fine-tunings, one after the other, in its folder (`slug(name)`)."""
+    """Its fine-tunings or `pairs`, one after the other, in its folder (`slug(name)`)."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """Scores in the paper, in the metric's own units, by task and by `TASK (SPLIT)`."""
 
@@ -341,5 +341,5 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """The tasks' names in reports, in order."""
-        steps = [one.values for row in self.rows for one in row.steps]
+        steps = [one.values for row in self.rows for one in row.steps if "task" in one.values]
         return list(dict.fromkeys(one["display_name"] or one["task"] for one in steps))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -248,6 +249,7 @@ def fit(
     evaluation: EvaluationSettings = EvaluationSettings(),  # noqa: B008  (frozen)
     held_out: Data | None = None,
     evaluator: Evaluator | None = None,
+    saves: Mapping[int, Callable[[], None]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """`train` in the run's folder, with notes on what limits the result; returns it with the loss on `held_out`.
 
@@ -270,6 +272,7 @@ def fit(
         teachers=teachers,
         training_step=load_training_step(training_step),
         evaluator=evaluator,
+        saves=saves,
     )
     # Terms that share a gate return the same notes.
     monitored = [note for one in objectives for note in one.notes(result["train_metrics"])]

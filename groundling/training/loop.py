@@ -155,6 +155,7 @@ def train(
     teachers: Sequence[Teacher] = (),
     training_step: TrainingStep | None = None,
     evaluator: Evaluator | None = None,
+    saves: Mapping[int, Callable[[], None]] = MappingProxyType({}),
 ) -> dict[str, object]:
     """Train `model` in place on the weighted sum of all objectives' terms; returns the last means and counters.
 
@@ -162,7 +163,8 @@ def train(
     kill, the same call resumes from the last one, with bit-identical results on one type of machine. `teachers` are
     those without a cache, whose inputs the samples carry (`TeacherDataset`); they are neither trained nor saved.
     `training_step` runs the passes of each micro-batch. The `evaluator` may stop the run early, or choose the step
-    whose weights the model has afterwards. For several processes, launch with `torchrun` or `accelerate launch`.
+    whose weights the model has afterwards. `saves` are called after the steps that they are listed by, and again if a
+    run resumes before them. For several processes, launch with `torchrun` or `accelerate launch`.
     Raises InputError if the loss is not finite.
     """
     sources = list(data) if isinstance(data, Sequence) else [DataSource(data)]
@@ -171,6 +173,7 @@ def train(
         training = _TrainingLoop(
             model, objectives, sources, config, Path(out), teachers, training_step, evaluator
         )
+        training.saves = saves
         recomputed = (
             gradient_checkpointing(model) if config.gradient_checkpointing else nullcontext()
         )
@@ -195,6 +198,7 @@ class _TrainingLoop:
         self.sources = sources
         self.config = config
         self.teachers = teachers
+        self.saves: Mapping[int, Callable[[], None]] = {}
         self.training_step = training_step
         self.evaluator = evaluator if evaluator and evaluator.settings.eval_every else None
         if config.cached_negatives:
@@ -249,6 +253,8 @@ class _TrainingLoop:
             norm = self._optimizer_step(step, batches)
             self.counters.step = step + 1
             self.counters.seconds = time.perf_counter() - began
+            if step + 1 in self.saves:  # before a checkpoint, so that no resumed run lacks it
+                self._call_save(self.saves[step + 1])
             self._record(norm, progress)
             progress.update()
         progress.close()
@@ -259,6 +265,12 @@ class _TrainingLoop:
         with disk_errors(self.log.path):
             for tracker in self.accelerator.trackers:
                 tracker.finish()
+
+    def _call_save(self, save: Callable[[], None]) -> None:
+        self._check_weights()
+        began = time.perf_counter()
+        save()
+        self.line_began += time.perf_counter() - began  # saving is not training
 
     def _active(self, step: int) -> list[Objective]:
         source = self.sources[self.plan.step_sources[step]]

@@ -156,6 +156,7 @@ def smaller(command: TypedCommand) -> list[str]:
         flags += ["--method", "contrastive"]
     if "vcr-100.json" in command.line:  # of four questions, so that unlabelled ones are left
         flags += ["--per-stratum", "1"] if command.name == "data partition" else ["--batch", "1"]
-    if command.name == "run" and "table3_world" not in command.line:  # its seeds are in a loop
+    own_seeds = "table3_world" in command.line or "babylm" in command.line  # in a loop, or none
+    if command.name == "run" and not own_seeds:
         flags += ["--seeds", str(SEEDS if "real.py" in command.line else 1)]
     return documents.words(documents.changed(command.line, flags))

@@ -64,6 +64,8 @@ def shelf(folder: Path) -> Path:
     store(papers / "store", COCO)
     store(papers / "nlvr2_store", [image["file_name"].rpartition(".")[0] for image in world])
     results = folder / "results.md/runs"
+    put(folder / "results.md/text.txt", "\n".join(toys.sentences()[:40]) + "\n")
+    shutil.copy(common / "flickr8k/train.token.txt", folder / "results.md/captions.token.txt")
     rows = [(f"{number}_f.jpg", "a dog waits") for number in range(1, 6)]
     put(folder / "results.md/photos.csv", table(("image", "text"), *rows))
     store(results / "flickr8k", [str(path.stem) for path in common.glob("flickr8k/images/*")])
@@ -79,6 +81,7 @@ def shelf(folder: Path) -> Path:
         shutil.copy(common / "coda" / name, folder / f"results.md/coda_{name}")
     shown = [f"{number}_f.jpg" for number in range(8)]
     write_vectors(vectors, shown, list(np.random.default_rng(0).normal(size=(8, 8))))
+    shutil.copytree(vectors.parent, folder / "results.md/vectors")
     quickstart(common, results / "quickstart")
     shutil.copytree(results / "quickstart", folder / "reproduce.md/runs/quickstart")
     rte_pairs(folder / "papers.md/rte")
@@ -123,6 +126,7 @@ def models(folder: Path) -> None:
     words = DECODERS["gpt2"].words()
     gpt = DECODERS["gpt2"].whole(len(words))
     homes.home(folder / "openai-community/gpt2", gpt, words)
+    homes.home(folder / "student", gpt, words)
     homes.home(folder / "llama-1b", DECODERS["llama"].whole(len(words)), words)
     square = {"height": SIDE, "width": SIDE}
     seeing = homes.teacher(folder / "openai/clip-vit-base-patch32")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval
+from pydantic import StringConstraints
 
 from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import (
@@ -16,6 +17,7 @@ from groundling.command_line.names import (
     parse_arm,
     teacher_settings,
 )
+from groundling.core.errors import InputError
 from groundling.settings.fields import (
     InputKind,
     Settings,
@@ -85,9 +87,27 @@ teacher truncates texts to its context length, unless --max-windows allows more.
     retain_weight: Annotated[float, Ge(0)] = 10.0
     """Sentence-transformers student: weight of the loss that keeps its sentence vectors close to \
 the original ones; 0: none. Not used by xdbert."""
+    word_budget: Annotated[str, StringConstraints(pattern=r"^([0-9]+M?)?$")] = ""
+    """Most words of the texts and of all that teachers have read, such as 10M or 100M (BabyLM). The \
+ledger is printed, at most ten epochs are trained, and students are saved on the way, as `chck_1M` and so on."""
+    teacher_words: Annotated[int, Ge(-1)] = -1
+    """--word-budget: words that teachers have read which are not known as encoders of images alone; \
+-1: such a teacher is refused."""
+    shuffle_images: bool = False
+    """A control: each image's captions get another image, drawn from --seed, so that the words are the same."""
     retention_pairs: Annotated[str, InputKind.PATH] = ""
     """Text pairs with similarities, on which Spearman correlation is measured before and after \
 adaptation: the folder of STS-B or GLUE (dev.tsv is read), or a tsv of text, text, number."""
+
+
+MILLION = 1_000_000
+MOST_EPOCHS = 10
+"""Most times that BabyLM's rules allow to read a text (from memory of its rules of 2025 and 2026)."""
+
+
+def parse_words(text: str) -> int:
+    """A number of words, such as 10M."""
+    return int(text.removesuffix("M")) * (MILLION if text.endswith("M") else 1)
 
 
 ADAPTING = TrainingArguments(lr=2e-5, freeze_encoder_ratio=0.2, head_lr=20.0)
@@ -108,6 +128,18 @@ def check(config: AdaptConfig, training: TrainingArguments, out: str | Path) -> 
     if not any(one.needs_cross_modal or one.wraps_encoder() for one in arm.values()):
         refuse_settings(config, f"arm={config.arm} has no cross-modal model", "save_joint")
     check_training_step(config)
+    _check_word_budget(config, training)
+
+
+def _check_word_budget(config: AdaptConfig, training: TrainingArguments) -> None:
+    if not config.word_budget:
+        refuse_settings(config, "counts towards word_budget, which is not set", "teacher_words")
+        return
+    if not config.from_scratch:
+        raise InputError("word_budget: a pretrained student has read words; add from_scratch")
+    refuse_settings(config, "word_budget counts whole files; shorten the file", "limit")
+    if not training.steps and training.epochs > MOST_EPOCHS:
+        raise InputError(f"epochs={training.epochs:g}: word_budget allows {MOST_EPOCHS} at most")
 
 
 COMMAND = Command(

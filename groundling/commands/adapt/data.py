@@ -6,10 +6,12 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Literal
 
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
+from groundling.core.rng import generator
 from groundling.data.captions import IS_PAIR, CaptionPairs
 from groundling.data.corpora import CorpusDataset, corpus_samples, stores_folder
 from groundling.data.samples import ClipRowEncoder, TextRowEncoder
@@ -17,6 +19,7 @@ from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
 from groundling.runs.run import Run
 from groundling.settings.input_settings import WeightedFile, parse_weighted_files
+from groundling.stats import derangement
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource, split_by_file
@@ -54,6 +57,7 @@ def read_texts(
     text: TextEncoder,
     windows: ClipRowEncoder | None,
     run: Run,
+    seed: int,
 ) -> tuple[CorpusDataset, CorpusDataset | None]:
     """Training texts, and held-out texts or None; tokenised texts are stored in the run folder."""
     is_joined = layout == "blocks" and text.sizes.causal
@@ -71,8 +75,24 @@ def read_texts(
     texts = read(files, config.limit)
     held, trained = (list(map(os.path.normpath, paths)) for paths in (config.eval_text, files))
     run.note(*training_overlap_note(held, trained, "files"))
+    if config.shuffle_images:
+        texts.other_images = other_images(texts, seed)
     run.counts |= {"texts": len(texts), "eval texts": len(eval_texts or ())}
     return texts, eval_texts
+
+
+def other_images(texts: CorpusDataset, seed: int) -> dict[str, str]:
+    """Another image for every image, so that all texts of one get the same other one."""
+    every = [*texts.bounds[:-1], len(texts)]
+    found: dict[str, str] = {}
+    for start, stop in pairwise(every):  # files stay apart: a run may draw them by weight
+        names = list(dict.fromkeys(filter(None, texts.strings("image", range(start, stop)))))
+        if len(names) == 1:
+            raise InputError(f"shuffle_images: {names[0]} is the only image of its file")
+        if names:
+            others = derangement(len(names), generator(seed, "shuffled images", start))
+            found |= zip(names, (names[other] for other in others), strict=True)
+    return found
 
 
 def training_data(
@@ -84,6 +104,8 @@ def training_data(
 ) -> tuple[Data, Data | None]:
     """Training data, and held-out data or None, with the same teachers."""
     files = parse_weighted_files(config.text, "text")
+    if config.shuffle_images and not any(one.image_features for one in teacher_set.teachers):
+        raise InputError(f"shuffle_images: no objective of arm={config.arm} reads images")
     data = text_sources(texts, files, teacher_set, objectives, "text")
     if eval_texts is None:
         return data, None

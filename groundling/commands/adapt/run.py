@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from groundling.commands.adapt.evaluation import (
     retention_report,
     similarity_agreement,
 )
+from groundling.commands.adapt.word_budget import Ledger, describe, open_ledger, plan_saves
 from groundling.core.batch import OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.core.rng import derive_seed
@@ -71,7 +73,8 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     settings = _objective_settings(config, text)
     layout, max_length = text_layout_of(config, is_cross_modal, text_length_limit(text, sentence))
     model, windows = _model(config, is_cross_modal, text, layout, seed)
-    texts, eval_texts = read_texts(config, layout, max_length, text, windows, run)
+    texts, eval_texts = read_texts(config, layout, max_length, text, windows, run, seed)
+    ledger = open_ledger(config, texts) if config.word_budget else None
     context = ObjectiveContext(model.sizes, text.tokenizer, settings, config.cross_modal)
     teacher = config.teacher if "teacher" in {one.needed_teacher() for one in arm.values()} else ""
     extra = [FrozenCopy(text)] if retains else []
@@ -90,6 +93,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     run.note(*_new_layers_note(model, text, training))
     run.note(*_cache_note(teacher_set, len(texts), settings, training))
     data, held_out = training_data(config, texts, eval_texts, teacher_set, objectives)
+    saves = _saves(ledger, data[0], objectives, text, config, training, run) if ledger else {}
     adapters = add_lora(text, config.lora, seed, config.student)
     result = fit(
         model,
@@ -100,6 +104,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         training_step=config.training_step,
         evaluation=config.evaluation,
         held_out=held_out,
+        saves=saves,
     )
     run.note(*guessing_notes(objectives, data[0], training, result))
     if adapters is not None:
@@ -108,6 +113,8 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     result |= {"arm": config.arm, "objectives": names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result["training_parameters"] = _count(nn.ModuleList([model, *objectives]))
+    if ledger is not None:
+        result["words"] = ledger
     result |= {"text_layout": layout, "max_length": max_length}
     if windows is not None:
         result |= {"max_windows": windows.max_windows, "match_by_length": by_length}
@@ -217,8 +224,7 @@ def _save(
     result: dict[str, Any],
     adapters: LoraAdapters | None,
 ) -> None:
-    save_trained(folder / "model", text, objectives)
-    result["fills_masks"] = _save_lm_head(folder / "model", objectives, config, text)
+    result["fills_masks"] = _save_student(folder / "model", text, objectives, config)
     if adapters is not None:
         adapters.write(folder / "adapter", config.student)
     if config.cross_modal.save_joint and model is not text:
@@ -226,6 +232,47 @@ def _save(
     library = "sentence-transformers" if text.sentence else "transformers"
     card = _card(config, training, result, library, text.sizes.causal)
     (folder / "model" / "README.md").write_text(card, encoding="utf-8")
+
+
+def _save_student(
+    folder: Path, text: TextEncoder, objectives: Sequence[Objective], config: AdaptConfig
+) -> str:
+    save_trained(folder, text, objectives)
+    return _save_lm_head(folder, objectives, config, text)
+
+
+def _saves(
+    ledger: Ledger,
+    sources: Sequence[DataSource],
+    objectives: Sequence[Objective],
+    text: TextEncoder,
+    config: AdaptConfig,
+    training: TrainingArguments,
+    run: Run,
+) -> dict[int, Callable[[], None]]:
+    """What saves the students of a word budget, by step; notes the ledger, which is whole then."""
+    due = plan_saves(ledger, sources, objectives, training, run.state.num_processes)
+    run.note(describe(ledger, config.student))
+    return {
+        step: partial(_save_students, names, run, text, objectives, config)
+        for step, names in due.items()
+    }
+
+
+def _save_students(
+    names: Sequence[str],
+    run: Run,
+    text: TextEncoder,
+    objectives: Sequence[Objective],
+    config: AdaptConfig,
+) -> None:
+    """Save the student as it is now under each of several names, beside the run's `model`."""
+
+    def write(folder: Path) -> None:
+        for name in names:
+            _save_student(folder / name, text, objectives, config)
+
+    run.save(write)
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
