@@ -236,6 +236,11 @@ class Tokens:
         """(N, T) bool: True at the text's own tokens, False at special ones and padding."""
         return self.attention_mask & ~self.special_tokens_mask
 
+    def last(self, states: Tensor) -> Tensor:
+        """The state (N, D) at each row's last token, of states (N, T, D); padding stands right of the tokens."""
+        last = self.attention_mask.sum(1) - 1
+        return states[torch.arange(len(states), device=states.device), last]
+
 
 @dataclass(frozen=True)
 class Regions:

@@ -125,6 +125,21 @@ class PooledClsHead(TaskHead):
         return outputs
 
 
+class LastTokenHead(TaskHead):
+    """A decoder's plain head: one Linear without bias on the last token, as in `GPT2ForSequenceClassification`."""
+
+    def __init__(self, context: HeadContext) -> None:
+        super().__init__()
+        self.classify = nn.Linear(context.sizes.text, context.outputs, bias=False)
+        init_linears(self.classify)
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """(N, outputs) of the last token, special or not, which has read the whole text."""
+        states = require(encoded.text, "text", "a task head")
+        outputs: Tensor = self.classify(require(batch.text, "text", "a task head").last(states))
+        return outputs
+
+
 class UnpooledClsHead(TaskHead):
     """One Linear on the encoder's first position, without pooler or dropout (Splend1d/XDBERT, its GLUE script)."""
 
@@ -133,6 +148,8 @@ class UnpooledClsHead(TaskHead):
         super().__init__()
         if context.output_type.head_input != "first":
             raise InputError("cls_without_pooler: not predicted from the first position")
+        if context.sizes.causal:
+            raise InputError("cls_without_pooler: the first position of a decoder has read nothing")
         self.classify = make_output_layer(context.sizes.text, context.outputs)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
@@ -297,5 +314,7 @@ PLAIN: dict[str, type[TaskHead]] = {
 
 
 def make_plain_head(context: HeadContext) -> TaskHead:
-    """The plain head for the task's output type."""
+    """The plain head for the task's output type, of an encoder or a decoder."""
+    if context.sizes.causal and context.output_type.head_input == "first":
+        return LastTokenHead(context)
     return PLAIN[context.output_type.head_input](context)

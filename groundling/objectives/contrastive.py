@@ -257,7 +257,6 @@ def pool_states(
         return states[:, 0]
     tokens = require(batch.text, "text", who)
     if is_last:
-        last = tokens.attention_mask.sum(1) - 1
-        return states[torch.arange(len(states), device=states.device), last]
+        return tokens.last(states)
     inside = tokens.ordinary.unsqueeze(-1)
     return (states * inside).sum(1) / inside.sum(1).clamp(min=1)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from groundling.core.batch import FORWARD_BATCH, Batch, EncoderOutput, Example, collate, require
 from groundling.core.errors import (
@@ -37,7 +36,7 @@ from groundling.data.tables import check_no_label, row_texts, split_columns
 from groundling.models.adapters import IMAGE, TEXT
 from groundling.models.heads import HEADS, load_head
 from groundling.models.loading import Encoder
-from groundling.objectives.contrastive import pool_states
+from groundling.objectives.contrastive import PoolingMode, pool_states
 from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction.answers import AnswerRow, answer_rows, write_answers
 from groundling.prediction.model_description import FILE, detection_settings, read_description
@@ -449,8 +448,9 @@ class FineTunedModel:
         Args:
             texts: a text, or a list of N texts.
             images: the image of each text, as a file path or PIL image, or its images; None: text only.
-            pool: the last hidden state of the first position, or the mean over the text's tokens without special ones;
-                a model with one vector per text (a CLIP text tower, an adapter over CLIP) returns that vector.
+            pool: the last hidden state of the first position (of a decoder, of the last token), or the mean over the
+                text's tokens without special ones; a model with one vector per text (a CLIP text tower, an adapter
+                over CLIP) returns that vector.
             regions: a region store with the images; empty: regions are detected now.
         """
         if isinstance(texts, str):
@@ -473,7 +473,7 @@ class FineTunedModel:
         for start in track(range(0, len(samples), FORWARD_BATCH), "encoding", "batch"):
             places = range(start, min(start + FORWARD_BATCH, len(samples)))
             batch = collate(samples.get(places, ())).to(self.device)
-            states.append(_pooled(self.student(batch), batch, pool).float().cpu().numpy())
+            states.append(_pooled(self.student(batch), batch, pool, self.student.sizes.causal))
         return np.concatenate(states)
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
@@ -625,11 +625,17 @@ def _check_answers(task: Task, data: Path, split: str) -> None:
         raise InputError(f"{data}: its answers and those of the model differ, or their order")
 
 
-def _pooled(encoded: EncoderOutput, batch: Batch, pool: Literal["first", "mean"]) -> Tensor:
+def _pooled(
+    encoded: EncoderOutput, batch: Batch, pool: Literal["first", "mean"], causal: bool
+) -> np.ndarray:
     states = encoded.text if encoded.joint_text is None else encoded.joint_text
     if states is None:
-        return require(encoded.pooler_output, "pooler_output", "encode")
-    return pool_states(states, batch, "mean" if pool == "mean" else "cls", "encode")
+        pooled = require(encoded.pooler_output, "pooler_output", "encode")
+    else:
+        mode: PoolingMode = "mean" if pool == "mean" else "own"
+        pooled = pool_states(states, batch, mode, "encode", causal)
+    vectors: np.ndarray = pooled.float().cpu().numpy()
+    return vectors
 
 
 # -- loading -----------------------------------------------------------------------------------------------------------

@@ -1,14 +1,17 @@
-"""Decoders as students: the next token, states that have read a whole word or text, and what both sides rule out."""
+"""Decoders as students: the next token, states that have read a whole word or text, fine-tuning, and refusals."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
 from tiny import homes, toys
 from tiny.lm_families import DECODERS, read
 from tiny.objectives import captioned_run
+from tiny.tasks import vqa
 from torch import Tensor
 
 from groundling.commands.adapt import COMMAND as adapt
@@ -24,6 +27,7 @@ from groundling.objectives.causal_lm import CausalLM
 from groundling.objectives.contrastive import pool_sentences
 from groundling.objectives.lexi_contrastive import LexiContrastiveGrounding
 from groundling.objectives.targeted_distillation import TargetedTextDistillation
+from groundling.prediction.fine_tuned import load
 from groundling.settings.fields import make_settings
 
 
@@ -138,7 +142,7 @@ def test_a_block_of_a_decoder_has_the_end_of_each_text(tmp_path: Path) -> None:
     )
 
 
-def test_a_decoder_is_distilled_where_a_text_ends_and_not_fine_tuned(tmp_path: Path) -> None:
+def test_a_decoder_is_distilled_where_a_text_ends(tmp_path: Path) -> None:
     words = DECODERS["gpt2"].words()
     gpt = homes.home(tmp_path / "gpt2", DECODERS["gpt2"].whole(len(words)), words)
     text = student(gpt)
@@ -150,9 +154,53 @@ def test_a_decoder_is_distilled_where_a_text_ends_and_not_fine_tuned(tmp_path: P
     objective.distances(EncoderOutput(text=states), batch).sum().backward()
     read_at = states.grad.abs().sum(-1).nonzero().tolist()
     assert read_at == [[row, end - 1] for row, end in enumerate(tokens.attention_mask.sum(1))]
-    homes.rte(tmp_path / "glue", count=4)
-    tuning = make_settings(
-        FinetuneConfig, model=str(gpt), task="glue/rte", data=str(tmp_path / "glue")
-    )
-    with pytest.raises(InputError, match=r"gpt2: a decoder; tasks are fine-tuned on encoders"):
-        finetune(tuning, homes.STEPS, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("name", "lora"), [("gpt2", 0), ("qwen3", 0), ("opt", 4)])
+def test_a_fine_tuned_decoder_gives_the_logits_of_hugging_face(name, lora, tmp_path) -> None:
+    words = DECODERS[name].words()
+    gpt = homes.home(tmp_path / name, DECODERS[name].whole(len(words)), words)
+    about = gpt / "tokenizer_config.json"
+    kept = {key: one for key, one in json.loads(about.read_text()).items() if key != "pad_token"}
+    about.write_text(json.dumps(kept | {"pad_token": None}))
+    data = str(homes.rte(tmp_path / "glue"))
+    own = {"model": str(gpt), "task": "glue/rte", "data": data, "lora": lora}
+    result = finetune(make_settings(FinetuneConfig, **own), homes.STEPS, tmp_path / "out")
+    tuned = load(tmp_path / "out", device="cpu")
+    assert tuned.student.tokenizer.pad_token is None
+    (accuracy,) = result["scores"]["dev"]["accuracy"]
+    assert tuned.evaluate(data)["scores"]["dev"]["accuracy"] == accuracy
+    pairs = [("A dog sleeps.", "It sleeps."), ("The cat sat on a red mat.", "No cat sat there.")]
+    examples = [Example(one, one, other) for one, other in pairs]
+    batch = collate(TextDataset(examples, *tuned.student.inputs(128)).get(range(2)))
+    assert not batch.text.attention_mask.all()
+    kind = type(DECODERS[name].whole(len(words))).__name__
+    kind = kind.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+    theirs = getattr(hf, f"{kind}ForSequenceClassification").from_pretrained(tuned.folder).eval()
+    with torch.no_grad():
+        logits = tuned.objective.outputs(tuned.student(batch), batch)
+        theirs.score.weight.copy_(tuned.objective.head.classify.weight)
+        for pair, row in zip(pairs, logits, strict=True):
+            found = theirs(**tuned.student.tokenizer(*pair, return_tensors="pt")).logits[0]
+            torch.testing.assert_close(row, found, rtol=0, atol=1e-5)
+    # The first states of both texts are equal, the last are not.
+    assert not np.allclose(*tuned.encode([one for one, _ in pairs]))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"task": "vqa", "data": "vqa"}, "gpt2: a decoder reads texts alone, but vqa has images"),
+        ({"architecture": "uniter"}, "architecture=uniter: expected a BERT, but .*is a decoder"),
+        ({"cls_without_pooler": True}, "the first position of a decoder has read nothing"),
+    ],
+)
+def test_a_decoder_reads_texts_alone(given: dict, message: str, tmp_path: Path) -> None:
+    words = DECODERS["gpt2"].words()
+    gpt = homes.home(tmp_path / "gpt2", DECODERS["gpt2"].whole(len(words)), words)
+    homes.rte(tmp_path / "glue")
+    vqa(tmp_path / "vqa")
+    own = {"model": str(gpt), "task": "glue/rte", "data": "glue", **given}
+    own["data"] = str(tmp_path / own["data"])
+    with pytest.raises(InputError, match=message):
+        finetune(make_settings(FinetuneConfig, **own), homes.STEPS, tmp_path / "out")

@@ -84,8 +84,8 @@ def student_of(config: FinetuneConfig, seed: int, store: RegionStore | None) -> 
         torch.manual_seed(derive_seed(seed, "init", "adapter"))
         return ClipFeatureAdapter(load_adapter_backbone(config.model), config.adapter_settings)
     student = load_encoder(config.model, config.model_format, name)
-    if student.sizes.causal:  # heads read the first position, which has read nothing
-        raise InputError(f"{config.model}: a decoder; tasks are fine-tuned on encoders")
+    if name and student.sizes.causal:
+        raise InputError(f"architecture={name}: expected a BERT, but {config.model} is a decoder")
     if name and not isinstance(student, RegionEncoder):
         torch.manual_seed(derive_seed(seed, "init", "join"))
         if store is None:
@@ -238,6 +238,10 @@ class FineTuning:
         task, config, splits = self.task, self.config, self.splits
         self.run.counts |= {split: len(examples) for split, examples in splits.items()}
         student = student_of(config, seed, self.inputs.training_store)
+        if student.sizes.causal and most_images(splits):
+            raise InputError(
+                f"{config.model}: a decoder reads texts alone, but {task.name} has images"
+            )
         teacher_set = self._teachers(student)
         check_regions_read(student, task, self.inputs, config.model)
         torch.manual_seed(derive_seed(seed, "init", task.name))
