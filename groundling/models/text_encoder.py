@@ -400,8 +400,10 @@ def new_encoder(
     """
     if (folder / "tokenizer_config.json").exists():
         return
+    # GPT-2 would add to every state the embedding of the token with a segment's number.
+    read = {"model_input_names": ["input_ids", "attention_mask"]} if causal else {}
     tokenizer = BertTokenizer(
-        vocab=_vocabulary(text), do_lower_case=True, model_max_length=positions
+        vocab=_vocabulary(text), do_lower_case=True, model_max_length=positions, **read
     )
     # BERT's and GPT-2's values are for models six times as wide, trained a thousand times as long; feed-forward layers
     # of four times the width took longer here and were no better on dev nouns.
@@ -410,8 +412,6 @@ def new_encoder(
     torch.manual_seed(derive_seed(seed, "new encoder"))
     encoder: PreTrainedModel
     if causal:
-        # Segments are no input: GPT-2 would add the embedding of the token with their number.
-        tokenizer.model_input_names = ["input_ids", "attention_mask"]
         still = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
         ends = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
         settings = {**size, **still, **ends, "pad_token_id": tokenizer.pad_token_id}
