@@ -401,7 +401,8 @@ def new_encoder(
     if (folder / "tokenizer_config.json").exists():
         return
     # GPT-2 would add to every state the embedding of the token with a segment's number.
-    read = {"model_input_names": ["input_ids", "attention_mask"]} if causal else {}
+    names = ["input_ids", "attention_mask"]
+    read: dict[str, Any] = {"model_input_names": names} if causal else {}
     tokenizer = BertTokenizer(
         vocab=_vocabulary(text), do_lower_case=True, model_max_length=positions, **read
     )
