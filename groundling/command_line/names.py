@@ -126,6 +126,20 @@ def parse_arm(
     return kinds
 
 
+def check_causal(arm: Mapping[str, type[Objective]], text: str, family: str) -> None:
+    """Raises InputError for objectives, named by the arm `text`, that a causal model of this `family` cannot have."""
+    both = [
+        name
+        for name, one in arm.items()
+        if one.masks_text or one.needs_cross_modal or one.wraps_encoder()
+    ]
+    if both:
+        raise InputError(
+            f"arm={text}: {' and '.join(both)} needs both sides of a token, but a {family} model reads those "
+            "before it alone"
+        )
+
+
 def teacher_settings(arm: Mapping[str, type[Objective]]) -> list[str]:
     """The settings that name the teachers of an arm; `teacher` is also the CLIP of a cross-modal encoder."""
     needed = ["teacher" for one in arm.values() if one.needs_cross_modal]

@@ -17,6 +17,8 @@ from transformers import (
     BertConfig,
     BertModel,
     BertTokenizer,
+    GPT2Config,
+    GPT2Model,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -383,34 +385,44 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def new_encoder(
-    text: Path, folder: Path, seed: int, layers: int = 2, positions: int = 32, width: int = 128
+    text: Path,
+    folder: Path,
+    seed: int,
+    layers: int = 2,
+    positions: int = 32,
+    width: int = 128,
+    causal: bool = False,
 ) -> None:
-    """Write a small untrained BERT with all words and letters of a text file as vocabulary, as an HF folder.
+    """Write a small new BERT, or `causal` GPT-2, with all words and letters of a text as vocabulary, as HF folder.
 
     `positions`: maximum input length in tokens; `width`: dimensions of the hidden states. Does nothing if the folder
     already has an encoder. Raises InputError if the text cannot be read.
     """
     if (folder / "tokenizer_config.json").exists():
         return
+    # GPT-2 would add to every state the embedding of the token with a segment's number.
+    names = ["input_ids", "attention_mask"]
+    read: dict[str, Any] = {"model_input_names": names} if causal else {}
     tokenizer = BertTokenizer(
-        vocab=_vocabulary(text), do_lower_case=True, model_max_length=positions
+        vocab=_vocabulary(text), do_lower_case=True, model_max_length=positions, **read
     )
+    # BERT's and GPT-2's values are for models six times as wide, trained a thousand times as long; feed-forward layers
+    # of four times the width took longer here and were no better on dev nouns.
+    size = {"num_hidden_layers": layers, "num_attention_heads": 4, "hidden_size": width}
+    size |= {"vocab_size": len(tokenizer), "max_position_embeddings": positions}
     torch.manual_seed(derive_seed(seed, "new encoder"))
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        intermediate_size=2 * width,
-        max_position_embeddings=positions,
-        # BERT's values are for models six times as wide, trained a thousand times as long; feed-forward layers of
-        # four times the width took longer here and were no better on dev nouns.
-        initializer_range=0.04,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    encoder: PreTrainedModel
+    if causal:
+        still = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        ends = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+        settings = {**size, **still, **ends, "pad_token_id": tokenizer.pad_token_id}
+        encoder = GPT2Model(GPT2Config(n_inner=2 * width, initializer_range=0.04, **settings))
+    else:
+        still = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+        settings = {**size, **still, "intermediate_size": 2 * width}
+        encoder = BertModel(BertConfig(initializer_range=0.04, **settings))
     with whole_folder(folder.parent) as partial:
-        BertModel(config).save_pretrained(partial / folder.name)
+        encoder.save_pretrained(partial / folder.name)
         tokenizer.save_pretrained(partial / folder.name)
 
 

@@ -149,7 +149,7 @@ def _places_of(sentence: str, noun: str) -> range:
 
 @torch.no_grad()
 def noun_states(model: Encoder, rows: AttributeRows, max_length: int = 32) -> np.ndarray:
-    """The model's last hidden states at each noun, averaged over its tokens: (nouns, D)."""
+    """The model's last hidden states at each noun, averaged over its tokens, of a decoder at the last: (nouns, D)."""
     model.eval()
     examples = [Example(row["noun"], row["sentence"]) for row in rows]
     samples = TextDataset(examples, *model.inputs(max_length))
@@ -166,5 +166,6 @@ def noun_states(model: Encoder, rows: AttributeRows, max_length: int = 32) -> np
             raise InputError(
                 f"{row['noun']!r} is not in the first {max_length} tokens of {row['sentence']!r}"
             )
-        at_nouns.append(states[number, is_noun].mean(0))
+        own = states[number, is_noun]
+        at_nouns.append(own[-1] if model.sizes.causal else own.mean(0))
     return torch.stack(at_nouns).numpy()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from groundling.command_line.names import parse_arm
+from groundling.command_line.names import check_causal, parse_arm
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.data import (
     Layout,
@@ -169,16 +169,7 @@ def _arm_of(config: AdaptConfig, text: TextEncoder) -> dict[str, type[Objective]
                 f"arm={config.arm}: a {family} model reads both sides, so the next token is no task; train mlm"
             )
         return arm
-    both = [
-        name
-        for name, one in arm.items()
-        if one.masks_text or one.needs_cross_modal or one.wraps_encoder()
-    ]
-    if both:
-        raise InputError(
-            f"arm={config.arm}: {' and '.join(both)} needs both sides of a token, but a {family} model reads those "
-            "before it alone"
-        )
+    check_causal(arm, config.arm, family)
     if config.objective_settings.distillation.pooling == "cls":
         raise InputError(
             f"pooling=cls: the first position of a {family} model has read nothing; expected last or mean"

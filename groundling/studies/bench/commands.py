@@ -32,6 +32,7 @@ from groundling.settings.input_settings import CaptionSettings
 QUESTIONS = ("truth", "category", "order", "odd")
 """Questions that can be fine-tuned on."""
 Family = Literal["objects", "pictograms"]
+Student = Literal["masked", "causal"]
 NOT_OF_CURVES = ("adapt_seeds", "probe_seeds", "probes")
 """Settings that curves do not read."""
 FAMILIES: tuple[Family, ...] = ("objects", "pictograms")
@@ -80,6 +81,9 @@ class ComparisonSettings(Settings):
 class BenchConfig(ComparisonSettings):
     """Comparison of methods that give a text encoder visual knowledge, with their controls."""
 
+    student: Student = "masked"
+    """What every method starts from: masked, a small BERT; causal, a small GPT-2 of its size, with `clm` in place of \
+`mlm` everywhere, in a folder of its own."""
     worlds: tuple[Annotated[int, Ge(0)], ...] = (0, 1, 2, 3, 4)
     """Seeds of the rendered worlds of each family; a verdict needs at least three."""
     families: tuple[Family, ...] = FAMILIES
@@ -98,8 +102,9 @@ adaptation seed and linear readings only."""
 nothing, but the bench is tested."""
 
     def identity(self) -> dict[str, Any]:
-        """The protocol and its scale."""
-        return {"scale": self.scale, "protocol": PROTOCOL_VERSION}
+        """The protocol and its scale, and a student that is not the first bench's."""
+        student = {} if self.student == "masked" else {"student": self.student}
+        return {"scale": self.scale, "protocol": PROTOCOL_VERSION, **student}
 
 
 @settings

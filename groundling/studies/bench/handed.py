@@ -34,7 +34,7 @@ from groundling.runs.folder import json_text, read_json, whole_folder, write_who
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
 from groundling.stats import derangement
-from groundling.studies.bench.commands import RealBenchConfig
+from groundling.studies.bench.commands import RealBenchConfig, Student
 from groundling.studies.bench.methods import IMAGES, BenchMethod
 from groundling.studies.bench.protocol import (
     ADAPTING,
@@ -63,7 +63,9 @@ SEED = 0
 """Seed of the controls' captions and teacher; the same for all methods and adaptation seeds."""
 
 
-def make_part(part: str, files: Files, world: BenchWorld, scale: float) -> None:
+def make_part(
+    part: str, files: Files, world: BenchWorld, scale: float, student: Student = "masked"
+) -> None:
     """Make one of the things that every method of a world shares: `render`, `captions`, `encoder`, or a teacher."""
     if part == "render":
         render(files, world, scale)
@@ -71,7 +73,7 @@ def make_part(part: str, files: Files, world: BenchWorld, scale: float) -> None:
         thin(files, world)
     elif part == "encoder":
         sizes = {**ENCODER, **world.condition.encoder}
-        make_encoder(files, scaled(PRETRAINING, scale, world.seed), sizes)
+        make_encoder(files, scaled(PRETRAINING, scale, world.seed), sizes, student)
     else:
         own = REDRAWN_TEACHING if part == REDRAWN else world.condition.teaching or TEACHING
         captions = files.places["captions"] if "captions" in world.condition.makes else None
@@ -146,17 +148,23 @@ def make_teacher(
     return {"retrieval": TRAIN_CLIP(settings, training, files.run(name)).get("retrieval")}
 
 
-def make_encoder(files: Files, training: TrainingArguments, sizes: Mapping[str, int]) -> None:
-    """Pre-train the small text encoder that every method starts from, by masked LM on the corpus."""
+def make_encoder(
+    files: Files,
+    training: TrainingArguments,
+    sizes: Mapping[str, int],
+    student: Student = "masked",
+) -> None:
+    """Pre-train the small encoder or decoder that every method starts from, by masked or causal LM on the corpus."""
+    is_causal = student == "causal"
     untrained = files.run("encoder").with_name("new")
-    new_encoder(files.places["corpus"], untrained, training.seed, **sizes)
+    new_encoder(files.places["corpus"], untrained, training.seed, causal=is_causal, **sizes)
     settings = make_settings(
         AdaptConfig,
         student=str(untrained),
-        arm="mlm",
+        arm="clm" if is_causal else "mlm",
         text=(str(files.places["corpus"]),),
         max_length=MAX_LENGTH,
-        mask_rate=PRETRAINING_MASK_RATE,
+        **({} if is_causal else {"mask_rate": PRETRAINING_MASK_RATE}),
     )
     ADAPT(settings, training, files.run("encoder"))
 

@@ -30,13 +30,13 @@ from groundling.studies.bench.engine import (
 )
 from groundling.studies.bench.methods import TEACHER, TEXT
 from groundling.studies.bench.protocol import AXES, TUNING_WORLD, CurveAxis
-from groundling.studies.bench.readings import MASKED_LM, PAIRS, VISUAL
+from groundling.studies.bench.readings import CAUSAL_LM, MASKED_LM, PAIRS, VISUAL
 
 TUNED = TUNING_WORLD.family
 """The family in which weights are chosen."""
 MIN_UNITS = 3
 """Minimum number of worlds, or on a real encoder of adaptation seeds, for a verdict."""
-PRICES = (MASKED_LM, PAIRS, "category", "order", "linear/category")
+PRICES = (MASKED_LM, CAUSAL_LM, PAIRS, "category", "order", "linear/category")
 """Readings that text alone teaches: what a method may cost."""
 ROUNDING = 1e-12
 """A standard error up to which units agree, apart from rounding."""

@@ -12,7 +12,7 @@ from groundling.commands.train_clip import TrainClipConfig
 from groundling.core.errors import require_known
 from groundling.runs.folder import json_text
 from groundling.settings.training import TrainingArguments
-from groundling.studies.bench.commands import FAMILIES, PROTOCOL_VERSION, TUNING_SEED
+from groundling.studies.bench.commands import FAMILIES, PROTOCOL_VERSION, TUNING_SEED, Student
 from groundling.studies.bench.methods import BATCH, slug
 
 # Sizes and steps were chosen on the dev nouns of world 100; docs/results.md lists the alternatives.
@@ -84,7 +84,7 @@ def world_sizes(scale: float) -> dict[str, int]:
     return nouns | {name: max(SMALLEST[name], round(n * scale)) for name, n in WORLD.items()}
 
 
-def protocol_of(scale: float) -> dict[str, Any]:
+def protocol_of(scale: float, student: Student = "masked") -> dict[str, Any]:
     """What is fixed, for `bench.json`; results of other settings are not comparable.
 
     The hash leaves out ENCODER, PRETRAINING_MASK_RATE and MAX_LENGTH, since published results keep theirs: a change of
@@ -105,6 +105,7 @@ def protocol_of(scale: float) -> dict[str, Any]:
         "steps": max(2, round(ADAPTING.steps * scale)),
         "batch": ADAPTING.batch,
         "settings": hashlib.sha256(text.encode()).hexdigest()[:16],
+        **({} if student == "masked" else {"student": student}),
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from groundling.command_line import COMMANDS, ResumableRun
 from groundling.commands.adapt.evaluation import read_pairs
@@ -27,7 +27,7 @@ from groundling.data.images import open_image
 from groundling.data.samples import backend_tokenizer
 from groundling.data.tables import lines_of
 from groundling.models.frozen_clip import load_frozen_clip
-from groundling.models.loading import load_config, load_tokenizer
+from groundling.models.loading import is_causal, load_config, load_tokenizer
 from groundling.models.sentence_modules import make_sentence_modules
 from groundling.models.text_encoder import load_text_encoder
 from groundling.prediction.similarity import sentence_vectors
@@ -58,14 +58,16 @@ READOUT = "readout odd"
 """Odd-one-out questions, answered from the linear probes of the visual attributes."""
 MASKED_LM = "masked LM"
 """Mean loss in nats of masked tokens of held-out text."""
+CAUSAL_LM = "causal LM"
+"""Of a decoder, in its place: that of every token of held-out text but a line's first."""
 FOLDS = 5
 """Folds of the train nouns' cross-validation."""
 LINES = 64
 """Lines, or images, per forward pass."""
 
 PAIRS = "minimal pairs"
-"""Share of test sentences that the masked LM prefers: to themselves with two words swapped, and to the same noun with
-a verb and an ending of another category; the mean of both."""
+"""Share of test sentences that the language model prefers: to themselves with two words swapped, and to the same noun
+with a verb and an ending of another category; the mean of both."""
 PAIRS_FILE = "pairs.tsv"
 """File of a world's minimal pairs."""
 
@@ -123,15 +125,17 @@ def read_nouns_of(model: Path, out: Path, world: Path) -> dict[str, Reading]:
 
 
 def read_encoder(model: Path, out: Path, world: Path, encoder: Path) -> dict[str, Reading]:
-    """Linear readings of a model; its held-out masked-LM loss and minimal pairs, None without a head.
+    """Linear readings of a model; its held-out loss of masked or causal LM and minimal pairs, None without a head.
 
     `out`: folder of the run that scores the pairs. Raises InputError for a model that is not the handed-over `encoder`
     with other weights.
     """
     check_plain(model, encoder)
     readings = read_nouns_of(model, out, world)
-    loss = masked_lm_loss(model, world / "corpus" / "dev.txt")
-    readings[MASKED_LM] = {"test": loss}
+    is_decoder = is_causal(load_config(model))
+    name, loss_of = (CAUSAL_LM, causal_lm_loss) if is_decoder else (MASKED_LM, masked_lm_loss)
+    loss = loss_of(model, world / "corpus" / "dev.txt")
+    readings[name] = {"test": loss}
     right = None if loss is None else minimal_pair_accuracy(model, world / PAIRS_FILE, out)
     readings[PAIRS] = {"test": right, "chance": 0.5}
     return readings
@@ -164,7 +168,7 @@ def write_grammar_pairs(world: Path) -> None:
 
 
 def minimal_pair_accuracy(model: Path, pairs: Path, out: Path) -> float:
-    """Share of pairs of which the masked LM prefers the good one, by pseudo-log-likelihood; mean of both groups."""
+    """Share of pairs of which the model prefers the good one, by (pseudo-)log-likelihood; mean of both groups."""
     source = str(pairs)
     result = run_quietly(
         "pairs", out, model=str(model), data=source, max_length=MAX_LENGTH, cpu=True
@@ -253,6 +257,31 @@ def masked_lm_loss(model: Path, text: Path) -> float | None:
             )
         )
         count += int(masked.sum())
+    return total / count if count else None
+
+
+@torch.no_grad()
+def causal_lm_loss(model: Path, text: Path) -> float | None:
+    """Mean loss of every token but a line's first, special ones included; None for a text without any."""
+    decoder = AutoModelForCausalLM.from_pretrained(model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    lines = list(lines_of(text))
+    total, count = 0.0, 0
+    for start in range(0, len(lines), LINES):
+        inputs = tokenizer(
+            lines[start : start + LINES],
+            padding=True,
+            truncation=True,
+            max_length=MAX_LENGTH,
+            return_tensors="pt",
+        )
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        is_read = mask[:, 1:].bool()
+        logits = decoder(input_ids=ids, attention_mask=mask).logits[:, :-1][is_read]
+        total += float(
+            torch.nn.functional.cross_entropy(logits, ids[:, 1:][is_read], reduction="sum")
+        )
+        count += int(is_read.sum())
     return total / count if count else None
 
 

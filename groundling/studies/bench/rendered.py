@@ -31,7 +31,7 @@ from groundling.studies.bench.engine import (
 )
 from groundling.studies.bench.handed import make_part
 from groundling.studies.bench.judge import judge_curves, judge_methods
-from groundling.studies.bench.methods import TEXT, BenchMethod, ReadTexts, find_methods
+from groundling.studies.bench.methods import TEXT, BenchMethod, ReadTexts, find_methods, for_decoder
 from groundling.studies.bench.protocol import (
     ADAPTING,
     BASE,
@@ -71,6 +71,8 @@ class RenderedBench(Experiment):
     """Methods in rendered worlds; with `curve`, at other values of its axes, with text controls alone."""
 
     config: BenchConfig
+    left_out: Sequence[str] = ()
+    """Why methods of the package are left out: a sentence for each."""
 
     def __post_init__(self) -> None:
         """Raises InputError for an unknown axis, and one that changes nothing for any method."""
@@ -88,8 +90,8 @@ class RenderedBench(Experiment):
 
     @cached_property
     def fixed(self) -> object:
-        """The protocol at this scale."""
-        return protocol_of(self.config.scale)
+        """The protocol at this scale, for this student."""
+        return protocol_of(self.config.scale, self.config.student)
 
     @property
     def training(self) -> TrainingArguments:
@@ -122,7 +124,8 @@ class RenderedBench(Experiment):
         return jobs
 
     def _making(self, world: BenchWorld, part: str, *after: str) -> Job:
-        call = partial(make_part, part, self.folder.world(world), world, self.config.scale)
+        own = (part, self.folder.world(world), world, self.config.scale, self.config.student)
+        call = partial(make_part, *own)
         return self.job(f"{world}: {part}", key_of(self.fixed, str(world)), call, after)
 
     # Arms.
@@ -229,11 +232,12 @@ class RenderedBench(Experiment):
         curves = judge_curves(entries, methods)
         result = {
             "groundling": groundling.__version__,
+            "student": self.config.student,
             "protocol": self.fixed,
             "methods": methods,
             "weights": weights_of(grids, methods)[METHOD],
             "runs": [summary_of(one) for one in entries],
-            "notes": [*self.notes(methods), *untuned_notes],
+            "notes": [*self.notes(methods), *self.left_out, *untuned_notes],
             "verdicts": [asdict(one) for one in verdicts],
             "curves": [asdict(one) for one in curves],
         }
@@ -285,16 +289,24 @@ def with_controls(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 # -- the command -------------------------------------------------------------------------------------------------------
 def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
     """Run everything that is missing; prints the report."""
-    methods = [
-        replace(one, steps=one.steps and max(2, round(one.steps * config.scale)))
-        for one in find_methods(config.method or (CURVE_METHODS if config.curve else ()))
-    ]
-    own = RenderedBench(BenchFolder(work.out.resolve()), methods, config)
+    methods, left_out = [], []
+    for one in find_methods(config.method or (CURVE_METHODS if config.curve else ())):
+        try:
+            method = for_decoder(one) if config.student == "causal" else one
+        except InputError as error:
+            if config.method:
+                raise
+            left_out.append(f"{one.name} is left out: {error}")
+            continue
+        steps = method.steps and max(2, round(method.steps * config.scale))
+        methods.append(replace(method, steps=steps))
+    own = RenderedBench(BenchFolder(work.out.resolve()), methods, config, left_out)
     if not config.method and config.report:
         # What the folder's commands have not run is not missing.
         has_run = {one["method"] for one in own.entries()}
         own = replace(own, methods=[one for one in methods if one.name in has_run])
     if config.plan:
+        print(*own.left_out, sep="\n", end="\n" if own.left_out else "")
         return own.print_plan()
     if not config.report:
         own.run(config.processes)

@@ -52,7 +52,7 @@ from groundling.studies.bench.judge import (
 )
 from groundling.studies.bench.methods import CLASSES
 from groundling.studies.bench.protocol import AXES, CurveAxis
-from groundling.studies.bench.readings import MASKED_LM, PAIRS, READOUT, VISUAL
+from groundling.studies.bench.readings import CAUSAL_LM, MASKED_LM, PAIRS, READOUT, VISUAL
 
 TUNED_QUESTIONS = {
     "truth": "true/false",
@@ -66,6 +66,7 @@ READINGS = {
     **TUNED_QUESTIONS,
     PAIRS: "minimal pairs",
     MASKED_LM: "masked LM loss",
+    CAUSAL_LM: "causal LM loss",
 }
 """Readings in tables after the linear ones, with their headings."""
 LINEAR = "linear/"
@@ -101,6 +102,10 @@ TERMS = CONTROL_TERMS | {
     "extra parameters": "Parameters trained beside the encoder's.",
 }
 """Glossary of the page."""
+CAUSAL_WORDS = {"masked LM": "causal LM", "Masked LM": "Causal LM", "masked tokens": "next tokens"}
+"""What the glossary of a bench of causal students says in place of these."""
+STUDENTS = {"masked": "masked (a small BERT)", "causal": "causal (a small GPT-2)"}
+"""What the report calls a student."""
 CURVE_RULE = (
     "Gain: the linear visual reading on test nouns, of the method minus its text control, with the standard deviation "
     f"over worlds. A star marks gains above 0: a two-sided t-test over at least {MIN_UNITS} worlds, whose standard "
@@ -265,16 +270,25 @@ def make_report(
         ReportSection("Chosen settings", rows=weights),
     ]
     protocol = bench["protocol"]
-    about = f"{protocol['steps']} steps of {protocol['batch']} samples per method; {_today()}"
+    student = bench["student"]
+    terms = {_worded(name, student): _worded(one, student) for name, one in TERMS.items()}
+    budget = f"{protocol['steps']} steps of {protocol['batch']} samples per method"
+    about = f"student: {STUDENTS[student]}; {budget}; {_today()}"
     warning = scale_warning(protocol["scale"])
     sentences = [one.sentence for one in verdicts if one.gain]
     return Report(
-        "Which method gives a text encoder visual knowledge?",
+        f"Which method gives a text {'decoder' if student == 'causal' else 'encoder'} visual knowledge?",
         sections,
         [*([warning] if warning else []), *sentences],
         notes=[*bench["notes"], *([CURVE_RULE] if curves else []), about],
-        terms=TERMS,
+        terms=terms,
     )
+
+
+def _worded(text: str, student: str) -> str:
+    for word, other in CAUSAL_WORDS.items() if student == "causal" else ():
+        text = text.replace(word, other)
+    return text
 
 
 def make_set_report(

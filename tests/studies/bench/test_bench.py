@@ -18,7 +18,13 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from tiny.homes import digests, never, stay_here
-from transformers import AutoImageProcessor, AutoModel, AutoTokenizer, CLIPVisionModel
+from transformers import (
+    AutoImageProcessor,
+    AutoModel,
+    AutoTokenizer,
+    CLIPVisionModel,
+    GPT2LMHeadModel,
+)
 
 from groundling.core.errors import InputError
 from groundling.data.corpora import iterate_texts, names_of
@@ -37,7 +43,7 @@ from groundling.studies.bench.engine import (
     control_stages,
     text_key,
 )
-from groundling.studies.bench.methods import built_in_methods, find_methods
+from groundling.studies.bench.methods import built_in_methods, find_methods, for_decoder
 from groundling.studies.bench.protocol import MODELS, BenchFolder, BenchWorld, find_axes
 from groundling.studies.bench.readings import (
     PAIRS_FILE,
@@ -494,6 +500,63 @@ def test_a_model_that_is_not_plain_ends_the_bench(ran: Ran, tmp_path: Path) -> N
         (tmp_path / "coded" / "config.json").write_text(json.dumps(config | {name: value}))
         with pytest.raises(InputError, match=f"it differs in {name}; no verdict is possible"):
             check_plain(tmp_path / "coded", encoder)
+
+
+# -- decoders ----------------------------------------------------------------------------------------------------------
+def test_a_decoder_has_the_same_bench_by_the_next_token(ran, tmp_path, capsys):
+    """A merged method and its text control, in the texts, images and teacher of the finished bench."""
+    config = replace(CONFIG, student="causal", method=("merging",), probes=())
+    with pytest.raises(InputError, match=r"holds another run .*student: "):
+        BENCH(replace(config, plan=True), ran.out)
+    with pytest.raises(InputError, match="joint_mlm and match and clip_tokens needs both sides"):
+        BENCH(replace(config, method=("xdbert",)), tmp_path / "named")
+    BENCH(replace(config, method=(), plan=True), tmp_path / "plan")
+    plan = capsys.readouterr().out
+    left_out = re.findall(r"^(\w+) is left out: .*needs both sides", plan, re.MULTILINE)
+    assert left_out == ["clip_bert", "mlm_distillation", "xdbert"]
+    assert "clm+sigmoid on captions" in plan and "objects 0: xdbert" not in plan
+
+    for path in (ran.out / "shared" / "objects-0").glob("*/*"):
+        own = tmp_path / path.relative_to(ran.out)
+        own.parent.mkdir(parents=True, exist_ok=True)
+        if path.name not in ("encoder", "new"):
+            own.symlink_to(path)
+    method = for_decoder(built_in_methods()["merging"])
+    assert text_key(method) != text_key(built_in_methods()["merging"])
+    own = RenderedBench(BenchFolder(tmp_path), [method], config)
+    world = BenchWorld("objects", 0)
+    making = own._making(world, "encoder")
+    making.call(*making.arguments)
+    run = own.folder.world(world).run("encoder")
+    assert read_json(run / "config.json")["config"]["arm"] == "clm"
+    decoder = GPT2LMHeadModel.from_pretrained(run / "model").eval()
+    sizes = decoder.config.n_layer, decoder.config.n_embd, decoder.config.n_inner
+    assert sizes == (2, 128, 256)
+    found = {arm: run_arm(own, Arm(method, arm, 0, world, 0.5)) for arm in (METHOD, TEXT_CONTROL)}
+    control = own.stage_folder(Arm(method, TEXT_CONTROL, 0, world, 0.5), 0.5, 1)
+    assert read_json(control / "config.json")["config"]["arm"] == "clm"
+
+    trained, result = found[METHOD]
+    home = tmp_path / trained["model"]["path"]
+    decoder, words = (
+        GPT2LMHeadModel.from_pretrained(home).eval(),
+        AutoTokenizer.from_pretrained(home),
+    )
+    losses, count = 0.0, 0
+    with torch.no_grad():
+        for line in (tmp_path / "shared/objects-0/private/corpus/dev.txt").read_text().splitlines():
+            ids = words(line, return_tensors="pt")
+            tokens = ids["input_ids"].shape[1] - 1
+            losses += float(decoder(**ids, labels=ids["input_ids"]).loss) * tokens
+            count += tokens
+    assert result["readings"]["causal LM"]["test"] == pytest.approx(losses / count, abs=1e-4)
+    assert "masked LM" not in result["readings"]
+    assert 0 <= result["readings"]["minimal pairs"]["test"] <= 1
+    own.conclude()
+    assert read_json(tmp_path / "bench.json")["student"] == "causal"
+    page = (tmp_path / "report.html").read_text()
+    assert "student: causal (a small GPT-2)" in page and "causal LM loss" in page
+    assert "asked LM" not in page and "text decoder" in page
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------

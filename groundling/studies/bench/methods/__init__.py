@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from groundling.command_line.names import NAMES, parse_arm, teacher_settings
+from groundling.command_line.names import NAMES, check_causal, parse_arm, teacher_settings
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.merge import MergeConfig
 from groundling.core.errors import InputError, prefix_errors, require_known
@@ -291,6 +291,22 @@ def for_encoder(method: BenchMethod, layers: int, has_head: bool) -> BenchMethod
             return method
     method = replace(method, stages=stages, control="simcse")
     return method if method.is_merged else replace(method, weight=RETENTION, grid=RETENTIONS)
+
+
+def for_decoder(method: BenchMethod) -> BenchMethod:
+    """The method for a causal student: `clm` takes the place of `mlm`, in its text control too.
+
+    Raises InputError for a method that needs both sides of a token.
+    """
+    stages = []
+    for stage in method.stages:
+        has_lm = stage.settings.get("masked_lm", True)
+        check_causal(parse_arm(stage.arm, has_lm, causal=True), stage.arm, "causal")
+        parts = ["clm" if part == "mlm" and has_lm else part for part in stage.arm.split("+")]
+        stages.append(replace(stage, arm="+".join(parts)))
+    control = "clm" if method.control == "mlm" else method.control
+    paper = method.paper.replace("masked LM", "causal LM")
+    return replace(method, stages=tuple(stages), control=control, paper=paper)
 
 
 def _without_masked_lm(stage: Stage) -> Stage:
