@@ -115,6 +115,7 @@ def test_words_are_those_of_the_file_however_it_is_cut(
         ({"word_budget": "", "teacher_words": 5}, "teacher_words=5: counts towards word_budget"),
         ({"word_budget": "10k"}, "word_budget = '10k'"),
         ({"limit": 5}, "limit=5: word_budget counts whole files"),
+        ({"eval_every": 0.1, "patience": 1}, "patience=1: word_budget counts the words"),
         ({"epochs": 11, "steps": 0}, "epochs=11: word_budget allows 10 at most"),
         ({"steps": 200}, "text: .* words would be read of .*, more than 10 times; lower epochs"),
         ({"word_budget": "100"}, "word_budget=100: texts and teachers have [0-9]+ words"),

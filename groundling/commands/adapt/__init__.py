@@ -138,6 +138,8 @@ def _check_word_budget(config: AdaptConfig, training: TrainingArguments) -> None
     if not config.from_scratch:
         raise InputError("word_budget: a pretrained student has read words; add from_scratch")
     refuse_settings(config, "word_budget counts whole files; shorten the file", "limit")
+    reason = "word_budget counts the words of a whole run"
+    refuse_settings(config, reason, "patience", "keep_best")
     if not training.steps and training.epochs > MOST_EPOCHS:
         raise InputError(f"epochs={training.epochs:g}: word_budget allows {MOST_EPOCHS} at most")
 

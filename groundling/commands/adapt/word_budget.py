@@ -29,7 +29,7 @@ IMAGES_ALONE = (
     *("ijepa", "vit_mae", "vit_msn"),
 )
 """transformers' types of models that learn from images without texts and labels."""
-TIMM_IMAGES_ALONE = re.compile(r"dino|ijepa|\.mae")
+TIMM_IMAGES_ALONE = re.compile(r"^(?!.*_ft_).*(dino|ijepa|\.mae)")
 """Such models by timm's names; others may come from a CLIP, which their names do not always say."""
 OTHER_MODELS = ("voken_matcher", "keyword_extractor")
 """Settings that name an ancillary model, beside those of the kind MODEL."""
