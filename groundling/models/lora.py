@@ -66,18 +66,17 @@ class LoraAdapters:
         self.weights: dict[str, Tensor] = {}
         """Weights as peft names them, after `merge`."""
 
-    @property
-    def parameters(self) -> int:
-        """Number of the adapters' parameters."""
-        return sum(one.numel() for one in self.model.parameters() if one.requires_grad)
+    def merge(self) -> int:
+        """Add the adapters to the encoder's matrices, in place: it has its own modules again.
 
-    def merge(self) -> None:
-        """Add the adapters to the encoder's matrices, in place: it has its own modules again."""
+        Returns the number of the adapters' parameters.
+        """
         from peft import get_peft_model_state_dict
 
         own = get_peft_model_state_dict(self.model)
         self.weights = {name: value.detach().cpu().clone() for name, value in own.items()}
         self.model.merge_and_unload()
+        return sum(one.numel() for one in self.weights.values())
 
     def write(self, folder: Path, base: str) -> None:
         """Write the adapters after `merge`, for `PeftModel.from_pretrained(model, folder)`; `base` names the model."""

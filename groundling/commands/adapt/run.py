@@ -108,8 +108,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     )
     run.note(*guessing_notes(objectives, data[0], training, result))
     if adapters is not None:
-        result["lora_parameters"] = adapters.parameters
-        adapters.merge()
+        result["lora_parameters"] = adapters.merge()
     result |= {"arm": config.arm, "objectives": names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result["training_parameters"] = _count(nn.ModuleList([model, *objectives]))
@@ -123,11 +122,7 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         text.set_sentence_modules(text.sentence.with_projection(projection))
     if pairs and sentence is not None:
         result["retention"] = retention_report(text, sentence, pairs, before)
-
-    def save(folder: Path) -> None:
-        _save(folder, text, model, objectives, config, training, result, adapters)
-
-    run.save(save)
+    run.save(partial(_save, text, model, objectives, config, training, result, adapters))
     return result
 
 
@@ -206,7 +201,6 @@ def guessing_notes(
 
 
 def _save(
-    folder: Path,
     text: TextEncoder,
     model: Encoder,
     objectives: Sequence[Objective],
@@ -214,6 +208,7 @@ def _save(
     training: TrainingArguments,
     result: dict[str, Any],
     adapters: LoraAdapters | None,
+    folder: Path,
 ) -> None:
     result["fills_masks"] = _save_student(folder / "model", text, objectives, config)
     if adapters is not None:

@@ -254,10 +254,7 @@ class FineTuning:
         )
         supervised, auxiliary = self._objectives(student, head, teacher_set, seed)
         objectives = [supervised, *auxiliary]
-        part.note(*bad_photos_note(self.bad_photos))
-        part.note(*missing_segments_note(student, head, self.inputs))
-        for split, examples in splits.items():
-            part.note(*list_oddities(task.file(Path(config.data), split), examples))
+        part.note(*missing_segments_note(student, head, self.inputs), *self._notes())
         source = training_source(samples[task.train], splits[task.train], objectives, config)
         held = {split: some for split, some in splits.items() if split != task.train}
         majority = majority_baseline(task, splits[task.train], held)
@@ -280,8 +277,7 @@ class FineTuning:
         )
         result = describe_seed(task, config, seed, objectives, source)
         if adapters is not None:
-            result["lora_parameters"] = adapters.parameters
-            adapters.merge()
+            result["lora_parameters"] = adapters.merge()
         result |= self._evaluate(student, supervised, samples, part.folder) | majority
         result |= trained
         if config.save_model:
@@ -295,6 +291,13 @@ class FineTuning:
 
             part.save(save)
         return result
+
+    def _notes(self) -> list[str]:
+        """Photos that were skipped, and what is odd in the examples."""
+        notes = bad_photos_note(self.bad_photos)
+        for split, examples in self.splits.items():
+            notes += list_oddities(self.task.file(Path(self.config.data), split), examples)
+        return notes
 
     def _exchanged(self, student: Encoder) -> Splits:
         """The labelled held-out examples with exchanged images, by split; empty for a model that reads no images."""
