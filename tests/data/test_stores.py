@@ -173,7 +173,8 @@ def test_train_and_val_are_learned_from_together_and_marked(config, place, tmp_p
     assert (seed["samples"], seed["steps"]) == (18, 4)
     assert result["trained_on"] == seed["trained_on"] == ["val"]
     note = "val is a training split, so its scores are not on held-out data"
-    assert result["notes"] == [note] and f"note: {note}" in capsys.readouterr().err
+    assert result["notes"][0] == note and "use the photographs?" in result["notes"][1]
+    assert f"note: {note}" in capsys.readouterr().err
     assert set(collect_runs("x", tmp_path / "both")) == {"vqa (val, learned from)"}
     plain = finetune(replace_settings(both, train_splits=()), once, tmp_path / "plain")
     assert "trained_on" not in plain and set(collect_runs("x", tmp_path / "plain")) == {"vqa"}

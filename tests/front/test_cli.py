@@ -104,7 +104,7 @@ def test_an_unknown_command_is_one_line(word, near, capsys):
     [
         ("adapt --nope 1", "adapt has no flag '--nope'; see `groundling adapt --help`"),
         ("compare --steps 1", "'--steps'; did you mean --tune.steps?; see"),
-        ("adapt --images x", "did you mean --teacher-images or --voken-images?; see"),
+        ("adapt --images x", "--teacher-images or --voken-images or --shuffle-images?; see"),
         ("adapt zzz", "adapt takes no argument 'zzz'; see"),
         ("adapt --steps", "--steps: expected one argument; see `groundling adapt --help`"),
         ("adapt --betas 1", "--betas: expected 2 arguments; see `groundling adapt --help`"),
