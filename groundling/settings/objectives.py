@@ -362,7 +362,8 @@ def parse_options(given: Sequence[str]) -> dict[str, str]:
 class ObjectiveSettings(Settings):
     """Options of your own objectives and teachers.
 
-    The groups are the settings of the built-in objectives, without torch, so that help is fast. Those of an objective whose `Settings` are not among these groups are given by `option`.
+    The groups are the settings of the built-in objectives, without torch, so that help is fast. Those of an
+    objective whose `Settings` are not among these groups are given by `option`.
     """
 
     masking: MaskingSettings = MaskingSettings()
