@@ -1,6 +1,6 @@
-"""Write the tables and verdicts of docs/bench.md from docs/bench.csv, our published results.
+"""Write the tables and verdicts of the bench's pages from docs/bench.csv, our published results.
 
-    python docs/make_bench_results.py                        # write docs/bench.md
+    python docs/make_bench_results.py                        # write docs/bench.md, docs/bench_results.md
     python docs/make_bench_results.py runs/bench/bench.json  # first make docs/bench.csv of this bench
 
 Each table stands between two comments, `<!-- results: NAME -->` and `<!-- end -->`.
@@ -42,7 +42,7 @@ from groundling.studies.bench.protocol import TUNING_WORLD, key_of
 from groundling.studies.bench.readings import MASKED_LM, PAIRS, READOUT, VISUAL
 from groundling.studies.bench.report import curve_groups, curve_rows
 
-PAGE = Path(__file__).with_name("bench.md")
+PAGES = tuple(Path(__file__).with_name(name) for name in ("bench.md", "bench_results.md"))
 RESULTS = Path(__file__).with_name("bench.csv")
 BLOCK = re.compile(r"(<!-- results: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CATEGORY = "linear/category"
@@ -158,21 +158,22 @@ def _list(sentences: Sequence[str]) -> str:
     )
 
 
-def page(bench: Mapping[str, Any], text: str) -> str:
-    """The page with every block replaced; raises InputError for a block without results, or results without one."""
+def pages(bench: Mapping[str, Any], texts: Sequence[str]) -> list[str]:
+    """The pages with every block replaced; raises InputError for a block without results, or results without one."""
     made = blocks(bench)
-    asked = [found[2] for found in BLOCK.finditer(text)]
+    asked = [found[2] for text in texts for found in BLOCK.finditer(text)]
+    names = " and ".join(path.name for path in PAGES)
     for name in asked:
         if name not in made:
-            raise InputError(
-                f"{PAGE.name}: has a block '{name}', for which the bench has no results"
-            )
+            raise InputError(f"{names}: the bench has no results for the block '{name}'")
     for name in made:
         if name not in asked:
             raise InputError(
-                f"{PAGE.name}: has no block for the results '{name}'; add <!-- results: {name} --> and <!-- end -->"
+                f"{names}: no block for the results '{name}'; add <!-- results: {name} --> and <!-- end -->"
             )
-    return BLOCK.sub(lambda found: f"{found[1]}{made[found[2]]}\n{found[3]}", text)
+    return [
+        BLOCK.sub(lambda found: f"{found[1]}{made[found[2]]}\n{found[3]}", text) for text in texts
+    ]
 
 
 def _table(bench: Mapping[str, Any], family: str) -> str:
@@ -206,7 +207,7 @@ def _table(bench: Mapping[str, Any], family: str) -> str:
         ["teacher's text tower", _by_world(towers), "", "", _number(towers, READOUT), *[""] * 4]
     )
     chances = [one["readings"][VISUAL].get("chance", nan) for one in first]
-    made.append(["guessing", _words(mean(chances)), "", "", ".50", "", ".50", "", ""])
+    made.append(["guessing", _words(mean(chances)), "", "", "0.50", "", "0.50", "", ""])
     noise = [
         noise_of(entries, reading) for reading in (VISUAL, READOUT, MASKED_LM, PAIRS, CATEGORY)
     ]
@@ -232,9 +233,8 @@ def _escaped(text: str) -> str:
 
 
 def _words(value: float, digits: int = 2) -> str:
-    """A number without the 0 before its point; a dash for none."""
-    words = f"{value:.{digits}f}"
-    return (words.removeprefix("0") if digits else words) if isfinite(value) else "-"
+    """A number; a dash for none."""
+    return f"{value:.{digits}f}" if isfinite(value) else "-"
 
 
 def _mean(entries: Sequence[Mapping[str, Any]], reading: str) -> float:
@@ -259,7 +259,7 @@ def _weights(bench: Mapping[str, Any]) -> str:
     for name, about in bench["weights"].items():
         scores = []
         for value, score in about["scores"]:
-            words = f"{value}: {_words(score)}".replace(".0:", ":")
+            words = f"{value:g}: {_words(score)}"
             scores.append(f"**{words}**" if value == about["chosen"] else words)
         rows.append([name, bench["methods"][name]["weight"], ", ".join(scores)])
     return _markdown(["method", "setting", "score by value"], rows)
@@ -270,9 +270,11 @@ def main(arguments: Sequence[str]) -> None:
     if arguments:
         publish(read_json(Path(arguments[0])))
     try:
-        PAGE.write_text(page(published(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        texts = pages(published(), [path.read_text(encoding="utf-8") for path in PAGES])
     except InputError as error:
         raise SystemExit(str(error)) from None
+    for path, text in zip(PAGES, texts, strict=True):
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

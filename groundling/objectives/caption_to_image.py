@@ -26,7 +26,7 @@ class Cap2Img(Objective):
     captions x' with images v' in the micro-batch of all processes of max(0, alpha - cos(x, v) + cos(x', v)) + max(0,
     alpha - cos(x, v) + cos(x, v')). Captions of the same image, which have equal image vectors, are no negatives.
 
-    The formula and alpha = .2 are from memory, not checked; here the projection is one Linear, and the
+    The formula and alpha = 0.2 are from memory, not checked; here the projection is one Linear, and the
     paper's may be deeper. The paper's encoder is a BiLSTM with max pooling, its vectors are of a ResNet, and it
     concatenates a text-only vector at inference; here the student is any text encoder, pooled as `pooling` says, and
     the projection is not part of the exported encoder. Beside masked LM, the sentence vector is that of the masked

@@ -117,7 +117,7 @@ class CaptionedImageSettings(Settings):
     """Captions of images, and the folder of the images."""
 
     captions: Annotated[str, InputKind.PATH, required] = ""
-    """Captions of images, in a format of docs/vision.md ("Captions and photos as you have them")."""
+    """Captions of images, in a format of docs/vision.md ("Caption and photo formats")."""
     caption_settings: CaptionSettings = CaptionSettings()
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images, searched recursively."""

@@ -278,7 +278,7 @@ class GroundedSpaceSettings(PoolingSettings):
     """grounded_space and visual_perceptual: weight of the perceptual term (the paper's value is not known here)."""
     cluster_margin: Annotated[float, Gt(0)] = 0.5
     """grounded_space and visual_cluster: margin between the cosines of a positive and a negative \
-(paper: about .5, from memory)."""
+(paper: about 0.5, from memory)."""
     grounded_size: Annotated[int, Ge(1)] = 512
     """Width of the grounded space, and of the hidden layer before it (the paper's value is not known here)."""
 
@@ -290,7 +290,7 @@ class Cap2ImgSettings(PoolingSettings):
     caption_to_image_weight: Annotated[float, Gt(0)] = 1.0
     """caption_to_image: weight of its term."""
     caption_to_image_margin: Annotated[float, Gt(0)] = 0.2
-    """caption_to_image: margin alpha between the cosines of the right and of a wrong pair (.2 is \
+    """caption_to_image: margin alpha between the cosines of the right and of a wrong pair (0.2 is \
 usual for this loss; the paper's value is not known here)."""
 
 
@@ -360,9 +360,10 @@ def parse_options(given: Sequence[str]) -> dict[str, str]:
 
 @settings
 class ObjectiveSettings(Settings):
-    """Settings of objectives, in every command that trains with them: their help loads no torch.
+    """Options of your own objectives and teachers.
 
-    Those of an objective whose `Settings` are not among these groups are given by `option`.
+    The groups are the settings of the built-in objectives, without torch, so that help is fast. Those of an
+    objective whose `Settings` are not among these groups are given by `option`.
     """
 
     masking: MaskingSettings = MaskingSettings()

@@ -63,8 +63,8 @@ each of --milestones."""
     decay_bias_and_norm: bool = False
     """Apply weight decay to biases and LayerNorms too (code of VL-BERT and XDBERT)."""
     head_lr: Annotated[float, Ge(0)] = 1.0
-    """Learning rate of the objectives' heads, as a multiple of --lr. Layers inside the model are no \
-heads, even new ones: XDBERT's cross-modal layers, the projection of visual_token_mlm."""
+    """Learning rate of the objectives' heads, as a multiple of --lr. Layers inside the model are \
+not heads, even if new: XDBERT's cross-modal layers, the projection of visual_token_mlm."""
     freeze_encoder_steps: Annotated[int, Ge(0)] = 0
     """Steps in which only the heads (see --head-lr) are trained; warm-up of the encoder begins after \
 them. 0: use --freeze-encoder-ratio."""

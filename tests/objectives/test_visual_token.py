@@ -289,7 +289,7 @@ def test_new_layers_that_train_as_the_encoder_does_are_noted(place, clip_bert, t
     gentle = replace(PACE, freeze_encoder_ratio=0.2, head_lr=20.0)
 
     def noted(result: dict[str, Any]) -> bool:
-        return any("are no heads" in note for note in result.get("notes", ()))
+        return any("are not heads" in note for note in result.get("notes", ()))
 
     assert noted(adapt(config(place, "visual_token_mlm"), gentle, tmp_path / "around"))
     assert not noted(adapt(config(place, "mlm", save_joint=False), gentle, tmp_path / "plain"))

@@ -88,11 +88,11 @@ teacher truncates texts to its context length, unless --max-windows allows more.
     """Sentence-transformers student: weight of the loss that keeps its sentence vectors close to \
 the original ones; 0: none. Not used by xdbert."""
     word_budget: Annotated[str, StringConstraints(pattern=r"^([0-9]+M?)?$")] = ""
-    """Most words of the texts and of all that teachers have read, such as 10M or 100M (BabyLM). The \
-ledger is printed, at most ten epochs are trained, and students are saved on the way, as `chck_1M` and so on."""
+    """Maximum number of words of the texts and of all that teachers have read, such as 10M or 100M (BabyLM). \
+Prints the ledger, trains at most ten epochs, and saves intermediate students as `chck_1M` and so on."""
     teacher_words: Annotated[int, Ge(-1)] = -1
-    """--word-budget: words that teachers have read which are not known as encoders of images alone; \
--1: such a teacher is refused."""
+    """--word-budget: words read by teachers that are not known to be image-only encoders; -1: refuse such \
+teachers."""
     shuffle_images: bool = False
     """A control: each image's captions get another image, drawn from --seed, so that the words are the same."""
     retention_pairs: Annotated[str, InputKind.PATH] = ""

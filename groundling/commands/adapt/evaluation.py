@@ -41,7 +41,7 @@ BATCH = 16
 def match_by_length(
     objectives: Sequence[Objective], samples: SampleDataset, seed: int
 ) -> float | None:
-    """AUC of MATCH predicted from token counts alone (.5 is chance); None without MATCH, and for too few texts."""
+    """AUC of MATCH predicted from token counts alone (0.5 is chance); None without MATCH, and for too few texts."""
     found = [one for one in objectives if isinstance(one, SameSentencePrediction)]
     if not found or len(samples) < MIN_TEXTS:
         return None
@@ -59,7 +59,7 @@ def length_note(auc: float | None, text_layout: str) -> list[str]:
         return []
     blocks = "text_layout=blocks, or " if text_layout == "lines" else ""
     return [
-        f"MATCH can be solved from text lengths alone (AUC {auc:.2f}, chance .5); {blocks}"
+        f"MATCH can be solved from text lengths alone (AUC {auc:.2f}, chance 0.5); {blocks}"
         "match_negatives=length prevents this"
     ]
 

@@ -363,12 +363,12 @@ def _cache_note(
 
 
 def _new_layers_note(model: Encoder, text: TextEncoder, training: TrainingArguments) -> list[str]:
-    """A note if new layers around the text encoder, which are no heads, train later or slower than heads do."""
+    """A note if new layers around the text encoder, which are not heads, train later or slower than heads do."""
     is_frozen = bool(training.freeze_encoder_steps or training.freeze_encoder_ratio)
     if model is text or (not is_frozen and training.head_lr == 1):
         return []
     return [
-        "the new layers around the text encoder are no heads: they are frozen as long as it is, and train at its "
+        "the new layers around the text encoder are not heads: they are frozen as long as it is, and train at its "
         "learning rate; to train all from the first step, set freeze_encoder_ratio=0, head_lr=1 and a higher lr"
     ]
 

@@ -180,8 +180,8 @@ def describe(ledger: Ledger, student: str) -> str:
     return (
         f"{ledger['total']:,} of {ledger['budget']:,} words: {_listed(ledger['texts'])}; teachers: "
         f"{_listed(ledger['teachers']) or 'none'}; {ledger['read']:,} are read in training ({times}), with "
-        f"{len(saved)} students saved on the way{f', the last as {list(saved)[-1]}' if saved else ''}. The words that "
-        f"the tokenizer of {student} was made from count too, and are not known here"
+        f"{len(saved)} intermediate students saved{f', the last as {list(saved)[-1]}' if saved else ''}. The words "
+        f"that the tokenizer of {student} was made from count too, and are not known here"
     )
 
 

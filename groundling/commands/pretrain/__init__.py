@@ -40,8 +40,8 @@ class TrainTexts(Settings):
     """Training texts: captions of images, or the texts of a task."""
 
     captions: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
-    """Training captions, each FILE or FILE=WEIGHT, in a format of docs/vision.md ("Captions and photos \
-as you have them"). Each step draws one file, by weight or, without weights, by number of samples."""
+    """Training captions, each FILE or FILE=WEIGHT, in a format of docs/vision.md ("Caption and photo \
+formats"). Each step draws one file, by weight or, without weights, by number of samples."""
     caption_settings: CaptionSettings = field(default_factory=CaptionSettings)
     image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the training images, one name per line, or as karpathy_train_images.txt does; empty: all."""

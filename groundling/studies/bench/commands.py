@@ -50,7 +50,7 @@ class ComparisonSettings(Settings):
     """What every bench compares, and what is done now."""
 
     method: tuple[str, ...] = ()
-    """Methods: names of the package's, or MODULE:NAME of your own `BenchMethod`; empty: all of the package."""
+    """Methods: built-in names, or MODULE:NAME of your own `BenchMethod`; empty: all built-in ones."""
     adapt_seeds: Annotated[int, Ge(1)] = 2
     """Adaptation seeds of each method and control."""
     processes: Annotated[int, Ge(1)] = 2
@@ -58,7 +58,7 @@ class ComparisonSettings(Settings):
     plan: bool = False
     """Print what will run and what is done, and stop."""
     report: bool = False
-    """Instead of running: write the table, the page and bench.json of what is finished."""
+    """Run nothing; write the table, the page and bench.json of what is finished."""
 
     def check_methods(self) -> None:
         """Raises InputError for unknown methods of the package."""
@@ -83,7 +83,7 @@ class BenchConfig(ComparisonSettings):
 
     student: Student = "masked"
     """What every method starts from: masked, a small BERT; causal, a small GPT-2 of its size, with `clm` in place of \
-`mlm` everywhere, in a folder of its own."""
+`mlm` everywhere. Each needs its own folder."""
     worlds: tuple[Annotated[int, Ge(0)], ...] = (0, 1, 2, 3, 4)
     """Seeds of the rendered worlds of each family; a verdict needs at least three."""
     families: tuple[Family, ...] = FAMILIES
@@ -95,11 +95,11 @@ Weights are chosen in a world of objects."""
     """Questions to fine-tune on: truth, category, order, odd (1,000 steps, slow)."""
     curve: tuple[str, ...] = ()
     """Instead of the whole bench: how the gain grows with images, captions, steps, layers, width, \
-teacher (some of these). Runs --method, by default xdbert, contrastive and l1, and its text control, with one \
-adaptation seed and linear readings only."""
+teacher (one or more). Runs --method, by default xdbert, contrastive and l1, and its text control, with one \
+adaptation seed and linear probes only."""
     scale: Annotated[float, Gt(0)] = 1.0
-    """Factor on all steps and, below 1, on the world's size: with less than 1 the models learn \
-nothing, but the bench is tested."""
+    """Factor on all steps and, below 1, on the world's size. Below 1 the models learn nothing; it is for trying \
+the bench."""
 
     def identity(self) -> dict[str, Any]:
         """The protocol and its scale, and a student that is not the first bench's."""
@@ -109,7 +109,7 @@ nothing, but the bench is tested."""
 
 @settings
 class RealBenchConfig(ComparisonSettings):
-    """The same comparison on your encoder: teacher, captions and images, and the sets on which it is read."""
+    """The same comparison on your encoder: teacher, captions and images, and the data sets that score it."""
 
     adapt_seeds: Annotated[int, Ge(1)] = 3
     """Adaptation seeds of each method and control; a verdict needs at least three."""
@@ -130,17 +130,17 @@ class RealBenchConfig(ComparisonSettings):
     """Files of visual facts that `probe-facts` reads: Memory Colors, CoDa, ViComTe, \
 ImageNetVC, VEC, spatial commonsense, feature norms."""
     modes: tuple[str, ...] = (FILL_MASK, "linear")
-    """How facts are read, as in `probe-facts --modes`; fill-mask needs an encoder with a masked-LM head."""
+    """How facts are probed, as in `probe-facts --modes`; fill-mask needs an encoder with a masked-LM head."""
     words: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Files of rated word pairs that `probe-words` reads: MEN, SimLex-999, WordSim-353, SimVerb-3500, RG-65."""
     retention_pairs: Annotated[str, InputKind.PATH] = ""
-    """Price: text pairs with similarities, as in `adapt --retention-pairs`: the folder of STS-B or GLUE, or a tsv."""
+    """Cost: text pairs with similarities, as in `adapt --retention-pairs`: the folder of STS-B or GLUE, or a tsv."""
     minimal_pairs: Annotated[tuple[str, ...], InputKind.PATH] = ()
-    """Price: minimal pairs that `pairs` reads, such as BLiMP; needs an encoder with a masked-LM head."""
+    """Cost: minimal pairs that `pairs` reads, such as BLiMP; needs an encoder with a masked-LM head."""
     pair_limit: Annotated[int, Ge(0)] = 0
     """Maximum number of minimal pairs per paradigm, evenly spaced; 0: all."""
     tasks: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
-    """Price: tasks of GLUE to fine-tune on, e.g. glue/rte glue/cola."""
+    """Cost: tasks of GLUE to fine-tune on, e.g. glue/rte glue/cola."""
     data: Annotated[str, InputKind.DATA] = ""
     """Folder of the tasks' official files."""
     task_seeds: Annotated[int, Ge(1)] = 3
@@ -251,7 +251,7 @@ BENCH = Command(
 
 BENCH_REAL = Command(
     "bench-real",
-    "the same comparison on an encoder, a teacher, captions and evaluation sets of your own",
+    "the same comparison on your own encoder, teacher, captions and evaluation sets",
     "groundling.studies.bench.real:bench_real",
     {"_own": RealBenchConfig()},
     title="Bench: which method gives a text encoder visual knowledge?",

@@ -161,7 +161,7 @@ def best_weight(name: str, found: Mapping[Weight, Mapping[str, Any]]) -> Weight:
 
     A score is the mean of those readings by which weights are chosen. In worlds this is the accuracy of the linear
     visual readings on dev nouns and cross-validated train nouns, as the 18 dev nouns alone would leave a standard error
-    of .05; elsewhere that of one half of the nouns of visual facts, and only the other half is reported. Raises
+    of 0.05; elsewhere that of one half of the nouns of visual facts, and only the other half is reported. Raises
     InputError if the tuned setting changes nothing.
     """
     readings = list(found.values())

@@ -316,9 +316,7 @@ def check_teacher(source: str, methods: Sequence[BenchMethod]) -> None:
     if reading:
         others = [one.name for one in methods if one.name not in reading]
         without = f"--method {' '.join(others)} does without" if others else "choose other methods"
-        raise InputError(
-            f"teacher={source}: has not {lacking}, for {', '.join(reading)}; {without}"
-        )
+        raise InputError(f"teacher={source}: lacks {lacking}, for {', '.join(reading)}; {without}")
 
 
 def permute_teacher(files: Files, settings: RealBenchConfig) -> None:

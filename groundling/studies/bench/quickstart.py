@@ -75,8 +75,8 @@ WEIGHTS = {XDBERT.name: None, L1.name: 0.3, CONTRASTIVE.name: 1.0}
 STEPS = {"odd": 500, "truth": 250, "category": 250, "order": 250}
 """Fine-tuning steps of each question.
 
-After 500 steps the training loss of "odd one out" is below .2 in arms with transfer; at 250 steps it just left its
-plateau. The default of `groundling probe`, 1,000 steps, gives .02 to .03 more, but exceeds five minutes on two cores.
+After 500 steps the training loss of "odd one out" is below 0.2 in arms with transfer; at 250 steps it just left its
+plateau. The default of `groundling probe`, 1,000 steps, gives 0.02 to 0.03 more, but exceeds five minutes on two cores.
 True/false is no better at 500 or 1,000.
 """
 SHOWN = 8
@@ -191,7 +191,7 @@ def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
 INTRODUCTION = (
     "Every noun has visual attributes that only images show, and a category that only text shows. A CLIP teacher "
     "learns from the images; the text encoder reads text that never states a noun's visual attributes. Each arm adapts "
-    "the encoder for the same number of steps on the same text, and is read on nouns that no probe was fitted on."
+    "the encoder for the same number of steps on the same text, and is probed on nouns that no probe was fitted on."
 )
 FIGURE = (
     "One row per arm. The large mark and the number are the mean, small dots are fine-tuning seeds, the dashed line is "

@@ -76,26 +76,26 @@ SET_DIGITS = 3
 NO_PROBE = "did not train"
 """Shown for a fine-tuned probe that never left the loss of guessing."""
 CONTROL_TERMS = {
-    BEFORE: "The encoder as it was given, before any method.",
+    BEFORE: "The encoder before any training.",
     TEXT_CONTROL: "Masked LM, or for a sentence encoder SimCSE, on exactly the texts that the method reads, for as "
     "many steps.",
     SHUFFLED: "The method on captions with each other's images; a method that reads the teacher's text tower gets a "
-    "teacher for which nouns look different in every image, or on a real encoder one whose token embeddings are "
-    "permuted among tokens of similar frequency.",
-    RANDOM: "The method with images of noise, or an untrained teacher.",
-    "noise": "Standard deviation of a reading between adaptation seeds of one arm, over all arms.",
+    "teacher trained on images that show each noun differently every time, or on a real encoder one whose token "
+    "embeddings are permuted among tokens of similar frequency.",
+    RANDOM: "The method with noise in place of images, or with an untrained teacher.",
+    "noise": "Standard deviation of a metric between adaptation seeds of one method or control, over all of them.",
     "guessing": "Accuracy of the majority class.",
 }
 TERMS = CONTROL_TERMS | {
-    "visual": "Mean of the linear readings of the visual attributes: a linear map predicts each from the encoder's "
+    "visual": "Mean accuracy of linear probes of the visual attributes: a linear map predicts each from the encoder's "
     "state at a noun that it was not fitted on.",
-    TOWER: "The same readings of the teacher's own text embeddings: a ceiling for what its text side can teach.",
-    "odd one out, read out": "Which of two nouns looks like a third, from the linear maps, without fine-tuning.",
+    TOWER: "The same probes of the teacher's own text embeddings: an upper bound for what its text tower can teach.",
+    "odd one out, read out": "Which of two nouns looks like a third, from the linear probes, without fine-tuning.",
     "true/false": "After fine-tuning: is “the zib is red” true?",
     "odd one out": "After fine-tuning: is “the zib looks like the dax, not the wug” true?",
     "category": "After fine-tuning: does the verb fit the noun? Text alone answers it.",
     "word order": "After fine-tuning: are two words of a sentence swapped? Text alone answers it.",
-    NO_PROBE: "The training loss stayed above 98 % of that of guessing, so the accuracy would show nothing.",
+    NO_PROBE: "The training loss stayed above 98 % of that of guessing, so the accuracy would be meaningless.",
     "masked LM loss": "Mean loss of masked tokens of held-out text, in nats; lower is better.",
     "minimal pairs": "Share of test sentences that the masked LM prefers: to themselves with two words swapped, and to "
     "the same noun with a verb and an ending of another category; the mean of both.",
@@ -103,11 +103,11 @@ TERMS = CONTROL_TERMS | {
 }
 """Glossary of the page."""
 CAUSAL_WORDS = {"masked LM": "causal LM", "Masked LM": "Causal LM", "masked tokens": "next tokens"}
-"""What the glossary of a bench of causal students says in place of these."""
+"""Replacements in the glossary of a bench of causal students."""
 STUDENTS = {"masked": "masked (a small BERT)", "causal": "causal (a small GPT-2)"}
-"""What the report calls a student."""
+"""Names of students in the report."""
 CURVE_RULE = (
-    "Gain: the linear visual reading on test nouns, of the method minus its text control, with the standard deviation "
+    "Gain: accuracy of the linear visual probes on test nouns, method minus text control, with the standard deviation "
     f"over worlds. A star marks gains above 0: a two-sided t-test over at least {MIN_UNITS} worlds, whose standard "
     f"error is at least what the noise between adaptation seeds implies, has p of at most {ALPHA:g}, without a "
     "correction for the number of tests. If all of a method's values rest on the same worlds, it works from the "
@@ -121,7 +121,7 @@ def scale_warning(scale: float) -> str:
     """A sentence on a bench that is smaller than the protocol's; empty for others."""
     if scale >= 1:
         return ""
-    return f"Scale {scale:g}, a trial run: models learn nothing at this scale, and no number means anything."
+    return f"Scale {scale:g}, a trial run: models learn nothing at this scale, and the numbers mean nothing."
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:
@@ -202,7 +202,7 @@ def verdict_rows(verdicts: Sequence[BenchVerdict], digits: int = 2) -> list[Tabl
     for one in verdicts:
         row = {
             "method": one.method,
-            "reading": f"{one.reading}, {one.measure}" if one.measure else one.reading,
+            "metric": f"{one.reading}, {one.measure}" if one.measure else one.reading,
             f"beyond {TEXT_CONTROL}": words_of(one.text, digits),
             f"beyond {SHUFFLED}": "-" if one.shuffled is None else words_of(one.shuffled, digits),
             "worlds or seeds": str(len(one.text.units)),
@@ -229,7 +229,7 @@ def cost_rows(methods: Methods, runs: Sequence[Entry]) -> list[TableRow]:
                     "steps": f"{mean(cost['steps'] for cost in costs):,.0f}",
                     "samples": f"{mean(cost['samples'] for cost in costs):,.0f}",
                     "epochs": f"{mean(cost['epochs'] for cost in costs):.2f}",
-                    "seconds of training": f"{mean(cost['seconds'] for cost in costs):.1f}",
+                    "training seconds": f"{mean(cost['seconds'] for cost in costs):.1f}",
                     "extra parameters": f"{costs[0]['extra_parameters']:,}",
                 }
             )
@@ -298,7 +298,10 @@ def make_set_report(
     runs, methods = bench["runs"], bench["methods"]
     (before,) = (one for one in runs if one["arm"] == BEFORE)
     sections = []
-    for title, is_gain in (("Readings", True), ("Price", False)):
+    for title, is_gain in (
+        ("Probe accuracy and correlations", True),
+        ("Cost to language skills", False),
+    ):
         names = {name: name for name, one in before["readings"].items() if one["gain"] == is_gain}
         own = [one for one in verdicts if one.gain == is_gain]
         rows = table_rows(runs, methods, names, SET_DIGITS)
@@ -403,7 +406,7 @@ def _curve_section(
     axes.axhline(0, color=BLACK, linestyle="dashed", linewidth=0.9, zorder=1)
     axes.legend(fontsize=8, frameon=False)
     axes.set_xlabel(axis.unit, fontsize=9)
-    axes.set_ylabel("gain: visual reading beyond the text control", fontsize=9)
+    axes.set_ylabel("gain: visual probes beyond the text control", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     heading = f"{family.capitalize()}: gain against {axis.unit}"
@@ -432,5 +435,5 @@ def _forest(verdicts: Sequence[BenchVerdict]) -> list[str]:
         for control, found in zip((TEXT_CONTROL, SHUFFLED), one.controls, strict=False)
         if isfinite(found.error)
     ]
-    about = "difference in the reading's measure; right of 0 is better than the control"
+    about = "difference in the metric; right of 0 is better than the control"
     return [forest_svg(rows, about)] if rows else []

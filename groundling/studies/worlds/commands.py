@@ -162,7 +162,7 @@ class ProbeConfig(Settings):
 
 PROBING = TrainingArguments(steps=1000, lr=5e-4, warmup_ratio=0.1, weight_decay=0.0, log_every=50)
 """Fine-tuning on a world's questions; at 250 steps accuracy on the odd one out was still rising \
-and varied by .18 between seeds."""
+and varied by 0.18 between seeds."""
 
 
 PROBE = Command(

@@ -124,6 +124,6 @@ def _chance(examples: Sequence[Example]) -> float:
 
 
 def _guessing_loss(examples: Sequence[Example]) -> float:
-    """Entropy of the label distribution in nats; .693 for two equally frequent labels."""
+    """Entropy of the label distribution in nats; 0.693 for two equally frequent labels."""
     counts = Counter(example.label for example in examples).values()
     return -sum(count / len(examples) * log(count / len(examples)) for count in counts)

@@ -1,7 +1,7 @@
 """Similarity of two encoders' word embeddings, or of texts' and images' vectors: CCA, SVCCA, PWCCA, neighbours.
 
 The published definitions (Raghu et al. 2017, Morcos et al. 2018), as in XDBERT's Table 2. Independent tables score far
-above 0 (.36 for 4500 words of 768 dimensions), so every value comes with its value for permuted pairings.
+above 0 (0.36 for 4500 words of 768 dimensions), so every value comes with its value for permuted pairings.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def write_few_pairs(world: Path) -> None:
 def run_bench(work: Path) -> Ran:
     """Killed after some jobs, then finished by the same command, beside a method in one file of the user's own."""
     out = work / "out"
-    documents.write_modules(documents.ROOT / "docs" / "bench.md", work)
+    documents.write_modules(documents.ROOT / "docs" / "bench_your_method.md", work)
     before = os.getcwd()
     path = list(sys.path)
     documents.forget_modules("mine")

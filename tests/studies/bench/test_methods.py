@@ -264,7 +264,7 @@ def test_an_encoder_has_the_width_and_the_layers_that_are_asked_for(tmp_path: Pa
 
 
 def test_the_page_lists_every_method_with_its_data_and_its_weight() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "bench.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "bench_protocol.md").read_text(encoding="utf-8")
     section = page[page.index("\n## Methods") : page.index("\n## Controls")]
     rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
     found = {row[0].strip(): tuple(cell.strip() for cell in row[1:4]) for row in rows[1:]}

@@ -145,9 +145,16 @@ def test_every_arm_is_read_on_every_set_before_and_after(ran: tuple[Path, str]) 
     assert said.startswith("note: a verdict takes 3 adaptation seeds; with 1 there is none\n")
     assert RealBenchConfig().adapt_seeds == 3
     assert "  lexi_contrastive: shuffled images" in said and "\nguessing  " in said
-    assert re.search(r"^before +\d\.\d\d\d", said, re.MULTILINE) and "\nPrice\n" in said
+    assert (
+        re.search(r"^before +\d\.\d\d\d", said, re.MULTILINE)
+        and "\nCost to language skills\n" in said
+    )
     page = (out / "report.html").read_text()
-    for words in ("Price, differences", "captions with each other&#39;s images", "no setting is"):
+    for words in (
+        "Cost to language skills, differences",
+        "captions with each other&#39;s images",
+        "no setting is",
+    ):
         assert words in page
 
 
@@ -464,10 +471,10 @@ def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(fil
         ({"student": "nowhere"}, "student: .*nowhere: no model found"),
         (
             {"method": ("caption_to_image", "l1"), "teacher": "encoder"},
-            "encoder: has not an image tower, for caption_to_image; --method l1 does without",
+            "encoder: lacks an image tower, for caption_to_image; --method l1 does without",
         ),
         ({"teacher": ""}, "method=contrastive: learns from a CLIP-like teacher; pass teacher"),
-        ({"teacher": "vectors:captions.csv"}, "no such folder|has not a text tower"),
+        ({"teacher": "vectors:captions.csv"}, "no such folder|lacks a text tower"),
         ({"captions": "", "images": "", "text": "plain.txt"}, "lexi_contrastive: reads captions"),
         ({"captions": ""}, "bench-real needs text, or captions"),
         ({"facts": (), "words": ()}, "bench-real needs facts or words"),
