@@ -14,6 +14,8 @@ PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changes.md",
+    "SECURITY.md": "security.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
 }
 """Files beside `docs/` that become pages, and the names of the pages."""
 NOTEBOOKS = ("ground_an_encoder", "ask_your_photos")

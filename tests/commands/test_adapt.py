@@ -107,8 +107,10 @@ def test_the_card_says_what_was_done(adapted: dict, settings: AdaptConfig) -> No
         assert f"{name}: `{path.parent.name}/{path.name}`" in card
     assert str(out.parent) not in card
     assert f"objectives: {', '.join(parse_arm(arm))}" in card
-    assert "text (80 texts, 0 truncated tokens):\n- `train.txt`" in card
+    assert "- text: `train.txt`, 80 texts\n" in card
     assert "3 steps of 8, learning rate 0.001, seed 0" in card
+    loaded = homes.run_card(out / "model")["model"]
+    assert sum(p.numel() for p in loaded.parameters()) == result["parameters"]
 
 
 def test_the_control_says_that_it_had_no_teacher(settings, adapted, tmp_path):

@@ -159,6 +159,9 @@ def test_finetune_keeps_what_it_trained_unless_told_not_to(tune, tuned, encoder,
         p.numel() for p in AutoModel.from_pretrained(encoder).parameters()
     )
     assert load_file(folder / "model" / "groundling_heads.safetensors")
+    card, scores = (folder / "model/README.md").read_text(), result["scores"]["dev"]["accuracy"]
+    assert f"| dev | this model | {result['n']['dev']} | {scores[0]:.4f} |" in card
+    assert homes.run_card(folder / "model")["model"].task.name == "glue/rte"
 
 
 # -- what scores stand beside: the most common answer, and the same model without the images -------------------------

@@ -205,15 +205,23 @@ def test_published_results_are_those_of_this_protocol_and_its_methods(results: M
         )
 
 
-def test_the_figure_has_a_row_for_every_method(
+def test_figures_are_drawn_small_and_shown(
     results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(DOCS)
     figures = runpy.run_path(str(DOCS / "make_figures.py"))
     assert figures["SPELT"].keys() == results.published()["methods"].keys()
-    figures["main"].__globals__["FIGURE"] = tmp_path / "bench.png"
+    blocks = figures["control_rows"]()
+    for block in ("400, of the truth", "400, `--regions runs/vision/store`"):
+        assert {len(seeds) for seeds in blocks[block].values()} == {5}
+    assert all(any(row.startswith(one) for row in blocks[block]) for one in figures["TEACHERS"])
+    figures["main"].__globals__["DOCS"] = tmp_path
     figures["main"]()
-    assert (tmp_path / "bench.png").stat().st_size > 30_000
+    pages = "".join(page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md"))
+    for name in figures["FIGURES"]:
+        assert 15_000 < (tmp_path / f"{name}.png").stat().st_size < 60_000
+        assert f"{name}.png)" in pages
+        assert (DOCS / f"{name}.png").stat().st_size < 60_000
 
 
 # -- first steps ----------------------------------------------------------------------------------

@@ -6,11 +6,13 @@ import ast
 import importlib.util
 import inspect
 import pydoc
+import re
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
 
+import documents
 import pytest
 from tiny.commands import flags_of
 
@@ -27,6 +29,7 @@ from groundling.settings.training import TrainingArguments
 PACKAGE = Path(groundling.__file__).parent
 ROOT = PACKAGE.parent
 HERE = dir(groundling)
+PYTHON = r"^```python\n(.*?)^```$"
 FUNCTIONS = [name for name in function_names() if name not in groundling.PLACES]
 
 
@@ -182,3 +185,37 @@ def test_every_public_name_is_on_the_page(make_api: ModuleType) -> None:
         assert name == "__version__" or is_there, name
     for kind in public(batch):
         assert f"### `{kind.__name__}`\n" in page
+
+
+def test_all_that_examples_import_is_public(make_api: ModuleType) -> None:
+    page = (ROOT / "docs/stability.md").read_text(encoding="utf-8")
+    listed = {
+        (module, name)
+        for module, names in re.findall(r"^\| `(groundling[\w.]+)` \| (.*) \|$", page, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert [one for one in listed if not hasattr(importlib.import_module(one[0]), one[1])] == []
+    on_page = {
+        (module, name)
+        for section in make_api.SECTIONS.values()
+        for module, names in section.items()
+        for name in names.split()
+    }
+    codes = [
+        code
+        for page in documents.PAGES
+        for code in re.findall(PYTHON, page.read_text(), re.DOTALL | re.MULTILINE)
+    ]
+    codes.append((ROOT / "examples/my_recipe.py").read_text())
+    imported = {
+        (node.module, name.name)
+        for code in codes
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("groundling.")
+        for name in node.names
+    }
+    assert len(imported) > 30
+    assert (
+        imported - listed - on_page - {(place, name) for name, place in groundling.PLACES.items()}
+        == set()
+    )

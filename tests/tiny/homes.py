@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import re
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -56,6 +57,14 @@ def import_recipes() -> None:
     """Import every recipe; one imported while another is patched would keep the patch for good."""
     for command in COMMANDS.values():
         command.function()
+
+
+def run_card(model: Path) -> dict[str, Any]:
+    """What the Python of a saved model's card defines."""
+    (code,) = re.findall(r"```python\n(.*?)```", (model / "README.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace("FOLDER", str(model)), names)
+    return names
 
 
 @cache

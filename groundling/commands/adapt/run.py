@@ -412,6 +412,15 @@ HEAD_KINDS = {
 """Class and kind of the head of an encoder and of a causal student."""
 
 
+USES = {
+    "sentence-transformers": "from sentence_transformers import SentenceTransformer\n\n"
+    'model = SentenceTransformer("{0}")',
+    "transformers": "from transformers import AutoModel, AutoTokenizer\n\n"
+    'tokenizer = AutoTokenizer.from_pretrained("{0}")\nmodel = AutoModel.from_pretrained("{0}")',
+}
+"""How a library loads the model of a folder or of an id on the hub."""
+
+
 def _end_of_path(place: str) -> str:
     path = Path(place)
     return "/".join(path.absolute().parts[-2:]) if path.exists() else place
@@ -425,25 +434,42 @@ def _card(
     causal: bool,
 ) -> str:
     files = parse_weighted_files(config.text, "text")
-    texts = "\n".join(f"- `{Path(each.file).name}`" for each in files)
     kd_teacher = config.objective_settings.state_distillation.kd_teacher
     teachers = [_end_of_path(one) for one in (config.teacher, kd_teacher) if one]
+    is_local = config.from_scratch or Path(config.student).exists()
+    name = Path(config.student).name
+    losses = ", ".join(f"{term} {loss:.4g}" for term, loss in result["train_metrics"].items())
     return f"""---
 library_name: {library}
+{"" if is_local else f"base_model: {config.student}"}
 tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 ---
-# {Path(config.student).name}, adapted with groundling ({config.arm})
+# {name}, adapted with groundling ({config.arm})
 
-A stock `transformers` {"decoder" if causal else "encoder"} with {result["parameters"]:,} parameters; for {library}.
+{"A decoder" if causal else "An encoder"} with the architecture of `{name}` ({result["parameters"]:,} parameters),
+trained on text {"with a teacher" if teachers else "without a teacher, as a control"}. It loads without groundling:
+
+```python
+{USES[library].format("FOLDER")}
+```
+
 {HEAD_TEXTS[result["fills_masks"]].format(*HEAD_KINDS[causal])}
+
+## Training
 
 - student: `{_end_of_path(config.student)}`{", new weights" if config.from_scratch else ""}
 - teacher: `{"`, `".join(teachers) or "none (control)"}`
 - objectives: {", ".join(result["objectives"])}
-- text ({result["texts"]} texts, {result["truncated_tokens"]} truncated tokens):
-{texts}
-- {result["steps"]} steps of {training.batch_size}, learning rate {training.lr}, seed {training.seed}
+- text: {", ".join(f"`{Path(each.file).name}`" for each in files)}, {result["texts"]:,} texts
+- tokens cut off at {result["max_length"]} a text: {result["truncated_tokens"]:,}
+- {result["steps"]:,} steps of {training.batch_size}, learning rate {training.lr}, seed {training.seed}
+- mean losses at the end: {losses}
+
+## What this does not show
+
+Losses do not say whether the model knows more of how things look, or less of language. Over several seeds and on
+tasks of your own, compare it with a control that read the same text for as many steps, and with the student as it was.
 
 Heads used in training are in `groundling_heads.safetensors`, which transformers ignores. The licences of the
 student, the teacher and the text apply.
-"""
+""".replace("\n\ntags:", "\ntags:")

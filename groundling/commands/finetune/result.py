@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -199,3 +200,42 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
         return replace(plain, zero_region_features=True)
     regions = RegionSettings(object_tags=config.regions.object_tags)
     return replace(plain, regions=regions, train_regions="", pixels=PixelInputSettings())
+
+
+def model_card(config: FinetuneConfig, result: Mapping[str, Any]) -> str:
+    """The model card of one seed: how the model is asked, and its scores beside those of the best constant answer."""
+    metrics = result["metrics"]
+    constant = result.get("majority", {}).get("scores", {})
+    table = [
+        f"| split | answers of | examples | {' | '.join(metrics)} |",
+        f"|---|---|---:|{'---:|' * len(metrics)}",
+    ]
+    for split, scores in result["scores"].items():
+        for name, some in (("this model", scores), ("always the same", constant.get(split, {}))):
+            cells = [f"{some[one]:.4f}" if some.get(one) is not None else "" for one in metrics]
+            table.append(f"| {split} | {name} | {result['n'][split]} | {' | '.join(cells)} |")
+    base = "" if Path(config.model).exists() else f"base_model: {config.model}\n"
+    scored = "\n".join(table)
+    return f"""---
+library_name: groundling
+{base}tags: [groundling]
+---
+# {Path(config.model).name}, fine-tuned on {result["task"]}
+
+```python
+import groundling
+
+model = groundling.load("FOLDER")
+```
+
+`groundling predict --model FOLDER --data FILE --out answers.csv` answers the rows of a file.
+
+## Scores
+
+{scored}
+
+Seed {result["seed"]}, {result["steps"]:,} steps. These are the scores of one seed. If it was chosen among several by
+the score of a split, its score there is slightly too high.
+
+The licences of the model that was fine-tuned and of the data apply.
+"""

@@ -31,6 +31,7 @@ from groundling.commands.finetune.result import (
     image_use_notes,
     majority_baseline,
     majority_note,
+    model_card,
     summary,
     without_images,
 )
@@ -286,6 +287,8 @@ class FineTuning:
             def save(folder: Path) -> None:
                 save_trained(folder / "model", student, objectives)
                 description.write(folder / "model")
+                card = model_card(config, result)
+                (folder / "model/README.md").write_text(card, encoding="utf-8")
                 if adapters is not None:
                     adapters.write(folder / "adapter", config.model)
 
