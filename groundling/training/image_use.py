@@ -8,21 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from groundling.core.batch import Example
 from groundling.core.metrics import Metric
 from groundling.core.output_types import RegionSelection, Regression
-from groundling.core.rng import derive_seed, generator
+from groundling.core.resampling import bootstrap_sums, derangement, interval
+from groundling.core.rng import generator
 from groundling.data.samples import texts_of
 from groundling.data.text import normalize
 from groundling.tasks import Task
 from groundling.training.evaluation import EvaluationOutput, labels_of
 
-DRAWS = 2000
-"""Bootstrap resamples of an interval."""
-FEW_DRAWS = 50
-"""Resamples in memory at once: a split may have tens of thousands of photographs."""
 EXCHANGED = "{} with exchanged photographs"
 """Name of a split whose photographs were exchanged."""
 
@@ -39,10 +35,8 @@ def exchange_images(task: Task, examples: Sequence[Example]) -> list[Example]:
     )
     if names_boxes or len(names) < 2 or () in names or labels_of(examples) is None:
         return []
-    order = generator("exchanged photographs", task.name).permutation(len(names))
-    other = {
-        names[here]: names[there] for here, there in zip(order, np.roll(order, 1), strict=True)
-    }
+    moved = derangement(len(names), generator("exchanged photographs", task.name))
+    other = {name: names[there] for name, there in zip(names, moved, strict=True)}
     return [replace(one, images=other[one.images]) for one in examples]
 
 
@@ -90,20 +84,11 @@ def image_use(
 
 
 def _interval(metric: Metric, own: np.ndarray, exchanged: np.ndarray) -> tuple[float, float]:
-    def difference(chosen: np.ndarray, axis: int = -1) -> np.ndarray:
-        place = axis % chosen.ndim  # (draws, photographs): the terms of a metric come after them
-        mine, other = (metric.from_sums(sums[chosen].sum(place)) for sums in (own, exchanged))
-        return np.asarray(mine - other)
-
-    found = stats.bootstrap(
-        (np.arange(len(own)),),
-        difference,
-        n_resamples=DRAWS,
-        batch=FEW_DRAWS,
-        method="percentile",
-        rng=np.random.default_rng(derive_seed("image use")),
-    ).confidence_interval
-    return float(found.low), float(found.high)
+    pairs = np.stack([own, exchanged], 1)
+    sums = bootstrap_sums(pairs.reshape(len(pairs), -1), generator("image use"))
+    mine, other = np.moveaxis(sums.reshape(-1, *pairs.shape[1:]), 1, 0)
+    low, high = interval(metric.from_sums(mine) - metric.from_sums(other)).tolist()
+    return low, high
 
 
 def credit_of_answers(labels: Iterable[Any]) -> dict[int, float]:
