@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from groundling.core.batch import Example
+from groundling.core.errors import InputError
 from groundling.core.metrics import Metric
 from groundling.core.output_types import RegionSelection, Regression
 from groundling.core.resampling import bootstrap_sums, derangement, interval
@@ -29,13 +30,39 @@ def exchange_images(task: Task, examples: Sequence[Example]) -> list[Example]:
     Empty where that says nothing: without labels, with an example without images, with one image only, and where the
     question or the answer names boxes of its image.
     """
+    if labels_of(examples) is None:
+        return []
+    return _exchanged(task, examples, generator("exchanged photographs", task.name))
+
+
+def shuffle_images(
+    task: Task, splits: Mapping[str, Sequence[Example]], seed: int
+) -> dict[str, list[Example]]:
+    """The examples of a control, in whose splits each image is replaced by another one, drawn from `seed`.
+
+    Raises InputError for a split where `exchange_images` would say nothing.
+    """
+    shuffled = {
+        split: _exchanged(task, some, generator(seed, "shuffled images", split))
+        for split, some in splits.items()
+    }
+    for split, some in shuffled.items():
+        if not some:
+            raise InputError(
+                f"shuffle_images: {split} of {task.name}: expected two images or more, and examples that all have "
+                "one and name no boxes of it"
+            )
+    return shuffled
+
+
+def _exchanged(task: Task, examples: Sequence[Example], rng: np.random.Generator) -> list[Example]:
     names = sorted({one.images for one in examples})
     names_boxes = isinstance(task.form, RegionSelection) or any(
         one.object_count or one.region_tags for one in examples
     )
-    if names_boxes or len(names) < 2 or () in names or labels_of(examples) is None:
+    if names_boxes or len(names) < 2 or () in names:
         return []
-    moved = derangement(len(names), generator("exchanged photographs", task.name))
+    moved = derangement(len(names), rng)
     other = {name: names[there] for name, there in zip(names, moved, strict=True)}
     return [replace(one, images=other[one.images]) for one in examples]
 

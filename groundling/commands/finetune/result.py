@@ -43,6 +43,8 @@ def describe_seed(
         "higher_is_better": task.metrics[0].higher_is_better,
         "objectives": [one.name for one in objectives],
     }
+    if config.shuffle_images:
+        result["shuffled_images"] = True
     if config.display_name:
         result["display_name"] = config.display_name
     trained_on = dev_splits_trained_on(task, config.train_splits)
@@ -84,7 +86,7 @@ def summary(
         "truncated_tokens": sum(run["truncated_tokens"] for run in runs),
         "truncated_regions": sum(run.get("truncated_regions", 0) for run in runs),
     }
-    alike = ("unlabelled_examples", "n", "majority")
+    alike = ("unlabelled_examples", "n", "majority", "shuffled_images")
     result |= {name: run[name] for run in runs[:1] for name in alike if name in run}
     uses = [run["image_use"] for run in runs if "image_use" in run]
     if uses:  # of the seed with the median difference, since an interval has no median
@@ -190,6 +192,7 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
     plain = replace(
         config,
         text_only_baseline=False,
+        shuffle_images=False,
         save_model=False,
         extra_objectives=ExtraObjectiveSettings(),
         unlabelled_per_labelled=0,
