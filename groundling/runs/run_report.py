@@ -13,7 +13,16 @@ from typing import Any, NamedTuple
 
 from groundling.core.errors import InputError
 from groundling.runs.folder import LOG, SETTINGS, json_text, read_log, read_object, read_result
-from groundling.runs.report import BLUE, VERMILION, Report, ReportSection, TableRow, format_count
+from groundling.runs.report import (
+    BLUE,
+    ORANGE,
+    SKY,
+    VERMILION,
+    Report,
+    ReportSection,
+    TableRow,
+    format_count,
+)
 
 MEASUREMENTS = {"step", "lr", "grad_norm", "seconds", "tokens_per_second", "padding", "mfu"}
 """Of a line of the log: all that is no loss."""
@@ -162,6 +171,7 @@ def curves_of(run: TrainingRun, is_control: bool = False) -> dict[str, list[Curv
 
 WIDE, HIGH = 340, 200
 """Size of a chart: on a telephone, one pixel each."""
+COLOUR, CONTROL_COLOUR = f"light-dark({BLUE}, {SKY})", f"light-dark({VERMILION}, {ORANGE})"
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 26, 24
 """Margins of a chart."""
 
@@ -189,15 +199,17 @@ def chart(title: str, curves: Sequence[Curve]) -> str:
         place = f'x="{across(step)}" y="{HIGH - 6}" text-anchor="middle"'
         parts.append(f"<text {place}>{step:,.0f}</text>")
     for one in sorted(curves, key=lambda curve: not curve.is_control):
-        colour = VERMILION if one.is_control else BLUE
+        colour = CONTROL_COLOUR if one.is_control else COLOUR
         points = [(across(step), down(value)) for step, value in one.points]
         line = " ".join(f"{x},{y}" for x, y in points)
         dashes = ' stroke-dasharray="5 3"' if one.is_control else ""
         parts.append(
-            f'<polyline points="{line}" stroke="{colour}"{dashes} stroke-width="1.6" fill="none"/>'
+            f'<polyline points="{line}" style="stroke: {colour}"{dashes} stroke-width="1.6" fill="none"/>'
         )
         if one.is_held_out or len(points) == 1:
-            parts += [f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>' for x, y in points]
+            parts += [
+                f'<circle cx="{x}" cy="{y}" r="3" style="fill: {colour}"/>' for x, y in points
+            ]
     size = (
         f'viewBox="0 0 {WIDE} {HIGH}" font-size="11" role="img" aria-label="{html.escape(title)}"'
     )
@@ -272,12 +284,12 @@ def _curve_section(run: TrainingRun, controls: Sequence[TrainingRun]) -> ReportS
         for name, some in curves_of(one, is_control=True).items():
             found.setdefault(name, []).extend(some)
     charts = "".join(chart(name, some) for name, some in found.items())
-    about = "Solid: this run; dashed: the control" if controls else "By step"
-    seeds = f"; {len(run.logs)} seeds, a line each" if len(run.logs) > 1 else ""
+    which = " Solid: this run; dashed: the control." if controls else ""
+    seeds = " A line for each seed." if len(run.logs) > 1 else ""
     return ReportSection(
         "Losses",
         figures=[f'<div class="charts">{charts}</div>'] if charts else [],
-        caption=f"{about}; dots: held-out data{seeds}.",
+        caption=f"Over steps.{which} Dots: held-out data.{seeds}",
         rows=_loss_rows(run),
     )
 

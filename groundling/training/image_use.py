@@ -148,8 +148,10 @@ def _question(example: Example) -> tuple[str, ...]:
     return tuple(normalize(text) for text in (*texts_of(example), *example.choices))
 
 
-def image_use_note(split: str, use: Mapping[str, Any], of: str = "") -> str:
-    """The answer in one line; `of`: which run it is of."""
+def image_use_note(
+    split: str, use: Mapping[str, Any], of: str = "", without: float | None = None
+) -> str:
+    """The answer in one line; `of`: which run it is of; `without`: the score of training without photographs."""
     low, high = use["interval"]
     higher = use.get("higher_is_better", True)
     used = low > 0 if higher else high < 0
@@ -160,9 +162,10 @@ def image_use_note(split: str, use: Mapping[str, Any], of: str = "") -> str:
         gain = use["right"] - baseline if higher else baseline - use["right"]
         better = "above" if gain > 0 else "NOT above"
         against = f"; {better} the majority per question ({baseline:.3f})"
+    blind = "" if without is None else f"; trained without any: {without:.3f}"
     return (
         f"{split}: does it use the photographs? {verdict}: {use['metric']} {use['right']:.3f} with the right ones, "
         f"{use['exchanged']:.3f} with exchanged ones (difference {use['difference']:+.3f}, 95 % interval {low:+.3f} to "
         f"{high:+.3f}{of}), {use['changed']:.0%} of {use['n']} answers about {use['photographs']} photographs "
-        f"change{against}"
+        f"change{blind}{against}"
     )

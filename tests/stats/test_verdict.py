@@ -44,6 +44,7 @@ from groundling.core.rng import generator
 from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.text_encoder import TextEncoder
 from groundling.objectives.supervised import SupervisedObjective
+from groundling.runs.folder import write_json
 from groundling.runs.report import ForestRow, forest_plot
 from groundling.stats.verdict import (
     ALPHA,
@@ -466,6 +467,29 @@ def test_page_and_text_have_the_same_content(tmp_path: Path) -> None:
     for heading in ("Scores", "Differences"):
         assert f"\n{heading}\n" in said and f"<h2>{heading}</h2>" in shown
     assert said.splitlines()[-1] == f"page: {page}"
+
+
+def test_settings_that_differ_are_listed_with_their_tasks(tmp_path: Path) -> None:
+    groups = {"control": 1e-4, "seeing": 1e-3}
+    for (name, lr), made in zip(groups.items(), both(0.1), strict=True):
+        for task in ("glue/rte", "glue/cola"):
+            write_runs(tmp_path / name, made, task)
+            config = {"model": "bert", "max_length": 128, "train": {"lr": lr}}
+            place = tmp_path / name / task.replace("/", "-") / "config.json"
+            write_json(place, {"kind": "finetune", "config": config})
+    said: list[str] = []
+    judge_folders({name: tmp_path / name for name in groups}, tmp_path / "out", said.append)
+    (table,) = (text for text in said if "Settings that differ from control" in text)
+    last = table.split("Settings that differ from control\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split() for line in last] == [
+        ["runs", "setting", "control", "theirs", "task"],
+        [
+            "-" * len(part)
+            for part in ("seeing", "setting", "control", "theirs", "glue/cola, glue/rte")
+        ],
+        ["seeing", "lr", "0.0001", "0.001", "glue/cola,", "glue/rte"],
+    ]
+    assert (tmp_path / "out/verdict.txt").read_text() == table + "\n"
 
 
 def test_an_interval_that_ends_at_zero_does_not_hide_the_line() -> None:

@@ -78,6 +78,7 @@ def test_what_is_said(own: np.ndarray, exchanged: np.ndarray, says: str) -> None
     train = [replace(one, images=("other",)) for one in HELD]
     use = image_use(TASK, HELD, output(own), output(exchanged), train)
     assert says in image_use_note("dev", use)
+    assert "change; trained without any: 0.400;" in image_use_note("dev", use, without=0.4)
     assert use["n"] == 60 and use["photographs"] == PHOTOS
     low, high = use["interval"]
     assert low <= use["difference"] <= high

@@ -112,8 +112,11 @@ def few_steps_note(config: FinetuneConfig, runs: Sequence[Mapping[str, Any]]) ->
 def image_use_notes(result: Mapping[str, Any]) -> list[str]:
     """A note for each split on whether the run with the median difference uses the photographs."""
     of = ", the median seed" if len(result["seeds"]) > 1 else ""
-    uses = result.get("image_use", {})
-    return [image_use_note(split, use, of) for split, use in uses.items()]
+    without = result.get("text_alone", {"median": {}})["median"]
+    return [
+        image_use_note(split, use, of, without.get(split, {}).get(use["metric"]))
+        for split, use in result.get("image_use", {}).items()
+    ]
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -189,11 +189,11 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     result = summary(task, runs, config.model, trained_on)
     result |= positive_class(task.form) if isinstance(reader, TableReader) else {}
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
-    run.note(*image_use_notes(result), *few_steps_note(config, runs))
     if config.text_only_baseline:
         other = COMMAND(without_images(config, task), training, run.folder / BASELINE)
         kept = ("scores", "median", "degenerate_seeds")
         result["text_alone"] = {name: other[name] for name in kept}
+    run.note(*image_use_notes(result), *few_steps_note(config, runs))
     run.notes += [f"seed {one['seed']}: {note}" for one in runs for note in one.get("notes", ())]
     return result
 
