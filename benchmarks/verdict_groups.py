@@ -16,9 +16,9 @@ import numpy as np
 from scipy import stats
 
 from groundling.core.metrics import ACCURACY
+from groundling.core.resampling import draw_item_counts, interval
 from groundling.core.rng import generator
 from groundling.runs.report import format_table
-from groundling.stats import draw_item_counts, interval
 from groundling.stats.verdict import ALPHA, SeedRuns, judge
 
 TRIALS = 1000

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 import groundling
+from groundling.core.resampling import bootstrap_sums, derangement, interval
 from groundling.core.rng import generator
-from groundling.stats import bootstrap_sums, derangement, interval
 from groundling.studies.bench.readings import SetReader
 from groundling.studies.knowledge.probe_facts import collect_nouns
 from groundling.studies.knowledge.visual_facts import open_facts

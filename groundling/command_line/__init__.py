@@ -14,8 +14,15 @@ from typing import Any
 
 from groundling.core.errors import InputError, printable
 from groundling.core.registry import files_of_object, is_import_path
-from groundling.runs.folder import SETTINGS, open_run
-from groundling.runs.progress import CommandContext, DryRunEnd, dry_run, is_main_process
+from groundling.runs.folder import LOG, REPORT, SETTINGS, open_run, write_whole
+from groundling.runs.progress import (
+    CommandContext,
+    DryRunEnd,
+    dry_run,
+    is_main_process,
+    print_notes,
+)
+from groundling.runs.report import Report
 from groundling.settings.fields import InputKind, required, setting_values, settings_of
 
 Inputs = Mapping[str, str | Path]
@@ -99,7 +106,10 @@ extend the run; `train.seed` is the seed of the group `train`."""
         run = Run(out, name, identity, inputs, cpu, self.timeout)
         if not self.extendable and run.result is not None:
             return run.result
-        return run.end(_result(function, settings, run))
+        result = run.end(_result(function, settings, run))
+        if (run.folder / LOG).exists() or any(run.folder.glob(f"seed-*/{LOG}")):
+            _try_report(run.folder)
+        return result
 
     def _identity(self, settings: ByPrefix, processes: int) -> dict[str, Any]:
         """The settings that identify the run: the command's own, and other groups beside them.
@@ -131,6 +141,34 @@ def _module_files(configs: Sequence[object]) -> dict[str, Path]:
             for name in filter(is_import_path, words):
                 files |= {MODULE + key: file for key, file in files_of_object(name).items()}
     return files
+
+
+def write_run_report(folder: str | Path, control: str | Path = "") -> Report:
+    """Write `report.html` and `report.txt` of a training run into its folder, beside its `control`; returns the report.
+
+    Raises InputError for a folder of no run that has trained.
+    """
+    from groundling.runs.run_report import flat_settings, make_report, read_training_run
+
+    run = read_training_run(folder)
+    defaults: dict[str, Any] = {}
+    if run.command in COMMANDS:
+        groups = COMMANDS[run.command].settings.values()
+        defaults = flat_settings(setting_values(*groups))
+    report = make_report(run, defaults, read_training_run(control) if control else None)
+    page, text = (run.folder / name for name in REPORT)
+    report.write(page)
+    write_whole(text, report.text() + "\n")
+    return report
+
+
+def _try_report(folder: Path) -> None:
+    if not is_main_process():
+        return
+    try:
+        write_run_report(folder)
+    except Exception as error:  # the run is finished, whatever its report lacks
+        print_notes([f"{folder}: no report could be written ({type(error).__name__}: {error})"])
 
 
 TITLES = ("Train", "Use", "Judge", "Data")

@@ -158,7 +158,7 @@ def run(config: RunConfig, work: CommandContext) -> dict[str, Any]:
 
 def run_recipe(recipe: Recipe, steps: Sequence[Step], processes: int) -> dict[str, Any]:
     """Run the steps that are not finished, and compare every row with the first of its table."""
-    for note in exposure_notes(steps):
+    for note in [*exposure_notes(steps), *_few_seeds_notes(recipe)]:
         print(f"note: {note}")
     jobs = []
     for step in steps:
@@ -171,6 +171,24 @@ def run_recipe(recipe: Recipe, steps: Sequence[Step], processes: int) -> dict[st
             print(f"{step.path}: {words['read']:,} words read, of {words['total']:,} in its budget")
     verdicts = [_judge(table, recipe.out) for table in recipe.tables]
     return verdicts[0] if len(verdicts) == 1 else {"tables": verdicts}
+
+
+def _few_seeds_notes(recipe: Recipe) -> list[str]:
+    """Notes on tables whose verdicts cannot call any difference reliable."""
+    from groundling.stats.verdict import few_seeds_note
+
+    notes = []
+    for table in recipe.tables:
+        seeds = [
+            step.values["seeds"]
+            for row in table.rows
+            for step in row.steps
+            if "task" in step.values
+        ]
+        if len(table.rows) > 1 and seeds:
+            found = few_seeds_note(min(seeds), len(table.columns))
+            notes += [f"{table.name}: {note}" if table.name else note for note in found]
+    return notes
 
 
 def _judge(table: Table, out: Path) -> dict[str, Any]:

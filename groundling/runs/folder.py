@@ -31,7 +31,11 @@ SETTINGS = "config.json"
 """File that a run writes first."""
 LOCK = ".lock"
 """File by which a process holds a folder; it stays there, empty."""
-NO_RESULTS = {SETTINGS, PREPARED, LOCK, "log.jsonl", "tensorboard", ".partial"}
+LOG = "log.jsonl"
+"""File with the losses of a training."""
+REPORT = ("report.html", "report.txt")
+"""Files with a run's report."""
+NO_RESULTS = {SETTINGS, PREPARED, LOCK, LOG, "tensorboard", ".partial", *REPORT}
 """Files and folders that a run, or runs inside its folder, may leave without having saved anything."""
 CACHE = "GROUNDLING_CACHE"
 """Environment variable: cache folder of tokenised texts; empty: no cache."""

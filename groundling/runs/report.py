@@ -24,6 +24,10 @@ TableRow = Mapping[str, str]
 """One row of a table: cells by column heading; all rows of a table have the same headings in the same order."""
 
 
+SMALL = 64
+"""Width in pixels below which an image is drawn pixel by pixel."""
+
+
 class ReportImage(NamedTuple):
     """An image inside a page."""
 
@@ -36,6 +40,11 @@ class ReportImage(NamedTuple):
     def base64(self) -> str:
         """The image for a data URL."""
         return base64.b64encode(self.png).decode()
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is enlarged, as rendered scenes are, whose pixels then stay sharp; photographs would be coarse."""
+        return int.from_bytes(self.png[16:20]) < SMALL
 
 
 @dataclass(frozen=True)

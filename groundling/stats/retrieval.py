@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from groundling.core.batch import collate, require
+from groundling.core.resampling import bootstrap_sums, interval
 from groundling.core.rng import generator
 from groundling.data.image_samples import CaptionDraws
 from groundling.data.samples import SampleDataset
 from groundling.models.adapters import LockedDualEncoder
 from groundling.models.clip import ClipDualEncoder
 from groundling.runs.progress import track
-from groundling.stats import bootstrap_sums, interval
 
 RANKS = (1, 5, 10)
 """Recall is reported at these ranks."""

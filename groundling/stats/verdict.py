@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, count
 from math import comb, nan
 from typing import Any
 
@@ -18,8 +18,8 @@ from scipy import stats
 
 from groundling.core.errors import InputError
 from groundling.core.metrics import Metric, is_degenerate
+from groundling.core.resampling import DRAWS, draw_item_counts, interval
 from groundling.core.rng import generator
-from groundling.stats import DRAWS, draw_item_counts, interval
 
 ALPHA = 0.05
 """Significance level."""
@@ -55,6 +55,8 @@ class SeedRuns:
     """(S, N): the answers, where `predictions` are scores of answers; None: the predictions."""
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Number of each example's group (N,) by kind, e.g. `image`; examples of a group are not independent."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The run's settings by name; empty if they are not known."""
 
     def scores(self, metric: Metric) -> np.ndarray:
         """The metric of every seed, (S,); NaN where it is undefined."""
@@ -100,6 +102,8 @@ class Verdict:
     """`p`, the `smallest` possible p with these seeds, and `holm`, p corrected over the tasks compared together."""
     wins: int | None = None
     """Right answers of `other` minus those of the control, summed over common seeds (XDBERT Section 4)."""
+    seeds: tuple[int, int] = (0, 0)
+    """Numbers of defined runs of control and other."""
     by_seed: list[float] = field(default_factory=list)
     """Differences by common seed; without common seeds, from each of other's seeds to the control's mean."""
     detectable: float = nan
@@ -172,6 +176,7 @@ def judge(
         verdict.detectable = float(DETECTABLE * verdict.error)
         p, smallest = permutation(control_scores, other_scores, seed)
         verdict.permutation = {"p": p, "smallest": smallest, "holm": p}
+        verdict.seeds = len(control_scores), len(other_scores)
     return decide([verdict])[0]
 
 
@@ -261,9 +266,31 @@ def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[
     as_far = np.abs(sums - middle) >= abs(other.sum() - middle) - 1e-12
     # With random relabellings, the observed one is added.
     p = as_far.mean() if is_exact else (as_far.sum() + 1) / (EXACT + 1)
+    return float(p), smallest_p(len(control), len(other))
+
+
+def smallest_p(control: int, other: int) -> float:
+    """The smallest p that `permutation` can give with these numbers of seeds."""
     # Equal sizes: each relabelling has a mirror image at the same distance from the middle.
-    extremes = 2 if len(control) == len(other) else 1
-    return float(p), min(1.0, extremes / relabellings)
+    extremes = 2 if control == other else 1
+    return min(1.0, extremes / comb(control + other, other))
+
+
+def seeds_needed(tasks: int = 1) -> int:
+    """The fewest seeds of each model with which a difference on `tasks` compared together can be significant."""
+    return next(seeds for seeds in count(2) if smallest_p(seeds, seeds) * tasks <= ALPHA)
+
+
+def few_seeds_note(seeds: int, tasks: int = 1) -> list[str]:
+    """A note, before anything is trained, if no result of so many seeds could be significant."""
+    needed = seeds_needed(tasks)
+    if seeds >= needed:
+        return []
+    times = f" after Holm's correction over {tasks} tasks" if tasks > 1 else ""
+    return [
+        f"{seeds} seeds cannot show a difference, however large: the smallest possible p{times} is "
+        f"{min(1.0, smallest_p(seeds, seeds) * tasks):.2g}; {needed} seeds can"
+    ]
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -304,12 +331,16 @@ def _sentence(verdict: Verdict, tasks: int) -> str:
         return f"{about}: {word} by {size} ({interval})."
 
     size = f"{difference:+.{digits}f} {verdict.unit}"
-    sentence = f"{about}: no reliable difference ({size}, {interval})."
     smallest = verdict.permutation["smallest"]
     if smallest * tasks > ALPHA:
+        seeds = " and ".join(map(str, dict.fromkeys(verdict.seeds)))
         times = f", times {tasks} tasks" if tasks > 1 else ""
-        sentence += f" Too few seeds to show any difference: the smallest possible p is {smallest:.2g}{times}."
-    elif error:  # without variance (all seeds degenerate) the detectable difference is unknown
+        return (
+            f"{about}: cannot be decided with {seeds} seeds ({size}, {interval}): the smallest possible p is "
+            f"{smallest:.2g}{times}; {seeds_needed(tasks)} seeds can."
+        )
+    sentence = f"{about}: no reliable difference ({size}, {interval})."
+    if error:  # without variance (all seeds degenerate) the detectable difference is unknown
         sentence += f" Minimum detectable difference: about {detectable:.{digits}f}."
     return sentence
 

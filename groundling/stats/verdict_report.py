@@ -14,8 +14,9 @@ from groundling.core.errors import InputError, convert_errors
 from groundling.core.metrics import DEGENERATE_SHARE, METRICS, NEARLY_DEGENERATE_SHARE, Metric
 from groundling.core.registry import check_trust, import_object, is_import_path
 from groundling.prediction.predictions import FILE, is_listed, read_predictions
-from groundling.runs.folder import RESULT, json_safe, read_object, write_json
+from groundling.runs.folder import RESULT, SETTINGS, json_safe, read_object, write_json, write_whole
 from groundling.runs.report import ForestRow, Report, ReportSection, TableRow, forest_svg
+from groundling.runs.run_report import differing_settings, format_value, settings_of_run
 from groundling.stats.verdict import ALPHA, MIN_GROUPS, SeedRuns, Verdict, decide, judge
 from groundling.tasks import Task
 
@@ -86,7 +87,7 @@ def headline_metric(folder: Path, trust: Sequence[str] = ()) -> Metric:
 def _read_runs(name: str, task: str, files: dict[int, Path], metric: Metric) -> SeedRuns:
     order = sorted(files)
     seeds = [read_seed(files[seed], metric) for seed in order]
-    first = seeds[0]
+    first, run = seeds[0], files[order[0]].parent.parent
     for seed, one in zip(order, seeds, strict=True):
         if one.ids != first.ids or not np.array_equal(one.labels, first.labels):
             raise InputError(f"{files[seed]}: examples or labels differ from seed {order[0]}")
@@ -97,6 +98,7 @@ def _read_runs(name: str, task: str, files: dict[int, Path], metric: Metric) -> 
         seeds=tuple(order),
         predictions=np.concatenate([one.predictions for one in seeds]),
         answers=np.concatenate([one.answers for one in seeds if one.answers is not None]),
+        settings=settings_of_run(run) if (run / SETTINGS).exists() else {},
     )
 
 
@@ -166,7 +168,7 @@ def write_verdict(
     log: Callable[[str], None] = print,
     published: PublishedByGroup | None = None,
 ) -> dict[str, Any]:
-    """Compare every group with the first, beside values from papers; writes `verdict.json` and `.html`, and prints."""
+    """Compare every group with the first, beside papers' values; prints, and writes `verdict.json`, `.html`, `.txt`."""
     control = next(iter(collected))
     verdicts = []
     for by_task in [own for name, own in collected.items() if name != control]:
@@ -192,6 +194,7 @@ def write_verdict(
     write_json(page.with_suffix(".json"), result)
     report = _report(collected, verdicts, published or {})
     report.write(page)
+    write_whole(page.with_suffix(".txt"), report.text() + "\n")
     log(report.text())
     log(f"page: {page}")
     return result
@@ -219,6 +222,7 @@ def _report(
         [
             ReportSection("Scores", rows=_score_rows(collected, published)),
             *([comparisons] if verdicts else []),
+            ReportSection(f"Settings that differ from {control}", rows=_settings(collected)),
         ],
         [one.sentence for one in verdicts],
         notes=[*unmatched, *notes],
@@ -250,6 +254,22 @@ def _score_rows(collected: RunsByGroup, published: PublishedByGroup) -> list[Tab
                 row[f"{task}, published"] = str(published.get(name, {}).get(task, "-"))
         rows.append(row)
     return rows
+
+
+def _settings(collected: RunsByGroup) -> list[TableRow]:
+    """A row for each setting that a group has unlike the control, with the tasks where it has."""
+    (control, by_task), *others = collected.items()
+    tasks: dict[tuple[str, ...], list[str]] = {}
+    for name, own in others:
+        for task in (one for one in own if one in by_task):
+            runs, base = own[task][0].settings, by_task[task][0].settings
+            for one in differing_settings(runs, base):
+                values = (format_value(side[one]) for side in (base, runs))
+                tasks.setdefault((name, one, *values), []).append(task)
+    return [
+        {"runs": name, "setting": one, control: before, "theirs": value, "task": ", ".join(some)}
+        for (name, one, before, value), some in tasks.items()
+    ]
 
 
 def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> list[str]:

@@ -8,21 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from groundling.core.batch import Example
+from groundling.core.errors import InputError
 from groundling.core.metrics import Metric
 from groundling.core.output_types import RegionSelection, Regression
-from groundling.core.rng import derive_seed, generator
+from groundling.core.resampling import bootstrap_sums, derangement, interval
+from groundling.core.rng import generator
 from groundling.data.samples import texts_of
 from groundling.data.text import normalize
 from groundling.tasks import Task
 from groundling.training.evaluation import EvaluationOutput, labels_of
 
-DRAWS = 2000
-"""Bootstrap resamples of an interval."""
-FEW_DRAWS = 50
-"""Resamples in memory at once: a split may have tens of thousands of photographs."""
 EXCHANGED = "{} with exchanged photographs"
 """Name of a split whose photographs were exchanged."""
 
@@ -33,16 +30,40 @@ def exchange_images(task: Task, examples: Sequence[Example]) -> list[Example]:
     Empty where that says nothing: without labels, with an example without images, with one image only, and where the
     question or the answer names boxes of its image.
     """
+    if labels_of(examples) is None:
+        return []
+    return _exchanged(task, examples, generator("exchanged photographs", task.name))
+
+
+def shuffle_images(
+    task: Task, splits: Mapping[str, Sequence[Example]], seed: int
+) -> dict[str, list[Example]]:
+    """The examples of a control, in whose splits each image is replaced by another one, drawn from `seed`.
+
+    Raises InputError for a split where `exchange_images` would say nothing.
+    """
+    shuffled = {
+        split: _exchanged(task, some, generator(seed, "shuffled images", split))
+        for split, some in splits.items()
+    }
+    for split, some in shuffled.items():
+        if not some:
+            raise InputError(
+                f"shuffle_images: {split} of {task.name}: expected two images or more, and examples that all have "
+                "one and name no boxes of it"
+            )
+    return shuffled
+
+
+def _exchanged(task: Task, examples: Sequence[Example], rng: np.random.Generator) -> list[Example]:
     names = sorted({one.images for one in examples})
     names_boxes = isinstance(task.form, RegionSelection) or any(
         one.object_count or one.region_tags for one in examples
     )
-    if names_boxes or len(names) < 2 or () in names or labels_of(examples) is None:
+    if names_boxes or len(names) < 2 or () in names:
         return []
-    order = generator("exchanged photographs", task.name).permutation(len(names))
-    other = {
-        names[here]: names[there] for here, there in zip(order, np.roll(order, 1), strict=True)
-    }
+    moved = derangement(len(names), rng)
+    other = {name: names[there] for name, there in zip(names, moved, strict=True)}
     return [replace(one, images=other[one.images]) for one in examples]
 
 
@@ -90,20 +111,11 @@ def image_use(
 
 
 def _interval(metric: Metric, own: np.ndarray, exchanged: np.ndarray) -> tuple[float, float]:
-    def difference(chosen: np.ndarray, axis: int = -1) -> np.ndarray:
-        place = axis % chosen.ndim  # (draws, photographs): the terms of a metric come after them
-        mine, other = (metric.from_sums(sums[chosen].sum(place)) for sums in (own, exchanged))
-        return np.asarray(mine - other)
-
-    found = stats.bootstrap(
-        (np.arange(len(own)),),
-        difference,
-        n_resamples=DRAWS,
-        batch=FEW_DRAWS,
-        method="percentile",
-        rng=np.random.default_rng(derive_seed("image use")),
-    ).confidence_interval
-    return float(found.low), float(found.high)
+    pairs = np.stack([own, exchanged], 1)
+    sums = bootstrap_sums(pairs.reshape(len(pairs), -1), generator("image use"))
+    mine, other = np.moveaxis(sums.reshape(-1, *pairs.shape[1:]), 1, 0)
+    low, high = interval(metric.from_sums(mine) - metric.from_sums(other)).tolist()
+    return low, high
 
 
 def credit_of_answers(labels: Iterable[Any]) -> dict[int, float]:
@@ -136,8 +148,10 @@ def _question(example: Example) -> tuple[str, ...]:
     return tuple(normalize(text) for text in (*texts_of(example), *example.choices))
 
 
-def image_use_note(split: str, use: Mapping[str, Any], of: str = "") -> str:
-    """The answer in one line; `of`: which run it is of."""
+def image_use_note(
+    split: str, use: Mapping[str, Any], of: str = "", without: float | None = None
+) -> str:
+    """The answer in one line; `of`: which run it is of; `without`: the score of training without photographs."""
     low, high = use["interval"]
     higher = use.get("higher_is_better", True)
     used = low > 0 if higher else high < 0
@@ -148,9 +162,10 @@ def image_use_note(split: str, use: Mapping[str, Any], of: str = "") -> str:
         gain = use["right"] - baseline if higher else baseline - use["right"]
         better = "above" if gain > 0 else "NOT above"
         against = f"; {better} the majority per question ({baseline:.3f})"
+    blind = "" if without is None else f"; trained without any: {without:.3f}"
     return (
         f"{split}: does it use the photographs? {verdict}: {use['metric']} {use['right']:.3f} with the right ones, "
         f"{use['exchanged']:.3f} with exchanged ones (difference {use['difference']:+.3f}, 95 % interval {low:+.3f} to "
         f"{high:+.3f}{of}), {use['changed']:.0%} of {use['n']} answers about {use['photographs']} photographs "
-        f"change{against}"
+        f"change{blind}{against}"
     )

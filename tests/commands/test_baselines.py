@@ -68,6 +68,12 @@ def test_an_adapter_is_asked_about_exchanged_and_broken_photos(place: Path, tmp_
     assert use["right"] == done["median"]["dev"]["accuracy"] > use["exchanged"]
     assert any("does it use the photographs?" in note for note in done["notes"])
 
+    other = replace_settings(config, shuffle_images=True)
+    control = finetune(other, replace(STEPS, steps=60, batch=16, lr=1e-2), tmp_path / "control")
+    assert control["shuffled_images"] and "image_use" not in control
+    assert control["n"] == done["n"] and control["majority"] == done["majority"]
+    assert control["median"]["dev"]["accuracy"] < done["median"]["dev"]["accuracy"]
+
     def scored(**changes: object) -> dict[str, object]:
         settings = {
             "model": str(tmp_path / "run"),

@@ -265,7 +265,9 @@ def test_texts_alone_stand_beside_and_come_later_too(place: Path, tmp_path: Path
     assert before["majority"]["scores"]["dev"]["accuracy"] == pytest.approx(2 / 3)
     result = finetune(asked(place, text_only_baseline=True), BRIEF, tmp_path / "run")
     expected = {name: alone[name] for name in ("scores", "median", "degenerate_seeds")}
-    assert result == before | {"text_alone": expected}
+    without = alone["median"]["dev"]["accuracy"]
+    assert any(f"; trained without any: {without:.3f}" in note for note in result["notes"])
+    assert result == before | {"text_alone": expected, "notes": result["notes"]}
     assert result == json.loads((tmp_path / "run/result.json").read_text())
     there = tmp_path / "run/text-alone/seed-1"
     assert (there / "predictions_dev.jsonl").read_bytes() == (

@@ -29,6 +29,7 @@ CASES = [
     ("adapt --student model --arm mlm --text no.txt", "text=no.txt: no such file"),
     ("embed --teacher gone --images photos", "gone: no model found"),
     ("merge --model gone --origin model", "model=gone: no such file or folder"),
+    ("report gone", "run=gone: no such file or folder"),
     ("regions gone", "images=gone: no such file or folder"),
     ("regions photos --grid 3 --backbone no/such/model", "backbone: no/such/model: no model"),
     ("pretrain --model model --regions gone --captions c.csv", "regions=gone: no such"),

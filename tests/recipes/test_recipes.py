@@ -212,7 +212,11 @@ def test_compare_is_the_simplest_recipe(place, trained, capsys):
     training = STEPS, replace(STEPS, steps=2)
     result = compare(config, settings, *training, "out")
     assert list(result["scores"]) == ["mlm", "contrastive"]
-    assert result["verdicts"][0]["sentence"] in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("note: 2 seeds cannot show a difference, however large: the smallest")
+    assert result["verdicts"][0]["sentence"] in said and "cannot be decided with 2 seeds" in said
+    reports = {path.parent.name for path in (place / "out").rglob("report.html")}
+    assert reports == {"adapt", "glue-rte"}
     page = (place / "out" / "verdict.html").read_text()
     assert "Against mlm" in page
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)

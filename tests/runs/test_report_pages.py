@@ -1,4 +1,4 @@
-"""The pages of `verdict` and `quickstart` in a real browser, on a telephone and a large screen, light and dark."""
+"""Pages of `verdict`, `quickstart` and `report` in a real browser, on a telephone and a large screen, light or dark."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import browsing
 import pytest
 from PIL import Image
-from tiny.results import ROWS, both, full, judge_folders, write_runs
+from tiny.results import ROWS, both, full, judge_folders, write_runs, write_training
 
+from groundling.command_line import write_run_report
 from groundling.runs.folder import write_json
 from groundling.stats.verdict import SeedRuns
 from groundling.studies.bench.quickstart import write_report
@@ -53,6 +54,15 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run and its control, with names that no page must trip over."""
+    folder = tmp_path_factory.mktemp("trained")
+    control = write_training(folder / "control", [3.0, 2.9], arm=NASTY)
+    write_run_report(write_training(folder / "run", [3.0, 1.5], arm=LONG), control)
+    return folder / "run" / "report.html"
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if browsing.found() is None:
         pytest.skip(browsing.NONE)
@@ -79,7 +89,7 @@ CUT = (
 """Elements whose contents are wider than they are."""
 
 
-@pytest.mark.parametrize("name", ["judged", "quick"])
+@pytest.mark.parametrize("name", ["judged", "quick", "trained"])
 @pytest.mark.parametrize("pixels", [360, 1600])
 def test_nothing_is_wider_than_the_page(name, pixels, browser, request):
     page = shown(browser, request.getfixturevalue(name), pixels)
@@ -89,14 +99,16 @@ def test_nothing_is_wider_than_the_page(name, pixels, browser, request):
     assert page(f"Math.min(...{boxes}.map((one) => one.left))") >= 0
     assert page("document.documentElement.scrollWidth") <= pixels
     assert page(CUT) == []
-    assert page("document.querySelectorAll('.wide > svg').length") == (2 if name == "judged" else 1)
+    assert page("document.querySelectorAll('.wide > svg').length") == {"judged": 2, "quick": 1}.get(
+        name, 0
+    )
     loose = (
         "[...document.querySelectorAll('table, svg')].filter((one) => !one.closest('.wide')).length"
     )
     assert page(loose) == 0
 
 
-@pytest.mark.parametrize("name", ["judged", "quick"])
+@pytest.mark.parametrize("name", ["judged", "quick", "trained"])
 def test_ink_is_readable_in_light_and_dark(name, browser, request):
     ink = "getComputedStyle(document.querySelector('svg')).fill"
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -136,8 +148,10 @@ def test_a_quickstart_has_a_row_for_each_arm(quick: Path, browser: Any) -> None:
     assert page(below)
 
 
-def test_texts_stay_texts_and_nothing_is_loaded(judged: Path, quick: Path, browser: Any) -> None:
-    for path in (judged, quick):
+def test_texts_stay_texts_and_nothing_is_loaded(
+    judged: Path, quick: Path, trained: Path, browser: Any
+) -> None:
+    for path in (judged, quick, trained):
         page = shown(browser, path, 1600)
         assert page("document.querySelectorAll('body b, script').length") == 0
         assert NASTY in page("document.body.innerText")

@@ -32,12 +32,7 @@ from groundling.core.metrics import (
     SPEARMAN,
 )
 from groundling.core.output_types import Classification
-from groundling.core.rng import generator
-from groundling.data.samples import TextDataset, TextRowEncoder
-from groundling.models.text_encoder import TextEncoder
-from groundling.objectives.supervised import SupervisedObjective
-from groundling.runs.report import ForestRow, forest_plot
-from groundling.stats import (
+from groundling.core.resampling import (
     DRAWS,
     bootstrap_sums,
     derangement,
@@ -45,14 +40,23 @@ from groundling.stats import (
     draw_resample,
     interval,
 )
+from groundling.core.rng import generator
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.text_encoder import TextEncoder
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.runs.folder import write_json
+from groundling.runs.report import ForestRow, forest_plot
 from groundling.stats.verdict import (
+    ALPHA,
     MIN_GROUPS,
     SeedRuns,
     bootstrap,
     decide,
+    few_seeds_note,
     holm,
     judge,
     permutation,
+    seeds_needed,
 )
 from groundling.stats.verdict_report import collect_runs, read_seed
 from groundling.studies.clip_td.combined_runs import finished_seeds
@@ -179,8 +183,19 @@ def test_too_few_seeds_are_said_to_be_too_few() -> None:
     control, other = both(0.2, seeds=3)
     found = judge(control, other, ACCURACY)
     assert not found.reliable
-    assert "no reliable difference" in found.sentence
-    assert "the smallest possible p is 0.1" in found.sentence
+    assert "cannot be decided with 3 seeds" in found.sentence
+    assert "the smallest possible p is 0.1; 4 seeds can" in found.sentence
+
+
+@pytest.mark.parametrize(("tasks", "needed"), [(1, 4), (2, 5), (8, 6)])
+def test_what_seeds_can_show_is_known_before(tasks: int, needed: int) -> None:
+    assert seeds_needed(tasks) == needed
+    assert few_seeds_note(needed, tasks) == []
+    (note,) = few_seeds_note(needed - 1, tasks)
+    apart = np.arange(2 * needed - 2.0).reshape(2, -1)  # no difference could be larger
+    p, _ = permutation(*apart)
+    assert p * tasks > ALPHA and f"{min(1, p * tasks):.2g}; {needed} seeds can" in note
+    assert permutation(*np.arange(2.0 * needed).reshape(2, -1))[0] * tasks <= ALPHA
 
 
 def test_more_tasks_need_more_seeds() -> None:
@@ -445,13 +460,36 @@ def test_page_and_text_have_the_same_content(tmp_path: Path) -> None:
     judge_folders(groups, tmp_path / "out", lines.append)
     page = tmp_path / "out/verdict.html"
     said, shown = "\n".join(lines), page.read_text()
-    sentence = "seeing against control on glue/rte: no reliable difference"
+    sentence = "seeing against control on glue/rte: cannot be decided with 3 seeds"
     alone = "control: no finished run of swag, so this task is not compared"
     for line in (sentence, "277 examples, 3 seeds", alone):
         assert line in said and line in shown
     for heading in ("Scores", "Differences"):
         assert f"\n{heading}\n" in said and f"<h2>{heading}</h2>" in shown
     assert said.splitlines()[-1] == f"page: {page}"
+
+
+def test_settings_that_differ_are_listed_with_their_tasks(tmp_path: Path) -> None:
+    groups = {"control": 1e-4, "seeing": 1e-3}
+    for (name, lr), made in zip(groups.items(), both(0.1), strict=True):
+        for task in ("glue/rte", "glue/cola"):
+            write_runs(tmp_path / name, made, task)
+            config = {"model": "bert", "max_length": 128, "train": {"lr": lr}}
+            place = tmp_path / name / task.replace("/", "-") / "config.json"
+            write_json(place, {"kind": "finetune", "config": config})
+    said: list[str] = []
+    judge_folders({name: tmp_path / name for name in groups}, tmp_path / "out", said.append)
+    (table,) = (text for text in said if "Settings that differ from control" in text)
+    last = table.split("Settings that differ from control\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split() for line in last] == [
+        ["runs", "setting", "control", "theirs", "task"],
+        [
+            "-" * len(part)
+            for part in ("seeing", "setting", "control", "theirs", "glue/cola, glue/rte")
+        ],
+        ["seeing", "lr", "0.0001", "0.001", "glue/cola,", "glue/rte"],
+    ]
+    assert (tmp_path / "out/verdict.txt").read_text() == table + "\n"
 
 
 def test_an_interval_that_ends_at_zero_does_not_hide_the_line() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from verdict_power import simulate
 
 from groundling.core.rng import generator
+from groundling.runs.folder import write_json, write_json_lines
 from groundling.stats.verdict import SeedRuns
 from groundling.stats.verdict_report import collect_groups, write_verdict
 from groundling.studies.bench.engine import METHOD, SHUFFLED, TEXT_CONTROL
@@ -42,6 +43,27 @@ def write_runs(
         (own / "result.json").write_text(
             json.dumps({"seed": seed, "task": task, "metrics": [metric], "splits": ["dev"]})
         )
+    return folder
+
+
+def write_training(
+    folder: Path, losses: Sequence[float], is_finished: bool = True, **settings: Any
+) -> Path:
+    """An adaptation's folder with these losses every ten steps, an evaluation and the scores of three seeds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"arm": "mlm", "train": {"lr": settings.pop("lr", 2e-5)}, **settings}
+    write_json(folder / "config.json", {"kind": "adapt", "config": config, "inputs": {}})
+    lines = [
+        {"step": 10 * place, "loss": loss, "mlm": loss, "lr": 1e-5, "seconds": 1.0}
+        for place, loss in enumerate(losses, 1)
+    ]
+    end = {"step": 10 * len(losses)}
+    lines += [{**end, "held-out texts loss": losses[-1] + 0.1}, {**end, "dev accuracy": 0.75}]
+    write_json_lines(folder / "log.jsonl", lines)
+    if is_finished:
+        scores = {"dev": {"accuracy": [0.5, 0.75, 1.0]}}
+        result = {"steps": end["step"], "scores": scores, "n": {"dev": 8}}
+        write_json(folder / "result.json", {**result, "notes": ["too short to judge"]})
     return folder
 
 

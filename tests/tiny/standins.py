@@ -243,7 +243,8 @@ def pairs(folder: Path) -> None:
 
 
 def own_images(folder: Path) -> None:
-    for name in PHOTOS:
+    asked = [*PHOTOS, *(f"more/{number}" for number in range(6))]
+    for name in asked:
         photo(folder / "my_photos" / f"{name}.jpg")
     captions = [f"a photo of a dog number {n}\t{name}.jpg" for n, name in enumerate(PHOTOS)]
     put(folder / "my_captions.tsv", "\n".join(captions) + "\n")
@@ -252,7 +253,7 @@ def own_images(folder: Path) -> None:
     rows = [(f"{n}.jpg", f"a dog and {n} cats") for n in range(6)]
     put(folder / "my_data/captions.csv", table(("photo", "caption"), *rows))
     put(folder / "my_data/README.md", "Photos and what they show.\n")
-    rows = [(f"is it a dog {n} ?", f"{PHOTOS[n % 6]}.jpg", "yn"[n % 2]) for n in range(20)]
+    rows = [(f"is it a dog {n} ?", f"{asked[n % 12]}.jpg", "yn"[n % 5 > 2]) for n in range(36)]
     put(folder / "my_questions.csv", table(("question", "photo", "answer"), *rows))
     photo(folder / "new_photos/pier.jpg")
     rows = [(f"is it a dog {n} ?", "pier.jpg") for n in range(3)]

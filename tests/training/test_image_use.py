@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from groundling.core.batch import Example
+from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
 from groundling.tasks import Task
@@ -17,6 +19,7 @@ from groundling.training.image_use import (
     image_use,
     image_use_note,
     majority_per_question,
+    shuffle_images,
 )
 
 TASK = Task("own", Classification(("no", "yes")), lambda folder, split: [], (ACCURACY,), source="")
@@ -44,6 +47,19 @@ def test_each_photo_becomes_another_one() -> None:
     assert exchange_images(TASK, HELD[::-1]) == exchanged[::-1]
 
 
+def test_a_control_differs_in_the_photos_alone() -> None:
+    splits = {"train": HELD[: PHOTOS // 2], "dev": HELD[PHOTOS // 2 :]}
+    shuffled = shuffle_images(TASK, splits, 1)
+    for split, some in splits.items():
+        photos, others = ([one.images for one in each] for each in (some, shuffled[split]))
+        assert set(photos) == set(others) and all(map(operator.ne, photos, others))
+        blind = [[replace(one, images=()) for one in each] for each in (some, shuffled[split])]
+        assert blind[0] == blind[1]
+    assert shuffled == shuffle_images(TASK, splits, 1) != shuffle_images(TASK, splits, 2)
+    with pytest.raises(InputError, match="shuffle_images: test of own: expected two images"):
+        shuffle_images(TASK, {"test": HELD[:2]}, 1)
+
+
 @pytest.mark.parametrize("change", [{"label": None}, {"images": ()}, {"object_count": 2}])
 def test_where_an_exchange_says_nothing(change: dict[str, object]) -> None:
     assert exchange_images(TASK, [*HELD, replace(HELD[0], **change)]) == []
@@ -62,6 +78,7 @@ def test_what_is_said(own: np.ndarray, exchanged: np.ndarray, says: str) -> None
     train = [replace(one, images=("other",)) for one in HELD]
     use = image_use(TASK, HELD, output(own), output(exchanged), train)
     assert says in image_use_note("dev", use)
+    assert "change; trained without any: 0.400;" in image_use_note("dev", use, without=0.4)
     assert use["n"] == 60 and use["photographs"] == PHOTOS
     low, high = use["interval"]
     assert low <= use["difference"] <= high

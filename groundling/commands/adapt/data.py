@@ -11,6 +11,7 @@ from typing import Literal
 
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
+from groundling.core.resampling import derangement
 from groundling.core.rng import generator
 from groundling.data.captions import IS_PAIR, CaptionPairs
 from groundling.data.corpora import CorpusDataset, corpus_samples, stores_folder
@@ -19,7 +20,6 @@ from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
 from groundling.runs.run import Run
 from groundling.settings.input_settings import WeightedFile, parse_weighted_files
-from groundling.stats import derangement
 from groundling.teachers import Teacher
 from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource, split_by_file

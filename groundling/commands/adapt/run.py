@@ -69,24 +69,16 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
     sentence = text.sentence or (_pooled(text, pooling) if pairs else None)
     before = similarity_agreement(text, sentence, pairs) if pairs and sentence else {}
     run.note(*_unused_note(config, names))
+    # Of a plain encoder, `keep_projection` makes a sentence encoder, which has no vectors to stay close to.
     retains = bool(config.retain_weight) and text.sentence is not None and not is_cross_modal
     settings = _objective_settings(config, text)
     layout, max_length = text_layout_of(config, is_cross_modal, text_length_limit(text, sentence))
     model, windows = _model(config, is_cross_modal, text, layout, seed)
     texts, eval_texts = read_texts(config, layout, max_length, text, windows, run, seed)
     ledger = open_ledger(config, texts) if config.word_budget else None
-    context = ObjectiveContext(model.sizes, text.tokenizer, settings, config.cross_modal)
-    teacher = config.teacher if "teacher" in {one.needed_teacher() for one in arm.values()} else ""
-    extra = [FrozenCopy(text)] if retains else []
-    teacher_set = load_teacher_set(
-        teacher, names, context, run.state.device, run.folder, seed, extra
+    teacher_set, model, objectives, heads = _taught_model(
+        config, arm, model, text, settings, retains, run, seed
     )
-    sizes = teacher_set.sizes(context.sizes)
-    model = _wrapped(model, names, sizes, seed)
-    objectives = taught_objectives(names, context, teacher_set, seed)
-    heads = _start_heads(names, objectives, config, text)
-    if retains:
-        objectives.append(EmbeddingRetention(sizes, weight=config.retain_weight))
     projection = _projection(objectives) if config.keep_projection else None
     by_length = match_by_length(objectives, texts, seed)
     run.note(*_student_notes(config, heads, text), *length_note(by_length, layout))
@@ -124,6 +116,36 @@ def adapt(config: AdaptConfig, training: TrainingArguments, run: Run) -> dict[st
         result["retention"] = retention_report(text, sentence, pairs, before)
     run.save(partial(_save, text, model, objectives, config, training, result, adapters))
     return result
+
+
+def _taught_model(
+    config: AdaptConfig,
+    arm: Mapping[str, type[Objective]],
+    model: Encoder,
+    text: TextEncoder,
+    settings: ObjectiveSettings,
+    retains: bool,
+    run: Run,
+    seed: int,
+) -> tuple[TeacherSet, Encoder, list[Objective], dict[str, str]]:
+    """The teachers, the model that is trained, its objectives, and where their heads come from.
+
+    `retains`: the last objective keeps a sentence encoder close to what it was.
+    """
+    names = list(arm)
+    context = ObjectiveContext(model.sizes, text.tokenizer, settings, config.cross_modal)
+    teacher = config.teacher if "teacher" in {one.needed_teacher() for one in arm.values()} else ""
+    extra = [FrozenCopy(text)] if retains else []
+    teacher_set = load_teacher_set(
+        teacher, names, context, run.state.device, run.folder, seed, extra
+    )
+    sizes = teacher_set.sizes(context.sizes)
+    model = _wrapped(model, names, sizes, seed)
+    objectives = taught_objectives(names, context, teacher_set, seed)
+    heads = _start_heads(names, objectives, config, text)
+    if retains:
+        objectives.append(EmbeddingRetention(sizes, weight=config.retain_weight))
+    return teacher_set, model, objectives, heads
 
 
 def _student(config: AdaptConfig, seed: int) -> TextEncoder:

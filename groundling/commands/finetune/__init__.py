@@ -83,6 +83,9 @@ on annotated boxes."""
     pixels: PixelInputSettings = field(default_factory=PixelInputSettings)
     zero_region_features: bool = False
     """Set the regions' features to zero and keep their boxes: the control for tasks that select a region."""
+    shuffle_images: bool = False
+    """A control that differs in the photographs alone: each image's examples, held-out ones too, get another image of \
+their split, drawn from the seed."""
     text_only_baseline: bool = False
     """Also train the same model without images (a task that selects a region: with \
 --zero-region-features), with the same seeds, settings and task loss, in the subfolder `text-alone`."""
@@ -132,6 +135,10 @@ def check(config: FinetuneConfig, training: TrainingArguments, out: str | Path) 
         reason = "an adapter over CLIP trains only the task's loss; leave it out"
         refuse_settings(config, reason, "objectives", "training_step")
     photos = config.regions.images or config.objective_settings.targeted_distillation.teacher_images
+    if config.shuffle_images and (
+        config.zero_region_features or not (photos or config.regions.regions)
+    ):
+        raise InputError("shuffle_images: the model is given no images; leave it out")
     if config.skip_bad and not photos:
         raise InputError("skip_bad needs teacher_images=FOLDER or images=FOLDER")
     check_teacher(extra, step.training_step)

@@ -44,6 +44,8 @@ def describe_seed(
         "higher_is_better": task.metrics[0].higher_is_better,
         "objectives": [one.name for one in objectives],
     }
+    if config.shuffle_images:
+        result["shuffled_images"] = True
     if config.display_name:
         result["display_name"] = config.display_name
     trained_on = dev_splits_trained_on(task, config.train_splits)
@@ -85,7 +87,7 @@ def summary(
         "truncated_tokens": sum(run["truncated_tokens"] for run in runs),
         "truncated_regions": sum(run.get("truncated_regions", 0) for run in runs),
     }
-    alike = ("unlabelled_examples", "n", "majority")
+    alike = ("unlabelled_examples", "n", "majority", "shuffled_images")
     result |= {name: run[name] for run in runs[:1] for name in alike if name in run}
     uses = [run["image_use"] for run in runs if "image_use" in run]
     if uses:  # of the seed with the median difference, since an interval has no median
@@ -111,8 +113,11 @@ def few_steps_note(config: FinetuneConfig, runs: Sequence[Mapping[str, Any]]) ->
 def image_use_notes(result: Mapping[str, Any]) -> list[str]:
     """A note for each split on whether the run with the median difference uses the photographs."""
     of = ", the median seed" if len(result["seeds"]) > 1 else ""
-    uses = result.get("image_use", {})
-    return [image_use_note(split, use, of) for split, use in uses.items()]
+    without = result.get("text_alone", {"median": {}})["median"]
+    return [
+        image_use_note(split, use, of, without.get(split, {}).get(use["metric"]))
+        for split, use in result.get("image_use", {}).items()
+    ]
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -191,6 +196,7 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
     plain = replace(
         config,
         text_only_baseline=False,
+        shuffle_images=False,
         save_model=False,
         extra_objectives=ExtraObjectiveSettings(),
         unlabelled_per_labelled=0,

@@ -63,7 +63,7 @@ from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_adapter_teacher_set, load_teacher_set
 from groundling.training.evaluation import Evaluator, evaluate, score_split, write_predictions
 from groundling.training.fit import fit, save_trained, taught_objectives
-from groundling.training.image_use import EXCHANGED, exchange_images, image_use
+from groundling.training.image_use import EXCHANGED, exchange_images, image_use, shuffle_images
 from groundling.vision_language import Architecture, RegionEncoder
 from groundling.vision_language.loading import (
     ADAPTER,
@@ -179,6 +179,8 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
         settings = replace_settings(settings, teacher_images="")  # an adapter reads them
     extra = config.extra_objectives
     run.note(*unused_settings_note(extra.objectives, settings, step, teacher=extra.teacher))
+    if config.shuffle_images:
+        run.note("shuffle_images: a control, whose photographs are those of other questions")
     for one in trained_on:
         run.note(f"{one} is a training split, so its scores are not on held-out data")
 
@@ -188,11 +190,11 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     result = summary(task, runs, config.model, trained_on)
     result |= positive_class(task.form) if isinstance(reader, TableReader) else {}
     run.note(*degenerate_seeds_note(result), *majority_note(task, result))
-    run.note(*image_use_notes(result), *few_steps_note(config, runs))
     if config.text_only_baseline:
         other = COMMAND(without_images(config, task), training, run.folder / BASELINE)
         kept = ("scores", "median", "degenerate_seeds")
         result["text_alone"] = {name: other[name] for name in kept}
+    run.note(*image_use_notes(result), *few_steps_note(config, runs))
     run.notes += [f"seed {one['seed']}: {note}" for one in runs for note in one.get("notes", ())]
     return result
 
@@ -249,6 +251,8 @@ class FineTuning:
         name = head_name(student, task, config)
         head = head_of(student, task, splits, name, not config.linear_head)
         student.word_embeddings().requires_grad_(not config.freeze_word_embeddings)
+        if config.shuffle_images:
+            splits = shuffle_images(task, splits, seed)
         read = {**splits, **self._exchanged(student)}
         samples, teachers = samples_of(
             read, head, student, task, self.inputs, teacher_set, config.max_length
@@ -306,7 +310,7 @@ class FineTuning:
         """The labelled held-out examples with exchanged images, by split; empty for a model that reads no images."""
         config = self.config
         sees = config.regions.regions and not config.zero_region_features
-        if student.clip_backbone is None and not sees:
+        if config.shuffle_images or (student.clip_backbone is None and not sees):
             return {}
         held = {split: some for split, some in self.splits.items() if split != self.task.train}
         others = {split: exchange_images(self.task, some) for split, some in held.items()}

@@ -23,13 +23,13 @@ from scipy.special import entr
 from groundling.core.batch import Example, RegionRow, Sample, require
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
+from groundling.core.resampling import bootstrap_sums, interval
 from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionLabeler
 from groundling.data.text import word_spans
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.runs.report import TableRow, format_table
 from groundling.runs.run import Run
-from groundling.stats import bootstrap_sums, interval
 from groundling.studies.attention.commands import GroundingSettings, HeadsConfig
 from groundling.studies.attention.figures import draw_head_accuracies, write_figures
 from groundling.studies.attention.inspected_models import (

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from groundling.core.batch import Sample
 from groundling.core.errors import InputError
+from groundling.core.resampling import bootstrap_sums, interval
 from groundling.core.rng import generator
 from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
-from groundling.stats import bootstrap_sums, interval
 from groundling.studies.attention.inspected_models import AttentionBatch, SampleArrays
 
 ATTENTION_TARGETS = ("visual", "textual", "special")

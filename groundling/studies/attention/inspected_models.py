@@ -21,6 +21,7 @@ from groundling.core.batch import Batch, Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError, raise_first, require_nonempty
 from groundling.core.output_types import OutputType
 from groundling.core.registry import require_instance, resolve
+from groundling.core.resampling import derangement
 from groundling.core.rng import derive_seed, generator
 from groundling.data.captions import find_images, images_in_store, read_captions, with_store_ids
 from groundling.data.image_samples import image_files_by_id
@@ -35,7 +36,6 @@ from groundling.prediction.model_description import FILE
 from groundling.runs.progress import track
 from groundling.settings.fields import require_settings
 from groundling.settings.input_settings import CaptionSettings, RegionSettings
-from groundling.stats import derangement
 from groundling.studies.attention.commands import AnalysedModelSettings, ModalityConfig
 from groundling.studies.attention.models import PatchReader, PatchStore, pointing_game
 from groundling.tasks import Task

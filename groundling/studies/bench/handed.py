@@ -21,6 +21,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.commands.train_clip import COMMAND as TRAIN_CLIP
 from groundling.core.errors import InputError, prefix_errors
 from groundling.core.registry import is_import_path
+from groundling.core.resampling import derangement
 from groundling.core.rng import generator
 from groundling.data.captions import CaptionedImage, find_images, read_captions
 from groundling.data.corpora import plain_lines
@@ -33,7 +34,6 @@ from groundling.models.text_encoder import load_text_encoder, new_encoder
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
 from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainingArguments
-from groundling.stats import derangement
 from groundling.studies.bench.commands import RealBenchConfig, Student
 from groundling.studies.bench.methods import IMAGES, BenchMethod
 from groundling.studies.bench.protocol import (

@@ -14,9 +14,9 @@ from scipy import stats
 
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
+from groundling.core.resampling import bootstrap_sums, draw_resample, interval
 from groundling.core.rng import generator
 from groundling.runs.report import format_count
-from groundling.stats import bootstrap_sums, draw_resample, interval
 from groundling.stats.verdict import ALPHA, holm
 from groundling.studies.bench.engine import (
     BEFORE,

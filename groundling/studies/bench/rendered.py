@@ -30,7 +30,7 @@ from groundling.studies.bench.engine import (
     weights_of,
 )
 from groundling.studies.bench.handed import make_part
-from groundling.studies.bench.judge import judge_curves, judge_methods
+from groundling.studies.bench.judge import MIN_UNITS, judge_curves, judge_methods
 from groundling.studies.bench.methods import TEXT, BenchMethod, ReadTexts, find_methods, for_decoder
 from groundling.studies.bench.protocol import (
     ADAPTING,
@@ -309,5 +309,10 @@ def bench(config: BenchConfig, work: CommandContext) -> dict[str, Any]:
         print(*own.left_out, sep="\n", end="\n" if own.left_out else "")
         return own.print_plan()
     if not config.report:
+        if len(config.worlds) < MIN_UNITS:
+            print(
+                f"note: a verdict takes {MIN_UNITS} worlds; with {len(config.worlds)} there is none, unless this "
+                "folder has others"
+            )
         own.run(config.processes)
     return own.conclude()

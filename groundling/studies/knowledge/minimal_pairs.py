@@ -13,6 +13,7 @@ import torch
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, convert_errors, prefix_errors, require_nonempty
+from groundling.core.resampling import bootstrap_sums, interval
 from groundling.core.rng import generator
 from groundling.data.images import image_id
 from groundling.data.regions.samples import ImageSampleBuilder
@@ -30,7 +31,6 @@ from groundling.runs.progress import end_dry_run, print_notes
 from groundling.runs.report import format_table
 from groundling.runs.run import Run
 from groundling.settings.input_settings import RegionSettings
-from groundling.stats import bootstrap_sums, interval
 from groundling.studies.knowledge import JsonObject, describe_set
 from groundling.studies.knowledge.commands import PairsConfig, WinogroundConfig
 from groundling.studies.knowledge.pair_likelihoods import LanguageModel, TextWithContext

@@ -22,11 +22,11 @@ from sklearn.preprocessing import StandardScaler
 from groundling.core.batch import require
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
+from groundling.core.resampling import bootstrap_sums, interval
 from groundling.core.rng import generator
 from groundling.runs.folder import write_json_lines
 from groundling.runs.progress import end_dry_run
 from groundling.runs.run import Run
-from groundling.stats import bootstrap_sums, interval
 from groundling.studies.knowledge import JsonObject, describe_set
 from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.studies.knowledge.probing_modes import (

@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from groundling.core.batch import Batch, Example, TextRow, collate, require
 from groundling.core.errors import InputError
 from groundling.core.registry import resolve
+from groundling.core.resampling import DRAWS, draw_resample, interval
 from groundling.core.rng import generator
 from groundling.data.corpora import corpus_samples, stores_folder
 from groundling.data.samples import TextDataset, subsample
@@ -33,7 +34,6 @@ from groundling.models.cross_modal import CrossModalEncoder, load_cross_modal_en
 from groundling.runs.progress import track
 from groundling.runs.report import draw_heat_maps, save_figure
 from groundling.runs.run import Run
-from groundling.stats import DRAWS, draw_resample, interval
 from groundling.studies.xdbert.commands import AttentionConfig
 from groundling.tasks import Task
 

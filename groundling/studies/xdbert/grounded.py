@@ -25,6 +25,7 @@ from transformers import PreTrainedTokenizerBase
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, convert_errors, require_known
 from groundling.core.registry import resolve
+from groundling.core.resampling import DRAWS, draw_resample, interval
 from groundling.core.rng import generator
 from groundling.data.captions import captions_of_images, settings_by_file
 from groundling.data.corpora import CHUNK
@@ -35,7 +36,6 @@ from groundling.runs.folder import check_file, read_json, write_json, write_whol
 from groundling.runs.progress import CommandContext
 from groundling.runs.report import new_figure, save_figure
 from groundling.runs.run import Run
-from groundling.stats import DRAWS, draw_resample, interval
 from groundling.stats.verdict import SeedRuns
 from groundling.stats.verdict_report import collect_runs
 from groundling.studies.xdbert.commands import CaptionTokenCountsConfig, GroundedConfig

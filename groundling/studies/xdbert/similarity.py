@@ -16,6 +16,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.errors import InputError
+from groundling.core.resampling import interval
 from groundling.core.rng import generator
 from groundling.data.corpora import iterate_texts
 from groundling.data.samples import check_vocabulary
@@ -25,7 +26,6 @@ from groundling.models.hub import VECTORS
 from groundling.models.loading import load_config
 from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.run import Run
-from groundling.stats import interval
 from groundling.studies.xdbert.commands import SimilarityConfig
 from groundling.studies.xdbert.published import PWCCA
 

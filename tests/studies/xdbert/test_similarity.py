@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.stats import interval
+from groundling.core.resampling import interval
 from groundling.studies.xdbert import similarity as module
 from groundling.studies.xdbert.commands import SimilarityConfig
 from groundling.studies.xdbert.similarity import (
