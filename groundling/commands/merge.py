@@ -14,6 +14,7 @@ from groundling.command_line import Command, ResumableRun
 from groundling.command_line.names import input_paths
 from groundling.core.errors import InputError, convert_read_errors
 from groundling.models.hub import find_file
+from groundling.runs.folder import read_object
 from groundling.settings.fields import InputKind, Settings, may_repeat, required, settings
 
 if TYPE_CHECKING:
@@ -23,8 +24,14 @@ if TYPE_CHECKING:
 
 LAYER = re.compile(r"\.layers?\.(\d+)\.|\.h\.(\d+)\.")
 """A layer's number in the name of a weight."""
+EMBEDDINGS = re.compile(r"embed|\bw[tp]e\b")
+"""Names of embeddings; GPT-2's have no more than `wte` and `wpe`."""
 HEADS = "groundling_heads.safetensors"
 """Heads of training alone, which are not merged."""
+LM_HEAD = "masked_lm.head."
+"""Prefix there of a copy of the language model's own head, which would be read instead of the merged one."""
+LANGUAGE_MODELS = ("ForMaskedLM", "ForPreTraining", "ForCausalLM", "LMHeadModel")
+"""Endings of transformers' names of models with such a head."""
 
 
 @settings
@@ -83,11 +90,29 @@ def merge(config: MergeConfig, run: Run) -> dict[str, Any]:
             save_file(weights, partial / "model" / file, metadata={"format": "pt"})
         if not merged:
             raise InputError(f"{origin}: no weight has a name of {given}")
+        _drop_copied_head(partial / "model")
 
     run.save(write)
     if alone:
         run.note(f"{len(alone)} weights have no partner and stay as they are, such as {alone[0]}")
     return {"merged": len(merged), "alone": len(alone), "share": list(config.share)}
+
+
+def _drop_copied_head(folder: Path) -> None:
+    """Remove the copy of a language model's head from the heads of a merged model, whose own head is merged."""
+    from safetensors.torch import load_file, save_file
+
+    config, file = folder / "config.json", folder / HEADS
+    kinds = read_object(config).get("architectures") or [""] if config.exists() else [""]
+    if not file.exists() or not kinds[0].endswith(LANGUAGE_MODELS):
+        return
+    with convert_read_errors(file):
+        heads = load_file(file)
+    kept = {name: value for name, value in heads.items() if not name.startswith(LM_HEAD)}
+    if kept:
+        save_file(kept, file)
+    else:
+        file.unlink()
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -113,7 +138,7 @@ def _share_of(name: str, shares: Sequence[float]) -> float:
         return shares[0]
     layer = LAYER.search(f".{name}")
     if layer is None:
-        return shares[0] if "embed" in name else shares[-1]
+        return shares[0] if EMBEDDINGS.search(name) else shares[-1]
     number = int(next(filter(None, layer.groups()))) + 1
     if number >= len(shares):
         raise InputError(f"share: {len(shares)} shares, but {name} is of layer {number}")

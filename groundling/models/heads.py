@@ -22,12 +22,13 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from groundling.core.batch import EncoderOutput, require
 from groundling.core.errors import InputError, convert_errors, convert_read_errors
 from groundling.models.hub import find_file
 from groundling.models.loading import from_pretrained, is_causal, load_config, model_type
-from groundling.runs.folder import disk_errors
+from groundling.runs.folder import disk_errors, read_object
 
 
 class _GivenStates(nn.Module):
@@ -131,6 +132,8 @@ class LMHead(nn.Module):
 
     def load(self, source: str | Path) -> bool:
         """Load the head of a checkpoint's folder or hub id; False, without a change, if it has none that fits."""
+        if self._is_embeddings_of(source):
+            return True
         model = _language_model(source)
         if model is None:
             return False
@@ -146,6 +149,17 @@ class LMHead(nn.Module):
             self._modules.clear()
             self._build(self.config)
         return self.adopt(stored)
+
+    def _is_embeddings_of(self, source: str | Path) -> bool:
+        """Whether a decoder's head is its input embeddings alone, by names: its weights need no second reading."""
+        if self.state_dict() or not model_type(source):
+            return False
+        config = load_config(source)
+        if type(config) is not type(self.config) or not config.tie_word_embeddings:
+            return False
+        output = self.output.rpartition(".")[2]
+        names = _stored_names(source)
+        return bool(names) and not any(output in name.split(".") for name in names)
 
     def adopt(self, stored: Mapping[str, Tensor]) -> bool:
         """Take over stored weights, and whether they are tied; False, without a change, if they do not fit."""
@@ -190,6 +204,18 @@ def _language_model(source: str | Path) -> Any:
         if all(name.startswith(f"{model.base_model_prefix}.") for name in missing):
             return model
     return None
+
+
+def _stored_names(source: str | Path) -> list[str]:
+    """Names of the weights in a checkpoint's safetensors; none without such files."""
+    index = find_file(source, f"{SAFE_WEIGHTS_NAME}.index.json")
+    if index is not None:
+        return list(read_object(index).get("weight_map", {}))
+    file = find_file(source, SAFE_WEIGHTS_NAME)
+    if file is None:
+        return []
+    with convert_read_errors(file), safe_open(file, framework="pt") as stored:
+        return list(stored.keys())
 
 
 def _head_weights(model: Any) -> dict[str, Tensor]:

@@ -46,7 +46,10 @@ from groundling.models.packing import (
     position_table,
 )
 from groundling.models.sentence_modules import SentenceModules, add_lowercase, load_sentence_modules
-from groundling.runs.folder import whole_folder
+from groundling.runs.folder import read_object, whole_folder, write_json
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
+"""transformers' file of a tokenizer's settings."""
 
 # Attention masks on an accelerator: transformers checks each for padding, which synchronises with the GPU.
 
@@ -329,9 +332,25 @@ class TextEncoder(Encoder):
         A sentence encoder's folder also has sentence-transformers' format.
         """
         self.encoder.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        save_tokenizer(self.tokenizer, folder)
         if self.sentence is not None:
             self.sentence.write(folder)
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a tokenizer so that transformers 4 loads it, too.
+
+    It knows neither the class that transformers 5 names for a tokenizer without one of its own, nor a list of
+    `extra_special_tokens`; transformers 5 reads the names of both.
+    """
+    tokenizer.save_pretrained(folder)
+    file = folder / TOKENIZER_CONFIG
+    settings = read_object(file)
+    if settings.get("tokenizer_class") == "TokenizersBackend":
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(settings.get("extra_special_tokens"), list):
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+    write_json(file, settings)
 
 
 def _text_config(source: str | Path) -> Any:
@@ -398,7 +417,7 @@ def new_encoder(
     `positions`: maximum input length in tokens; `width`: dimensions of the hidden states. Does nothing if the folder
     already has an encoder. Raises InputError if the text cannot be read.
     """
-    if (folder / "tokenizer_config.json").exists():
+    if (folder / TOKENIZER_CONFIG).exists():
         return
     # GPT-2 would add to every state the embedding of the token with a segment's number.
     names = ["input_ids", "attention_mask"]

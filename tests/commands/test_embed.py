@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from tiny import homes, toys
 from tiny.objectives import captioned_run
-from transformers import AutoModel, BertForMaskedLM
+from transformers import AutoModel, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
 import groundling
 from groundling.core.batch import Example, collate
@@ -24,8 +24,10 @@ from groundling.data.vectors import VectorTable
 from groundling.models.adapters import EncoderText, LockedDualEncoder, make_head
 from groundling.models.clip import load_clip_text_tower
 from groundling.models.frozen_clip import load_teacher_text
+from groundling.models.heads import HEADS, LM_HEAD, save_heads
 from groundling.models.text_encoder import load_text_encoder
 from groundling.settings.fields import setting_values
+from groundling.studies.knowledge.pair_likelihoods import load_lm_head
 from groundling.teachers import vectors as stored_vectors
 from groundling.teachers.vectors import text_teacher, vectors_of
 
@@ -345,6 +347,33 @@ def test_each_layer_has_its_share(tmp_path: Path) -> None:
         assert torch.equal(value, (other if name.startswith("embeddings") else one)[name]), name
     with pytest.raises(InputError, match=r"2 shares, but .* is of layer 2"):
         groundling.merge(model=given, origin=origin, share=(0.0, 1.0), out=tmp_path / "bad")
+
+
+def test_gpt2s_embeddings_have_the_first_share(tmp_path: Path) -> None:
+    for seed, name in enumerate(("given", "origin")):
+        torch.manual_seed(seed)
+        config = GPT2Config(vocab_size=len(homes.words()), n_embd=32, n_layer=1, n_head=2)
+        homes.home(tmp_path / name, GPT2LMHeadModel(config), homes.words())
+    given, origin, out = tmp_path / "given", tmp_path / "origin", tmp_path / "out"
+    groundling.merge(model=given, origin=origin, share=(0.0, 1.0), out=out)
+    one, other, found = (weights_of(f) for f in (given, origin, out / "model"))
+    for name, value in found.items():
+        assert torch.equal(value, (other if name[:4] in ("wte.", "wpe.") else one)[name]), name
+
+
+@pytest.mark.parametrize("others", [{}, {"kept": torch.nn.Linear(2, 2)}])
+def test_the_head_of_a_merged_language_model_is_the_merged_one(others, tmp_path: Path) -> None:
+    given, origin = (new_encoder(tmp_path / name, n, True) for n, name in enumerate(("a", "b")))
+    text = load_text_encoder(given)
+    head, _ = load_lm_head(text, given)
+    save_heads(given, {LM_HEAD: head, **others})  # as `adapt --arm mlm` does
+    groundling.merge(model=given, origin=origin, share=(0.25,), out=tmp_path / "out")
+    merged = tmp_path / "out/model"
+    found, _ = load_lm_head(load_text_encoder(merged), merged)
+    whole = BertForMaskedLM.from_pretrained(merged)
+    for name, value in found.state_dict().items():
+        assert torch.equal(value, whole.state_dict()[name]), name
+    assert (merged / HEADS).exists() == bool(others)
 
 
 def test_modules_of_a_sentence_encoder_keep_apart(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
+from groundling.models import heads
 from groundling.models.cross_modal import make_cross_modal_layers
 from groundling.models.heads import (
     LM_HEAD,
@@ -133,6 +134,25 @@ def test_a_head_is_read_saved_and_exported_exactly(name: str, tied: bool, tmp_pa
     origin = "an earlier run's" if head.state_dict() else "the checkpoint's"
     assert init_lm_head(kept, left) == origin
     close(of_head(again, kept), expected)
+
+
+@pytest.mark.parametrize("shards", ["1GB", "20KB"])
+def test_a_decoders_tied_head_needs_no_second_reading_of_the_weights(shards, tmp_path, monkeypatch):
+    whole = whole_model("llama", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    whole.save_pretrained(tmp_path, max_shard_size=shards)
+    monkeypatch.setattr(heads, "_language_model", lambda _: pytest.fail("the weights were read"))
+    text, head = loaded(tmp_path)
+    close(of_head(text, head), logits(whole, text))
+
+
+def test_a_decoders_own_table_counts_though_its_configuration_ties(tmp_path: Path) -> None:
+    whole = whole_model("llama", tmp_path, tied=False)
+    whole.config.tie_word_embeddings = True
+    whole.config.save_pretrained(tmp_path)
+    text, head = loaded(tmp_path)
+    assert not head.is_tied
+    close(of_head(text, head), logits(whole, text))
 
 
 @pytest.mark.parametrize("norm_bias", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import weakref
 from copy import deepcopy
@@ -28,7 +29,7 @@ from groundling.data.samples import ClipRowEncoder, TextDataset
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.models.clip import ClipDualEncoder, ClipTextEncoder, make_clip_text_tower
 from groundling.models.cross_modal import CrossAttentionBlock, CrossModalLayer
-from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.models.text_encoder import TextEncoder, load_text_encoder, save_tokenizer
 
 STUDENTS = ("bert", "electra", "roberta", "deberta", "modernbert")
 LENGTHS = [0, 7, 50, 63]  # samples of different length, two of them pairs
@@ -432,3 +433,17 @@ def test_an_encoder_without_maps_is_one_line(bert_tokenizer: Any) -> None:
 def rows_of(mask: Tensor) -> Tensor:
     """The mask (T,) of its text, for each token: (tokens, 1, T)."""
     return mask.repeat_interleave(mask.sum(1), 0)[:, None]
+
+
+def test_an_exported_tokenizer_names_what_transformers_4_knows(tmp_path):
+    # transformers 4.51, which BabyLM's pipeline asks for, refused the class and the list of tokens.
+    words = deepcopy(toys.siglip_words())
+    words.add_special_tokens({"additional_special_tokens": ["<seen>"]})
+    save_tokenizer(words, tmp_path)
+    written = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert written["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert written["additional_special_tokens"] == ["<seen>"]
+    assert "extra_special_tokens" not in written
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert again.all_special_tokens == words.all_special_tokens
+    assert again("a <seen> dog") == words("a <seen> dog")
