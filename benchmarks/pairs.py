@@ -3,9 +3,9 @@
 A masked language model of MiniLM's size (6 layers of 384, random weights) scores pairs of made-up sentences of BLiMP's
 lengths, of which one word differs. `plain`, as published pipelines do, masks one token at a time, reads copies in the
 order of the file, 64 a batch, and computes logits at every position, with transformers' class. Ways alternate; loading
-does not count. Sums must agree to 1e-3.
+does not count. Sums must agree to 1e-3. `--minicons`: that library, where it is installed, is timed as well.
 
-python benchmarks/pairs.py [--pairs 200 --rounds 3]
+python benchmarks/pairs.py [--pairs 200 --rounds 3 --minicons]
 """
 
 from __future__ import annotations
@@ -75,6 +75,25 @@ def plain(folder: str) -> Score:
     return score
 
 
+def minicons(folder: str) -> Score:
+    """As its documentation shows it: some sentences a batch (64 masked copies or more), each with its copies."""
+    from minicons.scorer import MaskedLMScorer  # type: ignore[import-not-found]
+
+    scorer = MaskedLMScorer(folder, "cpu")
+    if not hasattr(scorer.tokenizer, "batch_encode_plus"):  # minicons 0.3.39; gone in transformers 5
+        type(scorer.tokenizer).batch_encode_plus = type(scorer.tokenizer).__call__
+
+    def score(texts: list[str]) -> np.ndarray:
+        sums = []
+        for start in range(0, len(texts), 8):
+            sums += scorer.sequence_score(
+                texts[start : start + 8], reduction=lambda scores: scores.sum(0).item()
+            )
+        return np.array(sums)
+
+    return score
+
+
 def here(folder: str) -> Score:
     """What `pairs` calls."""
     model = LanguageModel(folder, torch.device("cpu"))
@@ -86,6 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for name, default in (("pairs", 200), ("rounds", 3), ("layers", 6), ("width", 384)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--minicons", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -97,22 +117,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         BertForMaskedLM(config).save_pretrained(folder)
         words = tokenizer()
-        words.add_special_tokens({"mask_token": "[MASK]"})
+        words.add_special_tokens(
+            {"mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+        )
         words.save_pretrained(folder)
         ways = {"here": here(folder), "plain": plain(folder)}
-    ratios = []
+        if options.minicons:
+            ways["minicons"] = minicons(folder)
+    ratios: dict[str, list[float]] = {name: [] for name in ways if name != "here"}
     for number in range(options.rounds + 1):
         found, seconds = {}, {}
         for name, score in ways.items():
             began = time.process_time()
             found[name] = score(texts if number else texts[:4])  # a warm-up first
             seconds[name] = time.process_time() - began
-        np.testing.assert_allclose(found["here"], found["plain"], rtol=1e-5, atol=1e-3)
+        for name, of_rival in ratios.items():
+            np.testing.assert_allclose(found["here"], found[name], rtol=1e-5, atol=1e-3)
+            if number:
+                of_rival.append(seconds[name] / seconds["here"])
         if number:
-            ratios.append(seconds["plain"] / seconds["here"])
-            print(f"here {seconds['here']:.2f} s, plain {seconds['plain']:.2f} s", flush=True)
-    spelt = ", ".join(f"{one:.2f}" for one in ratios)
-    print(f"{len(texts)} texts: here is {statistics.median(ratios):.2f} times as fast ({spelt})")
+            print(", ".join(f"{name} {one:.2f} s" for name, one in seconds.items()), flush=True)
+    for name, of_rival in ratios.items():
+        spelt = ", ".join(f"{one:.2f}" for one in of_rival)
+        fast = f"{statistics.median(of_rival):.2f} times as fast as {name} ({spelt})"
+        print(f"{len(texts)} texts: here is {fast}")
 
 
 if __name__ == "__main__":
