@@ -186,7 +186,7 @@ def _compare(encoder: Any) -> None:
     for right, found in pairs:
         # Far above rounding, far below what another position or neighbour changes.
         if not torch.allclose(found, right, rtol=0, atol=0.01 * float(right.abs().max())):
-            raise ValueError("it reads texts in one row otherwise than alone")
+            raise ValueError("texts in one row get other states than single texts")
 
 
 @contextmanager

@@ -292,9 +292,9 @@ def _finding(one: BenchVerdict, methods: int) -> str:
     worlds = len(one.text.units)
     minus = f"visual attributes minus those of its {both}"
     if any(len(each.units) < MIN_UNITS for each in one.controls):
-        return f"no verdict over worlds is possible with {worlds} of them, it takes {MIN_UNITS}; {minus}"
+        return f"no verdict with {format_count(worlds, 'world')}, at least {MIN_UNITS} are needed; {minus}"
     if not isfinite(one.holm):
-        return f"no verdict is possible without repeated adaptation seeds, which show their noise; {minus}"
+        return f"no verdict is possible without repeated adaptation seeds, which give the noise; {minus}"
     count = format_count(methods, "method")
     corrected = f"{worlds} worlds, p = {one.holm:.2g} after Holm over {count}"
     if one.is_beyond:
@@ -358,7 +358,7 @@ def set_sentences(verdicts: Sequence[BenchVerdict]) -> list[str]:
         beyond = "; ".join(one.reading for one in own if one.is_beyond)
         finding = f"beyond its {names} on {beyond}" if beyond else f"on no set beyond its {names}"
         if seeds < MIN_UNITS:
-            finding = f"no verdict with {seeds} adaptation seeds, it takes {MIN_UNITS}"
+            finding = f"no verdict with {format_count(seeds, 'adaptation seed')}, at least {MIN_UNITS} are needed"
         sentences.append(f"{method}: {finding} (Holm over {format_count(tests, 'test')})")
     return sentences
 
@@ -424,7 +424,7 @@ def _since(axis: CurveAxis, gains: Mapping[int, Difference]) -> str:
     worlds = {one.units for one in gains.values()}
     if len(worlds) > 1 or len(gains[end].units) < MIN_UNITS:
         return (
-            f"no statement on {axis.unit} is possible: it takes {MIN_UNITS} worlds, the same at every value; gain "
+            f"no statement on {axis.unit} is possible: it needs {MIN_UNITS} worlds, the same at every value; gain "
             f"beyond its text control {last}"
         )
     above = [value for value, one in gains.items() if is_reliable([one], one.p)]

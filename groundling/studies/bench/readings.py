@@ -321,13 +321,13 @@ def fine_tuned(
     return readings
 
 
-# -- is what a method exports the handed-over encoder with other weights? ----------------------------------------------
+# -- is what a method exports the starting encoder with other weights? -------------------------------------------------
 NOT_COMPARED = {"architectures", "dtype", "transformers_version", "_name_or_path"}
 """Settings of a model's configuration that do not change its states."""
 
 
 def check_plain(model: Path, encoder: Path) -> None:
-    """Raises InputError for an exported model that is not the handed-over encoder with other weights."""
+    """Raises InputError for an exported model that is not the starting encoder with other weights."""
     sources = str(model), str(encoder)
     changed, config = (load_config(one).to_dict() for one in sources)
     differing = [
@@ -338,7 +338,7 @@ def check_plain(model: Path, encoder: Path) -> None:
         differing.append("the tokenizer")
     if differing:
         raise InputError(
-            f"{model}: is not the handed-over encoder with other weights, since it differs in "
+            f"{model}: is not the starting encoder with other weights: it differs in "
             f"{', '.join(sorted(differing))}; no verdict is possible"
         )
 

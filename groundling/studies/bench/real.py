@@ -207,7 +207,7 @@ def bench_real(config: RealBenchConfig, work: CommandContext) -> dict[str, Any]:
     if not config.report:
         if config.adapt_seeds < MIN_UNITS:
             print(
-                f"note: a verdict takes {MIN_UNITS} adaptation seeds; with {config.adapt_seeds} there is none"
+                f"note: a verdict needs {MIN_UNITS} adaptation seeds; with {config.adapt_seeds} there is none"
             )
         own.run(config.processes, [UNADAPTED])  # its readings' names are checked before training
         done = {own.folder.job(f"{UNADAPTED.name}: {one.name}") for one in own.sets}
@@ -223,7 +223,7 @@ def _require_inputs(method: BenchMethod, config: RealBenchConfig) -> None:
     needed = {one for stage in method.stages for one in teacher_settings(parse_arm(stage.arm))}
     if method.vectors is not None:
         raise InputError(
-            f"method={method.name}: leaves the encoder as it is, which is what sets read"
+            f"method={method.name}: does not change the encoder, which is what the data sets score"
         )
     has_images = config.images or config.teacher.startswith(VECTORS)
     if (CAPTIONS in texts or method.data == IMAGES) and not (config.captions and has_images):
@@ -232,7 +232,9 @@ def _require_inputs(method: BenchMethod, config: RealBenchConfig) -> None:
         )
     arms = [name for stage in method.stages for name in parse_arm(stage.arm)]
     if "voken_classification" in arms and is_import_path(config.teacher):
-        raise InputError(f"method={method.name}: vokens need a teacher that is no {config.teacher}")
+        raise InputError(
+            f"method={method.name}: vokens need a teacher that is not {config.teacher}"
+        )
     if "teacher" in needed and not config.teacher:
         raise InputError(
             f"method={method.name}: learns from a CLIP-like teacher; pass teacher, or other methods"

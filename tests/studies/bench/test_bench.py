@@ -166,10 +166,10 @@ def test_every_arm_is_in_the_json_the_table_and_the_page(ran: Ran) -> None:
     for name in ("contrastive", "look", "guessing", "noise", "teacher&#39;s text tower"):
         assert name in page
     assert re.search(r"^contrastive  +[01]\.\d\d", ran.said, re.MULTILINE)
-    assert "look: no verdict over worlds is possible with 1 of them, it takes 3" in ran.said
+    assert "look: no verdict with 1 world, at least 3 are needed" in ran.said
     warning = "Scale 0.004, a trial run: models learn nothing at this scale"
     assert 0 < ran.said.index(warning) < ran.said.index("\nObjects: methods that read")
-    assert page.index(warning) < page.index("no verdict over worlds") < page.index("<table")
+    assert page.index(warning) < page.index("no verdict with 1 world") < page.index("<table")
 
 
 def test_controls_read_what_the_method_reads_with_one_thing_replaced(ran: Ran) -> None:
@@ -593,7 +593,7 @@ def test_curves_share_the_runs_of_a_finished_bench(ran, tmp_path, monkeypatch, c
     assert len(gains) == 2  # over images too, which its control does not read
     assert re.search(r"^text control of look +0\.\d\d +0\.\d\d$", shown, re.MULTILINE)
     assert re.search(r"^teacher's images +0\.\d\d +0\.\d\d$", shown, re.MULTILINE)
-    assert "look: no statement on steps is possible: it takes 3 worlds" in shown
+    assert "look: no statement on steps is possible: it needs 3 worlds" in shown
 
     found = read_json(out / "bench.json")
     _check_runs(out, found["runs"])

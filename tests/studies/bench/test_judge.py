@@ -120,7 +120,7 @@ def test_both_controls_must_be_beaten_and_p_is_corrected_over_methods() -> None:
 def test_too_few_worlds_or_seeds_leave_no_verdict_and_text_alone_transfers_nothing() -> None:
     (found,) = judge_methods(arms("a", STRONG[:2], WEAK, WEAK), {"a": ABOUT})
     assert isnan(found.holm) and not found.is_beyond
-    assert "no verdict over worlds is possible with 2 of them, it takes 3" in found.sentence
+    assert "no verdict with 2 worlds, at least 3 are needed" in found.sentence
     single = [[0.9], [0.9001], [0.9002]]
     (found,) = judge_methods(arms("a", single, [[0.3]] * 3, [[0.3]] * 3), {"a": ABOUT})
     assert isnan(found.holm) and not found.is_beyond
@@ -211,7 +211,7 @@ def test_gains_are_those_of_each_value_and_the_own_one_is_the_benchs() -> None:
             {100: LOW, None: LOW},
             r"no visual attributes beyond its text control at any of 100 to 300",
         ),
-        ({100: HIGH, None: HIGH[:2]}, r"no statement on steps is possible: it takes 3 worlds"),
+        ({100: HIGH, None: HIGH[:2]}, r"no statement on steps is possible: it needs 3 worlds"),
         (
             {100: LOW, None: (*HIGH, 0.3), 1000: (*HIGH, 0.3)},
             r"3 worlds, the same at every value; gain beyond .* at 1,000",

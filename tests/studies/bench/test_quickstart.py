@@ -74,7 +74,7 @@ def test_from_nothing_to_the_report_and_again(tmp_path, monkeypatch, capsys):
         assert name in page
     assert page.count("<svg") == 1 and page.count('src="data:image/png;base64,') == 8
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
-    assert "contrastive: no verdict over worlds is possible with 1 of them" in shown
+    assert "contrastive: no verdict with 1 world, at least 3 are needed" in shown
     assert "a trial run" in shown and NO_PROBE in shown
     with Image.open(out / "report.png") as figure:
         assert figure.size[0] > 500

@@ -141,8 +141,8 @@ def test_every_arm_is_read_on_every_set_before_and_after(ran: tuple[Path, str]) 
         assert all(np.isfinite(read["test"]) for read in one["readings"].values())
         assert "items" not in one["readings"]["vicomte/color, linear"]
     assert [one["reading"] for one in bench["verdicts"] if one["gain"]] == list(names)[:3] * 2
-    assert "contrastive: no verdict with 1 adaptation seeds, it takes 3" in said
-    assert said.startswith("note: a verdict takes 3 adaptation seeds; with 1 there is none\n")
+    assert "contrastive: no verdict with 1 adaptation seed, at least 3 are needed" in said
+    assert said.startswith("note: a verdict needs 3 adaptation seeds; with 1 there is none\n")
     assert RealBenchConfig().adapt_seeds == 3
     assert "  lexi_contrastive: shuffled images" in said and "\nguessing  " in said
     assert (
@@ -464,7 +464,7 @@ def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(fil
         ),
         (
             {"method": ("vokenization",), "teacher": "my.module:Teacher"},
-            r"vokenization: vokens need a teacher that is no my\.module:Teacher",
+            r"vokenization: vokens need a teacher that is not my\.module:Teacher",
         ),
         ({"images": "glue"}, "6 of 6 captioned images are missing, the first is 0.png"),
         ({"images": "nowhere"}, "images=.*nowhere: no such file or folder"),
@@ -487,7 +487,7 @@ def test_weights_are_chosen_on_one_half_of_the_nouns_for_method_and_controls(fil
         ({"student": ""}, "bench-real needs student"),
         ({"tasks": ("glue/rte",)}, "bench-real needs data"),
         ({"method": ("guess",)}, "no bench method is called 'guess'"),
-        ({"method": ("frozen_probe",)}, "frozen_probe: leaves the encoder as it is"),
+        ({"method": ("frozen_probe",)}, "frozen_probe: does not change the encoder"),
         ({"lr": 0}, "lr = 0: expected "),
     ],
 )
