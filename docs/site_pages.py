@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -22,6 +23,8 @@ NOTEBOOKS = ("ground_an_encoder", "ask_your_photos")
 """Notebooks in `examples/`, which are pages and files to download."""
 DOWNLOADS = ("CITATION.cff", "examples/*.ipynb")
 """Files that pages link to for download."""
+SUMMARY = 200
+"""Most characters that llms.txt says of a page."""
 HELP_WIDTH = "80"
 """Columns of the commands' help on the site."""
 
@@ -45,7 +48,36 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(path for pattern in DOWNLOADS for path in root.glob(pattern)):
         place = path.relative_to(root).as_posix()
         files.append(File.generated(config, place, content=path.read_bytes()))
+    files.append(File.generated(config, "llms.txt", content=llms_page(files, config)))
     return files
+
+
+def llms_page(files: Files, config: MkDocsConfig) -> str:
+    """The site for language models (llmstxt.org): every page of the navigation with its address and first sentence."""
+    parts = [f"# {config.site_name}", f"> {config.site_description}", "Begin with `agents/`."]
+    for entry in config.nav or ():
+        ((title, pages),) = entry.items()
+        rows = pages if isinstance(pages, list) else [entry]
+        lines = []
+        for (name, path), *_ in map(dict.items, rows):
+            file = files.get_file_from_path(path)
+            assert file is not None, path
+            about = first_sentence(file.content_string)
+            lines.append(f"- [{name}]({file.url})" + (f": {about}" if about else ""))
+        parts.append(f"## {title}\n\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a page's first paragraph, without links; empty if there is none or a long one."""
+    plain = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text)
+    paragraphs = (" ".join(one.split()) for one in plain.split("\n\n"))
+    first = next(
+        (one for one in paragraphs if re.match(r"[\w`*]", one) and not one.startswith("Measured ")),
+        "",
+    )
+    sentence = re.split(r"(?<=\w[.?])\s(?=[A-Z`])", first, maxsplit=1)[0]
+    return sentence if len(sentence) <= SUMMARY else ""
 
 
 def commands_page() -> str:

@@ -77,8 +77,8 @@ def _run(name: str, arguments: list[str]) -> int:
     is_dry = command.has_out and DRY_RUN in arguments
     values = parse_flags(command, [word for word in arguments if not is_dry or word != DRY_RUN])
     command.check(values)
-    command.function()
     _silence_transformers()
+    command.function()
     result = command.rehearse(values) if is_dry else command.call(values)
     if command.prints_output and not is_dry:
         return result if isinstance(result, int) else 0
@@ -88,7 +88,12 @@ def _run(name: str, arguments: list[str]) -> int:
 
 
 def _silence_transformers() -> None:
+    """Without bars and warnings of transformers in logs, also where a command imports it later."""
     if "transformers" not in sys.modules:
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()  # which transformers asks when it is imported
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         return
     from transformers.utils import logging as hf_logging
 

@@ -347,6 +347,7 @@ def python_examples(
                 name = f"image {len(ids)} of question {number}"
                 image = file if isinstance(file, Image.Image) else Path(file)
                 if isinstance(image, Path):
+                    image = image if stored else _with_ending(image)
                     name = image_id(str(image)) if stored else str(image)
                 photos[name] = image
                 ids.append(name)
@@ -355,6 +356,14 @@ def python_examples(
                 Example(str(number), text, pair, choices=choice_texts, images=tuple(ids))
             )
     return examples, photos
+
+
+def _with_ending(file: Path) -> Path:
+    """The only image beside it that a file without an ending names, as in tables; else the file itself."""
+    if file.exists() or not file.parent.is_dir():
+        return file
+    found = [one for one in file.parent.iterdir() if image_id(one.name) == file.name != one.name]
+    return found[0] if len(found) == 1 else file
 
 
 # Which of a run's seeds predicts: the best one on the development split, or a chosen one.

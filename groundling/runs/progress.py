@@ -57,6 +57,11 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def has_bars() -> bool:
+    """Whether stderr is a terminal with room for bars; some have no width, and a bar would be cut to nothing."""
+    return sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns > 0
+
+
 class Progress(tqdm):
     """Progress of a phase, from the main process only: a bar in a terminal, elsewhere a line now and then."""
 
@@ -67,7 +72,7 @@ class Progress(tqdm):
 
         A dry run ends at the first phase that does more than read inputs (`reads_inputs`).
         """
-        self.is_bar = sys.stderr.isatty()
+        self.is_bar = has_bars()
         units = f"{unit}es" if unit.endswith("ch") else f"{unit}s"
         if not reads_inputs:
             end_dry_run(f"{name}, {total:,} {unit if total == 1 else units}" if total else name)
@@ -119,7 +124,7 @@ def print_line(line: str) -> None:
     """Print a line on stderr now, above the bars, from the main process only."""
     if not is_main_process():
         return
-    if sys.stderr.isatty():
+    if has_bars():
         tqdm.write(printable(line), file=sys.stderr)
     else:
         print(printable(line), file=sys.stderr, flush=True)

@@ -260,6 +260,8 @@ def test_a_killed_extraction_goes_on_to_the_same_bytes(
             regions(config, tmp_path / "killed")
     with pytest.raises(InputError, match="not a complete store"):
         RegionStore(tmp_path / "killed")
+    with pytest.raises(InputError, match=r"photos: images, not a region store"):
+        RegionStore(photos)
     put(tmp_path / "killed" / "shard-00002.safetensors.partial", b"half of a shard")
     regions(replace_settings(config, processes=2), tmp_path / "killed")
     assert digests(tmp_path / "killed") == {

@@ -138,6 +138,9 @@ def test_the_site_is_built_and_lists_every_page(tmp_path: Path) -> None:
     pages = {path.parent.name for path in tmp_path.glob("*/index.html")}
     assert {page.stem for page in (ROOT / "docs").glob("*.md")} <= pages
     assert "Guides" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    listed = re.findall(r"^- \[.+?\]\((.+?)\)", (tmp_path / "llms.txt").read_text(), re.MULTILINE)
+    assert len(listed) == len(set(listed)) > 50
+    assert [one for one in listed if not (tmp_path / one / "index.html").exists()] == []
 
 
 @pytest.fixture(scope="session")

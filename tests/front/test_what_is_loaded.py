@@ -270,3 +270,12 @@ def test_the_core_loads_no_study_and_a_study_is_found_by_being_there(tmp_path: P
     said, _ = run(CORE_ALONE + FOUND, ROOT, study.parent)
     hello, *listed = said.splitlines()
     assert hello == "Hello, world" and any("says a word" in line for line in listed)
+
+
+def test_commands_print_no_bars_of_transformers(place: Path) -> None:
+    code = (
+        "import sys; from groundling.cli import _silence_transformers as silence; silence(); "
+        "assert 'transformers' not in sys.modules; from transformers.utils import logging; "
+        "print(logging.is_progress_bar_enabled(), logging.get_verbosity() == logging.ERROR)"
+    )
+    assert run(code, place)[0] == "False True\n"

@@ -333,6 +333,7 @@ def test_python_answers_one_and_many(own: Path) -> None:
     alone = model.predict("is it wet", image=Path(photos[1]))
     assert isinstance(alone, Prediction)
     assert alone.answer == second.answer
+    assert model.predict("is it wet", image=photos[1].removesuffix(".png")) == alone
     assert alone.probability == pytest.approx(second.probability, abs=1e-4)
     texts = ["what is it", "is it wet ?"]
     opened = [Image.open(photo) for photo in photos]

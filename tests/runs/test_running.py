@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,20 @@ def test_d2_without_a_terminal_whole_lines_come_now_and_then(capsys: Any) -> Non
     assert lines[4].startswith("texts: 1 of 1 batches, ")
     assert lines[-1].startswith("regions: 64 of ")
     assert not [line for line in lines if not line.strip() or "\r" in line]
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize(("columns", "is_bar"), [(0, False), (80, True)])
+def test_a_terminal_without_width_gets_lines(columns, is_bar, monkeypatch) -> None:
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        shown = Progress("training", 10, "step")
+        shown.update()
+        assert shown.is_bar == is_bar
+        shown.close()
+        assert b"training" in os.read(ours, 1000)
 
 
 @pytest.mark.usefixtures("soon")

@@ -19,7 +19,8 @@ import torch
 
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError
-from groundling.data.shards import Facts, ProcessRank, Record, ShardStore, ShardWriter
+from groundling.data.images import images_below
+from groundling.data.shards import MANIFEST, Facts, ProcessRank, Record, ShardStore, ShardWriter
 from groundling.runs.progress import Progress
 
 SLACK = 0.01
@@ -281,6 +282,10 @@ class RegionStore(ShardStore, RegionSource):
 
         With `features` off, features are not read and D is 0, for models that read pixels.
         """
+        if not Path(folder, MANIFEST).exists() and next(images_below(Path(folder)), ""):
+            raise InputError(
+                f"{folder}: images, not a region store; `groundling regions` makes one of them"
+            )
         super().__init__(folder, "image")
         self.features = features
         shapes = self.shapes
