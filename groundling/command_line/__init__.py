@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from groundling.core.errors import InputError, printable
+from groundling.core.errors import InputError, convert_errors, printable
 from groundling.core.registry import files_of_object, is_import_path
 from groundling.runs.folder import LOG, REPORT, SETTINGS, open_run, write_whole
 from groundling.runs.progress import (
@@ -150,12 +150,13 @@ def write_run_report(folder: str | Path, control: str | Path = "") -> Report:
     """
     from groundling.runs.run_report import flat_settings, make_report, read_training_run
 
-    run = read_training_run(folder)
-    defaults: dict[str, Any] = {}
-    if run.command in COMMANDS:
-        groups = COMMANDS[run.command].settings.values()
-        defaults = flat_settings(setting_values(*groups))
-    report = make_report(run, defaults, read_training_run(control) if control else None)
+    with convert_errors(f"{folder}: not the files of a training run"):
+        run = read_training_run(folder)
+        defaults: dict[str, Any] = {}
+        if run.command in COMMANDS:
+            groups = COMMANDS[run.command].settings.values()
+            defaults = flat_settings(setting_values(*groups))
+        report = make_report(run, defaults, read_training_run(control) if control else None)
     page, text = (run.folder / name for name in REPORT)
     report.write(page)
     write_whole(text, report.text() + "\n")
@@ -167,8 +168,8 @@ def _try_report(folder: Path) -> None:
         return
     try:
         write_run_report(folder)
-    except Exception as error:  # the run is finished, whatever its report lacks
-        print_notes([f"{folder}: no report could be written ({type(error).__name__}: {error})"])
+    except Exception as error:  # also what a full disk or a library raises
+        print_notes([f"the run is finished, but has no report ({error})"])
 
 
 TITLES = ("Train", "Use", "Judge", "Data")

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, convert_errors
 from groundling.runs.folder import LOG, SETTINGS, json_text, read_log, read_object, read_result
 from groundling.runs.report import (
     BLUE,
@@ -97,12 +97,14 @@ def _by_seed(scores: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, d
 # -- settings ----------------------------------------------------------------------------------------------------------
 def settings_of_run(folder: Path) -> dict[str, Any]:
     """Settings by name, what the inputs held, and versions; of a run from which this one starts, after `model: `."""
-    stored = read_object(folder / SETTINGS)
-    found = flat_settings(stored["config"])
-    for name, state in stored.get("inputs", {}).items():
-        held = state.get("content") or state.get("sizes_and_times")
-        found |= {CONTENT + name: held} if held else {}
-    found |= {f"version of {name}": one for name, one in stored.get("versions", {}).items()}
+    path = folder / SETTINGS
+    stored = read_object(path)
+    with convert_errors(f"{path}: not the settings of a run"):
+        found = flat_settings(stored["config"])
+        for name, state in stored.get("inputs", {}).items():
+            held = state.get("content") or state.get("sizes_and_times")
+            found |= {CONTENT + name: held} if held else {}
+        found |= {f"version of {name}": one for name, one in stored.get("versions", {}).items()}
     for name in ORIGINS:
         place = Path(str(found.get(name) or "."))
         for before in list(place.parents)[:2] if place.name == "model" else ():

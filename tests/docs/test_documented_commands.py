@@ -263,7 +263,7 @@ def test_an_encoder_is_grounded(outputs: list[object], capsys: pytest.CaptureFix
 @pytest.mark.parametrize("outputs", [ROOT / "examples/ask_your_photos.ipynb"], indirect=True)
 def test_photos_are_asked(outputs: list[object]) -> None:
     images, regions, skipped = outputs[1]
-    assert (images, skipped) == (len(standins.PHOTOS), 0) and regions >= images
+    assert (images, skipped) == (len(standins.ASKED), 0) and regions >= images
     assert all("accuracy" in scores for scores in outputs[2])
     answer, probability, best = outputs[3]
     assert answer in {"y", "n"} and 0 < probability < 1 and len(best) == 2

@@ -46,6 +46,13 @@ def test_a_killed_run_and_a_folder_of_none(tmp_path: Path) -> None:
     (run / "log.jsonl").unlink()
     with pytest.raises(InputError, match="not the folder of a run that has trained"):
         write_run_report(run)
+    odd = write_training(tmp_path / "odd", [3.0])
+    (odd / "result.json").write_text('{"steps": 10, "scores": {"dev": {"accuracy": ["high"]}}}')
+    with pytest.raises(InputError, match="odd: not the files of a training run"):
+        write_run_report(odd)
+    (odd / "config.json").write_text('{"kind": "adapt"}')
+    with pytest.raises(InputError, match=r"odd/config\.json: not the settings of a run"):
+        write_run_report(odd)
 
 
 def test_the_run_before_is_compared_too(tmp_path: Path) -> None:
@@ -78,5 +85,6 @@ def test_no_run_is_lost_by_its_report(
     assert (tmp_path / "a" / "report.html").exists()
     monkeypatch.setattr(run_report, "make_report", fail)
     assert output.run(train, "adapt", {"_own": AdaptConfig()}, tmp_path / "b") == {"steps": 1}
-    assert "no report could be written (ZeroDivisionError: no axis)" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "the run is finished, but has no report" in told and "no axis" in told
     assert not (tmp_path / "b" / "report.html").exists()

@@ -407,8 +407,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 COMMANDS = {
     "adapt --student student --arm mlm --text text.txt --batch 4": {"texts": 12},
     "finetune --model student --data my_questions.csv --text question --image photo --label answer --batch 4": {
-        "train": 17,
-        "dev": 3,
+        "train": 30,
+        "dev": 6,
     },
     "pretrain --model student --regions store --captions my_captions.tsv --batch 4": {"samples": 6},
     "train-clip --captions my_captions.tsv --images my_photos --vocab-size 300 --batch 4": {
@@ -427,7 +427,7 @@ def test_inputs_are_read_and_nothing_is_written(line, inputs, monkeypatch, capsy
     words = [*line.split(), *(CLIP if "train-clip" in line else ()), "--cpu", "--out", "runs/x"]
     assert main([*words, "--dry-run"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["dry_run"].startswith(("training, ", "regions, 6 images"))
+    assert said["dry_run"].startswith(("training, ", "regions, 12 images"))
     assert COMMANDS[line].items() <= said["read"].items()
     assert homes.digests(inputs) == before
 

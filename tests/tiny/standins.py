@@ -34,6 +34,8 @@ SIDE = 16
 store = partial(region_store, width=WIDTH, classes=4, size=(SIDE, SIDE))
 """Writes a region store of random features."""
 PHOTOS = ("holiday/beach", "holiday/sea", "cat", "dog", "house", "tree")
+ASKED = (*PHOTOS, *(f"more/{number}" for number in range(6)))
+"""Photos of the questions, of which two or more are held out."""
 COCO = tuple(f"COCO_train2014_{number:012d}" for number in range(1, 9))
 SENTENCES = 16
 """Fewest that attention maps are compared on."""
@@ -243,8 +245,7 @@ def pairs(folder: Path) -> None:
 
 
 def own_images(folder: Path) -> None:
-    asked = [*PHOTOS, *(f"more/{number}" for number in range(6))]
-    for name in asked:
+    for name in ASKED:
         photo(folder / "my_photos" / f"{name}.jpg")
     captions = [f"a photo of a dog number {n}\t{name}.jpg" for n, name in enumerate(PHOTOS)]
     put(folder / "my_captions.tsv", "\n".join(captions) + "\n")
@@ -253,7 +254,7 @@ def own_images(folder: Path) -> None:
     rows = [(f"{n}.jpg", f"a dog and {n} cats") for n in range(6)]
     put(folder / "my_data/captions.csv", table(("photo", "caption"), *rows))
     put(folder / "my_data/README.md", "Photos and what they show.\n")
-    rows = [(f"is it a dog {n} ?", f"{asked[n % 12]}.jpg", "yn"[n % 5 > 2]) for n in range(36)]
+    rows = [(f"is it a dog {n} ?", f"{ASKED[n % 12]}.jpg", "yn"[n % 5 > 2]) for n in range(36)]
     put(folder / "my_questions.csv", table(("question", "photo", "answer"), *rows))
     photo(folder / "new_photos/pier.jpg")
     rows = [(f"is it a dog {n} ?", "pier.jpg") for n in range(3)]
