@@ -80,7 +80,9 @@ def minicons(folder: str) -> Score:
     from minicons.scorer import MaskedLMScorer  # type: ignore[import-not-found]
 
     scorer = MaskedLMScorer(folder, "cpu")
-    if not hasattr(scorer.tokenizer, "batch_encode_plus"):  # minicons 0.3.39; gone in transformers 5
+    if not hasattr(
+        scorer.tokenizer, "batch_encode_plus"
+    ):  # minicons 0.3.39; gone in transformers 5
         type(scorer.tokenizer).batch_encode_plus = type(scorer.tokenizer).__call__
 
     def score(texts: list[str]) -> np.ndarray:
