@@ -137,6 +137,8 @@ class LanguageModel:
     ) -> Iterator[ScoringInput]:
         """The inputs that score tokens (T,) of a text: one, or one for each masked token."""
         places = np.flatnonzero(is_scored)
+        if not len(places):
+            return
         every = np.arange(len(row.input_ids))
         if self.causal:
             # Each token is predicted from the one before it; without one, it is not scored.
@@ -180,7 +182,7 @@ class LanguageModel:
 def _with_words(row: TextRow) -> TextRow:
     """A row in which a token without a raw word (a space) belongs to the next word."""
     none = row.word_ids < 0
-    following = np.where(none, row.word_ids.max() + 1, row.word_ids)
+    following = np.where(none, row.word_ids.max(initial=-1) + 1, row.word_ids)
     next_word = np.minimum.accumulate(following[::-1])[::-1]
     return replace(row, word_ids=np.where(none, next_word, row.word_ids))
 

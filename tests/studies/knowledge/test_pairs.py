@@ -485,6 +485,12 @@ def test_comps_and_winoviz_by_the_command(places: Callable[[str], Path], tmp_pat
     assert first["pair"] == (blue > first["scores"][2] and red > first["scores"][1])
 
 
+def test_a_text_without_words_has_nothing_to_score(causal, tmp_path):
+    data = put(tmp_path / "mine.csv", table(("good", "bad"), ("a dog", ""), ("a man", "man a")))
+    with pytest.raises(InputError, match=r"1 of 2 pairs .* nothing to score; the first is mine/1"):
+        pairs(settings(causal, data), tmp_path / "out")
+
+
 def test_few_pairs_and_long_ones(places, tmp_path, capsys):
     rows = [("good", "bad"), ("a dog", "dog a"), ("a cat " * 30, "cat"), ("a man", "man a")]
     data = put(tmp_path / "mine.csv", table(*rows))
