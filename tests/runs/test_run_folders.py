@@ -244,8 +244,13 @@ def test_a_disk_that_fills_up_leaves_no_half_file(before, tmp_path, monkeypatch)
 
 WRITE = re.compile(r"(?<!self)\.write_(?:text|bytes)\(|\.open\(\"[wax]")
 WRITERS = {
-    *("runs/folder.py", "runs/run.py", "commands/adapt/run.py", "models/adapters.py"),
-    *("models/sentence_modules.py", "studies/worlds/stand_ins.py", "teachers/vectors.py"),
+    *("runs/folder.py", "runs/run.py", "commands/adapt/run.py", "commands/finetune/run.py"),
+    *(
+        "models/adapters.py",
+        "models/sentence_modules.py",
+        "studies/worlds/stand_ins.py",
+        "teachers/vectors.py",
+    ),
     *("vision_language/single_stream.py", "training/loop.py"),
 }
 """Modules that write by their own hands: into a folder that is renamed, a log's next line, a switch of Linux."""

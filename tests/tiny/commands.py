@@ -153,7 +153,7 @@ def smaller(command: TypedCommand) -> list[str]:
     if command.name == "bench-real":
         flags += [*FEW, "--processes", "1", "--adapt-seeds", "1", "--task-seeds", "1"]
         flags += ["--modes", "linear"]  # the stand-in has no masked-LM head
-        flags += ["--method", "contrastive"]
+        flags += ["--method", "sigmoid" if "vectors:" in command.line else "contrastive"]
     if "vcr-100.json" in command.line:  # of four questions, so that unlabelled ones are left
         flags += ["--per-stratum", "1"] if command.name == "data partition" else ["--batch", "1"]
     own_seeds = "table3_world" in command.line or "babylm" in command.line  # in a loop, or none

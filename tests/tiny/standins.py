@@ -72,7 +72,8 @@ def shelf(folder: Path) -> Path:
     put(folder / "results.md/photos.csv", table(("image", "text"), *rows))
     store(results / "flickr8k", [str(path.stem) for path in common.glob("flickr8k/images/*")])
     shutil.copytree(common / "minilm", results / "minilm")
-    shutil.copytree(common / "minilm", folder / "results.md/kit/minilm")
+    for name in ("minilm", "mpnet"):
+        shutil.copytree(common / "minilm", folder / "results.md/kit" / name)
     vectors = folder / "results.md/kit/effnet/images.npy"
     vectors.parent.mkdir()
     for part in ("train", "test"):
