@@ -108,7 +108,7 @@ def notebook_page(path: Path) -> str:
         text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
         for cell, text in zip(cells, texts, strict=True)
     ]
-    fenced.insert(1, f"[The notebook](../examples/{path.name}), to download and run.")
+    fenced.insert(1, f"[Download the notebook](../examples/{path.name}) to run it.")
     return "\n\n".join(fenced) + "\n"
 
 

@@ -88,7 +88,9 @@ def _notes(scores: Mapping[str, float]) -> list[str]:
     bar = max(scores[name] for name in ("majority", "majority per question"))
     names = [name for name, score in scores.items() if score > bar]
     said = f"above both majorities ({bar:.3f}): {', '.join(names)}"
-    return [said if names else f"nothing that reads the photos is above the majorities ({bar:.3f})"]
+    return [
+        said if names else f"no baseline that reads the photos is above both majorities ({bar:.3f})"
+    ]
 
 
 def _teacher_set(config: BaselinesConfig) -> TeacherSet:

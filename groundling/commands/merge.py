@@ -41,10 +41,10 @@ class MergeConfig(Settings):
     model: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the adapted model, whose other files the merged model gets."""
     origin: Annotated[str, InputKind.MODEL, required] = ""
-    """The model that it was before, hub id or folder, or a control."""
+    """The model before adaptation, or a control: hub id or folder."""
     share: Annotated[tuple[Annotated[float, Interval(ge=0, le=1)], ...], may_repeat] = (0.5,)
-    """Share of --model: one number, or one for the embeddings and one for each layer; what comes \
-after the layers has the last."""
+    """Share of --model: one number, or one for the embeddings and one for each layer; modules \
+after the layers get the last one."""
 
 
 def merge(config: MergeConfig, run: Run) -> dict[str, Any]:

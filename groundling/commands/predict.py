@@ -120,7 +120,7 @@ def _cell(value: object) -> str:
 
 COMMAND = Command(
     "predict",
-    "predict with a fine-tuned model: writes your file with the answers added",
+    "predict with a fine-tuned model: write your file with the answers added",
     "groundling.commands.predict:predict",
     {"_own": PredictConfig()},
     title="Use",

@@ -30,7 +30,7 @@ def report(config: ReportConfig, work: CommandContext) -> dict[str, Any]:
 
 COMMAND = Command(
     "report",
-    "report a training run: loss curves, scores, cost and settings, beside its control's",
+    "report a training run: loss curves, scores, cost and settings, compared with its control's",
     "groundling.commands.report:report",
     {"_own": ReportConfig()},
     title="Judge",

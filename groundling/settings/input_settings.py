@@ -164,9 +164,9 @@ extracted now, with the detector or grid and the backbone of the training region
     allow_region_mismatch: bool = False
     """Accept regions made by another detector or backbone than those the model was trained on."""
     detector: Annotated[str, InputKind.MODEL] = ""
-    """--images: hub id or folder of the detector, if it is elsewhere than at training."""
+    """--images: hub id or folder of the detector, if it has moved since training."""
     backbone: Annotated[str, InputKind.MODEL] = ""
-    """--images: hub id or folder of the backbone, if it is elsewhere than at training."""
+    """--images: hub id or folder of the backbone, if it has moved since training."""
     trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
     """MODULE:NAME of each of your own objects that the model folder needs, such as its task. Code \
 named in a model folder is imported only if it is listed here."""

@@ -74,8 +74,8 @@ class PoolingSettings(Settings):
     """The student's sentence vector, which several objectives read."""
 
     pooling: Literal["own", "cls", "last", "mean"] = "own"
-    """Sentence pooling of the student: own: as its sentence-transformers folder defines, else the \
-first position, of a causal student the last; cls: the first position; last: the last; mean: the \
+    """Sentence pooling of the student: own: as its sentence-transformers folder defines, without one \
+the first position (a causal student: the last); cls: the first position; last: the last; mean: the \
 mean over tokens without special tokens."""
 
 
@@ -218,7 +218,7 @@ class VokenSettings(Settings):
 tokenizer; --teacher and --teacher-space must be those of that run."""
     voken_images: Annotated[str, InputKind.FOLDER] = ""
     """voken_classification: folder of images that may become vokens (Vokenization: 50,000 of Visual \
-Genome); empty: --teacher-images, or of --teacher vectors:FOLDER all images that have a vector."""
+Genome); empty: --teacher-images, or, with --teacher vectors:FOLDER, all images that have a vector."""
     voken_weight: Annotated[float, Ge(0)] = 1.0
     """voken_classification: weight of its loss (Vokenization: 1, as masked LM's)."""
     voken_control: Literal["none", "random", "shuffled", "reversed", "token_id"] = "none"
@@ -264,7 +264,7 @@ class MCSESettings(PoolingSettings):
     mcse_temperature: Annotated[float, Gt(0)] = 0.05
     """mcse: temperature (released code: 0.05)."""
     mcse_weight: Annotated[float, Ge(0)] = 0.01
-    """mcse: weight, beside simcse with 1 (released scripts: 0.01 for captions beside Wikipedia, \
+    """mcse: weight; simcse has 1 (released scripts: 0.01 for captions and Wikipedia, \
 0.05 for captions alone)."""
 
 
@@ -273,14 +273,14 @@ class GroundedSpaceSettings(PoolingSettings):
     """The grounded space of Bordes et al. 2019."""
 
     cluster_weight: Annotated[float, Gt(0)] = 1.0
-    """grounded_space and visual_cluster: weight of the cluster term (the paper's value is not known here)."""
+    """grounded_space and visual_cluster: weight of the cluster term (we do not know the paper's value)."""
     perceptual_weight: Annotated[float, Gt(0)] = 1.0
-    """grounded_space and visual_perceptual: weight of the perceptual term (the paper's value is not known here)."""
+    """grounded_space and visual_perceptual: weight of the perceptual term (we do not know the paper's value)."""
     cluster_margin: Annotated[float, Gt(0)] = 0.5
     """grounded_space and visual_cluster: margin between the cosines of a positive and a negative \
 (paper: about 0.5, from memory)."""
     grounded_size: Annotated[int, Ge(1)] = 512
-    """Width of the grounded space, and of the hidden layer before it (the paper's value is not known here)."""
+    """Width of the grounded space, and of the hidden layer before it (we do not know the paper's value)."""
 
 
 @settings
@@ -291,7 +291,7 @@ class Cap2ImgSettings(PoolingSettings):
     """caption_to_image: weight of its term."""
     caption_to_image_margin: Annotated[float, Gt(0)] = 0.2
     """caption_to_image: margin alpha between the cosines of the right and of a wrong pair (0.2 is \
-usual for this loss; the paper's value is not known here)."""
+usual for this loss; we do not know the paper's value)."""
 
 
 @settings

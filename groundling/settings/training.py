@@ -75,8 +75,8 @@ them. 0: use --freeze-encoder-ratio."""
     clip_per_tensor: bool = False
     """Clip the gradient of each tensor separately instead of the global norm (VisualBERT's code)."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Precision of forward passes; weights stay in fp32. auto: bf16 on a GPU that has it, and TF32 \
-for what stays in fp32; otherwise fp32."""
+    """Precision of forward passes; weights stay in fp32. auto: bf16 on a GPU that supports it, with \
+TF32 for what stays in fp32; otherwise fp32."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about 1.4 times the time, the same \
 numbers (docs/running.md)."""

@@ -188,7 +188,10 @@ def table_notes(reader: TableReader) -> list[str]:
     labels = {row.label for row in reader.rows}
     if reader.options.label_type == "auto" and all(float(label).is_integer() for label in labels):
         many = f"{len(labels)} whole numbers, more than {MOST_CLASSES}"
-        notes = [f"the labels are {many}: a regression; classes need label_type=classify", *notes]
+        notes = [
+            f"the labels are {many}, so this is a regression; for classes set label_type=classify",
+            *notes,
+        ]
     return notes
 
 

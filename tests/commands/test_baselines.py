@@ -111,6 +111,6 @@ def test_an_adapter_is_asked_about_exchanged_and_broken_photos(place: Path, tmp_
     again = finetune(config, replace(STEPS, steps=2, batch=16), tmp_path / "again")
     assert again["n"] == {"dev": len(rows) - 1}
     assert any(
-        f"skipped 1 photos with their rows; the first: {broken}" in n for n in again["notes"]
+        f"skipped 1 photo(s) with their rows; the first: {broken}" in n for n in again["notes"]
     )
-    assert any("2 steps are few for an adapter" in note for note in again["notes"])
+    assert any("2 steps are too few for an adapter" in note for note in again["notes"])

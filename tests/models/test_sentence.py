@@ -213,7 +213,7 @@ def test_adapting_leaves_a_sentence_encoder(settings, given, tmp_path) -> None:
     left = tmp_path / "out/model"
     assert "library_name: sentence-transformers" in (left / "README.md").read_text()
     assert result["max_length"] == 9
-    assert "the student's prompt 'find: ' is not put before" in " ".join(result["notes"])
+    assert "training does not prepend the student's prompt 'find: '" in " ".join(result["notes"])
     for name in SETTINGS:
         stored = json.loads((student / name).read_text())
         assert json.loads((left / name).read_text()) == stored

@@ -62,7 +62,7 @@ method (docs/methods.md), e.g. lexi_contrastive or voken_classification, or MODU
     """l1 and contrastive: also train masked LM, as the control does."""
     lora: Annotated[int, Ge(0)] = 0
     """Rank of low-rank adapters (LoRA) in every matrix of the student's layers; only they and heads are trained. The \
-model is saved with them merged, and they alone in `adapter`, in peft's format. 0: train all of it."""
+saved model has them merged; `adapter` has them alone, in peft's format. 0: train all of it."""
     text_layout: Literal["auto", "lines", "blocks"] = "auto"
     """lines: one text per line; blocks: documents cut into blocks of exactly --max-length tokens; \
 auto: blocks for xdbert's objectives, since lines can be matched by their lengths, else lines."""
@@ -71,7 +71,7 @@ auto: blocks for xdbert's objectives, since lines can be matched by their length
 at most the student's maximum."""
     dropout: Annotated[float, Interval(ge=0, le=1)] = 0.0
     """Dropout probability of the student's hidden states in this run; its configuration does not \
-change. 0: as its configuration says. simcse and mcse need some."""
+change. 0: as configured. simcse and mcse need dropout."""
     limit: Annotated[int, Ge(0)] = 0
     """Maximum number of texts, evenly spaced; 0: all."""
     eval_text: Annotated[tuple[str, ...], InputKind.PATH] = ()
@@ -82,7 +82,7 @@ change. 0: as its configuration says. simcse and mcse need some."""
     training_step: TrainingStepSettings = field(default_factory=TrainingStepSettings)
     keep_projection: bool = False
     """l1 and contrastive: train against the teacher's own text embeddings and save the projection \
-with the model, as a sentence-transformers folder, whose mean pooling has special tokens too. The \
+with the model, as a sentence-transformers folder, whose mean pooling includes special tokens. The \
 teacher truncates texts to its context length, unless --max-windows allows more."""
     retain_weight: Annotated[float, Ge(0)] = 10.0
     """Sentence-transformers student: weight of the loss that keeps its sentence vectors close to \

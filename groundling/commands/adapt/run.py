@@ -355,15 +355,15 @@ def _start_heads(
 def _student_notes(config: AdaptConfig, heads: Mapping[str, str], text: TextEncoder) -> list[str]:
     """Notes if a pretrained student gets a new masked-LM head, and if it has a prompt, which training does not read."""
     prompt = text.sentence.prompt if text.sentence else ""
-    notes = [f"the student's prompt {prompt!r} is not put before the training texts"] * bool(prompt)
+    notes = [f"training does not prepend the student's prompt {prompt!r} to texts"] * bool(prompt)
     new = [name for name, origin in heads.items() if origin == "new"]
     if config.from_scratch or not any(find_objective(name).masks_text for name in new):
         return notes
     others = [name for name in heads if not find_objective(name).masks_text]
-    without = f", and masked_lm=False trains {' and '.join(others)} without it" if others else ""
+    without = f"; masked_lm=False trains {' and '.join(others)} without it" if others else ""
     return [
         *notes,
-        f"{config.student} has no masked-LM head; the encoder forgets while a new one learns (retention_pairs "
+        f"{config.student} has no masked-LM head, and the encoder forgets while a new one learns (retention_pairs "
         f"measures how much){without}",
     ]
 
@@ -379,7 +379,7 @@ def _cache_note(
     if not 0 < 3 * read < texts:
         return []
     return [
-        f"features of all {texts:,} texts are cached before the first step, and this run reads {read:,} at most; "
+        f"features of all {texts:,} texts are cached before the first step, but this run reads at most {read:,}; "
         "cache_gb=0 computes only these"
     ]
 

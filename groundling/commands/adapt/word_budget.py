@@ -181,7 +181,7 @@ def describe(ledger: Ledger, student: str) -> str:
         f"{ledger['total']:,} of {ledger['budget']:,} words: {_listed(ledger['texts'])}; teachers: "
         f"{_listed(ledger['teachers']) or 'none'}; {ledger['read']:,} are read in training ({times}), with "
         f"{len(saved)} intermediate students saved{f', the last as {list(saved)[-1]}' if saved else ''}. The words "
-        f"that the tokenizer of {student} was made from count too, and are not known here"
+        f"that the tokenizer of {student} was trained on count too, and are not known here"
     )
 
 

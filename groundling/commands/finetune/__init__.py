@@ -75,7 +75,7 @@ empty: the task's own name."""
     """Freeze the word embeddings, so that words outside the training examples keep theirs."""
     lora: Annotated[int, Ge(0)] = 0
     """Rank of low-rank adapters (LoRA) in every matrix of the encoder's layers; only they and heads are trained. The \
-model is saved with them merged, and they alone in `adapter`, in peft's format. 0: train all of it."""
+saved model has them merged; `adapter` has them alone, in peft's format. 0: train all of it."""
     regions: RegionSettings = field(default_factory=RegionSettings)
     train_regions: Annotated[str, InputKind.FOLDER] = ""
     """Region store of the training data, if it is not --regions: RefCOCO+'s detected track trains \

@@ -111,7 +111,7 @@ def without_bad_photos(
 def bad_photos_note(faults: Mapping[str, str]) -> list[str]:
     """A note with the number of photos that were skipped, and the first."""
     first = next((f"{image}: {fault}" for image, fault in faults.items()), "")
-    return [f"skipped {len(faults)} photos with their rows; the first: {first}"] if faults else []
+    return [f"skipped {len(faults)} photo(s) with their rows; the first: {first}"] if faults else []
 
 
 def region_inputs(config: FinetuneConfig) -> ImageSampleBuilder:
@@ -215,7 +215,9 @@ def missing_segments_note(
         return []
     if store is None or store.has_segmentations or not inputs.reads_images(student):
         return []
-    return [f"{store.folder}: whole boxes are used, since objects have no segments as in the paper"]
+    return [
+        f"{store.folder}: whole boxes are used, since the store has no segments (the paper's has)"
+    ]
 
 
 def training_source(

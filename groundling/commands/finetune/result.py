@@ -107,7 +107,9 @@ def few_steps_note(config: FinetuneConfig, runs: Sequence[Mapping[str, Any]]) ->
     steps = runs[0].get("steps", FEW_STEPS)
     if config.adapter_settings.adapter == "none" or steps >= FEW_STEPS:
         return []
-    return [f"{steps} steps are few for an adapter, whatever the epochs; try --steps 1000"]
+    return [
+        f"{steps} steps are too few for an adapter, however many epochs they are; try steps=1000"
+    ]
 
 
 def image_use_notes(result: Mapping[str, Any]) -> list[str]:

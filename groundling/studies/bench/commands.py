@@ -109,7 +109,7 @@ the bench."""
 
 @settings
 class RealBenchConfig(ComparisonSettings):
-    """The same comparison on your encoder: teacher, captions and images, and the data sets that score it."""
+    """The bench on your own encoder: teacher, captions and images, and evaluation sets."""
 
     adapt_seeds: Annotated[int, Ge(1)] = 3
     """Adaptation seeds of each method and control; a verdict needs at least three."""
@@ -125,7 +125,7 @@ class RealBenchConfig(ComparisonSettings):
     skip_missing: bool = False
     """Skip captions whose image is missing, and count them; otherwise a missing image is an error."""
     text: Annotated[str, InputKind.FILE] = ""
-    """Plain text that methods read beside captions, one text per line; empty: the captions without their images."""
+    """Plain text that methods read besides captions, one text per line; empty: the captions without their images."""
     facts: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Files of visual facts that `probe-facts` reads: Memory Colors, CoDa, ViComTe, \
 ImageNetVC, VEC, spatial commonsense, feature norms."""
@@ -251,7 +251,7 @@ BENCH = Command(
 
 BENCH_REAL = Command(
     "bench-real",
-    "the same comparison on your own encoder, teacher, captions and evaluation sets",
+    "compare the bench's methods on your own encoder, teacher, captions and evaluation sets",
     "groundling.studies.bench.real:bench_real",
     {"_own": RealBenchConfig()},
     title="Bench: which method gives a text encoder visual knowledge?",
