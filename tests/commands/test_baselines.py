@@ -94,6 +94,8 @@ def test_an_adapter_is_asked_about_exchanged_and_broken_photos(place: Path, tmp_
     assert right == sorted(right) and sum(right) / len(right) == use["right"]
     text = page.read_text(encoding="utf-8")
     assert text.count("data:image/png") == len(rows) and "Confusion matrix" in text
+    assert f"{len(rows)} answers; all are below, worst first" in text
+    assert text.count(f", right\n{rows[0]['photo']}</figcaption>") == 1
     with pytest.raises(InputError, match="exists already"):
         scored(answers=str(table))
 

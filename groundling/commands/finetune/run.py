@@ -33,6 +33,7 @@ from groundling.commands.finetune.result import (
     majority_baseline,
     majority_note,
     model_card,
+    seed_notes,
     summary,
     without_images,
 )
@@ -196,7 +197,7 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
         kept = ("scores", "median", "degenerate_seeds")
         result["text_alone"] = {name: other[name] for name in kept}
     run.note(*image_use_notes(result), *few_steps_note(config, runs))
-    run.notes += [f"seed {one['seed']}: {note}" for one in runs for note in one.get("notes", ())]
+    run.notes += seed_notes(runs)
     return result
 
 
