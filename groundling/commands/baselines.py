@@ -35,6 +35,9 @@ class BaselinesConfig(Settings):
     images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the photos."""
     own: TableTaskSettings = field(default_factory=TableTaskSettings)
+    skip_bad: bool = False
+    """Leave out the examples of photos that are missing or do not decode, and count these photos; \
+otherwise the first is an error."""
     cpu: bool = False
     """Run on the CPU even if an accelerator is available."""
 
@@ -58,6 +61,11 @@ def baselines(config: BaselinesConfig, work: CommandContext) -> dict[str, Any]:
 
     import numpy as np
 
+    from groundling.commands.finetune.data import (
+        bad_photos_note,
+        check_photos,
+        without_bad_photos,
+    )
     from groundling.commands.finetune.result import majority_baseline
     from groundling.core.output_types import Classification
     from groundling.tasks.table import table_task
@@ -67,7 +75,13 @@ def baselines(config: BaselinesConfig, work: CommandContext) -> dict[str, Any]:
     form = task.form
     if not isinstance(form, Classification):
         raise InputError(f"{config.data}: the labels are numbers; baselines are of classes")
-    train, held = (task.read(Path(config.data), split) for split in ("train", "dev"))
+    splits = {split: task.read(Path(config.data), split) for split in ("train", "dev")}
+    if config.skip_bad:
+        faults, splits = without_bad_photos(splits, config.images)
+        work.note(*bad_photos_note(faults))
+    else:
+        check_photos(splits, config.images)
+    train, held = splits["train"], splits["dev"]
     clip = _teacher_set(config)
     rows = [_features(some, clip) for some in (train, held)]
     train_labels, labels = (np.array([one.label for one in some]) for some in (train, held))

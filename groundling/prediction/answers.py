@@ -96,7 +96,8 @@ def write_answers(
     table = [{name: _cell(value) for name, value in row.items()} for row in shown]
     classes = [] if "error" in rows[0] else _class_sections(rows)
     worst = ReportSection("Answers, worst first", pictures=pictures, rows=[] if pictures else table)
-    said = f"{len(rows)} answers; the first {len(shown)}, worst first, are below."
+    below = "all" if len(shown) == len(rows) else f"the first {len(shown)}"
+    said = f"{len(rows)} answers; {below} are below, worst first."
     Report(title, [*classes, worst], [said]).write(path)
 
 
@@ -138,7 +139,8 @@ def _thumbnail(path: Path) -> bytes:
 
 def _caption(row: AnswerRow) -> str:
     sure = "" if row["probability"] is None else f" ({row['probability']:.2f})"
-    return f"{row['question']}\n{row['answer']}{sure}; right: {row['gold']}"
+    gold = "right" if row.get("right") else f"should be {row['gold']}"
+    return f"{row['question']}\n{row['answer']}{sure}, {gold}\n{row['photo']}"
 
 
 def _cell(value: Any) -> str:

@@ -94,6 +94,8 @@ def test_an_adapter_is_asked_about_exchanged_and_broken_photos(place: Path, tmp_
     assert right == sorted(right) and sum(right) / len(right) == use["right"]
     text = page.read_text(encoding="utf-8")
     assert text.count("data:image/png") == len(rows) and "Confusion matrix" in text
+    assert f"{len(rows)} answers; all are below, worst first" in text
+    assert text.count(f", right\n{rows[0]['photo']}</figcaption>") == 1
     with pytest.raises(InputError, match="exists already"):
         scored(answers=str(table))
 
@@ -107,6 +109,18 @@ def test_an_adapter_is_asked_about_exchanged_and_broken_photos(place: Path, tmp_
     assert left["skipped_first"][0].startswith(f"{broken}: does not decode")  # type: ignore[index]
     with pytest.raises(InputError):
         scored(images=str(tmp_path / "photos"))
+    asked = make_settings(
+        BaselinesConfig,
+        model=str(place / "clip"),
+        data=str(place / "my.csv"),
+        images=str(tmp_path / "photos"),
+        cpu=True,
+        **COLUMNS,
+    )
+    with pytest.raises(InputError, match="does not decode"):
+        baselines(asked)
+    frozen = baselines(replace_settings(asked, skip_bad=True))
+    assert frozen["n"]["dev"] == len(rows) - 1 and "skipped 1 photos" in frozen["notes"][0]
     config = replace_settings(config, teacher_images=str(tmp_path / "photos"), skip_bad=True)
     again = finetune(config, replace(STEPS, steps=2, batch=16), tmp_path / "again")
     assert again["n"] == {"dev": len(rows) - 1}
@@ -114,3 +128,7 @@ def test_an_adapter_is_asked_about_exchanged_and_broken_photos(place: Path, tmp_
         f"skipped 1 photo(s) with their rows; the first: {broken}" in n for n in again["notes"]
     )
     assert any("2 steps are too few for an adapter" in note for note in again["notes"])
+    (tmp_path / f"photos/{broken}.png").unlink()
+    config = replace_settings(config, skip_bad=False)
+    with pytest.raises(InputError, match=f"{broken}: no such image .*1 of 60 photos"):
+        finetune(config, replace(STEPS, steps=2, batch=16), tmp_path / "missing")

@@ -17,7 +17,12 @@ from transformers import AutoModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.result import majority_baseline, majority_note, summary
+from groundling.commands.finetune.result import (
+    majority_baseline,
+    majority_note,
+    seed_notes,
+    summary,
+)
 from groundling.core.batch import Example
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, RMSE, SCORE, is_degenerate
 from groundling.core.output_types import Classification, OpenAnswer, RegionSelection, Regression
@@ -81,6 +86,15 @@ def test_no_seed_drops_out_of_a_median(scores: list[float], expected: float | No
     assert result["median"]["dev"]["pearson"] == expected
     assert len(result["scores"]["dev"]["pearson"]) == len(result["seeds"]) == len(scores)
     assert result["degenerate_seeds"] == [n for n, score in enumerate(scores) if score == 0]
+
+
+def test_a_note_of_all_seeds_is_told_once() -> None:
+    assert seed_notes([{"seed": 4, "notes": ["a", "b"]}, {"seed": 5, "notes": ["a"]}]) == [
+        "a",
+        "seed 4: b",
+    ]
+    assert seed_notes([{"seed": 4, "notes": ["a"]}]) == ["seed 4: a"]
+    assert seed_notes([{"seed": 4}, {"seed": 5}]) == []
 
 
 def test_a_text_of_spaces_is_noted(tune: FinetuneConfig, tmp_path: Path) -> None:

@@ -92,13 +92,12 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
 
 
 def without_bad_photos(
-    splits: Splits, config: FinetuneConfig
+    splits: Splits, folder: str
 ) -> tuple[dict[str, str], dict[str, list[Example]]]:
     """The faults of photos that are missing or do not decode, and the examples without these photos, by split."""
-    folder = config.regions.images or config.objective_settings.targeted_distillation.teacher_images
-    names = {image: None for some in splits.values() for one in some for image in one.images}
+    names = _photos(splits)
     photos = ImageSampleBuilder(replace(RegionSettings(), images=folder), decode=True)
-    faults = dict(photos.image_sources(list(names)).faults)
+    faults = dict(photos.image_sources(names).faults)
     kept = {
         split: [one for one in some if not faults.keys() & set(one.images)]
         for split, some in splits.items()
@@ -106,6 +105,21 @@ def without_bad_photos(
     for split, some in kept.items():
         require_nonempty(some, f"{folder}: no photo of {split!r} can be read")
     return faults, kept
+
+
+def check_photos(splits: Splits, folder: str) -> None:
+    """Raises InputError if a photo of any split is missing; decodes none."""
+    names = _photos(splits)
+    photos = ImageSampleBuilder(replace(RegionSettings(), images=folder))
+    faults = photos.image_sources(names).faults
+    for image, fault in faults.items():
+        share = f"{len(faults):,} of {len(names):,} photos"
+        raise InputError(f"{image}: {fault} ({share}); correct it, or set skip_bad")
+
+
+def _photos(splits: Splits) -> list[str]:
+    names = (image for some in splits.values() for one in some for image in one.images)
+    return list(dict.fromkeys(names))
 
 
 def bad_photos_note(faults: Mapping[str, str]) -> list[str]:

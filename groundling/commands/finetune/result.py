@@ -102,6 +102,15 @@ def _median_use(uses: Sequence[Mapping[str, Any]], split: str) -> dict[str, Any]
     return dict(every[(len(every) - 1) // 2])
 
 
+def seed_notes(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The notes of the seeds with their numbers; once, without them, those that all of several seeds have."""
+    told = {one["seed"]: list(one.get("notes", ())) for one in runs}
+    first = next(iter(told.values())) if len(told) > 1 else []
+    shared = [note for note in first if all(note in notes for notes in told.values())]
+    rest = [(seed, note) for seed, notes in told.items() for note in notes if note not in shared]
+    return [*shared, *(f"seed {seed}: {note}" for seed, note in rest)]
+
+
 def few_steps_note(config: FinetuneConfig, runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """A note if an adapter had few steps: with few rows, so has every number of epochs that is usual elsewhere."""
     steps = runs[0].get("steps", FEW_STEPS)

@@ -15,6 +15,7 @@ from groundling.commands.finetune import COMMAND, FinetuneConfig
 from groundling.commands.finetune.data import (
     Splits,
     bad_photos_note,
+    check_photos,
     check_regions_read,
     dev_splits_trained_on,
     missing_segments_note,
@@ -32,6 +33,7 @@ from groundling.commands.finetune.result import (
     majority_baseline,
     majority_note,
     model_card,
+    seed_notes,
     summary,
     without_images,
 )
@@ -195,7 +197,7 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
         kept = ("scores", "median", "degenerate_seeds")
         result["text_alone"] = {name: other[name] for name in kept}
     run.note(*image_use_notes(result), *few_steps_note(config, runs))
-    run.notes += [f"seed {one['seed']}: {note}" for one in runs for note in one.get("notes", ())]
+    run.notes += seed_notes(runs)
     return result
 
 
@@ -231,9 +233,13 @@ class FineTuning:
     def splits(self) -> Splits:
         """Examples of every split; with `skip_bad`, those whose photos can be read."""
         splits = read_splits(self.task, self.config)
-        if not self.config.skip_bad:
-            return splits
-        self.bad_photos, splits = without_bad_photos(splits, self.config)
+        config = self.config
+        targeted = config.objective_settings.targeted_distillation
+        if config.skip_bad:
+            folder = config.regions.images or targeted.teacher_images
+            self.bad_photos, splits = without_bad_photos(splits, folder)
+        elif config.adapter_settings.adapter != "none":
+            check_photos(splits, targeted.teacher_images)
         return splits
 
     def run_seed(self, seed: int, part: RunFolder) -> dict[str, Any]:
