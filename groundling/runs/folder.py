@@ -217,7 +217,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         written = path.read_bytes().rstrip(b"\0\n").split(b"\n")
         for number, text in enumerate(written, 1):
             try:
-                line = json.loads(text)
+                line = json_safe(json.loads(text))  # another program may have written NaN
                 lines.append(line | {"step": int(line["step"])})
             except (ValueError, TypeError, KeyError):
                 if number < len(written):

@@ -246,7 +246,14 @@ def make_report(
         sentences.append(
             f"Control: {one.folder}; it differs in {', '.join(differing) or 'nothing'}."
         )
-        if run.result.get("scores"):
+        if one.command != run.command:
+            sentences.append(
+                f"It is a run of {one.command}, not of {run.command}: no control of this run; only settings that both "
+                "have are compared."
+            )
+        if not one.is_finished:
+            sentences.append("The control is not finished.")
+        if run.result.get("scores") and one.result.get("scores"):
             sentences.append(
                 "Whether a difference of scores is more than chance: `groundling verdict`."
             )

@@ -48,10 +48,13 @@ def shuffle_images(
     }
     for split, some in shuffled.items():
         if not some:
-            raise InputError(
-                f"shuffle_images: {split} of {task.name}: expected two images or more, and examples that all have "
-                "one and name no boxes of it"
-            )
+            names = {one.images for one in splits[split]}
+            reason = "a question or an answer names boxes of its image"
+            if () in names or not names:
+                reason = "an example has no image" if names else "no examples"
+            elif len(names) == 1:
+                reason = f"expected two images or more, found only {' '.join(*names)}"
+            raise InputError(f"shuffle_images: {split} of {task.name}: {reason}")
     return shuffled
 
 

@@ -120,7 +120,7 @@ def test_an_adapter_is_asked_about_exchanged_and_broken_photos(place: Path, tmp_
     with pytest.raises(InputError, match="does not decode"):
         baselines(asked)
     frozen = baselines(replace_settings(asked, skip_bad=True))
-    assert frozen["n"]["dev"] == len(rows) - 1 and "skipped 1 photos" in frozen["notes"][0]
+    assert frozen["n"]["dev"] == len(rows) - 1 and "skipped 1 photo(s)" in frozen["notes"][0]
     config = replace_settings(config, teacher_images=str(tmp_path / "photos"), skip_bad=True)
     again = finetune(config, replace(STEPS, steps=2, batch=16), tmp_path / "again")
     assert again["n"] == {"dev": len(rows) - 1}

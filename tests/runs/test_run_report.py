@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,32 @@ def test_a_killed_run_and_a_folder_of_none(tmp_path: Path) -> None:
     (odd / "config.json").write_text('{"kind": "adapt"}')
     with pytest.raises(InputError, match=r"odd/config\.json: not the settings of a run"):
         write_run_report(odd)
+
+
+def test_a_control_of_another_command_and_a_control_that_was_killed(tmp_path: Path) -> None:
+    run = write_training(tmp_path / "run", [3.0])
+    other = write_training(tmp_path / "other", [3.0], is_finished=False)
+    settings = other / "config.json"
+    before = json.loads(settings.read_text())
+    settings.write_text(json.dumps(before | {"kind": "mine"}))
+    said = write_run_report(run, other).text()
+    assert f"It is a run of mine, not of {before['kind']}: no control of this run" in said
+    assert "The control is not finished." in said
+    assert "The control is not finished." not in write_run_report(run, run).text()
+
+
+def test_a_loss_that_is_no_number_is_left_out(tmp_path: Path) -> None:
+    run = write_training(tmp_path / "run", [3.0, 1.5])
+    with (run / "log.jsonl").open("a") as log:
+        log.write(
+            '{"step": 30, "loss": NaN, "lr": 1e-5}\n{"step": 40, "loss": Infinity, "lr": 0}\n'
+        )
+    said = write_run_report(run).text()
+    lines = [line.split() for line in said.splitlines()]
+    assert [line[:2] for line in lines if line[:1] in (["30"], ["40"])] == [
+        ["30", "-"],
+        ["40", "-"],
+    ]
 
 
 def test_the_run_before_is_compared_too(tmp_path: Path) -> None:

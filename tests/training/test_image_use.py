@@ -56,8 +56,15 @@ def test_a_control_differs_in_the_photos_alone() -> None:
         blind = [[replace(one, images=()) for one in each] for each in (some, shuffled[split])]
         assert blind[0] == blind[1]
     assert shuffled == shuffle_images(TASK, splits, 1) != shuffle_images(TASK, splits, 2)
-    with pytest.raises(InputError, match="shuffle_images: test of own: expected two images"):
-        shuffle_images(TASK, {"test": HELD[:2]}, 1)
+    boxes = [replace(one, object_count=2) for one in HELD[:4]]
+    for some, reason in (
+        (HELD[:2], "expected two images or more, found only 0"),
+        ([*HELD[:4], replace(HELD[5], images=())], "an example has no image"),
+        (boxes, "a question or an answer names boxes of its image"),
+        ([], "no examples"),
+    ):
+        with pytest.raises(InputError, match=f"shuffle_images: test of own: {reason}"):
+            shuffle_images(TASK, {"test": some}, 1)
 
 
 @pytest.mark.parametrize("change", [{"label": None}, {"images": ()}, {"object_count": 2}])

@@ -182,7 +182,9 @@ def finetune(config: FinetuneConfig, training: TrainingArguments, run: Run) -> d
     extra = config.extra_objectives
     run.note(*unused_settings_note(extra.objectives, settings, step, teacher=extra.teacher))
     if config.shuffle_images:
-        run.note("shuffle_images: a control, whose photographs are those of other questions")
+        run.note(
+            "shuffle_images: a control, in which each photograph's rows have another photograph"
+        )
     for one in trained_on:
         run.note(f"{one} is a training split, so its scores are not on held-out data")
 
