@@ -39,7 +39,7 @@ class TrainAndCompareConfig(Settings):
     data: Annotated[str, InputKind.DATA] = ""
     """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json or jsonl file."""
     own: TableTaskSettings = field(default_factory=TableTaskSettings)
-    seeds: Annotated[int, Interval(ge=1, lt=10_000)] = 3
+    seeds: Annotated[int, Interval(ge=1, lt=10_000)] = 5
     """Fine-tuning runs per arm and task; a difference takes 4 to be called reliable, with several tasks more."""
     limit_train: Annotated[int, Ge(0)] = 0
     """Maximum number of training examples per task, evenly spaced; 0: all."""
