@@ -248,7 +248,7 @@ def test_classes_that_look_wrong_are_told(tmp_path: Path) -> None:
 def test_many_whole_numbers_are_told(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", *range(21))
     (note,) = notes(path)
-    assert note.startswith("the labels are 21 whole numbers, more than 20: a regression")
+    assert note.startswith("the labels are 21 whole numbers, more than 20, so this is a regression")
     assert notes(path, label_type="regress") == []
     assert notes(write(tmp_path / "y.csv", *(n / 2 for n in range(21)))) == []
 
