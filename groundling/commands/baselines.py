@@ -61,11 +61,7 @@ def baselines(config: BaselinesConfig, work: CommandContext) -> dict[str, Any]:
 
     import numpy as np
 
-    from groundling.commands.finetune.data import (
-        bad_photos_note,
-        check_photos,
-        without_bad_photos,
-    )
+    from groundling.commands.finetune.data import bad_photos_note, readable_photos
     from groundling.commands.finetune.result import majority_baseline
     from groundling.core.output_types import Classification
     from groundling.tasks.table import table_task
@@ -75,12 +71,9 @@ def baselines(config: BaselinesConfig, work: CommandContext) -> dict[str, Any]:
     form = task.form
     if not isinstance(form, Classification):
         raise InputError(f"{config.data}: the labels are numbers; baselines are of classes")
-    splits = {split: task.read(Path(config.data), split) for split in ("train", "dev")}
-    if config.skip_bad:
-        faults, splits = without_bad_photos(splits, config.images)
-        work.note(*bad_photos_note(faults))
-    else:
-        check_photos(splits, config.images)
+    every = {split: task.read(Path(config.data), split) for split in ("train", "dev")}
+    splits, faults = readable_photos(every, config.images, config.skip_bad)
+    work.note(*bad_photos_note(faults))
     train, held = splits["train"], splits["dev"]
     clip = _teacher_set(config)
     rows = [_features(some, clip) for some in (train, held)]

@@ -37,15 +37,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_probe_reads_the_photos(place: Path) -> None:
-    config = make_settings(
+def frozen_clip(place: Path, photos: Path) -> BaselinesConfig:
+    return make_settings(
         BaselinesConfig,
         model=str(place / "clip"),
         data=str(place / "my.csv"),
-        images=str(place / "photos"),
+        images=str(photos),
         cpu=True,
         **COLUMNS,
     )
+
+
+def test_the_probe_reads_the_photos(place: Path) -> None:
+    config = frozen_clip(place, place / "photos")
     found = baselines(config)
     assert sum(found["n"].values()) == COUNT
     assert found["scores"]["linear probe"] == 1
@@ -109,14 +113,7 @@ def test_an_adapter_is_asked_about_exchanged_and_broken_photos(place: Path, tmp_
     assert left["skipped_first"][0].startswith(f"{broken}: does not decode")  # type: ignore[index]
     with pytest.raises(InputError):
         scored(images=str(tmp_path / "photos"))
-    asked = make_settings(
-        BaselinesConfig,
-        model=str(place / "clip"),
-        data=str(place / "my.csv"),
-        images=str(tmp_path / "photos"),
-        cpu=True,
-        **COLUMNS,
-    )
+    asked = frozen_clip(place, tmp_path / "photos")
     with pytest.raises(InputError, match="does not decode"):
         baselines(asked)
     frozen = baselines(replace_settings(asked, skip_bad=True))

@@ -91,35 +91,29 @@ def read_splits(task: Task, config: FinetuneConfig) -> dict[str, list[Example]]:
     }
 
 
-def without_bad_photos(
-    splits: Splits, folder: str
-) -> tuple[dict[str, str], dict[str, list[Example]]]:
-    """The faults of photos that are missing or do not decode, and the examples without these photos, by split."""
-    names = _photos(splits)
-    photos = ImageSampleBuilder(replace(RegionSettings(), images=folder), decode=True)
+def readable_photos(splits: Splits, folder: str, skip_bad: bool) -> tuple[Splits, dict[str, str]]:
+    """The examples whose photos can be read, by split, and the faults of the others' photos.
+
+    Raises InputError for a missing photo unless `skip_bad`, which also decodes all of them.
+    """
+    names = list(
+        dict.fromkeys(image for some in splits.values() for one in some for image in one.images)
+    )
+    photos = ImageSampleBuilder(replace(RegionSettings(), images=folder), decode=skip_bad)
     faults = dict(photos.image_sources(names).faults)
+    if not faults:
+        return splits, faults
+    if not skip_bad:
+        image, fault = next(iter(faults.items()))
+        share = f"{len(faults):,} of {len(names):,} photos"
+        raise InputError(f"{image}: {fault} ({share}); correct it, or set skip_bad")
     kept = {
         split: [one for one in some if not faults.keys() & set(one.images)]
         for split, some in splits.items()
     }
     for split, some in kept.items():
         require_nonempty(some, f"{folder}: no photo of {split!r} can be read")
-    return faults, kept
-
-
-def check_photos(splits: Splits, folder: str) -> None:
-    """Raises InputError if a photo of any split is missing; decodes none."""
-    names = _photos(splits)
-    photos = ImageSampleBuilder(replace(RegionSettings(), images=folder))
-    faults = photos.image_sources(names).faults
-    for image, fault in faults.items():
-        share = f"{len(faults):,} of {len(names):,} photos"
-        raise InputError(f"{image}: {fault} ({share}); correct it, or set skip_bad")
-
-
-def _photos(splits: Splits) -> list[str]:
-    names = (image for some in splits.values() for one in some for image in one.images)
-    return list(dict.fromkeys(names))
+    return kept, faults
 
 
 def bad_photos_note(faults: Mapping[str, str]) -> list[str]:

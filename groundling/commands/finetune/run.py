@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,15 +15,14 @@ from groundling.commands.finetune import COMMAND, FinetuneConfig
 from groundling.commands.finetune.data import (
     Splits,
     bad_photos_note,
-    check_photos,
     check_regions_read,
     dev_splits_trained_on,
     missing_segments_note,
     read_splits,
+    readable_photos,
     samples_of,
     task_of,
     training_source,
-    without_bad_photos,
 )
 from groundling.commands.finetune.result import (
     degenerate_seeds_note,
@@ -48,7 +47,7 @@ from groundling.models.adapters import ClipFeatureAdapter, load_adapter_backbone
 from groundling.models.heads import init_layer
 from groundling.models.hub import is_adapter
 from groundling.models.loading import Encoder
-from groundling.models.lora import add_lora
+from groundling.models.lora import LoraAdapters, add_lora
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective, ObjectiveContext, unused_settings_note
 from groundling.objectives.supervised import SupervisedObjective
@@ -234,14 +233,12 @@ class FineTuning:
     @cached_property
     def splits(self) -> Splits:
         """Examples of every split; with `skip_bad`, those whose photos can be read."""
-        splits = read_splits(self.task, self.config)
+        splits: Splits = read_splits(self.task, self.config)
         config = self.config
         targeted = config.objective_settings.targeted_distillation
-        if config.skip_bad:
+        if config.skip_bad or config.adapter_settings.adapter != "none":
             folder = config.regions.images or targeted.teacher_images
-            self.bad_photos, splits = without_bad_photos(splits, folder)
-        elif config.adapter_settings.adapter != "none":
-            check_photos(splits, targeted.teacher_images)
+            splits, self.bad_photos = readable_photos(splits, folder, config.skip_bad)
         return splits
 
     def run_seed(self, seed: int, part: RunFolder) -> dict[str, Any]:
@@ -295,17 +292,24 @@ class FineTuning:
         result |= trained
         if config.save_model:
             description = describe_model(task, splits, config, name, self.inputs.training_store)
-
-            def save(folder: Path) -> None:
-                save_trained(folder / "model", student, objectives)
-                description.write(folder / "model")
-                card = model_card(config, result)
-                (folder / "model/README.md").write_text(card, encoding="utf-8")
-                if adapters is not None:
-                    adapters.write(folder / "adapter", config.model)
-
-            part.save(save)
+            part.save(partial(self._save, student, objectives, description, adapters, result))
         return result
+
+    def _save(
+        self,
+        student: Encoder,
+        objectives: Sequence[Objective],
+        description: ModelDescription,
+        adapters: LoraAdapters | None,
+        result: Mapping[str, Any],
+        folder: Path,
+    ) -> None:
+        save_trained(folder / "model", student, objectives)
+        description.write(folder / "model")
+        card = model_card(self.config, result)
+        (folder / "model/README.md").write_text(card, encoding="utf-8")
+        if adapters is not None:
+            adapters.write(folder / "adapter", self.config.model)
 
     def _notes(self) -> list[str]:
         """Photos that were skipped, and what is odd in the examples."""
