@@ -61,6 +61,8 @@ SWAPS = {
 """What a control reads in place of what is handed to the method, by name."""
 ITEMS = ("groups", "items", "cosines", "ratings")
 """What a reading has of each item."""
+SHOWN = 100
+"""Most missing jobs that a plan names."""
 
 Weight = float | str | None
 """A value of the tuned setting; None if the method has none, or it is still to be chosen."""
@@ -500,7 +502,7 @@ class Experiment:
         ]
 
     def print_plan(self) -> dict[str, int]:
-        """Print the methods, their controls, and the jobs that are missing; returns the numbers of jobs."""
+        """Print the methods, their controls, and the first missing jobs; returns the numbers of jobs."""
         for method in self.methods:
             grid = f"; {method.weight} of {', '.join(map(str, method.grid))}"
             arms = " then ".join(f"{one.arm} on {' and '.join(one.texts)}" for one in method.stages)
@@ -508,10 +510,13 @@ class Experiment:
             print(f"{method.name} ({method.data}): {arms}{grid if is_tuned else ''}")
         jobs = self.jobs()
         done = self._done(jobs)
-        for job in jobs:
-            print(f"{'done   ' if job.name in done else 'missing'}  {job.name}")
+        missing = [job.name for job in jobs if job.name not in done]
+        for name in missing[:SHOWN]:
+            print(f"missing  {name}")
+        if len(missing) > SHOWN:
+            print(f"missing  {len(missing) - SHOWN:,} others")
         print(f"{len(done)} of {format_count(len(jobs), 'job')} are done")
-        return {"jobs": len(jobs), "missing": len(jobs) - len(done)}
+        return {"jobs": len(jobs), "missing": len(missing)}
 
 
 def _with_weight(settings: dict[str, Any], method: BenchMethod, weight: Weight) -> dict[str, Any]:
