@@ -53,6 +53,44 @@ ORIGINS = ("model", "student")
 """Settings that name the model from which a run starts, often an earlier run's."""
 
 
+CARD = """---
+library_name: {library}
+tags: [groundling]
+---
+# {title}
+
+```python
+{load}
+```
+
+## Training
+
+{rows}
+
+These are numbers of one run. They show a gain only beside those of a control that differs in nothing else.
+
+The licences of the models from which it started, and of the data, apply.
+"""
+"""A model card without scores of its own."""
+
+
+def training_card(title: str, library: str, load: str, parts: Mapping[str, Any]) -> str:
+    """The model card of a training: how the model is loaded, and what is known of its training, by name."""
+    flat = {
+        f"{name}, {part}" if part else name: value
+        for name, values in parts.items()
+        for part, value in (values.items() if isinstance(values, Mapping) else [("", values)])
+        if value not in ("", None, [])
+    }
+    rows = [
+        f"- {name.replace('_', ' ')}: {value:,.4g}"
+        if isinstance(value, float)
+        else f"- {name.replace('_', ' ')}: {value}"
+        for name, value in flat.items()
+    ]
+    return CARD.format(library=library, title=title, load=load, rows="\n".join(rows))
+
+
 @dataclass(frozen=True)
 class TrainingRun:
     """A run of a training command, finished or not; of fine-tuning, with all of its seeds."""

@@ -228,6 +228,7 @@ def test_stored_vectors_are_as_good_as_the_model(locked_home: Path, tmp_path: Pa
     given = trained(locked_home, tmp_path / "given", image_model=stored, images="", **settings)
     assert given["train_metrics"] == live["train_metrics"]
     assert given["retrieval"]["images"] == 12
+    assert 'SentenceTransformer("FOLDER")' in (tmp_path / "given/model/README.md").read_text()
     for name in ("model/model.safetensors", "model/image_head.safetensors"):
         one, other = (tmp_path / side / name for side in ("live", "given"))
         assert one.read_bytes() == other.read_bytes()

@@ -89,6 +89,8 @@ def test_each_model_has_its_own_objectives(kind, trained):
     assert model.join.kind == kind
     assert sum(p.numel() for p in model.parameters()) == result["parameters"]
     assert json.loads((out / "result.json").read_text())["architecture"] == kind
+    card = (out / "model/README.md").read_text()
+    assert f"# {kind}, pre-trained" in card and f"- parameters: {result['parameters']}" in card
 
 
 @pytest.fixture

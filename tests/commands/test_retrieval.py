@@ -342,6 +342,9 @@ def test_teach_reports_retrieval(taught: tuple[Path, dict]) -> None:
     for way in ("text_to_image", "image_to_text"):
         assert 0 <= found[f"{way}_r@1"] <= found[f"{way}_r@5"] <= found[f"{way}_r@10"] <= 100
     assert found["text_to_image_r@10"] == 100  # of ten images
+    card = (taught[0] / "model/README.md").read_text()
+    assert 'AutoModel.from_pretrained("FOLDER")' in card
+    assert f"- retrieval, mean recall: {found['mean_recall']:.4g}\n" in card
 
 
 def test_an_untrained_teacher_is_the_one_training_starts_from(

@@ -245,6 +245,7 @@ def test_a_disk_that_fills_up_leaves_no_half_file(before, tmp_path, monkeypatch)
 WRITE = re.compile(r"(?<!self)\.write_(?:text|bytes)\(|\.open\(\"[wax]")
 WRITERS = {
     *("runs/folder.py", "runs/run.py", "commands/adapt/run.py", "commands/finetune/run.py"),
+    *("commands/pretrain/run.py", "commands/train_clip/run.py"),
     *(
         "models/adapters.py",
         "models/sentence_modules.py",

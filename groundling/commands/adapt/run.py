@@ -360,7 +360,9 @@ def _student_notes(config: AdaptConfig, heads: Mapping[str, str], text: TextEnco
     if config.from_scratch or not any(find_objective(name).masks_text for name in new):
         return notes
     others = [name for name in heads if not find_objective(name).masks_text]
-    without = f"; masked_lm=False trains {' and '.join(others)} without it" if others else ""
+    without = "; arm=simcse trains on text without one"
+    if others:
+        without = f"; masked_lm=False trains {' and '.join(others)} without it"
     return [
         *notes,
         f"{config.student} has no masked-LM head, and the encoder forgets while a new one learns (retention_pairs "

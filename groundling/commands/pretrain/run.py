@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective, ObjectiveContext, unused_settings_note
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
+from groundling.runs.run_report import training_card
 from groundling.settings.training import TrainingArguments
 from groundling.tasks import Task
 from groundling.teachers.loading import load_teacher_set
@@ -47,6 +48,17 @@ from groundling.training.fit import (
 )
 from groundling.vision_language import Architecture, PretrainingPhase, RegionEncoder
 from groundling.vision_language.loading import load_encoder, new_vision_language_model
+
+CARD_PARTS = (
+    "architecture",
+    "parameters",
+    "objectives",
+    "steps",
+    "epochs",
+    "train_metrics",
+    "held",
+)
+"""What a model card says of a result."""
 
 
 def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> dict[str, Any]:
@@ -101,8 +113,31 @@ def pretrain(config: PretrainConfig, training: TrainingArguments, run: Run) -> d
     result |= {"objectives": sorted(one.name for one in [*own, *auxiliary])}
     result |= {"parameters": sum(parameter.numel() for parameter in model.parameters())}
     result |= {"epoch_unit": texts.epoch_unit} if texts.captions else {}
-    run.save(lambda folder: save_trained(folder / "model", model, [*own, *auxiliary]))
+    card = _card(config, training, result)
+
+    def save(folder: Path) -> None:
+        save_trained(folder / "model", model, [*own, *auxiliary])
+        (folder / "model" / "README.md").write_text(card, encoding="utf-8")
+
+    run.save(save)
     return result
+
+
+def _card(config: PretrainConfig, training: TrainingArguments, result: Mapping[str, Any]) -> str:
+    start = 'groundling.finetune(model="FOLDER", task="vqa", data="...", regions="...")'
+    return training_card(
+        f"{result['architecture']}, pre-trained with groundling",
+        "groundling",
+        f"import groundling\n\nresult = {start}",
+        {
+            "started from": "new weights" if config.random_init else Path(config.model).name,
+            "captions": ", ".join(Path(one).name for one in config.train_texts.captions),
+            "task": config.train_texts.task,
+            **{name: result[name] for name in CARD_PARTS if name in result},
+            "learning rate": training.lr,
+            "seed": training.seed,
+        },
+    )
 
 
 def _compare_with_guessing(

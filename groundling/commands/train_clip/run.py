@@ -49,12 +49,16 @@ from groundling.models.text_encoder import load_text_encoder
 from groundling.objectives.contrastive import ClipContrastiveLoss, SigmoidContrastiveLoss
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
+from groundling.runs.run_report import training_card
 from groundling.settings.training import TrainingArguments
 from groundling.stats.retrieval import MEAN, retrieval
 from groundling.teachers.vectors import image_teacher, vectors_of, write_vectors
 from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import Evaluator
 from groundling.training.fit import fit, training_overlap_note
+
+CARD_PARTS = ("images", "parameters", "steps", "train_metrics", "retrieval")
+"""What a model card says of a result."""
 
 # A new CLIP: its tokenizer, trained on captions, and its untrained towers.
 
@@ -158,14 +162,35 @@ def train_clip(config: TrainClipConfig, training: TrainingArguments, run: Run) -
         result["model"] = config.model
     if held is not None:
         result["retrieval"] = retrieval(model, held)
-    run.save(lambda folder: _save(folder, model, [samples, held] if held else [samples]))
+    is_locked = isinstance(model, LockedDualEncoder)
+    load = "from transformers import AutoModel\n\nmodel = AutoModel.from_pretrained('FOLDER')"
+    if is_locked:
+        load = "from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer('FOLDER')"
+    starts = (config.model, config.image_model, config.text_model)
+    card = training_card(
+        f"A {'text encoder for image vectors' if is_locked else 'CLIP'}, trained with groundling",
+        "sentence-transformers" if is_locked else "transformers",
+        load.replace("'", '"'),
+        {
+            "started from": ", ".join(Path(one).name for one in starts if one) or "new weights",
+            "captions": Path(config.captions).name,
+            **{name: result[name] for name in CARD_PARTS if name in result},
+            "learning rate": training.lr,
+            "seed": training.seed,
+        },
+    )
+    run.save(lambda folder: _save(folder, model, [samples, held] if held else [samples], card))
     return result
 
 
 def _save(
-    folder: Path, model: ClipDualEncoder | LockedDualEncoder, data: Sequence[CaptionDraws]
+    folder: Path,
+    model: ClipDualEncoder | LockedDualEncoder,
+    data: Sequence[CaptionDraws],
+    card: str,
 ) -> None:
     model.export(folder / "model")
+    (folder / "model" / "README.md").write_text(card, encoding="utf-8")
     if isinstance(model, LockedDualEncoder):
         vectors: dict[str, np.ndarray] = {}
         for samples in data:
