@@ -364,3 +364,12 @@ def test_control_images_show_the_same_places_and_other_attributes(folder: Path) 
         kept.append(bool((seen == redrawn).all()))
     # Two things of four looks each: one scene in some 40,000 is drawn as it was.
     assert np.mean(kept) < 0.01
+
+
+def test_files_without_examples_are_named(tmp_path: Path) -> None:
+    world = WorldConfig(scenes=0, dev_scenes=0)
+    made = render_tasks(TasksConfig(limit_train=6, limit_dev=4), world, tmp_path / "t")
+    empty = [name for name, number in made.items() if number == 0]
+    assert empty and made["notes"] == [
+        f"no examples of {', '.join(empty)}: raise limit_train or limit_dev"
+    ]

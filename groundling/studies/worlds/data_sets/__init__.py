@@ -100,6 +100,9 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -
             World(world), folder, tasks.limit_train, tasks.limit_dev, shortcut=tasks.shortcut
         )
         new_encoder(folder / "texts.txt", folder / "bert", world.seed, layers=3, positions=64)
+    empty = [name for name, number in counts.items() if not number]
+    if empty:
+        work.note(f"no examples of {', '.join(empty)}: raise limit_train or limit_dev")
     return counts
 
 
