@@ -255,7 +255,7 @@ class TextRowEncoder:
         # The value never matters (the attention mask does).
         self.pad = int(tokenizer.pad_token_id or 0)
         self.cutter = Tokenizer.from_str(self.engine.to_str())
-        self.cutter.enable_truncation(max_length)
+        self.cutter.enable_truncation(max_length, direction=tokenizer.truncation_side)
         probe, before, after = _special_tokens(self.engine)
         self.start = probe.ids[before]
         self.end = probe.ids[after]
@@ -273,6 +273,8 @@ class TextRowEncoder:
             texts, words, self.engine.encode_batch(plain), strict=True
         ):
             truncated_tokens = max(0, len(encoding.ids) - self.max_length)
+            if not encoding.ids:
+                raise InputError(f"{parts[0]!r}: the tokenizer gives no tokens for this text")
             kept = self._cut(parts) if truncated_tokens else encoding
             out.append((self._row(kept, spans_of_parts), truncated_tokens))
         return out

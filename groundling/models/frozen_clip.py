@@ -194,7 +194,7 @@ def load_text_tower(source: str | Path) -> tuple[ClipTextTower, PreTrainedTokeni
 
 
 class EncoderTextTower(ClipTextTower):
-    """A text encoder as a text tower; a text's feature is its sentence vector, or its first state.
+    """A text encoder as a text tower; a text's feature is its sentence vector, or its first state, a decoder's last.
 
     A folder of sentence-transformers has sentence vectors, of its own pooling. The modules after the pooling are the
     projection, which is applied to every token too, as CLIP's is.
@@ -205,6 +205,7 @@ class EncoderTextTower(ClipTextTower):
         nn.Module.__init__(self)
         self.encoder = text.encoder
         self.sentence = text.sentence
+        self.causal = text.sizes.causal
         self.context_length = text.max_length
         self.states_width = self.embed_dim = text.sizes.text
         self.projection = nn.Identity()
@@ -232,7 +233,8 @@ class EncoderTextTower(ClipTextTower):
         mask = windows.attention_mask
         states = self.encoder(windows.input_ids, attention_mask=mask.long()).last_hidden_state
         if self.sentence is None:
-            return states, states[:, 0]
+            number = torch.arange(len(states), device=states.device)
+            return states, states[number, windows.eot_index if self.causal else 0]
         return states, self.sentence.pooling(states, mask)
 
 

@@ -137,6 +137,10 @@ def load_config(source: str | Path) -> Any:
 
 def is_causal(config: Any) -> bool:
     """Whether a configuration is of a causal language model, whose tokens read those before them alone."""
+    # Decoders turned into encoders, such as EmbeddingGemma, keep their class.
+    reads_both = getattr(config, "use_bidirectional_attention", None) in (True, "all")
+    if reads_both or not getattr(config, "is_causal", True):
+        return False
     if type(config) in MODEL_FOR_MASKED_LM_MAPPING:  # families of both kinds have `is_decoder`
         return bool(getattr(config, "is_decoder", False))
     return type(config) in MODEL_FOR_CAUSAL_LM_MAPPING

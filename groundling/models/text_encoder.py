@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,7 @@ class TextEncoder(Encoder):
         table = encoder.get_input_embeddings().weight
         check_vocabulary(tokenizer, table)
         settings = encoder.config.to_dict()
-        width = settings.get("word_embed_proj_dim") or encoder.config.hidden_size  # OPT's output
+        width = _output_width(encoder.config)
         self.sizes = OutputSizes(
             text=width,
             input_embeddings=(table.shape[0], table.shape[1]),
@@ -205,12 +206,22 @@ class TextEncoder(Encoder):
         )
         self.sentence: SentenceModules | None = None
         self.has_layer_outputs = False
+        self.is_projected = width != encoder.config.hidden_size
+        """Whether its output has another width than its layers, as OPT-350M's: then only the output can be read."""
         self.padded_attention = ""
         """Its attention's name beside packing; empty while it does not pack."""
 
     def set_sentence_modules(self, sentence: SentenceModules) -> None:
-        """Add sentence modules: outputs include sentence vectors, and exports are in sentence-transformers' format."""
+        """Add sentence modules: outputs include sentence vectors, and exports are in sentence-transformers' format.
+
+        Its tokenizer pads on the right, as groundling does, because sentence-transformers gives GPT-2 the positions of
+        padding too, and needs a padding token.
+        """
         self.sentence = sentence
+        self.tokenizer.padding_side = "right"
+        if self.tokenizer.pad_token is None:
+            end = self.tokenizer.eos_token or self.tokenizer.convert_ids_to_tokens(0)
+            self.tokenizer.pad_token = end
         width = self.sizes.text * len(sentence.modes)
         self.sizes = self.sizes._replace(sentence_embedding=width)
 
@@ -239,7 +250,7 @@ class TextEncoder(Encoder):
             pooler_output=out.pooler_output if self.sizes.pooler_output else None,
             sentence_embedding=None if pooling is None else pooling(out.last_hidden_state),
             input_embeddings=self.word_embeddings().weight,
-            layers=out.hidden_states if self.has_layer_outputs else None,
+            layers=out.hidden_states if self.has_layer_outputs and not self.is_projected else None,
             encode_again=partial(self._encode_again, batch) if self.has_layer_outputs else None,
             pool_states=pooling,
         )
@@ -293,10 +304,17 @@ class TextEncoder(Encoder):
             mask = weight.new_zeros(is_read.shape, device=is_read.device)
             lowest = torch.finfo(weight.dtype).min
             arguments["attention_mask"] = mask.masked_fill(~is_read, lowest)[:, None]
+            if self.encoder.config.model_type == "opt":  # it counts positions by the mask
+                place = torch.arange(attention_mask.shape[-1], device=attention_mask.device)
+                arguments["position_ids"] = place[None]
         family = self.encoder.config.model_type
         with convert_errors(
             f"a {family} model does not accept a mask for pairs of positions", errors=RuntimeError
         ):
+            if layers is not None and self.is_projected:
+                raise InputError(
+                    f"a {family} model whose layers have another width than its output"
+                )
             if layers is None:
                 out = self._encode(batch, arguments, is_packing=attention_mask is None)
                 states: Tensor = out.last_hidden_state
@@ -353,6 +371,10 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     write_json(file, settings)
 
 
+def _output_width(config: Any) -> int:
+    return getattr(config, "word_embed_proj_dim", None) or config.hidden_size  # OPT's is projected
+
+
 def _text_config(source: str | Path) -> Any:
     config = load_config(source)
     # Two encoders (CLIP) have no `hidden_size`, an image encoder no `vocab_size`.
@@ -366,7 +388,7 @@ def load_text_encoder(source: str | Path) -> TextEncoder:
     """Load a text encoder and its tokenizer from a hub id or folder; raises InputError for another model."""
     config = _text_config(source)
     tokenizer = load_tokenizer(source)
-    sentence, lower = load_sentence_modules(source, config.hidden_size)
+    sentence, lower = load_sentence_modules(source, _output_width(config))
     if lower:
         add_lowercase(tokenizer)
     text = TextEncoder(load_weights(AutoModel, source), tokenizer)
@@ -388,16 +410,42 @@ def new_text_encoder(source: str | Path, seed: int, layers: int, width: int) -> 
     config = _text_config(source)
     if width % HEAD_WIDTH:
         raise InputError(f"student_width={width}: expected a multiple of {HEAD_WIDTH}")
-    if load_sentence_modules(source, config.hidden_size)[0] is not None:
+    if load_sentence_modules(source, _output_width(config))[0] is not None:
         raise InputError(f"{source}: from_scratch: expected an encoder without pooling")
-    config.num_hidden_layers = layers or config.num_hidden_layers
-    if width:
-        config.intermediate_size = config.intermediate_size * width // config.hidden_size
-        config.hidden_size, config.num_attention_heads = width, width // HEAD_WIDTH
     torch.manual_seed(derive_seed(seed, "init", "student"))
     with convert_errors(f"{source}: no encoder of this size", errors=Exception):
+        config.update(_other_size(config, layers, width))
+        config.validate()  # a model of layers without kinds could be trained, but not saved
         encoder = AutoModel.from_config(config, dtype=torch.float32)
     return TextEncoder(encoder, load_tokenizer(source))
+
+
+SCALED = ("intermediate_size", "ffn_dim", "n_inner", "hidden_dim", "word_embed_proj_dim")
+"""Settings of widths that grow with that of the hidden states, in some family's configuration."""
+OF_EACH_LAYER = ("layer_types", "no_rope_layers")
+"""Settings with a value for each layer, which are repeated."""
+
+
+def _other_size(config: Any, layers: int, width: int) -> dict[str, Any]:
+    """Settings of a configuration with other `layers` and `width`, 0: as they are."""
+    own = config.to_dict()
+    sizes: dict[str, Any] = {}
+    if layers:
+        sizes["num_hidden_layers"] = layers
+        kinds = {name: own[name] for name in OF_EACH_LAYER if own.get(name)}
+        for name, kind in kinds.items():
+            sizes[name] = [kind[place % len(kind)] for place in range(layers)]
+    if width:
+        heads = width // HEAD_WIDTH
+        sizes |= {"hidden_size": width, "num_attention_heads": heads}
+        scaled = {name: own[name] for name in SCALED if own.get(name)}
+        sizes |= {name: value * width // config.hidden_size for name, value in scaled.items()}
+        shared = own.get("num_key_value_heads")
+        if shared:
+            sizes["num_key_value_heads"] = gcd(heads, shared)
+        if own.get("head_dim"):
+            sizes["head_dim"] = HEAD_WIDTH
+    return sizes
 
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

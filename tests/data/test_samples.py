@@ -16,6 +16,7 @@ import torch
 from tiny import homes, toys
 from tokenizers import processors
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from groundling.core.batch import IGNORE, Batch, Example, Sample, collate, require
 from groundling.core.errors import InputError
@@ -201,6 +202,14 @@ def test_a_tokenizers_own_settings_are_ignored(bert_tokenizer):
     assert len(rows[0][0].input_ids) == 3
     assert len(rows[1][0].input_ids) > 4
     assert rows[1][1] == 0
+
+
+def test_a_text_without_any_token_is_refused(roberta_tokenizer):
+    """A decoder's tokenizer may add no special tokens: padding alone would be read."""
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=roberta_tokenizer.backend_tokenizer)
+    tokenizer.backend_tokenizer.post_processor = processors.ByteLevel()
+    with pytest.raises(InputError, match="'': the tokenizer gives no tokens"):
+        row_of(TextRowEncoder(tokenizer, 20), "")
 
 
 # -- windows ---------------------------------------------------------------------------------------------------------

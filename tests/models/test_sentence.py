@@ -16,6 +16,8 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from tiny import homes, toys
 from tiny.homes import STEPS, put, refused
+from tiny.lm_families import DECODERS
+from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
 from groundling.commands.adapt import COMMAND as adapt
@@ -61,6 +63,20 @@ def test_a_folder_of_any_version_is_read_and_written(tmp_path, layout, mode, len
         assert before == after, name
     AutoModel.from_pretrained(tmp_path / "out")
     as_sentence_transformers_encodes(folder)
+    as_sentence_transformers_encodes(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "opt", "qwen3"])
+def test_a_decoder_needs_no_padding_token_and_no_side(name: str, tmp_path: Path) -> None:
+    words = DECODERS[name].words()
+    folder = homes.home(tmp_path / name, DECODERS[name].whole(len(words)), words)
+    about = json.loads((folder / "tokenizer_config.json").read_text())
+    about |= {"pad_token": None, "padding_side": "left", "truncation_side": "left"}
+    put(folder / "tokenizer_config.json", json.dumps(about))
+    text = load_text_encoder(folder)
+    pooling = make_sentence_modules("lasttoken", text.sizes.text, 8)
+    text.set_sentence_modules(pooling.with_projection(nn.Linear(text.sizes.text, 6)))
+    text.export(tmp_path / "out")
     as_sentence_transformers_encodes(tmp_path / "out")
 
 

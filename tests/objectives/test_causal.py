@@ -20,8 +20,9 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import EncoderOutput, Example, collate, require
 from groundling.core.errors import InputError
 from groundling.data.corpora import corpus_samples
-from groundling.data.samples import TextDataset, TextRowEncoder
-from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
+from groundling.models.frozen_clip import load_text_tower
+from groundling.models.text_encoder import TextEncoder, load_text_encoder, new_text_encoder
 from groundling.objectives import read_words
 from groundling.objectives.causal_lm import CausalLM
 from groundling.objectives.contrastive import pool_sentences
@@ -104,6 +105,62 @@ def test_lexi_contrastive_reads_the_layer_of_a_windowed_decoder() -> None:
     assert torch.equal(own[mask], encoded.layers[1][mask])
     again = encoded.encode_again(windowed._window(batch), 1)
     torch.testing.assert_close(own[mask], again[mask], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt", "llama"])
+@torch.no_grad()
+def test_a_mask_of_pairs_leaves_positions_alone(family: str) -> None:
+    words = toys.roberta_words()
+    own = {"word_embed_proj_dim": 32} if family == "opt" else {}
+    config = DECODERS[family].whole(len(words)).config
+    config.update(own)
+    text = TextEncoder(hf.AutoModel.from_config(config), words).eval()
+    text.return_layers()
+    batch, tokens = read(text)
+    encoded, mask = text(batch), tokens.attention_mask
+    earlier = torch.ones(mask.shape[1], mask.shape[1], dtype=torch.bool).tril() & mask[:, None]
+    again = encoded.encode_again(earlier)
+    torch.testing.assert_close(again[mask], encoded.text[mask], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [("gemma3", {"use_bidirectional_attention": True}), ("llama", {"is_causal": False})],
+)
+@torch.no_grad()
+def test_a_decoder_that_reads_both_sides_is_an_encoder(name: str, own: dict) -> None:
+    words = toys.roberta_words()
+    config = DECODERS[name].whole(len(words)).config
+    config.update(own)
+    text = TextEncoder(hf.AutoModel.from_config(config).eval(), words)
+    inputs = text.inputs(40)[0]
+    first = [
+        text(collate(TextDataset([Example("a", one)], inputs).get([0]))).text[0, 0]
+        for one in ("a dog runs", "a cat runs")
+    ]
+    assert not torch.allclose(*first)
+    assert not text.sizes.causal
+
+
+@torch.no_grad()
+def test_a_decoder_as_teacher_is_read_where_a_text_ends(tmp_path: Path) -> None:
+    words = DECODERS["gpt2"].words()
+    gpt = homes.home(tmp_path / "gpt2", DECODERS["gpt2"].whole(len(words)), words)
+    texts = [Example("a", "unbelievable dogs run"), Example("b", "a dog")]
+    tower, tokenizer = load_text_tower(gpt)
+    windows = collate(TextDataset(texts, None, ClipRowEncoder(tokenizer, 40)).get(range(2))).clip
+    text = student(gpt)
+    batch = collate(TextDataset(texts, *text.inputs(40)).get(range(2)))
+    torch.testing.assert_close(tower(windows)[1], batch.text.last(text(batch).text))
+
+
+def test_a_decoder_from_nothing_has_a_size_of_its_own(home: Path, tmp_path: Path) -> None:
+    text = new_text_encoder(home, 0, layers=3, width=128)
+    text.export(tmp_path / "new")
+    config = hf.AutoModel.from_pretrained(tmp_path / "new").config
+    assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (3, 128, 2)
+    batch, tokens = read(text)
+    assert text(batch).text.shape[:2] == tokens.input_ids.shape
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,8 @@ def _load_with_head(
         else:
             model = text = load_text_encoder(source)
         model.to(PartialState().device).eval()
+        if text.sizes.causal:  # it may have a mask token, but predicts the token after it
+            raise InputError(f"{source}: a {text.encoder.config.model_type} model fills no masks")
         head, origin = load_lm_head(text, source)
     return model, text, head, origin
 

@@ -11,6 +11,7 @@ import torch
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import kendalltau, spearmanr
 from tiny import homes, toys
+from tiny.lm_families import DECODERS
 from transformers import (
     BertForMaskedLM,
     BertModel,
@@ -94,7 +95,9 @@ def test_the_space_before_a_byte_level_option_counts(tmp_path: Path) -> None:
 
 
 def test_without_a_head_the_other_modes_are_named(tmp_path: Path) -> None:
-    for folder in (homes.student(tmp_path / "bert"), homes.teacher(tmp_path / "clip")):
+    names = DECODERS["gpt2"].words()  # with a mask token
+    decoder = homes.home(tmp_path / "gpt2", DECODERS["gpt2"].whole(len(names)), names)
+    for folder in (homes.student(tmp_path / "bert"), homes.teacher(tmp_path / "clip"), decoder):
         facts = [fact("dog", [1, 0], {"p": "a dog is [MASK]"}, ("red", "wet"))]
         with pytest.raises(InputError, match="with a masked-LM head; modes embedding stroop"):
             score_by_fill_mask(folder, facts)
