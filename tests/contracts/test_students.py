@@ -13,7 +13,13 @@ from tiny.homes import STEPS, home, log_of, rte
 from tiny.lm_families import DECODERS
 from tiny.objectives import captioned_run
 from torch import nn
-from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection, SiglipTextModel
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    CLIPTextModelWithProjection,
+    GenerationConfig,
+    SiglipTextModel,
+)
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
@@ -60,6 +66,8 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (model, words) in (STUDENTS | CAUSAL | TEACHERS).items():
         tokenizer = words()
         home(root / name, model(tokenizer if name in TEACHERS else len(tokenizer)), tokenizer)
+        if name in CAUSAL:
+            GenerationConfig(eos_token_id=[2, 5]).save_pretrained(root / name)
     homes.text(root / "text.txt", 24)
     rte(root / "glue", count=8)
     return root
@@ -111,6 +119,8 @@ def test_every_student_learns(student, teacher, arm, at, tmp_path):
     assert sum(not torch.equal(after[k], before[k]) for k in before) > len(before) / 2
     stock = AutoModel.from_pretrained(model).eval()
     words = AutoTokenizer.from_pretrained(model)
+    if student in CAUSAL:
+        assert GenerationConfig.from_pretrained(model).eos_token_id == [2, 5]
     ours = load_encoder(model).eval()
     with torch.no_grad():
         expected = stock(**words(PAIR.text, PAIR.text_pair, return_tensors="pt")).last_hidden_state

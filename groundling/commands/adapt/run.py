@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import GenerationConfig
 
 from groundling.command_line.names import check_causal, parse_arm
 from groundling.commands.adapt import AdaptConfig
@@ -406,6 +408,9 @@ def _save_lm_head(
         origin = "the student's"
         heads = [] if config.from_scratch else own_lm_head(config.student, text)
     written = [save_with_lm_head(folder, text.encoder, head) for head in heads]
+    if any(written) and text.sizes.causal and not config.from_scratch:
+        with suppress(OSError):  # it has none
+            GenerationConfig.from_pretrained(config.student).save_pretrained(folder)
     return origin if any(written) else "none"
 
 
