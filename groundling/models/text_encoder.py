@@ -372,7 +372,8 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def _output_width(config: Any) -> int:
-    return getattr(config, "word_embed_proj_dim", None) or config.hidden_size  # OPT's is projected
+    projected = getattr(config, "word_embed_proj_dim", None)  # OPT's
+    return int(projected or config.hidden_size)
 
 
 def _text_config(source: str | Path) -> Any:
