@@ -41,7 +41,8 @@ COUNTS = ("n", "texts", "pairs", "images", "captions")
 """What a part of a result calls the number of its items."""
 NO_SCORES = {*COUNTS, "median", "degenerate_seeds", "cut_tokens"}
 COST = {
-    **{name: name for name in ("steps", "epochs", "samples", "seconds")},
+    **{name: name for name in ("steps", "epochs", "seconds")},
+    "samples": "samples in the data",
     "tokens_per_second": "tokens per second",
     **{name: name.replace("_", " ") for name in ("parameters", "truncated_tokens")},
 }
@@ -324,7 +325,7 @@ def setting_rows(names: Sequence[str], runs: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _curve_section(run: TrainingRun, controls: Sequence[TrainingRun]) -> ReportSection:
-    """Charts of all measures, and a table of the run's."""
+    """Charts and a table of all measures."""
     of_run = curves_of(run)
     found = {name: list(some) for name, some in of_run.items()}
     for one in controls:
@@ -337,18 +338,21 @@ def _curve_section(run: TrainingRun, controls: Sequence[TrainingRun]) -> ReportS
         "Losses",
         figures=[f'<div class="charts">{charts}</div>'] if charts else [],
         caption=f"Over steps.{which} Dots: held-out data.{seeds}",
-        rows=_loss_rows(run),
+        rows=_loss_rows(run, controls),
     )
 
 
-def _loss_rows(run: TrainingRun) -> list[TableRow]:
-    """At most `LINES` of the log's steps, evenly spaced; of several seeds, their means."""
+def _loss_rows(run: TrainingRun, controls: Sequence[TrainingRun]) -> list[TableRow]:
+    """At most `LINES` of the log's steps, evenly spaced; of several seeds, their means, and a control's beside them."""
     by_step: dict[int, dict[str, list[float]]] = {}
-    for line in (line for log in run.logs for line in log):
-        for name, value in line.items():
-            if value is not None and (name == "lr" or name not in MEASUREMENTS):
-                by_step.setdefault(line["step"], {}).setdefault(name, []).append(value)
-    steps = sorted(by_step)
+    for one in (run, *controls):
+        for line in (line for log in one.logs for line in log):
+            for name, value in line.items():
+                if value is None or (name in MEASUREMENTS and (name != "lr" or one is not run)):
+                    continue
+                column = name if one is run else f"control: {name}"
+                by_step.setdefault(line["step"], {}).setdefault(column, []).append(value)
+    steps = sorted({line["step"] for log in run.logs for line in log})
     last = min(LINES, len(steps)) - 1
     shown = dict.fromkeys(
         steps[round(n * (len(steps) - 1) / max(last, 1))] for n in range(last + 1)

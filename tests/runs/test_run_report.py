@@ -26,6 +26,8 @@ def test_a_run_beside_its_control(tmp_path: Path) -> None:
         assert text in said and text in page
     lines = [" ".join(line.split()) for line in said.splitlines()]
     assert "lr 2e-05 0.001" in lines and "arm xdbert mlm" in lines
+    (last,) = (one.split() for one in lines if one.startswith("20 "))
+    assert {"1.5", "2.9"} <= set(last) and "control: loss" in said
     # Of the two, only the arm is not the default.
     assert "arm xdbert contrastive" in lines
     assert not any(one.startswith("lr 2e-05 2e-05") for one in lines)
