@@ -1,8 +1,9 @@
-"""Run the commands of docs/first_steps.md unchanged on rendered data, and paste their output below them.
+"""Run the commands of docs/first_steps.md unchanged on rendered data, and paste their output below them; or notebooks.
 
     python docs/make_outputs.py                         # run, and write the page
     python docs/make_outputs.py --check                 # run, and fail if the page has different numbers
     python docs/make_outputs.py --folder runs/first-steps    # keep the written files
+    python docs/make_outputs.py --notebooks             # run examples/*.ipynb instead (pip install nbclient ipykernel)
 
 The commands are those in the ```bash blocks of the sections in `SECTIONS`, from top to bottom. The ```console blocks
 show output: `$ ` and the beginning of a command, then lines of its output, where `...` replaces omitted lines or the
@@ -35,6 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PAGE = Path(__file__).with_name("first_steps.md")
+NOTEBOOKS = Path(__file__).parents[1] / "examples"
 SECTIONS = {
     "I have a text encoder": "text",
     "I have photos and questions": "photos",
@@ -336,32 +338,78 @@ def run(page: str, folder: Path) -> str:
     return page
 
 
+# -- notebooks ---------------------------------------------------------------------------------------------------------
+def executed(path: Path, folder: Path) -> str:
+    """A notebook's file with the outputs of its cells, run in `folder`; not stderr, which has progress and notes."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    book = nbformat.read(path, as_version=4)
+    about = book.metadata.copy()
+    NotebookClient(
+        book,
+        timeout=None,
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(folder)}},
+    ).execute()
+    book.metadata = about  # the kernel adds its version
+    for cell in book.cells:
+        outputs = [one for one in cell.get("outputs", ()) if one.get("name") != "stderr"]
+        for one in outputs:
+            if "image/png" in one.get("data", {}):  # the text names an address in memory
+                one.data = {"image/png": one.data["image/png"]}
+        if cell.cell_type == "code":
+            cell.outputs = outputs
+    return nbformat.writes(book) + "\n"
+
+
+def printed_by(book: str) -> str:
+    """All text of a notebook's outputs."""
+    outputs = [one for cell in json.loads(book)["cells"] for one in cell.get("outputs", ())]
+    texts = (one.get("text") or one["data"].get("text/plain", "") for one in outputs)
+    return "\n".join("".join(text) for text in texts)
+
+
 def main() -> None:
     """Run everything as described above."""
     flags = argparse.ArgumentParser(description="Paste the output of the page's commands.")
     flags.add_argument(
         "--check", action="store_true", help="change nothing, and fail if the numbers differ"
     )
+    flags.add_argument(
+        "--notebooks",
+        action="store_true",
+        help="run the notebooks of examples/ instead of the page",
+    )
     flags.add_argument("--folder", default="", help="folder to run in; empty: a temporary folder")
     options = flags.parse_args()
-    old = PAGE.read_text(encoding="utf-8")
+    pages = sorted(NOTEBOOKS.glob("*.ipynb")) if options.notebooks else [PAGE]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(options.folder or temporary).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         # Set before any model library is imported, so that the library uses only this cache.
         os.environ |= {"HF_HUB_CACHE": str(folder / "hub"), "HF_HUB_OFFLINE": "1"}
-        try:
-            new = run(old, folder)
-        except StaleError as error:
-            sys.exit(f"{PAGE.name}: {error}")
-    if not options.check:
-        PAGE.write_text(new, encoding="utf-8")
+        for page in pages:
+            renew(page, folder, options.check)
+
+
+def renew(page: Path, folder: Path, checks: bool) -> None:
+    """Write a page or notebook with its outputs, or exit if `checks` and the numbers differ."""
+    old = page.read_text(encoding="utf-8")
+    try:
+        new = run(old, folder) if page == PAGE else executed(page, folder)
+    except StaleError as error:
+        sys.exit(f"{page.name}: {error}")
+    if not checks:
+        page.write_text(new, encoding="utf-8")
         return
-    found = differences(old, new)
+    shown = (old, new) if page == PAGE else (printed_by(old), printed_by(new))
+    found = differences(*shown)
     for line in found:
         print(line)
     if found:
-        sys.exit(f"{PAGE.name} does not show the numbers that its commands print")
+        sys.exit(f"{page.name} does not show the numbers that its commands print")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -101,15 +103,26 @@ def commands_page() -> str:
 
 
 def notebook_page(path: Path) -> str:
-    """A notebook's cells as a page, with a link to the notebook below its title."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    texts = ["".join(cell["source"]) for cell in cells]
-    fenced = [
-        text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
-        for cell, text in zip(cells, texts, strict=True)
-    ]
-    fenced.insert(1, f"[Download the notebook](../examples/{path.name}) to run it.")
-    return "\n\n".join(fenced) + "\n"
+    """A notebook's cells and their outputs as a page, with a link to the notebook below its title."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(text.replace("](../docs/", "](../"))
+            continue
+        parts.append(f"```python\n{text}\n```")
+        parts += [shown(one, cell["metadata"].get("alt", "")) for one in cell["outputs"]]
+    parts.insert(1, f"[Download the notebook](../examples/{path.name}) to run it.")
+    return "\n\n".join(parts) + "\n"
+
+
+def shown(output: Mapping[str, Any], alt: str) -> str:
+    """An output of a cell in Markdown: a picture, whose description is `alt`, or text."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f"![{alt}](data:image/png;base64,{''.join(data['image/png'].split())})"
+    text = "".join(output.get("text") or data["text/plain"])
+    return f"```text\n{text.rstrip()}\n```"
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
