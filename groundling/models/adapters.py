@@ -1,4 +1,4 @@
-"""Layers over frozen features: adapters over CLIP (CLIP-TD, Table 11), and text towers beside an image encoder."""
+"""Layers over frozen features: adapters over CLIP, and text towers beside an image encoder."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ WEIGHTS = "adapter.safetensors"
 IMAGE = "clip_image"
 TEXT = "clip_text"
 """Names of the features an adapter reads: unit-length CLIP embeddings in CLIP's joint space."""
+CONSTANT = 1e-4
+"""A feature of unit-length vectors with a smaller deviation counts as constant."""
 
 
 def load_adapter_backbone(source: str) -> FrozenClip:
@@ -47,12 +49,18 @@ def load_adapter_backbone(source: str) -> FrozenClip:
 class ClipFeatureAdapter(Encoder):
     """Layers over CLIP's embeddings (N, E) of each row's image and text; CLIP itself gets no gradient.
 
-    `mlp` with `concat` reads both as one vector (2E), and its last Linear is in the head; with
-    `cosine` each embedding has its own MLP, and the output is the cosine of both times a learned
-    scale. An MLP of 3 layers is Linear, GELU, Linear, GELU, Linear, all of width E. `attention` is
-    one pre-LayerNorm encoder layer over a learned first position, the image and the text; the head
-    reads the first position. The paper gives only the names of these adapters (Table 11).
+    `linear` standardises both and appends their product (3E); its only Linear is in the head. Without the product, an
+    image would shift the scores of every question alike.
+
+    The others are CLIP-TD's; Table 11 gives only their names. `mlp` with `concat` reads both as one vector (2E), and
+    its last Linear is in the head; with `cosine` each embedding has its own MLP, and the output is the cosine of both
+    times a learned scale. An MLP of 3 layers is Linear, GELU, Linear, GELU, Linear, all of width E. `attention` is one
+    pre-LayerNorm encoder layer over a learned first position, the image and the text; the head reads the first
+    position.
     """
+
+    mean: Tensor
+    deviation: Tensor
 
     def __init__(self, base: FrozenClip, options: ClipAdapterSettings) -> None:
         super().__init__()
@@ -60,7 +68,11 @@ class ClipFeatureAdapter(Encoder):
         self.options = options
         text = require(base.text, "text", "an adapter")
         width = outputs = text.embed_dim
-        if options.adapter == "attention":
+        if options.adapter == "linear":
+            self.register_buffer("mean", torch.zeros(2 * width))
+            self.register_buffer("deviation", torch.ones(2 * width))
+            outputs = 3 * width
+        elif options.adapter == "attention":
             self.first = nn.Parameter(torch.randn(width) * 0.02)
             self.attend = nn.TransformerEncoderLayer(
                 width,
@@ -88,12 +100,34 @@ class ClipFeatureAdapter(Encoder):
         """An empty module: the adapter has no word embeddings, and CLIP's are frozen."""
         return nn.ModuleList()
 
+    def standardise(self, samples: SampleDataset) -> None:
+        """Set `mean` and `deviation` (2E) of `linear` to those of the samples' rows; a constant's deviation is 1."""
+        sums = torch.zeros(2, len(self.mean), dtype=torch.float64)
+        rows = 0
+        for start in range(0, len(samples), FORWARD_BATCH):
+            some = samples.get(range(start, min(start + FORWARD_BATCH, len(samples))), ())
+            features = [row.features for sample in some for row in sample.rows]
+            both = [np.concatenate([one[IMAGE], one[TEXT]]) for one in features]
+            values = torch.from_numpy(np.stack(both)).double()
+            sums += torch.stack([values.sum(0), values.square().sum(0)])
+            rows += len(values)
+        mean, square = sums / rows
+        variance = square - mean.square()
+        # If all rows ask one question, text features are constant up to rounding, which must not be scaled to 1.
+        varies = variance > CONSTANT**2
+        self.mean.copy_(mean)
+        self.deviation.copy_(torch.where(varies, variance, 1.0).sqrt())
+
     def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """`pooler_output` (N, P), P as in `sizes`, from the features `clip_image` and `clip_text` (N, E)."""
         batch.require((f"features.{IMAGE}", f"features.{TEXT}"), "an adapter over CLIP")
         image = batch.features[IMAGE].float()
         text = batch.features[TEXT].float()
-        if self.options.adapter == "attention":
+        if self.options.adapter == "linear":
+            both = (torch.cat([image, text], -1) - self.mean) / self.deviation
+            image, text = both.chunk(2, -1)
+            pooled = torch.cat([both, image * text], -1)
+        elif self.options.adapter == "attention":
             first = self.first.expand(len(image), -1)
             pooled = self.attend(torch.stack([first, image, text], 1))[:, 0]
         elif self.options.fusion == "cosine":

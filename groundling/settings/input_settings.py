@@ -16,11 +16,12 @@ from groundling.settings.fields import InputKind, Settings, refuse_settings, req
 
 @settings
 class ClipAdapterSettings(Settings):
-    """An adapter trained over a frozen CLIP (CLIP-TD, Table 11)."""
+    """An adapter trained over a frozen CLIP: a linear one, or those of CLIP-TD (Table 11)."""
 
-    adapter: Literal["none", "mlp", "attention"] = "none"
+    adapter: Literal["none", "linear", "mlp", "attention"] = "none"
     """Train a small adapter over --model, a frozen CLIP that reads the images of \
---teacher-images: an MLP, or one attention layer."""
+--teacher-images. linear: one Linear over image and text features, standardised, and their \
+product, for few rows; mlp, attention: CLIP-TD's MLP and attention layer."""
     adapter_layers: Literal[1, 3] = 1
     """--adapter mlp: number of Linear layers, the output layer included."""
     fusion: Literal["concat", "cosine"] = "concat"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from transformers import SiglipImageProcessorPil
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.core.batch import Batch, EncoderOutput, OutputSizes
+from groundling.core.batch import FORWARD_BATCH, Batch, EncoderOutput, OutputSizes, Sample
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import resolve
 from groundling.models.adapters import (
@@ -47,8 +48,9 @@ ALL = {
     "cosine 1": ClipAdapterSettings("mlp", 1, "cosine"),
     "cosine 3": ClipAdapterSettings("mlp", 3, "cosine"),
     "attention": ClipAdapterSettings("attention"),
+    "linear": ClipAdapterSettings("linear"),
 }
-"""Every row of Table 11."""
+"""Every row of Table 11, and ours."""
 FOUR = MultipleChoice(("0", "1", "2", "3"))
 
 
@@ -98,6 +100,22 @@ def features(rows: int) -> Batch:
     )
 
 
+class Rows:
+    """Samples of two choices each, or of one row, with these features."""
+
+    def __init__(self, of: Mapping[str, torch.Tensor], choices: int = 1) -> None:
+        each = zip(*(of[name].numpy() for name in ("clip_image", "clip_text")), strict=True)
+        rows = [Sample("", features={"clip_image": one, "clip_text": two}) for one, two in each]
+        pairs = zip(*(rows[start::choices] for start in range(choices)), strict=True)
+        self.samples = rows if choices == 1 else [Sample("", choices=pair) for pair in pairs]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def get(self, indices: Sequence[int], rngs: Sequence[object]) -> list[Sample]:
+        return [self.samples[index] for index in indices]
+
+
 def restated(model: ClipFeatureAdapter, head: ClipAdapterHead, batch: Batch) -> torch.Tensor:
     """The answers, from the weights by name."""
     own = {name: value.double() for name, value in model.state_dict().items()}
@@ -115,7 +133,10 @@ def restated(model: ClipFeatureAdapter, head: ClipAdapterHead, batch: Batch) -> 
         count = settings.adapter_layers
         sides = (layers("of_image", image, count), layers("of_text", text, count))
         return own["scale"].exp() * F.cosine_similarity(*sides)[:, None]
-    if settings.adapter == "attention":
+    if settings.adapter == "linear":
+        both = (torch.cat([image, text], -1) - own["mean"]) / own["deviation"]
+        pooled = torch.cat([both, both[:, :WIDTH] * both[:, WIDTH:]], -1)
+    elif settings.adapter == "attention":
         mine = model.attend.double()
         states = torch.stack([own["first"].expand(len(image), -1), image, text], 1)
         normal = mine.norm1(states)
@@ -130,7 +151,14 @@ def restated(model: ClipFeatureAdapter, head: ClipAdapterHead, batch: Batch) -> 
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("mlp 1", 0), ("mlp 3", 1776), ("cosine 1", 1201), ("cosine 3", 3601), ("attention", 7248)],
+    [
+        ("linear", 0),
+        ("mlp 1", 0),
+        ("mlp 3", 1776),
+        ("cosine 1", 1201),
+        ("cosine 3", 3601),
+        ("attention", 7248),
+    ],
 )
 def test_each_is_its_definition(name: str, parameters: int, place: Path) -> None:
     torch.manual_seed(1)
@@ -141,11 +169,52 @@ def test_each_is_its_definition(name: str, parameters: int, place: Path) -> None
         assert model.scale.item() == base.text.logit_scale.item() and model.scale.requires_grad
     head = ClipAdapterHead(HeadContext(model.sizes, FOUR)).eval()
     batch = features(8)
+    if name == "linear":
+        model.standardise(Rows(batch.features))
     encoded = model(batch)
     assert encoded.pooler_output.shape == (8, model.sizes.pooler_output)
     ours = head(encoded, batch).double()
     assert ours.shape == (8, 1)
     torch.testing.assert_close(ours, restated(model, head, batch), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+def test_a_linear_adapter_reads_standardised_features(choices, place, tmp_path) -> None:
+    batch = features(2 * FORWARD_BATCH + 6)
+    batch.features["clip_text"][:, 3] = 0.25
+    batch.features["clip_text"][::2, 3] += 1e-8  # as rounding differs between batches
+    model = ClipFeatureAdapter(load_adapter_backbone(str(place / "clip")), ALL["linear"])
+    model.standardise(Rows(batch.features, choices))
+    values = model(batch).pooler_output[:, : 2 * WIDTH].double()
+    varies = torch.arange(2 * WIDTH) != WIDTH + 3
+    torch.testing.assert_close(values.mean(0), torch.zeros(2 * WIDTH).double(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(values.std(0, correction=0), varies.double(), rtol=0, atol=1e-5)
+    model.export(tmp_path / "saved")
+    again, new = load_adapter(tmp_path / "saved"), features(5)
+    assert torch.equal(again(new).pooler_output, model(new).pooler_output)
+
+
+def test_a_linear_adapter_answers_two_questions_about_an_image_differently(place) -> None:
+    """One question's answer is the opposite of the other's: no linear score of image and text alone has all right."""
+    batch = features(2)
+    both = {name: batch.features[name] for name in ("clip_image", "clip_text")}
+    batch.features.update(
+        clip_image=both["clip_image"][[0, 0, 1, 1]], clip_text=both["clip_text"][[0, 1, 0, 1]]
+    )
+    gold, right = torch.tensor([0, 1, 1, 0]), {}
+    base = load_adapter_backbone(str(place / "clip"))
+    for name in ("linear", "mlp 1"):
+        model = ClipFeatureAdapter(base, ALL[name])
+        if name == "linear":
+            model.standardise(Rows(batch.features))
+        head = ClipAdapterHead(HeadContext(model.sizes, Classification(("no", "yes"))))
+        optimizer = torch.optim.Adam(head.parameters(), 1e-2)
+        for _ in range(100):
+            F.cross_entropy(head(model(batch), batch), gold).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        right[name] = (head(model(batch), batch).argmax(-1) == gold).sum().item()
+    assert right["linear"] == 4 and right["mlp 1"] < 4
 
 
 def test_clip_is_asked_once_and_never_trained(place, tmp_path, monkeypatch) -> None:
@@ -222,6 +291,8 @@ def test_a_cosine_tells_no_thousands_apart() -> None:
         ("vcr/answer", "cosine 3"),
         ("snli-ve", "attention"),
         ("vqa", "mlp 3"),
+        ("vqa", "linear"),
+        ("vcr/answer", "linear"),
     ],
 )
 def test_each_learns_and_is_saved(task: str, name: str, place: Path, tmp_path: Path) -> None:
@@ -236,7 +307,10 @@ def test_each_learns_and_is_saved(task: str, name: str, place: Path, tmp_path: P
     assert again.options == ALL[name] and weights.keys() == again.state_dict().keys()
     assert all(torch.equal(value, weights[key]) for key, value in again.state_dict().items())
     other = load_file(tmp_path / "out/seed-1/model/adapter.safetensors")
-    assert not weights or any(not torch.equal(weights[key], other[key]) for key in weights)
+    differ = [key for key in weights if not torch.equal(weights[key], other[key])]
+    assert differ or not list(again.parameters())
+    if name == "linear":
+        assert weights["deviation"].unique().numel() > 2, "of the training rows"
     # training goes on from the folder, which says what CLIP it is
     more = over(place, ClipAdapterSettings(), model=str(folder), **data)
     finetune(more, BRIEF, tmp_path / "more")
@@ -251,6 +325,7 @@ def test_each_learns_and_is_saved(task: str, name: str, place: Path, tmp_path: P
         ({"adapter_layers": 2}, "adapter_layers = 2: expected 1 or 3"),
         ({"adapter": "none"}, "needs adapter=mlp"),
         ({"adapter": "attention"}, "needs adapter=mlp"),
+        ({"adapter": "linear"}, "needs adapter=mlp"),
     ],
 )
 def test_settings_that_do_not_fit(changes, message, place, tmp_path):

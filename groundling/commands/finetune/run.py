@@ -262,6 +262,8 @@ class FineTuning:
         samples, teachers = samples_of(
             read, head, student, task, self.inputs, teacher_set, config.max_length
         )
+        if isinstance(student, ClipFeatureAdapter) and config.adapter_settings.adapter == "linear":
+            student.standardise(samples[task.train])
         supervised, auxiliary = self._objectives(student, head, teacher_set, seed)
         objectives = [supervised, *auxiliary]
         part.note(*missing_segments_note(student, head, self.inputs), *self._notes())
