@@ -135,8 +135,8 @@ def check_causal(arm: Mapping[str, type[Objective]], text: str, family: str) -> 
     ]
     if both:
         raise InputError(
-            f"arm={text}: {' and '.join(both)} needs both sides of a token, but a {family} model reads those "
-            "before it alone"
+            f"arm={text}: {' and '.join(both)} {'needs' if len(both) == 1 else 'need'} both sides of a token, but a "
+            f"{family} model reads those before it alone"
         )
 
 

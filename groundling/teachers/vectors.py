@@ -56,7 +56,8 @@ class StoredVectors(StandardizedTextTeacher):
         lacking = sorted(set(features) - {*IMAGE_FEATURES, *TEXT_FEATURES})
         if lacking:
             advice = "; word_weight=0 trains without words" if "words" in lacking else ""
-            raise InputError(f"{folder}: stored vectors have no {', '.join(lacking)}{advice}")
+            named = ", ".join(name for name in lacking if name != "has")  # which words there are
+            raise InputError(f"{folder}: stored vectors have no {named}{advice}")
         super().__init__(standardise and "sentence" in features)
         self.feature_names = tuple(sorted(features))
         self.tables: dict[Modality, VectorTable] = {}

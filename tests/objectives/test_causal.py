@@ -166,10 +166,16 @@ def test_a_decoder_from_nothing_has_a_size_of_its_own(home: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("arm", "decoder", "given", "message"),
     [
-        ("xdbert", True, {}, "joint_mlm and match and clip_tokens needs both sides of a token"),
+        ("xdbert", True, {}, "joint_mlm and match and clip_tokens need both sides of a token"),
         ("visual_token_mlm", True, {}, "visual_token_mlm needs both sides of a token, but a gpt2"),
         ("mlm_distillation", True, {"mlm_teacher": "clip"}, "mlm_distillation needs both sides"),
         ("contrastive", True, {"pooling": "cls"}, "pooling=cls: the first position of a gpt2"),
+        (
+            "clm+lexi_contrastive",
+            True,
+            {"lcg_attention": "bidirectional"},
+            "lcg_attention=bidirectional: a token of a gpt2",
+        ),
         ("clm", False, {}, "arm=clm: a bert model reads both sides, so the next token is no task"),
     ],
 )

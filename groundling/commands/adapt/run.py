@@ -193,6 +193,10 @@ def _arm_of(config: AdaptConfig, text: TextEncoder) -> dict[str, type[Objective]
         raise InputError(
             f"pooling=cls: the first position of a {family} model has read nothing; expected last or mean"
         )
+    if config.objective_settings.lexi_contrastive.lcg_attention == "bidirectional":
+        raise InputError(
+            f"lcg_attention=bidirectional: a token of a {family} model never reads the next; expected causal or full"
+        )
     return arm
 
 
