@@ -121,6 +121,7 @@ def test_every_student_learns(student, teacher, arm, at, tmp_path):
     words = AutoTokenizer.from_pretrained(model)
     if student in CAUSAL:
         assert GenerationConfig.from_pretrained(model).eos_token_id == [2, 5]
+        assert "AutoModelForCausalLM.from_pretrained" in (model / "README.md").read_text()
     ours = load_encoder(model).eval()
     with torch.no_grad():
         expected = stock(**words(PAIR.text, PAIR.text_pair, return_tensors="pt")).last_hidden_state

@@ -448,8 +448,8 @@ HEAD_KINDS = {
 USES = {
     "sentence-transformers": "from sentence_transformers import SentenceTransformer\n\n"
     'model = SentenceTransformer("{0}")',
-    "transformers": "from transformers import AutoModel, AutoTokenizer\n\n"
-    'tokenizer = AutoTokenizer.from_pretrained("{0}")\nmodel = AutoModel.from_pretrained("{0}")',
+    "transformers": "from transformers import {1}, AutoTokenizer\n\n"
+    'tokenizer = AutoTokenizer.from_pretrained("{0}")\nmodel = {1}.from_pretrained("{0}")',
 }
 """How a library loads the model of a folder or of an id on the hub."""
 
@@ -471,6 +471,8 @@ def _card(
     teachers = [_end_of_path(one) for one in (config.teacher, kd_teacher) if one]
     is_local = config.from_scratch or Path(config.student).exists()
     name = Path(config.student).name
+    has_next = causal and result["fills_masks"] != "none"
+    kind = "AutoModelForCausalLM" if has_next else "AutoModel"
     losses = ", ".join(f"{term} {loss:.4g}" for term, loss in result["train_metrics"].items())
     return f"""---
 library_name: {library}
@@ -483,7 +485,7 @@ tags: [groundling, {config.arm.replace("+", "-").replace(":", "-")}]
 trained on text {"with a teacher" if teachers else "without a teacher, as a control"}. It loads without groundling:
 
 ```python
-{USES[library].format("FOLDER")}
+{USES[library].format("FOLDER", kind)}
 ```
 
 {HEAD_TEXTS[result["fills_masks"]].format(*HEAD_KINDS[causal])}
