@@ -519,11 +519,14 @@ class OutputSizes(NamedTuple):
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Pad samples to the longest of the batch, field by field."""
+    """Pad samples to the longest of the batch, field by field; raises InputError for a text without tokens."""
     counts = sorted({len(sample.rows) for sample in samples})
     if len(counts) > 1:
         raise InputError(f"samples with {counts} choices cannot share a batch")
     rows = [row for sample in samples for row in sample.rows]
+    for row in rows:
+        if row.text is not None and not len(row.text.input_ids):  # only padding would be read
+            raise InputError(f"example {row.id}: the tokenizer gives no tokens for its text")
     words = _present(rows, "word_type_ids")
     pixels, extent = _pad_images(_present(samples, "pixels"))
     labels = _by_name([sample.labels for sample in samples], IGNORE)

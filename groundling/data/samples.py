@@ -273,8 +273,6 @@ class TextRowEncoder:
             texts, words, self.engine.encode_batch(plain), strict=True
         ):
             truncated_tokens = max(0, len(encoding.ids) - self.max_length)
-            if not encoding.ids:
-                raise InputError(f"{parts[0]!r}: the tokenizer gives no tokens for this text")
             kept = self._cut(parts) if truncated_tokens else encoding
             out.append((self._row(kept, spans_of_parts), truncated_tokens))
         return out

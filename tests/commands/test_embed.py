@@ -178,7 +178,7 @@ def test_a_text_encoder_embeds_no_images_and_says_so_first(config, tmp_path):
 
 def test_what_vectors_lack_is_said_before_training(config, vectors, tmp_path):
     given = {**config, "teacher": f"vectors:{vectors}", "teacher_images": "", "out": tmp_path / "a"}
-    with pytest.raises(InputError, match="no has, words; word_weight=0"):
+    with pytest.raises(InputError, match="no words; word_weight=0"):
         groundling.adapt(**given | {"arm": "contrastive"})
     others = tmp_path / "others"
     shutil.copytree(vectors, others)

@@ -208,8 +208,9 @@ def test_a_text_without_any_token_is_refused(roberta_tokenizer):
     """A decoder's tokenizer may add no special tokens: padding alone would be read."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=roberta_tokenizer.backend_tokenizer)
     tokenizer.backend_tokenizer.post_processor = processors.ByteLevel()
-    with pytest.raises(InputError, match="'': the tokenizer gives no tokens"):
-        row_of(TextRowEncoder(tokenizer, 20), "")
+    texts = TextDataset([Example("a", "a dog"), Example("b", "")], TextRowEncoder(tokenizer, 20))
+    with pytest.raises(InputError, match="example b: the tokenizer gives no tokens"):
+        collate(texts.get(range(2)))
 
 
 # -- windows ---------------------------------------------------------------------------------------------------------
